@@ -36,8 +36,11 @@ NORMAL, GOING_AWAY, PROTOCOL_ERROR, UNSUPPORTED_DATA, INVALID_TEXT, TOO_LARGE, I
 )
 """Codes with which connections are closed (RFC 6455, 7.4.1)."""
 
-CHUNK_BYTES = 256 * 1024
-"""How much is received at once: it is unmasked while it is in the second-level cache of a core."""
+CHUNK_BYTES = 2**20
+"""How much is received, and then unmasked, at once. 64 MiB took 29 ms of processor time so, and 34 with 256 KiB."""
+
+SHORT_BYTES = 4096
+"""A text of so many bytes passes through the buffer of the stream, and through an integer: faster than through an array."""
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # of RFC 6455
 _LINGER_SECONDS = 1.0
@@ -130,7 +133,7 @@ class Stream:
         return self.read(at + 4 - self._start)
 
     def read_some(self, target: memoryview) -> int:
-        """Read what is there, at least a byte, into the target; return how many bytes that were."""
+        """Read a piece, at least a byte, into the target; return how many bytes that were."""
         held = min(self._end - self._start, len(target))
         if held:
             target[:held] = self._view[self._start : self._start + held]
@@ -206,6 +209,13 @@ def unmask(data: np.ndarray, key: bytes, offset: int = 0) -> None:
         data[head + body :] ^= np.frombuffer((key[at:] + key[:at]) * 2, np.uint8, data.size - head - body)
 
 
+def _unmasked(data: bytes, key: bytes) -> bytes:
+    """A few bytes without their mask; faster than an array for them."""
+    size = len(data)
+    mask = int.from_bytes((key * (size // 4 + 1))[:size], "little")
+    return (int.from_bytes(data, "little") ^ mask).to_bytes(size, "little")
+
+
 class Messages(ABC):
     """Text and binary messages over a socket.
 
@@ -238,11 +248,14 @@ class Messages(ABC):
         if not key:
             self.stream.read_into(target)
             return
-        view, done = target.data, 0
-        while done < target.size:
-            count = self.stream.read_some(view[done:])
-            unmask(target[done : done + count], key, done)
-            done += count
+        view, filled, done = target.data, 0, 0
+        while filled < target.size:
+            filled += self.stream.read_some(view[filled:])
+            # Up to the end of a word: no word is in two pieces.
+            end = filled if filled == target.size else filled - (target.ctypes.data + filled) % 8
+            if end > done:
+                unmask(target[done:end], key, done)
+                done = end
 
     def text(self, limit: int) -> bytes:
         """The next message, which must be text, of at most `limit` bytes.
@@ -255,21 +268,19 @@ class Messages(ABC):
         for count, key in self._frames(TEXT):
             if len(whole) + count > limit:
                 raise WireError(TOO_LARGE, f"a text message has more than {limit} bytes")
+            if count <= SHORT_BYTES:
+                short = self.stream.read(count)
+                whole += _unmasked(short, key) if key else short
+                continue
             done = 0
             while done < count:  # in pieces: no memory is taken for what does not come
-                piece = self.stream.read(min(count - done, 8192)) if count - done <= 8192 else self._piece(count - done)
+                piece = np.empty(min(count - done, CHUNK_BYTES), np.uint8)
+                self.stream.read_into(piece)
                 if key:
-                    data = np.frombuffer(bytearray(piece), np.uint8)
-                    unmask(data, key, done)
-                    piece = data.tobytes()
-                whole += piece
-                done += len(piece)
+                    unmask(piece, key, done)
+                whole += piece.data
+                done += piece.size
         return bytes(whole)
-
-    def _piece(self, count: int) -> bytes:
-        data = np.empty(min(count, CHUNK_BYTES), np.uint8)
-        self.stream.read_into(data)
-        return data.tobytes()
 
     def payload(self, target: np.ndarray) -> None:
         """Receive the next message, which must be binary and as long as the target, into an array of bytes.

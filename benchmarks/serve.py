@@ -1,0 +1,200 @@
+"""`navigator.ml` in Node.js and in Chromium: round trips, throughput, constants; writes the table of docs/web.md.
+
+    python -m benchmarks serve                            # takes a minute; Node.js, and Chromium where it is installed
+    python -m benchmarks serve --browser /usr/bin/chromium
+
+Each client runs benchmarks/serve.mjs, three times in turn; a figure is the median. Chromium runs without a debugger, which
+would slow it down.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from queue import Empty, Queue
+from statistics import median
+from tempfile import TemporaryDirectory
+from threading import Thread
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+import opweave as ow
+from opweave import memory
+from opweave.serve import Server, client_files
+
+from .measure import ROOT, Parts, per_call, tell
+from .page import DOCS, machine, replace_part, table, yes
+
+PAGE = DOCS / "web.md"
+TURNS = 3
+PAGE_SECONDS = 120
+"""A page that takes longer has failed."""
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = """
+--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
+--disable-component-update --disable-sync
+"""
+
+LARGE_BYTES = 64 * 2**20
+
+Results = dict[str, float]
+
+ROWS: list[tuple[str, Callable[[Results], float], str, float, float]] = [
+    ("empty round trip, ms", lambda r: r["roundTrip"], "at most", 0.15, 0.2),
+    ("an operation of a builder (synchronous), ms", lambda r: r["operation"], "at most", 1.5, 1.5),
+    ("a run beyond its dispatch, 30 KB in, 4 KB out, ms", lambda r: r["run30"] - r["dispatch30"], "at most", 0.4, 0.4),
+    ("a run beyond its dispatch, 602 KB in, 4 KB out, ms", lambda r: r["run602"] - r["dispatch602"], "at most", 1, 1),
+    ("writing 64 MiB, GB/s", lambda r: LARGE_BYTES / r["write"] / 1e6, "at least", 1.2, 2),
+    ("reading 64 MiB, GB/s", lambda r: LARGE_BYTES / r["read"] / 1e6, "at least", 1.2, 2),
+    ("100 MB of constants in 100 calls, s", lambda r: r["constants"] / 1e3, "at most", 0.2, 0.2),
+    ("copies by the server", lambda r: r["copies"], "at most", 0, 0),
+]
+"""What is shown, how it follows from the results, and its budgets in Chromium and in Node.js."""
+
+
+def main(
+    browser: Annotated[
+        str | None, typer.Option(help="The program of a browser. Default: Chromium, if installed.")
+    ] = None,
+) -> None:
+    """Measure `navigator.ml` in Node.js and Chromium, and write the table of docs/web.md."""
+    browser = browser or next(filter(None, map(shutil.which, BROWSERS)), None)
+    clients: dict[str, Callable[[Server], Results]] = {"Node.js": in_node}
+    if browser is None:
+        tell("there is no Chromium; --browser names another")
+    else:
+        clients["Chromium"] = partial(in_browser, browser)
+    parts = Parts()
+    found: dict[str, list[Results]] = {name: [] for name in clients}
+    for _ in range(TURNS):
+        for name, run in clients.items():
+            result = parts.run(name, partial(measured, run))
+            if result is not None:
+                found[name].append(result)
+    parts.end()
+    medians = {name: {key: median(r[key] for r in results) for key in results[0]} for name, results in found.items()}
+    text = markdown(medians)
+    print(text)
+    if len(medians) == 2:
+        replace_part(PAGE, text, "figures")
+
+
+def markdown(medians: dict[str, Results]) -> str:
+    """The table, and what it was measured on."""
+    header = ["what", *(column for name in medians for column in (name, "budget", "holds"))]
+    rows = []
+    for what, value, kind, chromium, node in ROWS:
+        cells = [what]
+        for name, results in medians.items():
+            budget = chromium if name == "Chromium" else node
+            got = value(results)
+            cells += [f"{got:.3g}", f"{kind} {budget:g}", yes(got <= budget if kind == "at most" else got >= budget)]
+        rows.append(cells)
+    return f"{table(header, rows)}\n\nMade by `python -m benchmarks serve` on: {machine()}."
+
+
+def measured(run: Callable[[Server], Results]) -> Results:
+    """The results of one client, with what Python alone takes for the same dispatches, and the copies."""
+    with Server(port=0, any_origin=True, device="cpu") as server:
+        memory.copies.reset()
+        results = run(server)
+        results["copies"] = memory.copies.count
+    return {**results, "dispatch30": dispatch_ms(7500), "dispatch602": dispatch_ms(150528)}
+
+
+def dispatch_ms(length: int) -> float:
+    """Milliseconds of the dispatch that benchmarks/serve.mjs sends, in Python."""
+    context = ow.ml.create_context(device="cpu", power_preference="low-power")
+    builder = ow.MLGraphBuilder(context)
+    graph = builder.build({"y": builder.slice(builder.input("x", "float32", [length]), [0], [1000])})
+    x, y = (context.tensor_from(np.zeros(size, np.float32)) for size in (length, 1000))
+    run = partial(context.dispatch, graph, {"x": x}, {"y": y})
+    per_call(run, 100)
+    return 1e3 * median(per_call(run, 100) for _ in range(9))
+
+
+def in_node(server: Server) -> Results:
+    """The results in Node.js, over a connection without masks."""
+    package = (client_files.FOLDER / "node.mjs").as_uri()
+    module = (ROOT / "benchmarks" / "serve.mjs").as_uri()
+    code = f"await import({package!r}); console.log(JSON.stringify(await (await import({module!r})).measure()))"
+    environment = {**os.environ, "OPWEAVE_URL": server.url, "OPWEAVE_TOKEN": server.token or ""}
+    done = subprocess.run(
+        ["node", "--input-type=module", "-e", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PAGE_SECONDS,
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    results: Results = json.loads(done.stdout)
+    return results
+
+
+def in_browser(program: str, server: Server) -> Results:
+    """The results in a page of a browser."""
+    with site(server.script) as (url, posted), TemporaryDirectory() as profile:
+        with subprocess.Popen(
+            [program, *FLAGS.split(), f"--user-data-dir={profile}", url],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            try:
+                answer = posted.get(timeout=PAGE_SECONDS)
+            except Empty:
+                raise RuntimeError("the page did not answer") from None
+            finally:
+                process.terminate()
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        results: Results = answer
+        return results
+
+
+@contextmanager
+def site(script: str) -> Iterator[tuple[str, Queue[Any]]]:
+    """A site with a page that measures, and posts what it found; the address, and what was posted."""
+    posted: Queue[Any] = Queue()
+    page = f"""<!doctype html><meta charset="utf-8"><script>{script}</script><script type="module">
+const post = (found) => fetch("/", {{ method: "POST", body: JSON.stringify(found) }});
+const failed = (error) => post({{ error: String(error?.stack ?? error) }});
+import("/serve.mjs").then((module) => module.measure()).then(post, failed);
+</script>"""
+    module = (ROOT / "benchmarks" / "serve.mjs").read_text(encoding="utf-8")
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            kind, body = ("text/javascript", module) if self.path == "/serve.mjs" else ("text/html", page)
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            # With these headers, clocks in the page have microseconds.
+            self.send_header("Cross-Origin-Opener-Policy", "same-origin")
+            self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def do_POST(self) -> None:
+            posted.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/", posted
+    finally:
+        server.shutdown()
+        server.server_close()
