@@ -11,6 +11,7 @@ import numpy as np
 
 from benchmarks.budgets import GATE
 from benchmarks.measure import Ratio
+from opweave.agreement import difference
 
 
 @dataclass
@@ -103,25 +104,10 @@ def compare_folders(ours: Path, theirs: Path) -> float:
     names = sorted(path.name for path in theirs.iterdir())
     if names != sorted(path.name for path in ours.iterdir()) or not names:
         return float("nan")
-    return max(difference(np.load(ours / name), np.load(theirs / name)) for name in names)
+    return max(_difference(np.load(ours / name), np.load(theirs / name)) for name in names)
 
 
-def difference(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """The largest difference of two arrays, relative to the largest element of the second; infinite if they do not compare.
-
-    >>> difference(np.array([1.0, 3.996]), np.array([1.0, 4.0])) <= 1.001e-3
-    True
-    >>> difference(np.array([1, 2]), np.array([1, 3])), difference(np.zeros(1), np.zeros(2))
-    (inf, inf)
-    """
-    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-        return float("inf")
-    if ours.dtype.kind != "f":
-        return 0.0 if np.array_equal(ours, theirs) else float("inf")
-    finite = np.isfinite(theirs)
-    same = np.array_equal(ours[~finite], theirs[~finite], equal_nan=True)
-    if not same or not np.isfinite(ours[finite]).all():
-        return float("inf")
-    a, b = ours[finite].astype(np.float64), theirs[finite].astype(np.float64)
-    largest = np.abs(b).max(initial=0) or 1.0
-    return float(np.abs(a - b).max(initial=0) / largest)
+def _difference(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """The difference of two results of a model; infinite where integers differ at all, and for other data types."""
+    found = difference(ours, theirs) if ours.dtype == theirs.dtype else float("inf")
+    return float("inf") if found and theirs.dtype.kind != "f" else found

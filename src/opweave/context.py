@@ -179,6 +179,14 @@ def _choose(
         what = "the devices here" if backend is None else f"back end {backend!r}"
         raise lacks_precision(what, available, precision, backends.devices())
     wants_low = power_preference == "low-power"
+    skipped = next((d for d in available if d.kind == "npu" and d not in able), None)
+    if wants_low and accelerated and skipped is not None:
+        from logging import getLogger
+
+        getLogger("opweave").warning(
+            "power_preference='low-power' does not take %r, which has no precision %r; create_context(precision=%r) would",
+            *(skipped.name, precision, skipped.precisions[0]),
+        )
     accelerators = ["npu", "gpu"] if wants_low else ["gpu", "npu"]
     kinds = [*accelerators, "cpu"] if accelerated else ["cpu", "npu", "gpu"]
     # Of equal ones, those of plug-in providers come last, as in `backends.find_device`.

@@ -139,6 +139,13 @@ def run(path: Path, *options: str, text: str = "") -> Result:
     return result
 
 
+def test_the_device_must_have_the_precision(path: Path) -> None:
+    assert run(path, "--precision", "ieee", "--limit", "2", "-p", "hello").exit_code == 0
+    error = run(path, "--precision", "tf32").exception
+    assert isinstance(error, ow.NotSupportedError)
+    assert "precision 'tf32': device 'cpu' cannot compute so" in str(error)
+
+
 def test_a_line_is_a_message(path: Path) -> None:
     """The same seed gives the same replies; /new forgets what was said."""
     result = run(path, "--seed", "4", "--limit", "8", text="hello\n\n/new\nhell\n")

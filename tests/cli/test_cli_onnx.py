@@ -13,13 +13,14 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
+from typer.testing import CliRunner
 
 import opweave as ow
 from opweave import cli
 from opweave.cli import bench
 from opweave.cli.chart import chart
 from opweave.cli.common import Settings
-from opweave.cli.engines import Engine, Result, _receive
+from opweave.cli.engines import Engine, Result, _receive, engines
 
 
 def write(
@@ -182,6 +183,23 @@ def test_engines_that_cannot_run_a_model_are_rows_with_the_reason(capfd: pytest.
     assert bench._record(results[1])["reason"] == "no kernel for Det"
     drawn = [e.text for e in ElementTree.fromstring(chart(results, "t")).iter("{http://www.w3.org/2000/svg}text")]
     assert drawn == ["t", "a", "2 ms", "b<", "cannot run it"]
+
+
+def test_bench_says_which_precisions_there_are(pair: Path) -> None:
+    arguments = "--seconds", "0.05", "--engines", "onnxruntime", "--precision", "tf32"
+    error = CliRunner().invoke(cli.app, ["bench", str(pair), *arguments]).exception
+    assert isinstance(error, ow.NotSupportedError)
+    assert str(error).startswith("no engine runs the model: precision 'tf32': device 'cpu' ")
+    assert "only as 'float32'" in str(error)
+
+
+def test_software_in_place_of_hardware_is_measured_only_if_it_is_named() -> None:
+    assert {device.name: device.is_software for device in ow.devices() if device.name in ("cpu", "reference")} == {
+        "cpu": False,
+        "reference": True,
+    }
+    assert "reference" not in [engine.name for engine in engines(None)]
+    assert "reference" in [engine.name for engine in engines(["reference"])]
 
 
 def test_bench_names_unknown_engines(run, pair: Path) -> None:  # type: ignore[no-untyped-def]

@@ -10,7 +10,8 @@ import pytest
 from benchmarks.budgets import GATE
 from gate import catalog, measure
 from gate.measure import loader
-from gate.verdict import Verdict, difference
+from gate.verdict import Verdict
+from opweave.agreement import difference
 
 ENTRIES = catalog.entries()
 SHAPES = 2

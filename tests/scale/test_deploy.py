@@ -82,6 +82,7 @@ def test_wrong_models_names_and_devices(layer: Path, tmp_path: Path) -> None:
     assert "input 's' is seq(tensor(float)), for which the Open Inference Protocol has no type" in error(sequence)
     assert error(layer, "--name", "a b") == "name must be letters, digits, '.', '_' and '-', got 'a b'"
     assert "there is no device 'none'" in error(layer, "--device", "none")
+    assert "precision 'tf32': device 'cpu' cannot compute so" in error(layer, "--precision", "tf32")
 
 
 def test_a_port_in_use_is_named(layer: Path) -> None:

@@ -57,6 +57,14 @@ def test_no_rows(fixed: str) -> None:
     }
 
 
+def test_precision_is_that_of_the_context_also_in_other_processes() -> None:
+    predict = Predictor(model(LAYER, rows="n"), precision="ieee")
+    for made in (predict, pickle.loads(pickle.dumps(predict))):
+        assert made._session.context.precision == "ieee"
+    with pytest.raises(ow.NotSupportedError, match="precision 'tf32': device 'cpu' cannot compute so"):
+        Predictor(model(LAYER, rows="n"), precision="tf32")
+
+
 def test_columns_have_names_of_their_own_and_others_are_kept() -> None:
     predict = Predictor(model(LAYER, rows="n"), inputs={"left": "x", "right": "z"}, outputs={"y": "score"})
     given = {"id": np.array([5, 6]), "left": batch(2)["x"], "right": batch(2)["z"], "label": ["a", "b"]}

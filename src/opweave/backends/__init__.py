@@ -165,6 +165,7 @@ class Device:
         low_power: whether it takes little power among those of its kind, as GPUs that are part of a processor do.
         provider: ONNX Runtime's name of the plug-in execution provider that drives it; empty for all other devices.
         precisions: what `create_context(precision=...)` takes for it; back ends state more than "float32".
+        is_software: whether it computes on the processor in place of other hardware, or to define results: right, and slow.
     """
 
     name: str
@@ -176,6 +177,7 @@ class Device:
     low_power: bool = False
     provider: str = ""
     precisions: tuple[Precision, ...] = ("float32",)
+    is_software: bool = False
 
 
 class Backend(RuleTable, ABC):

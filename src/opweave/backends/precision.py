@@ -35,7 +35,11 @@ def lacks_precision(
         precision: what was asked for.
         here: all devices.
     """
-    own = listed([*dict.fromkeys(repr(p) for device in lacking if device.available for p in device.precisions)])
+    offered = list(dict.fromkeys(p for device in lacking if device.available for p in device.precisions))
+    own = listed(list(map(repr, offered)))
+    how_to_ask = (
+        f" (create_context(precision={offered[0]!r}) asks for that)" if precision == "float32" and offered else ""
+    )
     able = [f"{d.name!r} of back end {d.backend!r}" for d in here if d.available and precision in d.precisions]
     others = f"{listed(able)} can" if able else "no device of this machine can"
-    return NotSupportedError(f"precision {precision!r}: {what} cannot compute so, only as {own}; {others}")
+    return NotSupportedError(f"precision {precision!r}: {what} cannot compute so, only as {own}{how_to_ask}; {others}")

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import OperationError
-from .common import Verbose, app, console, errors
+from .common import PrecisionName, Verbose, app, console, errors
 from .engines import BASE_LINE, Job, Result, engines as find_engines, measure
-from .models import Bounds, DeviceName, Inputs, Mean, ModelFile, PrecisionName, Seed, Sizes, Std
+from .models import Bounds, DeviceName, Inputs, Mean, ModelFile, Seed, Sizes, Std
 
 
 @app.command()
@@ -59,7 +59,9 @@ def bench(
     if not any(result.times for result in results if result.engine.name != BASE_LINE):
         advice = "" if inputs else assumption(session._inputs)
         reasons = dict.fromkeys(result.reason for result in results[1:] if result.reason)
-        raise OperationError(f"no engine runs the model: {'; '.join(reasons)}{'. ' if advice else ''}{advice}")
+        kinds = {result.error for result in results[1:] if result.reason}
+        kind = kinds.pop() if len(kinds) == 1 else OperationError
+        raise kind(f"no engine runs the model: {'; '.join(reasons)}{'. ' if advice else ''}{advice}")
     if as_json:
         console.print(json.dumps([_record(result) for result in results], indent=2), soft_wrap=True)
     else:

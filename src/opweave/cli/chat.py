@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from ..errors import ValidationError
-from .common import Verbose, app, console, errors
+from .common import PrecisionName, Verbose, app, console, errors
 
 if TYPE_CHECKING:
     from ..chat import Conversation
@@ -45,6 +45,7 @@ def chat(
         int | None, typer.Option(min=1, help="The most tokens of a reply. Default: what there is room for.")
     ] = None,
     device: Annotated[str, typer.Option(help="Where to run; `opweave devices` lists them.")] = "cpu",
+    precision: PrecisionName = "float32",
     verbose: Verbose = False,
 ) -> None:
     """Talk with a language model: each line is a message, until the input ends.
@@ -57,7 +58,8 @@ def chat(
 
     start = perf_counter()
     sampler = Sampler(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-    file, place = GGUF(model), ml.create_context(device=device)
+    file = GGUF(model)
+    place = ml.create_context(device=device, precision=precision)  # type: ignore[arg-type]
     network = Model(file, quantized=place.backend.space.is_host)
     decoder = Decoder(network, place, min(DEFAULT_ROOM, network.sizes.context) if context is None else context)
     decoder.build()

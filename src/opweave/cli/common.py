@@ -51,3 +51,11 @@ def _set_verbose(value: bool) -> None:
 Verbose = Annotated[
     bool, typer.Option("--verbose", callback=_set_verbose, help="Show where an error comes from, line by line.")
 ]
+PrecisionName = Annotated[
+    str,
+    typer.Option(
+        "--precision",
+        help="How engines compute with float32 inside: float32, ieee, tf32, bfloat16 or float16; `opweave devices` lists what "
+        "each device can.",
+    ),
+]

@@ -23,7 +23,7 @@ from rich.text import Text
 from ..errors import OperationError
 from ..names import counted
 from ..processors import processors
-from .common import Verbose, app, console, errors
+from .common import PrecisionName, Verbose, app, console, errors
 
 if TYPE_CHECKING:
     from ..scale.protocol import Interface
@@ -47,6 +47,7 @@ def deploy(
         int | None, typer.Option(min=1, help="Threads of a replica. Default: the processors, divided by the replicas.")
     ] = None,
     device: Annotated[str, typer.Option(help="Where to run; `opweave devices` lists them.")] = "cpu",
+    precision: PrecisionName = "float32",
     replicas: Annotated[int, typer.Option(min=1, help="How many processes run the model.")] = 1,
     verbose: Verbose = False,
 ) -> None:
@@ -60,7 +61,7 @@ def deploy(
 
     interface = Interface.load(model, name)
     _check_port(host, port)
-    ml.create_context(device=device)  # fails here rather than in a replica
+    ml.create_context(device=device, precision=precision)  # type: ignore[arg-type]  # fails here rather than in a replica
     threads = threads or max(processors() // replicas, 1)
     gpu_count = max(len(gpus()), 1) if is_gpu(device) else 0
     from ..scale import deployment  # loads Ray
@@ -72,6 +73,7 @@ def deploy(
         wait=wait,
         threads=threads,
         device=device,
+        precision=precision,  # type: ignore[arg-type]
         gpus=gpu_share(gpu_count, replicas),
         replicas=replicas,
     )

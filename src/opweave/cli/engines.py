@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import NotSupportedError
+from ..agreement import difference
+from ..errors import MLError, NotSupportedError, OperationError
 
 BASE_LINE = "ONNX Runtime itself"
 """The engine that the others are compared with: ONNX Runtime, without Opweave."""
@@ -65,15 +66,17 @@ class Result:
     Attributes:
         engine: the engine.
         reason: why it cannot run it; empty if it can.
+        error: the class of the error that is the reason.
         times: of the runs, in seconds.
         build: seconds until the result of the first run.
         memory: bytes that its process has grown by.
         outputs: of the model.
-        difference: the largest from the first engine's outputs; None if they cannot be compared.
+        difference: the largest from the first engine's outputs (`agreement.difference`); None if they cannot be compared.
     """
 
     engine: Engine
     reason: str = ""
+    error: type[MLError] = OperationError
     times: list[float] = field(default_factory=list)
     build: float = 0.0
     memory: int = 0
@@ -91,8 +94,8 @@ def engines(wanted: Sequence[str] | None) -> list[Engine]:
     """The engines to compare, ONNX Runtime itself first.
 
     Args:
-        wanted: names of back ends, of devices, or "auto"; None for all but the reference and devices that only pretend to be
-            others, which are slow.
+        wanted: names of back ends, of devices, or "auto"; None for all but those that are software in place of hardware
+            (`Device.is_software`), which are slow.
 
     Raises:
         NotSupportedError: there is no such engine here.
@@ -102,10 +105,9 @@ def engines(wanted: Sequence[str] | None) -> list[Engine]:
     here = [device for device in devices() if device.available]
     found = [Engine("auto", "cpu", "auto")] if len([d for d in here if d.name == "cpu"]) > 1 else []
     for device in here:
-        is_slow = device.backend == "reference" or device.name.startswith("gpu-software")
         name = device.backend if device.name == "cpu" else device.name
         names = {name, device.name} | (set() if device.provider else {device.backend})
-        if (not is_slow) if wanted is None else not names.isdisjoint(wanted):
+        if (not device.is_software) if wanted is None else not names.isdisjoint(wanted):
             found.append(Engine(name, device.name, device.backend))
     if wanted is not None:
         known = {"auto", *(each for device in here for each in (device.name, device.backend))}
@@ -170,23 +172,10 @@ def _receive(connection: Any, result: Result) -> None:
 def _compare(results: Sequence[Result]) -> None:
     able = [result for result in results if not result.reason]
     for result in able:
-        pairs = list(zip(able[0].outputs, result.outputs, strict=False))
-        arrays = [(a, b) for a, b in pairs if isinstance(a, np.ndarray) and a.dtype.kind in "fiub"]
+        pairs = list(zip(result.outputs, able[0].outputs, strict=False))
+        arrays = [(a, b) for a, b in pairs if isinstance(b, np.ndarray) and b.dtype.kind in "fiub"]
         if arrays and all(a.shape == b.shape for a, b in arrays):
-            result.difference = max(_difference(a, b) for a, b in arrays)
-
-
-def _difference(a: np.ndarray, b: np.ndarray) -> float:
-    """The largest difference; where both are the same infinity, or NaN, there is none.
-
-    >>> _difference(np.float32([1, np.inf, np.nan]), np.float32([1.5, np.inf, np.nan]))
-    0.5
-    """
-    wide = [array.astype(np.float64) for array in (a, b)]
-    with np.errstate(invalid="ignore"):
-        apart = np.abs(wide[0] - wide[1])
-    same = (wide[0] == wide[1]) | (np.isnan(wide[0]) & np.isnan(wide[1]))
-    return float(np.where(same, 0, np.where(np.isnan(apart), np.inf, apart)).max(initial=0))
+            result.difference = max(difference(a, b) for a, b in arrays)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -216,7 +205,8 @@ def _work(connection: Any, engine: Engine, job: Job) -> None:
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return
     except Exception as error:  # whatever an engine raises is the reason why it cannot run the model
-        connection.send({"reason": " ".join(str(error).split()) or type(error).__name__})
+        kind = NotSupportedError if isinstance(error, NotSupportedError) else OperationError
+        connection.send({"reason": " ".join(str(error).split()) or type(error).__name__, "error": kind})
 
 
 def _prepared(engine: Engine, job: Job) -> Callable[[], list[Any]]:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ..names import counted
 from ..words import size
-from .common import Verbose, app, console
+from .common import PrecisionName, Verbose, app, console
 
 if TYPE_CHECKING:
     from ..onnx.session import InferenceSession
@@ -46,14 +46,6 @@ Bounds = Annotated[
     ),
 ]
 DeviceName = Annotated[str | None, typer.Option("--device", help="Where to run; `opweave devices` lists them.")]
-PrecisionName = Annotated[
-    str,
-    typer.Option(
-        "--precision",
-        help="How engines compute with float32 inside: float32, ieee, tf32, bfloat16 or float16; `opweave devices` lists what "
-        "each device can.",
-    ),
-]
 Seed = Annotated[int, typer.Option("--seed", help="What random inputs depend on.")]
 Mean = Annotated[
     str, typer.Option("--mean", help="Subtracted from images in [0, 1]: one number or three, 0.5,0.4,0.3.")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..agreement import difference
 from ..backends import Backend
 from ..errors import NotSupportedError, OperationError, require
 from ..names import shown
@@ -35,7 +36,7 @@ MARGIN = 0.97
 """An engine that takes longer than this share of the first one's time does not replace it: that is within the noise."""
 
 MAX_DIFFERENCE = 1e-2
-"""Engines whose results differ by more, relative to the largest number of a result, are not chosen."""
+"""Engines whose results differ by more (`agreement.difference`) are not chosen."""
 
 MAX_QUANTISED_DIFFERENCE = 0.25
 """The same where intermediates are quantised. Engines that round one of them to the next step are as accurate, and a step is
@@ -88,7 +89,7 @@ def measure(
                 continue
             if name == first:
                 expected = [np.array(result) for result in results]
-            elif wrong := _difference(results, expected, most):
+            elif wrong := _wrong(results, expected, most):
                 refused[name] = wrong
                 del runs[name]
     if len(runs) == 1:
@@ -141,22 +142,16 @@ def _seconds(run: Run, count: int) -> float:
     return (time.perf_counter() - start) / count
 
 
-def _difference(results: Sequence[Any], expected: Sequence[np.ndarray], most: float) -> str:
+def _wrong(results: Sequence[Any], expected: Sequence[np.ndarray], most: float) -> str:
     """How results differ from those of the first engine by more than `most`; empty if they agree."""
     for number, (given, wanted) in enumerate(zip(results, expected, strict=True)):
         array = np.asarray(given)
         if array.shape != wanted.shape:
             return f"its result {number} has shape {list(array.shape)}, not {list(wanted.shape)}"
-        if array.dtype.kind != "f" or not array.size:
-            if np.count_nonzero(array != wanted) > most * array.size:
-                return f"its result {number} differs"
-            continue
-        if not np.array_equal(np.isnan(array), np.isnan(wanted)):
-            return f"its result {number} has NaN elsewhere"
-        finite = np.isfinite(wanted)
-        one, other = array[finite].astype(np.float64), wanted[finite].astype(np.float64)
-        largest = float(np.abs(other).max(initial=0)) or 1.0
-        difference = float(np.abs(one - other).max(initial=0)) / largest
-        if not difference <= most:
-            return f"its result {number} differs by {difference:.1%} of the largest number"
+        found = difference(array, wanted)
+        if found == float("inf"):
+            return f"its result {number} has NaN or infinities elsewhere"
+        if found > most:
+            what = "of the largest number" if array.dtype.kind == "f" else "of its elements"
+            return f"its result {number} differs by {found:.1%} {what}"
     return ""

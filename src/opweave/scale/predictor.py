@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import memory
-from ..backends import devices
+from ..backends import Precision, devices
 from ..context import ml
 from ..errors import MLError, ValidationError, require
 from ..names import shown
@@ -50,6 +50,7 @@ class Predictor:
             processors that Ray has assigned to it (`num_cpus`), and more are refused. Elsewhere as for `create_context`.
         device: the name of a device of `opweave.devices()` to run on. In a worker of Ray, "gpu" is the GPU that Ray has
             assigned to it (`num_gpus`).
+        precision: how engines compute with float32 inside, as for `create_context`.
         operations: what declares operations of your own in each process: the name of a module to import, or a function to
             call. The WebAssembly modules that a function refers to are pickled with it.
 
@@ -57,7 +58,7 @@ class Predictor:
         DataError: the model cannot be read.
         ValidationError: an argument is wrong: the model has no such input or output, Ray has assigned fewer processors or
             no GPU.
-        NotSupportedError: there is no such device here.
+        NotSupportedError: there is no such device here, or it cannot compute in this precision.
 
     A model with a fixed number of rows runs several times, the last time with padding; others run once on all rows.
 
@@ -78,13 +79,14 @@ class Predictor:
         *,
         threads: int | None = None,
         device: str = "cpu",
+        precision: Precision = "float32",
         operations: str | Callable[[], object] | None = None,
     ) -> None:
         if isinstance(model, (str, os.PathLike)):
             model = os.path.abspath(model)  # pickles are read in other directories
-        made = partial(type(self), threads=threads, device=device, operations=operations)
+        made = partial(type(self), threads=threads, device=device, precision=precision, operations=operations)
         self._recipe = made, (model, inputs, outputs)
-        self._session = open_session(model, threads, device, operations)
+        self._session = open_session(model, threads, device, precision, operations)
         self._rows = _fixed_rows(self._session._inputs)
         self._inputs = _by_column(self._session._inputs, inputs)
         self._outputs = _by_output(self._session._outputs, outputs)
@@ -179,16 +181,20 @@ class Predictor:
 
 
 def open_session(
-    model: Any, threads: int | None, device: str, operations: str | Callable[[], object] | None
+    model: Any,
+    threads: int | None,
+    device: str,
+    precision: Precision,
+    operations: str | Callable[[], object] | None,
 ) -> InferenceSession:
     """A session in a process of a cluster, or any other; the arguments are those of `Predictor`.
 
     Raises:
         DataError: the model cannot be read.
         ValidationError: an argument is wrong, or Ray has assigned fewer processors, or no GPU.
-        NotSupportedError: there is no such device here.
+        NotSupportedError: there is no such device here, or it cannot compute in this precision.
     """
-    context = ml.create_context(device=assigned_device(device), threads=threads)
+    context = ml.create_context(device=assigned_device(device), threads=threads, precision=precision)
     _take_share(context.backend.threads)
     if isinstance(operations, str):
         import_module(operations)

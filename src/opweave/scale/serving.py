@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from .. import __version__
+from ..backends import PRECISIONS, Precision
 from ..errors import MLError, require
 from ..names import shown
 from ..onnx.messages import ModelProto
@@ -43,6 +44,7 @@ def deployment(
     wait: float = 0.005,
     threads: int = 1,
     device: str = "cpu",
+    precision: Precision = "float32",
     gpus: float = 1,
     operations: str | Callable[[], object] | None = None,
     replicas: int = 1,
@@ -57,6 +59,7 @@ def deployment(
         wait: seconds that a request waits for others to join.
         threads: threads of each replica; Ray reserves as many CPUs.
         device: where to run, as in `create_context`. With "gpu", a replica runs on the GPU that Ray has reserved for it.
+        precision: how engines compute with float32 inside, as in `create_context`.
         gpus: how much of a GPU Ray reserves for each replica whose device is one; two replicas with 0.5 share a GPU.
         operations: what declares operations of your own in each replica: the name of a module to import, or a function to
             call, as for `Predictor`.
@@ -76,6 +79,8 @@ def deployment(
     is_time = isinstance(wait, (int, float)) and not isinstance(wait, bool) and 0 <= wait < float("inf")
     require(is_time, f"wait must be a number of seconds, got {shown(wait)}")
     require(isinstance(device, str), f"device must be a name, got {shown(device)}")
+    known = ", ".join(map(repr, PRECISIONS))
+    require(precision in PRECISIONS, f"precision must be one of {known}, got {shown(precision)}")
     is_share = (
         isinstance(gpus, (int, float))
         and not isinstance(gpus, bool)
@@ -91,7 +96,9 @@ def deployment(
         max_ongoing_requests=max(MAX_ONGOING, 2 * batch),
         max_constructor_retry_count=3,
     )
-    return made.bind(_portable(model), interface.name, batch, float(wait), threads, device, operations, replicas)
+    return made.bind(
+        _portable(model), interface.name, batch, float(wait), threads, device, precision, operations, replicas
+    )
 
 
 def _portable(model: ModelFile) -> str | bytes:
@@ -113,10 +120,11 @@ class Replica:
         wait: float,
         threads: int,
         device: str,
+        precision: Precision,
         operations: str | Callable[[], object] | None,
         replicas: int,
     ) -> None:
-        session = open_session(model, threads, device, operations)
+        session = open_session(model, threads, device, precision, operations)
         self._interface = Interface(name, session._inputs, list(session._outputs.values()))
         self._model = BatchedModel(session, self._interface, batch)
         self._statistics, self._replicas = statistics.Statistics(), replicas

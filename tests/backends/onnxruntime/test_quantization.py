@@ -10,7 +10,7 @@ from opweave.backends.onnxruntime import ort
 from opweave.backends.onnxruntime.sessions import emit
 from opweave.graph import Graph
 
-ORT = ow.ml.create_context(device="cpu")
+ORT = ow.ml.create_context(device="cpu", backend="onnxruntime")
 REFERENCE = ow.ml.create_context(device="reference")
 CONTEXTS = pytest.mark.parametrize("context", [ORT, REFERENCE], ids=["onnxruntime", "reference"])
 
@@ -80,3 +80,24 @@ def test_what_is_out_of_range_saturates(
     # A quarter by a half lies between two integers, and goes to the even one.
     wanted = [min(max(round(float(v) / step) + 100, limits.min), limits.max) for v in x[0, 2:]]
     np.testing.assert_array_equal(got, [[limits.max, limits.min, *wanted]] * 4)
+
+
+@pytest.mark.parametrize("op", ["matmul", "gemm"])
+@pytest.mark.parametrize("rows", [(1, 1), (16, 1), (16, 64)], ids=str)
+@pytest.mark.parametrize("columns", [(1, 1), (1, 32), (64, 1), (4, 32), (4, 8), (64, 32)], ids=str)
+def test_products_of_dequantised_matrices_with_any_scales(
+    op: str, rows: tuple[int, int], columns: tuple[int, int]
+) -> None:
+    """ONNX Runtime's kernel for two of them refuses most scales when it runs."""
+    rng = np.random.default_rng(0)
+    matrix, scales = rng.integers(-100, 100, (64, 32)).astype("int8"), rng.uniform(0.01, 0.1, columns)
+    x, row_scales = rng.integers(0, 200, (16, 64)).astype("uint8"), rng.uniform(0.01, 0.1, rows)
+    results = []
+    for context in (ORT, REFERENCE):
+        b = ow.MLGraphBuilder(context)
+        zeros = b.constant(np.full(rows, 3, "uint8")), b.constant(np.full(columns, 2, "int8"))
+        left = b.dequantize_linear(b.input("x", "uint8", x.shape), b.constant(row_scales.astype("float32")), zeros[0])
+        right = b.dequantize_linear(b.constant(matrix), b.constant(scales.astype("float32")), zeros[1])
+        graph = b.build({"y": getattr(b, op)(left, right)})
+        results.append(context.compute(graph, {"x": x})["y"])
+    np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-3)

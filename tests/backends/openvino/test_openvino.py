@@ -134,7 +134,9 @@ def test_its_devices_are_listed(context: ow.MLContext) -> None:
     assert ow.ml.create_context(device="cpu").backend.name == "onnxruntime"
 
 
-def test_low_power_finds_an_npu(context: ow.MLContext, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_low_power_finds_an_npu(
+    context: ow.MLContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     class Core:
         available_devices = ("CPU", "GPU.0", "GPU.1", "NPU")
 
@@ -147,8 +149,12 @@ def test_low_power_finds_an_npu(context: ow.MLContext, monkeypatch: pytest.Monke
     monkeypatch.setattr(devices, "core", Core)
     monkeypatch.setattr(devices, "may_have_accelerators", lambda: True)
     assert ow.ml.create_context(power_preference="low-power", precision="float16").device.name == "npu"
+    assert not caplog.records
     assert ow.ml.create_context(power_preference="low-power").device.name == "gpu:intel", "an NPU has no float32"
-    with pytest.raises(ow.NotSupportedError, match="device 'npu' cannot compute so, only as 'float16'; 'cpu' of"):
+    assert "does not take 'npu', which has no precision 'float32'; create_context(precision='float16')" in caplog.text
+    with pytest.raises(
+        ow.NotSupportedError, match=r"device 'npu' cannot compute so, only as 'float16' .*precision='float16'.* asks"
+    ):
         ow.ml.create_context(device="npu")
     listed = {d.name: (d.kind, d.low_power) for d in ow.devices() if d.backend == "openvino"}
     assert listed == {

@@ -23,7 +23,7 @@ class Reference(Backend):
 
     def devices(self) -> list[Device]:
         text = f"NumPy {np.__version__}, float64 inside: slow and exact"
-        return [Device("reference", "cpu", self.name, text, precisions=("float32", "ieee"))]
+        return [Device("reference", "cpu", self.name, text, precisions=("float32", "ieee"), is_software=True)]
 
     def apply(self, functions: Mapping[Op[..., Any], Callable[..., Array]]) -> None:
         """Register functions as the rules of operations: they take the operands in order, and the attributes by name."""

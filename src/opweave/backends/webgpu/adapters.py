@@ -140,6 +140,7 @@ def devices(backend: str) -> list[Device]:
                 f"{text}; software, slow" if software else text,
                 low_power=low,
                 precisions=PRECISIONS,
+                is_software=software,
             )
         )
     known = {device.name for device in found}

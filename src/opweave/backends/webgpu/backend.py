@@ -71,7 +71,7 @@ class WebGPU(GpuBackend):
             kind = "cpu" if engine.is_software else "gpu"
             name = "gpu-software" if engine.is_software else "gpu"
             text = f"{engine.description}, the caller's device"
-            found = Device(name, kind, self.name, text, precisions=adapters.PRECISIONS)  # type: ignore[arg-type]
+            found = Device(name, kind, self.name, text, precisions=adapters.PRECISIONS, is_software=engine.is_software)  # type: ignore[arg-type]
             known = _opened[id(gpu_device)] = WebGPU(engine, found)
         return known
 
