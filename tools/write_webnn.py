@@ -25,9 +25,9 @@ def main(path: Path = FOLDER / "webnn.js") -> None:
 
 
 def text() -> str:
-    """The whole file: the table first, since conversions need the enumerations. Comments stay in the parts."""
+    """The whole file: the table first, since conversions need the enumerations. Comments and indentation stay in the parts."""
     lines = (line for part in PARTS for line in (FOLDER / "js" / f"{part}.js").read_text(encoding="utf-8").splitlines())
-    code = (line for line in lines if line.strip() and not line.lstrip().startswith("// "))
+    code = (line.lstrip() for line in lines if line.strip() and not line.lstrip().startswith("// "))
     return "\n".join([HEAD + idl.table(), *code, "})();", ""])
 
 

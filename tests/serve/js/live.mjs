@@ -69,6 +69,47 @@ test("constants of all forms", async () => {
   assert.deepEqual([...new BigInt64Array(await context.readTensor(output))], [2n ** 62n + 2n ** 61n + 2n, 2n ** 61n + 2n]);
 });
 
+test("what is known without the server is what the server says", async () => {
+  const SHAPES = [[], [3], [2, 3], [2, 1], [4, 1, 3], [2, 1, 1, 2, 1, 1, 1, 3]];
+  const TYPES = ["float32", "int32", "int64", "uint8"];
+  const limits = context.opSupportLimits();
+  let asked = 0;
+  const builder = new MLGraphBuilder(context);
+  const operands = Object.fromEntries(TYPES.map((dataType) => [dataType, SHAPES.map((shape) => builder.input("x", { dataType, shape }))]));
+  // The server computes what follows from its own descriptors; it also says which calls are invalid.
+  function compare(call) {
+    let result;
+    try {
+      result = call();
+    } catch (error) {
+      return assert.equal(error.name, "TypeError");
+    }
+    const { dataType, shape } = result;
+    const reversed = builder.transpose(result);
+    assert.deepEqual([reversed.dataType, reversed.shape], [dataType, [...shape].reverse()]);
+    asked += 1;
+  }
+  for (const name of Object.keys(limits).filter((name) => limits[name].output && typeof builder[name] === "function")) {
+    const { a, b, input, ...rest } = limits[name];
+    if (Object.keys(rest).length > 1 || builder[name].length > 2) continue;
+    for (const list of Object.values(operands)) {
+      for (const one of list) {
+        if (a && b) for (const other of list) compare(() => builder[name](one, other));
+        else if (a || builder[name].length === 1) compare(() => builder[name](a ?? input ? one : [one]));
+        else if (name === "softmax") for (const axis of [0, 1, 7]) compare(() => builder.softmax(one, axis));
+        else if (name === "cast") for (const type of Object.keys(operands)) compare(() => builder.cast(one, type));
+        else if (name === "reshape") for (const shape of [[], [1], [6], [3, 2], [1, 1, 2, 3], Array(9).fill(1)]) compare(() => builder.reshape(one, shape));
+      }
+    }
+  }
+  const wide = builder.input("w", { dataType: "uint8", shape: [2 ** 16, 1] });
+  const tall = builder.input("t", { dataType: "uint8", shape: [2 ** 15] });
+  assert.throws(() => builder.add(wide, tall), TypeError); // 2 ** 31 elements
+  assert.throws(() => builder.cast(builder.input("b", { dataType: "uint8", shape: [2 ** 30] }), "float32"), TypeError);
+  assert.throws(() => builder.add(operands.float32[0], operands.int8[0]), TypeError);
+  assert.ok(asked > 2000, String(asked));
+});
+
 test("inputs of one name are refused by build()", async () => {
   const builder = new MLGraphBuilder(context);
   const [a, b] = [builder.input("x", float32(1)), builder.input("x", float32(1))];

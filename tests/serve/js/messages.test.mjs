@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 
-import { fake, ml, started } from "./fake.mjs";
+import { fake, limits, ml, started } from "./fake.mjs";
 
 const float32 = (...shape) => ({ dataType: "float32", shape });
 const InvalidState = { name: "InvalidStateError" };
@@ -12,7 +12,7 @@ let context, builder, x;
 
 beforeEach(async () => {
   await tick();
-  Object.assign(fake, { answers: {}, refused: {}, silent: false });
+  Object.assign(fake, { answers: {}, refused: {}, silent: false, inputs: [] });
   ({ context, builder, x } = await started());
   await tick();
   fake.messages.length = 0;
@@ -41,6 +41,20 @@ test("inputs and constants go along with the next operation", () => {
     { session: "key", c: number, b: 1, log: [["relu", 5, [{ $: 4 }], {}]] },
   ]);
   assert.deepEqual([y.dataType, y.shape], ["float32", [2, 3]]);
+});
+
+test("operations whose results are known wait for the next one", async () => {
+  fake.answers.hello = { session: "key", accelerated: false, limits: { ...limits, relu: { input: limits.input, output: limits.output },
+    add: { a: limits.input, b: limits.input, output: limits.output }, equal: { a: limits.input, b: limits.input, output: { ...limits.output, dataTypes: ["uint8"] } } } };
+  const own = new MLGraphBuilder(await ml.createContext());
+  const [wide, tall] = [own.input("w", float32(4, 1, 3)), own.input("t", float32(2, 1))];
+  const sum = own.add(own.relu(wide), tall);
+  const same = own.equal(sum, tall);
+  assert.deepEqual([sum.shape, sum.dataType, same.shape, same.dataType], [[4, 2, 3], "float32", [4, 2, 3], "uint8"]);
+  assert.deepEqual(fake.syncs, []);
+  fake.refused = { add: { name: "TypeError", message: "add: no" } };
+  assert.throws(() => own.add(sum, own.input("u", float32(5))), { message: "add: no" }); // cannot be broadcast: the server says why
+  assert.deepEqual(fake.syncs.map(({ log }) => log.map(([op]) => op)), [["input", "input", "relu", "add", "equal", "input", "add"]]);
 });
 
 test("several results take the numbers that follow", async () => {
