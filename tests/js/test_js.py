@@ -53,6 +53,8 @@ class Modules:
         folder.mkdir()
         self.graphs.append(graph)
         ow.js.save(graph, folder / "model.mjs")
+        names = {"inputs": list(graph.inputs), "outputs": list(graph.outputs)}
+        (folder / "names.json").write_text(json.dumps(names))
         for k, name in enumerate(graph.inputs):
             (folder / f"in_{k}").write_bytes(np.ascontiguousarray(feed[name]).tobytes())
         return folder / "model.mjs"
@@ -214,6 +216,7 @@ def test_names_cannot_break_out(modules: Modules) -> None:
         "\u2028\n`${x}`",
         "…",
         "3d",
+        "12",
         "constructor",
     ]
     b = ow.MLGraphBuilder(CPU)

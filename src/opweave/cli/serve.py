@@ -56,6 +56,10 @@ def serve(
         Path | None,
         typer.Option(help="Write the package for Node.js and the extension for browsers into this folder."),
     ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write each graph that is built into this folder, as ONNX and as text."),
+    ] = None,
     verbose: Verbose = False,
 ) -> None:
     """Let web code that uses WebNN (navigator.ml) run on Opweave, in pages and in Node.js on this machine.
@@ -77,8 +81,9 @@ def serve(
         host=host,
         path=socket,
         limits=ConnectionLimits(memory=bytes_of(max_memory), contexts=max_contexts),
+        record=record,
     )
-    with _logged(stats), server, _until_stopped() as stopped:
+    with _logged(stats, record is not None), server, _until_stopped() as stopped:
         console.print(f"navigator.ml is served at {server.url}", soft_wrap=True)
         options = {"url": server.url} if server.token is None else {"url": server.url, "token": server.token}
         folders = [] if write is None else write_clients(write, **options)
@@ -138,16 +143,19 @@ class _Printed(logging.Handler):
 
 
 @contextmanager
-def _logged(stats: bool) -> Iterator[None]:
-    """Print on standard error what the server refuses, and with `stats` also what contexts have done."""
+def _logged(stats: bool, record: bool) -> Iterator[None]:
+    """Print on standard error what the server refuses; with `stats` also what contexts have done, with `record` each graph."""
     logger, handler = logging.getLogger("opweave.serve"), _Printed(errors)
     before = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO if stats else logging.WARNING)
+    recording = logging.getLogger("opweave.serve.recording")
+    recording.setLevel(logging.INFO if record else logging.NOTSET)
     try:
         yield
     finally:
         logger.setLevel(before)
+        recording.setLevel(logging.NOTSET)
         logger.removeHandler(handler)
 
 

@@ -16,10 +16,12 @@ import numpy as np
 
 from ..errors import InvalidStateError, MLError, NotSupportedError
 from ..names import counted
+from ..run.graph import MLGraph
 from .counts import Counts
 from .lane import Lane
 from .limits import Budget, ConnectionLimits
 from .messages import Message, ProtocolError, error_name, parse_message
+from .recording import Recording
 from .served_builder import Log, LogError
 from .served_context import Answer, ServedContext, create_context, described_desc
 from .wire import BINARY, INTERNAL_ERROR, PROTOCOL_ERROR, TEXT, DisconnectedError, Messages, WireError
@@ -53,8 +55,16 @@ class Connection:
         origin: the origin of the page, which `/sync` must come from, too.
     """
 
-    def __init__(self, messages: Messages, limits: ConnectionLimits, origin: str | None, device: str | None) -> None:
+    def __init__(
+        self,
+        messages: Messages,
+        limits: ConnectionLimits,
+        origin: str | None,
+        device: str | None,
+        recording: Recording | None = None,
+    ) -> None:
         self._messages, self._limits, self.origin, self._device = messages, limits, origin, device
+        self._recording = recording
         self.key = secrets.token_urlsafe(32)
         self._budget = Budget(limits.memory)
         self._places: dict[int, _Place] = {}
@@ -122,7 +132,9 @@ class Connection:
                 raise NotSupportedError(
                     f"createContext: a page may have {counted(self._limits.contexts, 'context')} here at the same time"
                 )
-            context = ServedContext(create_context(message["options"], self._device), self._budget, self._limits)
+            context = ServedContext(
+                create_context(message["options"], self._device), self._budget, self._limits, self._built
+            )
         except Exception as error:
             self._answer_error(message["r"], error)
             return
@@ -138,6 +150,10 @@ class Connection:
             "limits": context.limits(),
         }
         self._answer(message["r"], Answer(fields))
+
+    def _built(self, graph: MLGraph) -> None:
+        if self._recording is not None:
+            self._recording.add(graph, self.origin)
 
     # Handling --------------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -82,13 +82,20 @@ class ServedContext:
     """A context of a client.
 
     All messages are handled by one thread at a time, in order; `/sync` comes from other threads, and uses builders only.
+    `built` is called with each graph once it is built.
 
     Attributes:
         context: the context itself.
     """
 
-    def __init__(self, context: MLContext, budget: Budget, limits: ConnectionLimits) -> None:
-        self.context, self._budget, self._limits = context, budget, limits
+    def __init__(
+        self,
+        context: MLContext,
+        budget: Budget,
+        limits: ConnectionLimits,
+        built: Callable[[MLGraph], object] = lambda graph: None,
+    ) -> None:
+        self.context, self._budget, self._limits, self._built = context, budget, limits, built
         self._is_host = context.backend.space.is_host
         self._tensors: dict[int, _Tensor] = {}
         self._graphs: dict[int, _Graph] = {}
@@ -209,6 +216,7 @@ class ServedContext:
         graph = builder.build(message["log"], message["outs"])
         self._graphs[number] = _Graph(graph, builder.reserved)
         builder.reserved = 0
+        self._built(graph)
         described = {
             side: {name: described_desc(desc) for name, desc in descs.items()}
             for side, descs in (("inputs", graph.inputs), ("outputs", graph.outputs))

@@ -27,6 +27,7 @@ from .http import HttpError, Request, read_body, read_request, respond
 from .limits import ConnectionLimits
 from .listener import listen_on_path, listen_on_port
 from .messages import PROTOCOL, SYNC, VERSION, ProtocolError, check_fields, parse
+from .recording import Recording
 from .wire import GOING_AWAY, DisconnectedError, Messages, PlainMessages, Stream, WebSocketMessages
 
 logger = logging.getLogger("opweave.serve")
@@ -62,10 +63,12 @@ class Server:
         host: the address: "127.0.0.1" or "::1", which other machines cannot reach.
         path: a Unix socket to listen on instead of a port, for Node.js; other users cannot open it.
         limits: what a connection may take.
+        record: a folder, in which each graph that a client builds is written as an ONNX model and as text.
 
     Raises:
         ValidationError: an argument is invalid, or pages may connect from anywhere without a token.
         NotSupportedError: there is no such device.
+        DataError: the folder for graphs cannot be made.
         OperationError: the port or the path is taken.
 
     Attributes:
@@ -86,6 +89,7 @@ class Server:
         host: Literal["127.0.0.1", "::1"] = "127.0.0.1",
         path: str | Path | None = None,
         limits: ConnectionLimits | None = None,
+        record: str | Path | None = None,
     ) -> None:
         require(type(port) is int and 0 <= port < 65536, f"port must be in [0, 65535], got {shown(port)}")
         require(host in ("127.0.0.1", "::1"), f"host must be '127.0.0.1' or '::1', got {shown(host)}")
@@ -109,6 +113,7 @@ class Server:
             from ..backends import find_device
 
             find_device(device, None)
+        self._recording = None if record is None else Recording(record)
         self._lock = Lock()  # of the four below
         self._clients: dict[Stream, Thread] = {}
         self._connections: dict[bytes, Connection] = {}  # by a hash of the session key
@@ -315,7 +320,7 @@ class Server:
         stream.is_trusted = True
         respond(stream, 101, headers=headers)
         stream.set_deadline(None)
-        connection = Connection(messages, self._limits, request.origin, self._device)
+        connection = Connection(messages, self._limits, request.origin, self._device, self._recording)
         with self._lock:
             if self._is_closed:
                 return

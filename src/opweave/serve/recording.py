@@ -1,0 +1,104 @@
+"""Writes the graphs that clients build: each as an ONNX model with its weights, and as text."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+
+from ..errors import DataError, MLError
+from ..files import atomic_writer
+from ..names import counted
+from ..onnx.export import save
+from ..run.graph import MLGraph
+from ..words import size
+
+logger = logging.getLogger(__name__)
+
+MAX_BYTES = 16 * 2**30
+"""Bytes of weights that one recording writes at most, so that a page cannot fill the disk."""
+
+_NAME = re.compile(r"graph-(\d+)\.txt")
+
+
+class Recording:
+    """A folder of the graphs that clients build.
+
+    `graph-0001.onnx` is the first graph, and `graph-0001.txt` describes it. Numbers go on where an earlier recording ended. A
+    graph with the operations and weights of one before it is not written again.
+
+    Args:
+        folder: is made if it does not exist.
+        max_bytes: bytes of weights after which graphs are written as text only.
+
+    Raises:
+        DataError: the folder cannot be made or read.
+    """
+
+    def __init__(self, folder: str | Path, max_bytes: int = MAX_BYTES) -> None:
+        self.folder, self._max_bytes = Path(folder), max_bytes
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            found = [_NAME.fullmatch(path.name) for path in self.folder.iterdir()]
+        except OSError as error:
+            raise DataError(f"{folder}: {error.strerror or error}") from None
+        self._last = max((int(match[1]) for match in found if match), default=0)
+        self._written = 0
+        self._known: dict[bytes, str] = {}
+        self._lock = Lock()  # of the three above
+
+    def add(self, graph: MLGraph, origin: str | None) -> None:
+        """Write a graph; faults are reported in the log, and do not concern the client.
+
+        Args:
+            graph: the graph, alive.
+            origin: of the page that has built it; None for a program.
+        """
+        recorded = graph._graph
+        if recorded is None:
+            return
+        client = f"a page of {origin}" if origin is not None else "a program"
+        constants = [np.ascontiguousarray(operand.value) for operand in recorded.constants]
+        weights = sum(array.nbytes for array in constants)
+        text = str(recorded)
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass"))
+        for array in constants:
+            digest.update(array.reshape(-1).view(np.uint8).data)
+        with self._lock:
+            known = self._known.get(digest.digest())
+            if known is None:
+                self._last += 1
+                name = self._known[digest.digest()] = f"graph-{self._last:04}"
+                fits = self._written + weights <= self._max_bytes
+                self._written += weights if fits else 0
+        count = counted(len(recorded.nodes), "operation")
+        if known is not None:
+            logger.info("%s has built %s again, %s", client, known, count)
+            return
+        heading = [f"{name}: {count}, weights of {size(weights)}, built by {client}"]
+        heading.append(self._onnx(graph, name, fits))
+        heading += [f"runs on {', '.join(graph.devices)}", ""]
+        try:
+            with atomic_writer(self.folder / f"{name}.txt") as file:
+                file.write("\n".join([*heading, graph.explain(), ""]).encode("utf-8", "backslashreplace"))
+        except MLError as error:
+            logger.warning("%s is not recorded: %s", name, error)
+            return
+        logger.info("%s: %s of %s, %s", self.folder / name, count, client, size(weights))
+
+    def _onnx(self, graph: MLGraph, name: str, fits: bool) -> str:
+        """Write the ONNX model; what there is to say about it."""
+        if not fits:
+            return f"not written as ONNX: this recording has more than {size(self._max_bytes)} of weights"
+        try:
+            save(graph, self.folder / f"{name}.onnx")
+        except MLError as error:
+            return f"not written as ONNX: {error}"
+        return f"written as {name}.onnx"
+
+
+__all__ = ["MAX_BYTES", "Recording"]

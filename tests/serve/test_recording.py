@@ -1,0 +1,99 @@
+"""`opweave serve --record`: the graphs that clients build, as ONNX models and as text."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from served_clients import Client
+
+import opweave as ow
+from opweave.serve import Server
+from opweave.serve.recording import Recording
+
+CPU = ow.ml.create_context(device="cpu")
+ORIGIN = "http://localhost:5173"
+
+
+def graph(scale: float = 2.0, name: str = "x") -> ow.MLGraph:
+    b = ow.MLGraphBuilder(CPU)
+    weights = np.full((3, 2), scale, "float32")
+    return b.build({"y": b.relu(b.matmul(b.input(name, "float32", [1, 3]), b.constant(weights), label="dense"))})
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_graph_is_written_as_a_model_and_as_text(tmp_path: Path) -> None:
+    Recording(tmp_path / "new" / "folder").add(graph(), ORIGIN)
+    folder = tmp_path / "new" / "folder"
+    assert names(folder) == ["graph-0001.onnx", "graph-0001.txt"]
+    (y,) = ow.InferenceSession(folder / "graph-0001.onnx").run(None, {"x": np.float32([[1, 2, 3]])})
+    assert y.tolist() == [[12.0, 12.0]]
+    text = (folder / "graph-0001.txt").read_text()
+    assert text.startswith(
+        f"graph-0001: 2 operations, weights of 24 B, built by a page of {ORIGIN}\nwritten as graph-0001.onnx\n"
+    )
+    assert "%0 = matmul(x, const float32[3, 2])  # 'dense'" in text
+
+
+def test_equal_graphs_are_written_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    recording = Recording(tmp_path)
+    with caplog.at_level(logging.INFO, "opweave.serve.recording"):
+        for scale in (1.0, 2.0, 1.0):
+            recording.add(graph(scale), None)
+    assert names(tmp_path) == ["graph-0001.onnx", "graph-0001.txt", "graph-0002.onnx", "graph-0002.txt"]
+    assert caplog.messages[-1] == "a program has built graph-0001 again, 2 operations"
+
+
+def test_numbers_go_on(tmp_path: Path) -> None:
+    Recording(tmp_path).add(graph(), None)
+    Recording(tmp_path).add(graph(), None)
+    assert names(tmp_path)[2:] == ["graph-0002.onnx", "graph-0002.txt"]
+
+
+def test_what_onnx_cannot_hold_is_text_only(tmp_path: Path) -> None:
+    Recording(tmp_path).add(graph(name="\ud800"), None)
+    assert names(tmp_path) == ["graph-0001.txt"]
+    text = (tmp_path / "graph-0001.txt").read_text()
+    assert "not written as ONNX: ONNX names must be encodable in UTF-8" in text
+
+
+def test_weights_beyond_the_limit_are_not_written(tmp_path: Path) -> None:
+    recording = Recording(tmp_path, max_bytes=40)
+    for scale in (1.0, 2.0):
+        recording.add(graph(scale), None)
+    assert names(tmp_path) == ["graph-0001.onnx", "graph-0001.txt", "graph-0002.txt"]
+    assert "this recording has more than 40 B of weights" in (tmp_path / "graph-0002.txt").read_text()
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ow.DataError, match=r"Not a directory|File exists"):
+        Server(port=0, record=tmp_path / "file")
+
+
+def test_faults_of_the_disk_do_not_concern_clients(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    recording = Recording(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    recording.add(graph(), None)
+    assert "graph-0001 is not recorded: " in caplog.messages[-1]
+
+
+def test_the_server_records_what_a_page_builds(tmp_path: Path) -> None:
+    entry: list[Any] = ["input", 1, ["x", {"dataType": "float32", "shape": [2]}], {}]
+    with (
+        Server(port=0, device="cpu", origins=[ORIGIN], record=tmp_path) as server,
+        Client(server, origin=ORIGIN) as client,
+    ):
+        client.hello()
+        log = [entry, ["neg", 2, [{"$": 1}], {"label": "minus"}]]
+        assert "inputs" in client.ask("build", b=1, g=1, log=log, outs={"y": 2})
+    assert names(tmp_path) == ["graph-0001.onnx", "graph-0001.txt"]
+    (y,) = ow.InferenceSession(tmp_path / "graph-0001.onnx").run(None, {"x": np.float32([1, -2])})
+    assert y.tolist() == [-1.0, 2.0]
+    assert f"built by a page of {ORIGIN}" in (tmp_path / "graph-0001.txt").read_text()
