@@ -283,6 +283,10 @@ class Backend(RuleTable, ABC):
         """The version of its engine; what was measured with another one does not count."""
         return ""
 
+    def session_threads(self) -> int:
+        """How many threads its engine starts at most for one compiled graph."""
+        return 0
+
     def competes(self, device: Device, precision: Precision) -> bool:
         """Whether it may run graphs for contexts of a precision on a device of another back end, where it is faster."""
         return False

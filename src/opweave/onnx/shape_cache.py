@@ -423,10 +423,8 @@ class ShapeCache:
 
     def _why_no_room(self) -> str:
         """Why recurring shapes are not compiled; empty if they are."""
-        from ..backends.onnxruntime.sessions import pool_threads  # loads ONNX Runtime
-
         threads = sum(compiled.threads for compiled in tuple(_compiled_in_background))
-        pool = pool_threads(self._context.backend.threads)
+        pool = max(way.session_threads() for way in self.ways.values())
         threads += self._queued * pool
         if threads and threads + pool > MAX_THREADS:
             return f"compiled shapes have {threads} threads already"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -391,6 +393,46 @@ def test_what_the_cpu_alone_computes_lists_no_other_devices(monkeypatch: pytest.
     context = ow.ml.create_context(backend="openvino", device="cpu")
     assert computed(context, lambda b, x: b.relu(x), x=float32([-1, 2])).tolist() == [0, 2]
     assert devices.version().replace(".", "").isdecimal()
+
+
+THREADS = """
+import os, sys
+import numpy as np, onnx, onnx.helper as h, onnx.numpy_helper as n, opweave as ow
+from opweave.lazy.background import background
+threads = lambda: len(os.listdir("/proc/self/task"))
+
+context = ow.ml.create_context(backend="openvino", device="cpu")
+kept = []
+for size in range(2, 12):
+    builder = ow.MLGraphBuilder(context)
+    graph = builder.build({"y": builder.relu(builder.input("x", "float32", [size]))})
+    context.compute(graph, {"x": np.ones(size, np.float32)})
+    kept.append((graph, threads()))
+print(kept[-1][1] - kept[0][1])
+
+weights = n.from_array(np.ones((64, 64, 3, 3), np.float32), "w")
+x, y = (h.make_tensor_value_info(name, 1, [1, 64, "h" + name, 64]) for name in "xy")
+graph = h.make_graph([h.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)], "g", [x], [y], [weights])
+session = ow.InferenceSession(h.make_model(graph, ir_version=8).SerializeToString(), program_bytes=2**30)
+for _ in range(3):
+    for rows in range(64, 64 * 7, 64):
+        session.run(None, {"x": np.ones((1, 64, rows, 64), np.float32)})
+    background.wait()
+print("engine: openvino" in session.explain(), threads(), len(os.sched_getaffinity(0)))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists the threads of a process in a folder")
+def test_sessions_start_few_threads(context: ow.MLContext, tmp_path: Path) -> None:
+    """Small graphs none; and a model at six shapes leaves its process with no more than processors and eight."""
+    environment = os.environ | {"OPWEAVE_CACHE": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+    more, is_openvino, threads, processors = done.stdout.split()
+    assert int(more) == 0
+    assert is_openvino == "True"
+    # NumPy's library for linear algebra starts one for each processor, too, when it is imported.
+    assert int(threads) <= int(processors) + 8 + max(int(processors) - 2, 0)
 
 
 def test_kernels_are_measured(context: ow.MLContext) -> None:

@@ -70,6 +70,11 @@ class OnnxRuntime(Backend):
 
         return version()
 
+    def session_threads(self) -> int:
+        from .sessions import pool_threads
+
+        return pool_threads(self.threads)
+
     def rule(self, node: Node) -> Rule | None:
         return None if self.plugin and why_not(self.plugin.provider, node) else super().rule(node)
 

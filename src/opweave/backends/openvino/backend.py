@@ -44,6 +44,11 @@ class OpenVino(Backend):
     def version(self) -> str:
         return devices.version()
 
+    def session_threads(self) -> int:
+        from .sessions import SESSION_THREADS
+
+        return SESSION_THREADS
+
     def competes(self, device: Device, precision: Precision) -> bool:
         return device.name == "cpu" and precision == "float32" and devices.is_installed()
 

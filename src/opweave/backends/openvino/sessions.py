@@ -22,8 +22,11 @@ ENGINE_ERRORS = (RuntimeError, MemoryError)
 """What the engine raises."""
 
 SERIAL_ELEMENTS = 8192
-"""Graphs whose operations all read and write arrays of fewer elements run on one thread."""
+"""Graphs whose operations all read and write arrays of fewer elements run on the caller's thread alone."""
 
+SESSION_THREADS = 2
+"""The threads that the engine starts for a compiled model, besides those that compute for all of them: of a stream, and of
+callbacks. Models without streams have none, and run on the caller's thread alone."""
 
 HINTS: dict[Precision, str] = {"float32": "f32", "ieee": "f32", "bfloat16": "bf16", "float16": "f16"}
 """What the engine calls precisions. Its own default is bfloat16 on processors that have it."""
@@ -57,7 +60,9 @@ def compile(backend: OpenVino, graph: Graph, device: str, is_measured: bool = Fa
         from .measure import MeasuredSession
 
         made = MeasuredSession
-    return made(compiled, ctx.arrays, done, backend.precision, partial(compile, backend, graph, device, True))
+    session = made(compiled, ctx.arrays, done, backend.precision, partial(compile, backend, graph, device, True))
+    session.threads = 0 if options.get("NUM_STREAMS") == 0 else SESSION_THREADS
+    return session
 
 
 def _options(backend: OpenVino, graph: Graph, device: str) -> dict[str, Any]:
@@ -72,6 +77,8 @@ def _options(backend: OpenVino, graph: Graph, device: str) -> dict[str, Any]:
         operands = (operand for node in graph.nodes for operand in (*node.operands, *node.outputs))
         is_small = all(operand.desc.element_count < SERIAL_ELEMENTS for operand in operands)
         options["INFERENCE_NUM_THREADS"] = 1 if is_small else threads
+        if options["INFERENCE_NUM_THREADS"] == 1:
+            options["NUM_STREAMS"] = 0
         options["ENABLE_CPU_PINNING"] = False  # other engines run beside it
         options["CPU_DENORMALS_OPTIMIZATION"] = False  # denormal numbers are not taken for 0
         options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0  # products of float32 stay products of float32
