@@ -23,6 +23,7 @@ from opweave.dtypes import DataType
 
 from . import webgpu_contraction as parts
 from .budgets import BUDGETS
+from .decode_step import Sizes, random_weight, step
 from .page import DOCS, table, versions, yes
 from .resnet50 import WithBuilder, network, random_weights
 
@@ -41,6 +42,7 @@ class Network:
         kernels: how many there are.
         torch: PyTorch in float32, and with TF32; None without CUDA.
         budget: the most milliseconds on the device, None for no budget.
+        encoding: microseconds of Python and wgpu to put a kernel into a command buffer; None in files without it.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Network:
     kernels: int
     torch: tuple[float, float] | None = None
     budget: float | None = None
+    encoding: float | None = None
 
 
 @dataclass
@@ -115,10 +118,21 @@ def resnet50(context: ow.MLContext, half: bool) -> tuple[Network, np.ndarray]:
     source = context.create_tensor(data_type, [1, 3, 224, 224], writable=True)
     target = context.create_tensor(data_type, [1, 1000], readable=True)
     context.write_tensor(source, picture().astype(data_type))
-    on_device, wall, kernels = times(context, graph, {"x": source}, {"y": target})
-    title = f"ResNet-50, batch 1, {data_type}"
-    budget = None if half else BUDGETS["ResNet-50 on a GPU"].limit
-    return Network(title, on_device, wall, kernels, budget=budget), context.read_tensor(target)
+    made = times(f"ResNet-50, batch 1, {data_type}", context, graph, {"x": source}, {"y": target})
+    made.budget = None if half else BUDGETS["ResNet-50 on a GPU"].limit
+    return made, context.read_tensor(target)
+
+
+def token(context: ow.MLContext) -> Network:
+    """A token of a language model, with past keys and values that are updated in place."""
+    sizes, builder = Sizes(), ow.MLGraphBuilder(context)
+    graph = builder.build(step(builder, sizes, random_weight(builder, sizes)), fallback="error")
+    inputs = {name: context.create_tensor(d.data_type, d.shape, writable=True) for name, d in graph.inputs.items()}
+    context.write_tensor(inputs["lengths"], np.array([sizes.past], "int32"))
+    outputs = {name: inputs[name] for name in graph.outputs if name in inputs}
+    outputs["y"] = context.create_tensor(sizes.data_type, graph.outputs["y"].shape, readable=True)
+    title = f"a token of {sizes.layers} layers of Llama 3.2 1B's sizes after {sizes.past}, {sizes.data_type}"
+    return times(title, context, graph, inputs, outputs)
 
 
 def picture() -> np.ndarray:
@@ -126,8 +140,8 @@ def picture() -> np.ndarray:
     return np.random.default_rng(1).standard_normal((1, 3, 224, 224), "float32")
 
 
-def times(context: ow.MLContext, graph: ow.MLGraph, inputs: Any, outputs: Any) -> tuple[float, float, int]:
-    """Milliseconds on the device, and until it is done; and the number of kernels."""
+def times(name: str, context: ow.MLContext, graph: ow.MLGraph, inputs: Any, outputs: Any) -> Network:
+    """Milliseconds on the device, and until it is done; the number of kernels, and microseconds to encode one."""
     engine: Any = context.backend.space
     context.dispatch(graph, inputs, outputs)
     engine.wait()
@@ -137,14 +151,25 @@ def times(context: ow.MLContext, graph: ow.MLGraph, inputs: Any, outputs: Any) -
         context.dispatch(graph, inputs, outputs)
         engine.wait()
         walls.append((time.perf_counter() - start) * 1e3)
-    executable: Any = graph.check_alive()
-    call = executable.bind(
+    (part,) = graph.check_alive().steps
+    runner: Any = part.part and part.part.runner
+    call = runner.bind(
         [inputs[name].memory() for name in graph.inputs],
         [outputs[name].memory() for name in graph.outputs],
     )
-    runs = call.runs(call.owner.take())
+    runs = [run for run in call.runs(call.owner.take()) if run is not None]
     on_device = [pass_time(engine, runs) for _ in range(RUNS)]
-    return statistics.median(on_device), statistics.median(walls), len(runs)
+    encoding = statistics.median(encoding_time(engine, runs) for _ in range(RUNS)) / len(runs)
+    return Network(name, statistics.median(on_device), statistics.median(walls), len(runs), encoding=encoding)
+
+
+def encoding_time(engine: Any, runs: Runs) -> float:
+    """Microseconds to put kernels into a command buffer, without submitting it."""
+    start = time.perf_counter()
+    encoder = engine.device.create_command_encoder()
+    encode(encoder, runs)
+    encoder.finish()
+    return (time.perf_counter() - start) * 1e6
 
 
 def pass_time(engine: Any, runs: Runs) -> float:
@@ -197,6 +222,9 @@ def measure(device: str) -> Results:
         made.torch = with_torch(half, found)
         results.networks.append(made)
         print(made, flush=True)
+    if engine.features.float16:
+        results.networks.append(token(context))
+        print(results.networks[-1], flush=True)
     clock = parts.Clock(engine)
     for case in parts.CASES:
         ours, theirs, how = parts.measure(case, clock)
@@ -212,6 +240,7 @@ def page(results: Results) -> str:
         "on the device",
         "with dispatch, until done",
         "kernels",
+        "to encode one",
         "PyTorch (cuDNN)",
         "with TF32",
         "budget",
@@ -223,9 +252,9 @@ def page(results: Results) -> str:
         budget = ["", ""]
         if made.budget is not None:
             budget = [f"<= {made.budget:g} ms on the device", yes(made.device <= made.budget)]
-        networks.append(
-            [made.name, f"{made.device:.2f} ms", f"{made.wall:.2f} ms", str(made.kernels), *beside, *budget]
-        )
+        encoding = "" if made.encoding is None else f"{made.encoding:.1f} us"
+        clock = [f"{made.device:.2f} ms", f"{made.wall:.2f} ms"]
+        networks.append([made.name, *clock, str(made.kernels), encoding, *beside, *budget])
     text = f"""# On a GPU
 
 Written by `python -m benchmarks webgpu`: {results.device};
@@ -236,7 +265,7 @@ graphs, so that neither waits for Python. float32 is float32: PyTorch may not us
 
 ## Networks
 
-{table(head, networks, right=range(1, 6))}
+{table(head, networks, right=range(1, 7))}
 
 ## Matrix products and convolutions
 

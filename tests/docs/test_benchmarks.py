@@ -26,6 +26,7 @@ SHARED = {
     "__init__",
     "__main__",
     "budgets",
+    "decode_step",
     "hot_paths",
     "measure",
     "models",

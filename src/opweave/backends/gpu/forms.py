@@ -69,6 +69,8 @@ def _trace(node: Node, backend: Backend, descs: Mapping[str, Any]) -> Program | 
     inputs, arrays = inputs_of(list(flat(descs)))
     rest = iter(arrays)
     made = _applied(node, backend, lambda _: next(rest))
+    if isinstance(made, Staged):
+        made.inputs = inputs
     return made if isinstance(made, Special) else simplified(program(node.op.name, inputs, made))
 
 

@@ -33,7 +33,7 @@ from .. import Backend
 from .contraction.kernels import Contraction
 from .forms import applied, is_users_kernel, traced
 from .rules.positions import reshaped
-from .rules.results import Products, Scatter, Staged, Stages, source_of
+from .rules.results import Products, Scatter, Stage, Staged
 
 MAX_FUSED_CALLS = 200
 """Calls and casts of one element up to which operations are fused into one kernel: the time to compile grows with their
@@ -220,7 +220,7 @@ class Schedule:
         elif isinstance(program, Scatter):
             self._scatter(node)
         elif isinstance(program, Staged):
-            self._stages(node)
+            self._stages(node, program)
         elif node.op is concat and len(set(node.operands)) >= self.features.max_buffers:
             self._concat(node)
         else:
@@ -328,37 +328,42 @@ class Schedule:
             self._places[source] = Place(source.desc, "constant", value=array)
         return Pending(made.finish(of_input(found.result)), (node,), found)
 
-    def _stages(self, node: Node) -> None:
-        """The kernels of an operation that takes several."""
-        made = applied(node, self.backend, {operand: self._loaded(operand) for operand in node.operands})
-        plan = Stages(self.features)
-        for operand, array in zip(node.outputs, made.plan(plan), strict=True):
-            source = source_of(array)
-            self._places[source] = self._target(operand)
-            self._values[operand] = source
-        for stage in plan.stages:
-            title = f"{node.title}: {stage.title}" if stage.title else node.title
-            if isinstance(stage.made, Input):
-                self._places[stage.target] = _viewed(self._places[stage.made], stage.target.desc)
-                continue
-            if isinstance(stage.made, Workgroups):
-                for target in stage.made.targets:
-                    self._places.setdefault(target, Place(target.desc, "between"))
-                self._append([stage.made.kernel(title, self.features)], (node,))
-                continue
-            place = self._places.setdefault(stage.target, Place(stage.target.desc, "between"))
-            if isinstance(stage.made, Scatter):
-                self._fill(place, Pending(stage.made.into, (node,)), f"{title}: the operand")
-                self._scattered(place, stage.made, node, f"{title}: the updates")
-                continue
-            value = Pending(stage.made, (node,)) if isinstance(stage.made, Array) else None
-            if value is not None and stage.fold and place.kind == "between" and self._is_known(value):
+    def _stages(self, node: Node, made: Staged) -> None:
+        """The kernels of an operation that takes several. All operations that are alike have the same stages."""
+        for source, operand in zip(made.inputs, flat(node.inputs), strict=True):
+            self._places[source] = self._places[self._in_memory(operand)]
+        stages, results = made.planned(self.features)
+        fresh: dict[Input, Place] = {}
+        for operand, result in zip(node.outputs, results, strict=True):
+            fresh[result] = self._target(operand)
+        for stage in stages:
+            targets = stage.made.targets if isinstance(stage.made, Workgroups) else [stage.target]
+            for target in targets:
+                self._places[target] = fresh.setdefault(target, Place(target.desc, "between"))
+            self._stage(stage, node)
+        for operand, result in zip(node.outputs, results, strict=True):
+            self._memory(operand, fresh[result])
+
+    def _stage(self, stage: Stage, node: Node) -> None:
+        title, made = f"{node.title}: {stage.title}" if stage.title else node.title, stage.made
+        place = self._places[stage.target]
+        if isinstance(made, Input):
+            self._places[stage.target] = _viewed(self._places[made], stage.target.desc)
+        elif isinstance(made, Workgroups):
+            self._append([made.kernel(title, self.features)], (node,))
+        elif isinstance(made, Scatter):
+            self._fill(place, Pending(made.into, (node,)), f"{title}: the operand")
+            self._scattered(place, made, node, f"{title}: the updates")
+        elif isinstance(made, Products):
+            self._fill(place, self._multiplied(made, stage.target.desc, node), title)
+        else:
+            value = Pending(made, (node,))
+            if stage.fold and place.kind == "between" and self._is_known(value):
                 self._places[stage.target] = self._computed(value)
-            elif value is not None and place.kind == "output" and (copied := self._copied(value)):
-                self._fill(place, value, title)
+                return
+            self._fill(place, value, title)
+            if place.kind == "output" and (copied := self._copied(value)):
                 self.steps[-1].copies = copied, place
-            else:
-                self._fill(place, value or self._multiplied(stage.made, stage.target.desc, node), title)  # type: ignore[arg-type]
 
     def _copied(self, value: Pending) -> Place | None:
         """The input that a value is an exact copy of; None if it is computed."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from ...errors import require
@@ -105,6 +105,7 @@ class Workgroups:
     def __post_init__(self) -> None:
         self.rows = tuple(map(Index, self.sizes))
         self._locals: list[Local] = []
+        self._kernels: dict[Features, Kernel] = {}
 
     @property
     def positions(self) -> tuple[Array, ...]:
@@ -210,7 +211,9 @@ class Workgroups:
         require(
             self.shared_bytes <= features.max_shared, f"{title} takes {self.shared_bytes} bytes of workgroup memory"
         )
-        return _Text(self, title, features).kernel()
+        if features not in self._kernels:
+            self._kernels[features] = _Text(self, title, features).kernel()
+        return replace(self._kernels[features], title=title)
 
 
 def _flat(statements: Sequence[Statement]) -> Iterator[Statement]:

@@ -110,12 +110,25 @@ FIRST_NUMBER = 1 << 20
 """Numbers of arrays that stages compute begin here, behind those of operands."""
 
 
-@dataclass(frozen=True, slots=True)
 class Staged:
     """A result that takes several kernels.
 
-    Attributes:
+    Args:
         plan: adds the stages, and returns the array of each result.
+
+    Attributes:
+        inputs: the arrays of the operands in the stages.
     """
 
-    plan: Callable[[Stages], Sequence[Array]]
+    def __init__(self, plan: Callable[[Stages], Sequence[Array]]) -> None:
+        self.plan = plan
+        self.inputs: tuple[Input, ...] = ()
+        self._plans: dict[Features, tuple[list[Stage], list[Input]]] = {}
+
+    def planned(self, features: Features) -> tuple[list[Stage], list[Input]]:
+        """The stages for a device, and the results; planned once for all operations that are alike."""
+        if features not in self._plans:
+            stages = Stages(features)
+            results = [source_of(array) for array in self.plan(stages)]
+            self._plans[features] = stages.stages, results
+        return self._plans[features]
