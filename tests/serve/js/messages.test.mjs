@@ -77,6 +77,13 @@ test("a run: build, tensors, write, dispatch, read", async () => {
   const target = new Float32Array(6);
   assert.equal(await context.readTensor(output, target), undefined);
   assert.deepEqual([...target], [1, 2, 3, 4, 5, 6]);
+  const larger = new Uint8Array(25).fill(9);
+  await context.readTensor(output, larger);
+  assert.deepEqual([...larger.subarray(20)], [0, 0, 192, 64, 9]);
+  const moved = new ArrayBuffer(24);
+  const reading = context.readTensor(output, moved);
+  structuredClone(moved, { transfer: [moved] });
+  await assert.rejects(reading, /outputData was detached meanwhile/);
   const [write, payload, dispatch, read] = fake.messages;
   assert.deepEqual(write, { m: "write", c: write.c, id: 5, bin: 24 });
   assert.deepEqual(payload, Array(24).fill(0));

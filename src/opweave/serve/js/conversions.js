@@ -144,8 +144,10 @@ function bytesOf(value, buffer, isView) {
   }
 }
 
+const byteLength = ({ dataType, shape }) => shape.reduce((count, size) => count * size, ELEMENT_BYTES[dataType]);
+
 function checkLength({ bytes }, { dataType, shape }, what) {
-  const wanted = shape.reduce((count, size) => count * size, ELEMENT_BYTES[dataType]);
+  const wanted = byteLength({ dataType, shape });
   if (bytes.length !== wanted) fail(`${what} must have ${wanted} bytes for ${dataType} [${shape}], got ${bytes.length}`);
 }
 
