@@ -36,7 +36,7 @@ def test_devices_are_listed() -> None:
     text = run("devices")
     assert "cpu" in text
     assert "reference" in text
-    assert "ONNX Runtime" in text
+    assert "onnxruntime" in text
 
 
 def test_hints_name_extras_in_brackets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,8 @@ def test_a_device_computes_as_asked_or_says_what_can(backend: str, device: str, 
     if precision in found.precisions:
         context = ow.ml.create_context(device=device, backend=backend, precision=precision)
         assert context.precision == precision
-        assert error_of(context) <= (in_order() if BITS[precision] == 24 else 2.0 ** -BITS[precision])
+        # Both operands are rounded, and some engines round the result, too: more than half of the last bit.
+        assert error_of(context) <= (in_order() if BITS[precision] == 24 else 2.0 ** (1 - BITS[precision]))
         assert f"precision {precision}: {PRECISIONS[precision]}" in product(context).explain().splitlines()
         return
     with pytest.raises(ow.NotSupportedError) as raised:
