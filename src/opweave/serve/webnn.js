@@ -262,6 +262,7 @@ function errorFrom({ name, message }, label = "") {
 const text = label === "" ? message : `[${label}] ${message}`;
 return name === "TypeError" ? new TypeError(text) : new DOMException(text, name);
 }
+const MAX_QUEUED_BYTES = 2 ** 31;
 class Connection {
 constructor() {
 this.requests = new Map(); // number -> { context, resolve, reject }
@@ -282,15 +283,19 @@ closed: (reason) => connection.end(reason),
 return connection;
 }
 send(message, payload) {
+if (payload && this.link.buffered() + payload.length > MAX_QUEUED_BYTES) {
+const waiting = `${this.link.buffered()} bytes wait to be sent; await readTensor() between writes`;
+throw new DOMException(`${message.m}: ${waiting}`, "OperationError");
+}
 this.sendFrees();
 this.link.send(JSON.stringify(message), payload);
 }
 request(context, message, payload) {
 const r = ++this.numbers.request;
 return new Promise((resolve, reject) => {
+this.send({ ...message, c: context.c, r }, payload);
 this.requests.set(r, { context, resolve, reject });
 this.link.hold(true);
-this.send({ ...message, c: context.c, r }, payload);
 });
 }
 receive(message) {
@@ -501,10 +506,9 @@ checkCanBuild(builder, "constant");
 const { context } = builder;
 checkDescriptor({ dataType, shape }, context.limits, context.limits.constant, "constant: descriptor");
 checkBuffer(source, { dataType, shape }, "constant: buffer");
-const made = note(builder, "constant", [{ dataType, shape }], { dataType, shape });
-const message = { m: "const", c: context.c, b: builder.id, id: slots.get(made).id, dataType, shape };
+const message = { m: "const", c: context.c, b: builder.id, id: context.lastId + 1, dataType, shape };
 context.connection.send({ ...message, bin: source.bytes.length }, unshared(source));
-return made;
+return note(builder, "constant", [{ dataType, shape }], { dataType, shape });
 }
 function constantOfNumber(builder, type, value) {
 const dataType = KIND_OF_DATA(type, "constant: dataType");

@@ -14,6 +14,7 @@ export class Fake {
     this.refused = {}; // by operation: { name, message }
     this.holds = [];
     this.connections = 0;
+    this.queued = 0; // bytes that wait to be sent
     this.silent = false; // whether requests stay unanswered
     this.shapes = new Map();
   }
@@ -22,7 +23,7 @@ export class Fake {
     this.connections += 1;
     this.handlers = handlers;
     return { send: (text, payload) => this.receive(JSON.parse(text), payload), sync: (text) => this.sync(JSON.parse(text)),
-      buffered: () => 0, hold: (on) => this.holds.push(on) };
+      buffered: () => this.queued, hold: (on) => this.holds.push(on) };
   };
 
   receive(message, payload) {

@@ -12,7 +12,7 @@ let context, builder, x;
 
 beforeEach(async () => {
   await tick();
-  Object.assign(fake, { answers: {}, refused: {}, silent: false, inputs: [] });
+  Object.assign(fake, { answers: {}, refused: {}, silent: false, inputs: [], queued: 0 });
   ({ context, builder, x } = await started());
   await tick();
   fake.messages.length = 0;
@@ -175,6 +175,21 @@ test("tensors are checked, and freed", async () => {
   assert.throws(() => context.writeTensor(input, new Float32Array(6)), InvalidState);
   await tick();
   assert.deepEqual(fake.of("free").map(({ tensors }) => tensors), [[6, 5]]);
+});
+
+test("what cannot be sent in time is refused, before memory runs out", async () => {
+  const { input } = await compiled();
+  fake.queued = 2 ** 31 - 23;
+  const full = { name: "OperationError", message: /2147483625 bytes wait to be sent/ };
+  assert.throws(() => context.writeTensor(input, new Float32Array(6)), full);
+  await assert.rejects(context.createConstantTensor(float32(6), new Float32Array(6)), full);
+  const own = new MLGraphBuilder(context);
+  assert.throws(() => own.constant(float32(6), new Float32Array(6)), full);
+  fake.queued -= 1;
+  context.writeTensor(input, new Float32Array(6));
+  const sum = own.relu(own.constant(float32(6), new Float32Array(6)));
+  assert.equal(fake.of("const")[0].id, fake.syncs.at(-1).log[0][1]); // the refused one has left nothing
+  assert.deepEqual(sum.shape, [6]);
 });
 
 test("destroy() of a tensor rejects what reads it", async () => {

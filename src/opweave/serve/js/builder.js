@@ -152,10 +152,9 @@ function constantOfBuffer(builder, descriptor, buffer) {
   const { context } = builder;
   checkDescriptor({ dataType, shape }, context.limits, context.limits.constant, "constant: descriptor");
   checkBuffer(source, { dataType, shape }, "constant: buffer");
-  const made = note(builder, "constant", [{ dataType, shape }], { dataType, shape });
-  const message = { m: "const", c: context.c, b: builder.id, id: slots.get(made).id, dataType, shape };
+  const message = { m: "const", c: context.c, b: builder.id, id: context.lastId + 1, dataType, shape };
   context.connection.send({ ...message, bin: source.bytes.length }, unshared(source));
-  return made;
+  return note(builder, "constant", [{ dataType, shape }], { dataType, shape });
 }
 
 function constantOfNumber(builder, type, value) {

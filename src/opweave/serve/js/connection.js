@@ -1,5 +1,9 @@
 // The connection to the server: one for all contexts of a window, worker or process.
 
+// How much may wait to be sent: as much as the server's default for all of a connection's tensors and constants. Waiting for less is
+// not possible: browsers send nothing while a page waits in a synchronous request (measured in Chromium).
+const MAX_QUEUED_BYTES = 2 ** 31;
+
 class Connection {
   constructor() {
     this.requests = new Map(); // number -> { context, resolve, reject }
@@ -23,6 +27,10 @@ class Connection {
   }
 
   send(message, payload) {
+    if (payload && this.link.buffered() + payload.length > MAX_QUEUED_BYTES) {
+      const waiting = `${this.link.buffered()} bytes wait to be sent; await readTensor() between writes`;
+      throw new DOMException(`${message.m}: ${waiting}`, "OperationError");
+    }
     this.sendFrees();
     this.link.send(JSON.stringify(message), payload);
   }
@@ -31,9 +39,9 @@ class Connection {
   request(context, message, payload) {
     const r = ++this.numbers.request;
     return new Promise((resolve, reject) => {
+      this.send({ ...message, c: context.c, r }, payload);
       this.requests.set(r, { context, resolve, reject });
       this.link.hold(true);
-      this.send({ ...message, c: context.c, r }, payload);
     });
   }
 
