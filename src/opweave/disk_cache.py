@@ -8,12 +8,10 @@ its files exceed `limit()`, those that were not used for longest are deleted. Ot
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import stat
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -40,6 +38,9 @@ KINDS = {"cubin": "compiled kernel", "o": "compiled expression", "tuning": "tuni
 
 _NAME = re.compile(rf"(runtime-)?[0-9a-f]{{32,64}}(-\d+)?\.({'|'.join(KINDS)})")
 _TEMPORARY = re.compile(rf"\.({_NAME.pattern})\.\w+")
+
+DIGEST_BYTES = 32
+"""The size of the digest at the start of each file."""
 
 _warned: set[str] = set()
 
@@ -127,6 +128,11 @@ def store(key: str, kind: str, data: bytes) -> bool:
     except OSError:
         return False
     return True
+
+
+def has(kind: str) -> bool:
+    """Whether there are files of a kind."""
+    return any(path.suffix == f".{kind}" for path in _files())
 
 
 def entries() -> list[Entry]:
@@ -224,7 +230,7 @@ def _read(path: Path, key: str) -> bytes | None:
             return None
         _check(path, status)
         content = file.read(MAX_FILE_BYTES + 1)
-        data = content[hashlib.sha256().digest_size :]
+        data = content[DIGEST_BYTES:]
         if content != _digest(key, data) + data:
             return None
         if time.time() - status.st_mtime > TOUCH_SECONDS:
@@ -240,6 +246,8 @@ def _opened(path: str, flags: int) -> int:
 
 def _write(path: Path, key: str, data: bytes) -> None:
     """Write atomically: to a temporary file, which is then renamed."""
+    import tempfile  # which loads a cryptographic library, as `hashlib` does; most processes only look for a file
+
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -251,4 +259,6 @@ def _write(path: Path, key: str, data: bytes) -> None:
 
 
 def _digest(key: str, data: bytes) -> bytes:
+    import hashlib
+
     return hashlib.sha256(key.encode() + data).digest()

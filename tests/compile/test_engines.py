@@ -327,3 +327,22 @@ print(*{"onnxruntime", "openvino"} & sys.modules.keys())
     command = [sys.executable, "-c", code, str(size)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.split() == ["openvino" if size == 60 else "onnxruntime"]
+
+
+def test_nothing_is_looked_up_before_something_was_measured(rival: Rival, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = ow.ml.create_context(device="cpu")
+    digests: list[Graph] = []
+
+    def noted(graph: Graph, plain: Callable[[Graph], str] = engines.digest) -> str:
+        digests.append(graph)
+        return plain(graph)
+
+    monkeypatch.setattr(engines, "digest", noted)
+    graph = built(context)
+    assert not disk_cache.has("tuning")
+    assert digests == []
+    graph.tune(seconds=0)
+    assert disk_cache.has("tuning")
+    digests.clear()
+    built(context)
+    assert len(digests) == 1

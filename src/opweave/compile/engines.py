@@ -6,7 +6,7 @@ operations, attributes, shapes and data types, not the values of its constants: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -118,7 +118,7 @@ def choose_engine(graph: Graph, backend: Backend, alone: bool = True) -> Choice:
     own, *others = ways
     if not alone:
         return Choice(ways[own], f"{own}, since it takes turns with other graphs")
-    for known in find(digest(graph), ways).values():
+    for known in find(lambda: digest(graph), ways).values():
         if known.chosen in ways:
             return Choice(ways[known.chosen], known.reason)
     whys = []
@@ -131,14 +131,20 @@ def choose_engine(graph: Graph, backend: Backend, alone: bool = True) -> Choice:
     return Choice(ways[own], f"{own}, by rule of thumb: {'; '.join([*whys, *lacking])}")
 
 
-def find(digest: str, ways: Mapping[str, Backend]) -> dict[str, Measurement]:
+def find(digest: Callable[[], str], ways: Mapping[str, Backend]) -> dict[str, Measurement]:
     """What was measured for a graph or model on this machine with these versions, by what it was measured for.
 
     Empty if nothing was, or the file is damaged.
+
+    Args:
+        digest: gives the digest of the graph or model; called if anything was measured on this machine.
+        ways: what may run it.
     """
     from .. import disk_cache  # here, as in other functions: it loads much, and most processes do without
 
-    return {found.what: found for found in _parsed(disk_cache.load(_key(digest, ways), KIND))}
+    if not disk_cache.has(KIND):
+        return {}
+    return {found.what: found for found in _parsed(disk_cache.load(_key(digest(), ways), KIND))}
 
 
 def keep(digest: str, ways: Mapping[str, Backend], found: Measurement) -> bool:
@@ -147,7 +153,7 @@ def keep(digest: str, ways: Mapping[str, Backend], found: Measurement) -> bool:
 
     from .. import disk_cache
 
-    measured = find(digest, ways) | {found.what: found}
+    measured = find(lambda: digest, ways) | {found.what: found}
     data = json.dumps({"format": FORMAT, "measured": [asdict(each) for each in measured.values()]}).encode()
     return disk_cache.store(_key(digest, ways), KIND, data)
 

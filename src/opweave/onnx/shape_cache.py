@@ -140,7 +140,6 @@ class ShapeCache:
         deciding: the names of the deciding inputs.
         specialise: as above.
         ways: the engines that may run it, by name.
-        digest: of the model; empty where there is one engine.
         tuned: what tuning has measured, by shapes as text.
     """
 
@@ -174,8 +173,7 @@ class ShapeCache:
             Key, int
         ] = {}  # number of the last call of each compiled model, in the order of compilation
         self.ways = context.backend.tunable(NO_GRAPH)  # by name
-        self.digest = digest_of(model) if len(self.ways) > 1 else ""
-        self.tuned = engines.find(self.digest, self.ways) if self.digest else {}
+        self.tuned = engines.find(self.digest, self.ways) if len(self.ways) > 1 else {}
         self._calls = 0
         self._queued = 0  # shapes that are being compiled in the background, or wait for it
 
@@ -371,6 +369,10 @@ class ShapeCache:
         return CompiledModel(self._model, self._context, trace, self._outputs, self._fallback, whole, backend)
 
     # Tuning -----------------------------------------------------------------------------------------------------------
+
+    def digest(self) -> str:
+        """A digest of the model, by which measurements are kept."""
+        return digest_of(self._model)
 
     def shapes_in_use(self) -> list[Shapes]:
         """The shapes that are compiled, and those of recent calls."""

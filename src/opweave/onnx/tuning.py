@@ -110,7 +110,7 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
 
     what = text_of(tuple(shapes.items()))
     is_quantised = any(step.node.op_type in QUANTISING for step in trace.steps)
-    found = tuning.measure(name, what, cache.digest, cache.ways, run_of, names, seconds, is_quantised)
+    found = tuning.measure(name, what, cache.digest(), cache.ways, run_of, names, seconds, is_quantised)
     cache.use_tuned(key, found, made.get(found.chosen))
     return found
 
