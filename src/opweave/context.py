@@ -59,6 +59,7 @@ class ML:
         deferred: bool = False,
         threads: int | None = None,
         precision: Precision = "float32",
+        cuda_stream: Any = None,
     ) -> MLContext:
         """Create a context.
 
@@ -80,9 +81,11 @@ class ML:
                 are at least as accurate as with sums of float32 in order. "ieee": float32 arithmetic throughout. "tf32",
                 "bfloat16" and "float16" allow engines to round to these data types, which is faster. `Device.precisions`
                 lists what a device can do.
+            cuda_stream: your own stream of an NVIDIA GPU, to which all work goes in order: an object with `__cuda_stream__`,
+                as those of PyTorch and cuda.core, or its handle. The device is "cuda", or the one that `device` names.
 
         Raises:
-            ValidationError: an option has the wrong type or value.
+            ValidationError: an option has the wrong type or value, or excludes another one.
             NotSupportedError: there is no such device or back end here, or it cannot compute in this precision.
             MissingExtraError: a `gpu_device` without the extra `webgpu`.
 
@@ -98,6 +101,8 @@ class ML:
             require(
                 name is None or gpu_device is None, f"{option} must not be given with gpu_device, got {shown(name)}"
             )
+        alone = cuda_stream is None or (gpu_device is None and backend in (None, "cuda"))
+        require(alone, "cuda_stream must not be given with gpu_device or another backend than 'cuda'")
         is_count = threads is None or (isinstance(threads, int) and not isinstance(threads, bool) and threads > 0)
         require(is_count, f"threads must be a positive integer or None, got {shown(threads)}")
         threads = chosen_threads() if threads is None else threads
@@ -107,6 +112,8 @@ class ML:
             driver, found = backends.of_gpu_device(gpu_device)
             if precision not in found.precisions:
                 raise lacks_precision("the given GPU device", [found], precision, backends.devices())
+        elif cuda_stream is not None:
+            driver, found = backends.of_cuda_stream(cuda_stream, device, precision)
         else:
             driver, found = _find(device, named, power_preference, accelerated, precision)
             driver = driver.open(found, power_preference)

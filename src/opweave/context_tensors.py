@@ -182,7 +182,8 @@ class ContextTensors:
         Args:
             array: a C-contiguous NumPy array, or an object with DLPack (a PyTorch or ONNX Runtime tensor, say) in host
                 memory. In a context on a WebGPU device: a `wgpu.GPUBuffer` of that device with the usage STORAGE (and COPY_SRC
-                to be read, COPY_DST to be written from the host).
+                to be read, COPY_DST to be written from the host). In a context on a CUDA device: an array of PyTorch, CuPy,
+                JAX or Numba in its memory (with `__cuda_array_interface__`), in C order and aligned to 16 bytes.
             data_type: of the elements in a `GPUBuffer`; arrays know theirs.
             shape: likewise.
             readable: whether its contents may be read through the tensor.
@@ -197,6 +198,9 @@ class ContextTensors:
         """
         self.check_alive()
         if not self._space.is_host:
+            known = self._space.describe(array) if data_type is None and shape is None else None
+            if known is not None:
+                data_type, shape = known.data_type, known.shape
             require(
                 data_type is not None and shape is not None,
                 f"tensor_from takes a GPUBuffer, data_type and shape on {self._device.name}; create_tensor and "
@@ -210,8 +214,8 @@ class ContextTensors:
             f"tensor_from takes data_type and shape for a GPUBuffer, and this context is on {self._device.name}, not on a "
             "WebGPU device",
         )
-        known = isinstance(array, np.ndarray) or hasattr(array, "__dlpack__")
-        require(known, f"tensor_from takes an array, got {type(array).__name__}")
+        is_array = isinstance(array, np.ndarray) or hasattr(array, "__dlpack__")
+        require(is_array, f"tensor_from takes an array, got {type(array).__name__}")
         array = as_array(array, "tensor_from: array")
         found = describe(array, "tensor_from")
         desc = self.check_desc(found.data_type, found.shape)

@@ -151,7 +151,9 @@ class MLTensor(Described):
 
 
 class DeviceTensor(MLTensor):
-    """A tensor in the memory of a GPU: `gpu_buffer` is that memory, shared with the user's own shaders without a copy."""
+    """A tensor in the memory of a device. On WebGPU `gpu_buffer` is that memory, shared with the user's own shaders without a
+    copy; on CUDA other libraries share it by `__cuda_array_interface__`.
+    """
 
     def __init__(self, context: MLContext, desc: Desc, array: Any, **flags: bool) -> None:
         super().__init__(context, desc, array, **flags)
@@ -170,6 +172,15 @@ class DeviceTensor(MLTensor):
         """
         array: Any = super().memory()
         return array.buffer
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The memory for PyTorch, CuPy, JAX and Numba, which wait for the context's stream; only on a CUDA device."""
+        export = getattr(self._context._space, "interface", None)
+        if export is None:
+            raise AttributeError(f"the tensor {self._desc} lies on {self._context.device.name}, not on a CUDA device")
+        found: dict[str, Any] = export(self.memory())
+        return found
 
     @property
     def exported(self) -> bool:

@@ -107,7 +107,7 @@ print(context.lost.result().message)
     assert done.stdout == "destroy() was called\n"
 
 
-OWN = ["onnxruntime", "webgpu", "openvino", "reference"]
+OWN = ["onnxruntime", "webgpu", "cuda", "openvino", "reference"]
 OTHER_BACKEND = """
 from opweave.backends import Backend, Device
 

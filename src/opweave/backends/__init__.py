@@ -364,6 +364,7 @@ class Backend(RuleTable, ABC):
 BUILT_IN = {
     "onnxruntime": "opweave.backends.onnxruntime:ort",
     "webgpu": "opweave.backends.webgpu:webgpu",
+    "cuda": "opweave.backends.cuda:cuda",
     "openvino": "opweave.backends.openvino:openvino",
     "reference": "opweave.backends.reference:reference",
 }
@@ -455,3 +456,9 @@ def of_gpu_device(gpu_device: Any) -> tuple[Backend, Device]:
     """The back end for a user's WebGPU device, and its `Device`."""
     backend = discover()["webgpu"].on(gpu_device)  # type: ignore[attr-defined]
     return backend, backend.device
+
+
+def of_cuda_stream(cuda_stream: Any, name: str | None, precision: Precision) -> tuple[Backend, Device]:
+    """The back end for a user's CUDA stream, and the device called `name`, or the first one."""
+    backend, device = find_device(name or "cuda", "cuda", precision)
+    return backend.on(cuda_stream, device), device  # type: ignore[attr-defined]

@@ -19,6 +19,7 @@ from .serve import state_of_port
 
 EXTRAS = {
     "chat": (["tokenizers", "jinja2"], "conversations with language models: `opweave chat`"),
+    "cuda": (["cuda.bindings"], "runs graphs on NVIDIA's GPUs"),
     "demo": (["PIL", "safetensors"], "photographs and weights for `opweave demo`"),
     "halide": (["halide", "llvmlite"], "compiles expressions, and chains of element-wise operations"),
     "numba": (["numba"], "compiles host kernels written in Python"),
@@ -32,7 +33,14 @@ EXTRAS = {
 
 
 def _missing(extra: str) -> list[str]:
-    return [module for module in EXTRAS[extra][0] if find_spec(module) is None]
+    return [module for module in EXTRAS[extra][0] if not _is_there(module)]
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that it is part of
+        return False
 
 
 def _show_version(value: bool) -> None:
@@ -157,7 +165,11 @@ def doctor() -> None:
         else:
             state = Text.assemble(("installed", "green"), f" ({what})")
         table.add_row(f"extra {extra}", state)
-    available = [device for device in backends.devices() if device.available]
+    listed = backends.devices()
+    available = [device for device in listed if device.available]
+    for device in listed:
+        if not (device.available or device.hint.startswith("pip install")):  # which the rows of extras say
+            table.add_row(f"device {device.name}", Text.assemble(("not here", "yellow"), f": {device.hint}"))
     for module, problem in register().items():
         bad = Text.assemble(("unusable", "red"), f": {problem}")
         providers = [device.name for device in available if device.provider in names_of(module)]

@@ -64,6 +64,9 @@ class TensorSpace(Space, Protocol):
     def detach(self, context: Any) -> None:
         """Remove a context that ends; after the last one, free the memory kept for reuse."""
 
+    def describe(self, given: Any) -> Desc | None:
+        """Data type and shape of memory of the caller on this device; None if it does not say them itself."""
+
     def adopt(self, given: Any, desc: Desc) -> Memory:
         """Use memory of the caller for a tensor; raise `ValidationError` if that is not possible."""
 
@@ -102,6 +105,9 @@ class _Host:
         """The host is never lost."""
 
     detach = attach
+
+    def describe(self, given: Any) -> None:
+        """Arrays on the host are described by `arrays.describe`."""
 
     def adopt(self, given: np.ndarray, desc: Desc) -> np.ndarray:
         require(

@@ -14,12 +14,12 @@ from cuda_cases import compiled
 import opweave as ow
 import opweave.expr as ex
 from opweave import disk_cache
-from opweave.backends.cuda import compiler, nvrtc
+from opweave.backends.cuda import compiler, devices, nvrtc
 from opweave.expr import trace
 from opweave.expr.gpu import Kernel, kernels
 from opweave.graph import Desc
 
-pytestmark = pytest.mark.skipif(not compiler.is_installed(), reason="needs the extra cuda: make test-cuda")
+pytestmark = pytest.mark.skipif(not devices.is_installed(), reason="needs the extra cuda: make test-cuda")
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 SAMPLED = 8

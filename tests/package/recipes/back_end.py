@@ -49,6 +49,9 @@ class Card:
         """New memory of zeros."""
         return Cell(desc)
 
+    def describe(self, given: Any) -> None:
+        """No other memory says its data type and shape."""
+
     def adopt(self, given: Any, desc: Desc) -> Cell:
         """No other memory can become a tensor here."""
         raise ValidationError(f"tensor_from: a tensor here cannot be {type(given).__name__}")

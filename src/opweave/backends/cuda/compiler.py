@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import pickle
 import re
 import subprocess
@@ -27,14 +26,6 @@ MIN_A_PROCESS = 6
 
 MAX_PROCESSES = 8
 """Most processes at a time; each takes about 150 MB."""
-
-
-def is_installed() -> bool:
-    """Whether NVRTC and its bindings are there."""
-    try:
-        return importlib.util.find_spec("cuda.bindings.nvrtc") is not None
-    except (ImportError, ValueError):
-        return False
 
 
 @cache
@@ -107,4 +98,4 @@ def explained(kernel: Kernel, log: str) -> str:
     return f"{kernel.title}: line {number}: {found[2]}: {line}"
 
 
-__all__ = ["KIND", "binaries", "explained", "is_installed", "version"]
+__all__ = ["KIND", "binaries", "explained", "version"]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from ...expr.gpu import Features
 from ...graph import Graph, Node
+from ...memory import NOT_IN_PLACE, copies
 from ...memory.spaces import DeviceSpace, Pool, intermediates
-from .. import How, Runner, Update
+from .. import How, KernelTime, Runner, Update
 from .arrays import DeviceArray
 from .backend import GpuBackend
 from .forms import is_users_kernel
@@ -26,6 +30,12 @@ class Engine(DeviceSpace, Protocol):
     """A device that runs kernels."""
 
     features: Features
+
+    def calls(self, what: str) -> AbstractContextManager[None]:
+        """Convert errors of the device to Opweave's; a lost device loses its contexts."""
+
+    def check_lent(self, arrays: Iterable[DeviceArray]) -> None:
+        """Raise `ValidationError` for a user's memory that exists no more, where that can be known."""
 
     def upload(self, array: np.ndarray) -> Any:
         """The buffer of a constant; graphs that share the array share the buffer."""
@@ -56,7 +66,7 @@ class KernelRunner(Runner, Pool[Intermediates[Tied]]):
     """
 
     def __init__(self, graph: Graph, backend: GpuBackend, engine: Engine) -> None:
-        self.backend = backend
+        self.backend, self.engine = backend, engine
         self.steps: list[Step] = Schedule(graph, backend, engine.features).steps
         self.updates = _updates(self.steps)
         self.prepare()
@@ -96,6 +106,22 @@ class KernelRunner(Runner, Pool[Intermediates[Tied]]):
                 found[place] = DeviceArray(place.desc, array.buffer)
         return found
 
+    def kernel_times(self, measured: Sequence[Sequence[int]]) -> list[KernelTime]:
+        """What was measured of the kernels in order, without the first run of each.
+
+        Args:
+            measured: for each run the nanoseconds of each kernel.
+        """
+        runs = measured[1:] or measured
+        found = []
+        for number, step in enumerate(self.steps):
+            its = [run[number] / 1e9 for run in runs]
+            names = " + ".join(node.title for node in step.nodes)
+            target = next((p for p, w in zip(step.places, step.kernel.writes, strict=True) if w), None)
+            made = "" if target is None else str(target.desc)
+            found.append(KernelTime(names, step.kernel.title, made, median(its), min(its)))
+        return found
+
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
         """The kernels that compute nodes."""
         numbers = [number for number, step in enumerate(self.steps) if not set(step.nodes).isdisjoint(nodes)]
@@ -109,6 +135,67 @@ class KernelRunner(Runner, Pool[Intermediates[Tied]]):
         return "native", f"{title}: {which}"
 
 
+class DeviceCall(Generic[Tied]):
+    """A graph tied to memory; calling it runs it once. Nothing waits for the device.
+
+    Args:
+        owner: the graph.
+        inputs: memory of its inputs, in their order.
+        outputs: memory of its outputs, in their order.
+        submit: submits kernels, which use some intermediates, to the device; None stands for a copy that is not needed, since
+            an input is updated where it is.
+    """
+
+    def __init__(
+        self,
+        owner: KernelRunner[Tied],
+        inputs: Sequence[DeviceArray],
+        outputs: Sequence[DeviceArray],
+        submit: Callable[[Intermediates[Tied], Sequence[Tied | None]], None],
+    ) -> None:
+        self.owner, self.submit = owner, submit
+        self._lent = [array for array in (*inputs, *outputs) if array.lent]
+        self._given = owner.given(inputs, outputs)
+        self._copied = [size for update in owner.updates for size in update.copied(inputs, outputs)]
+        self._runs: WeakKeyDictionary[Intermediates[Tied], Sequence[Tied | None]] = WeakKeyDictionary()
+        memory = owner.take()
+        self.runs(memory)
+        owner.give_back(memory)
+
+    def runs(self, memory: Intermediates[Tied]) -> Sequence[Tied | None]:
+        """The kernels in order, with these intermediates."""
+        known = self._runs.get(memory)
+        if known is None:
+            arrays = {**memory.arrays, **self._given}
+            known = [
+                None if self._is_in_place(step) else memory.runs.get(number) or self.owner.tied(number, arrays)
+                for number, step in enumerate(self.owner.steps)
+            ]
+            self._runs[memory] = known
+        return known
+
+    def _is_in_place(self, step: Step) -> bool:
+        """Whether all that a kernel would do is to copy an input to itself."""
+        if step.copies is None:
+            return False
+        source, target = (self._given[place].buffer for place in step.copies)
+        return source is target
+
+    def __call__(self) -> None:
+        """Run the graph once."""
+        engine = self.owner.engine
+        if self._lent:
+            engine.check_lent(self._lent)
+        memory = self.owner.take()
+        try:
+            with engine.calls("running a graph"):
+                self.submit(memory, self.runs(memory))
+        finally:
+            self.owner.give_back(memory)
+        if self._copied:
+            copies.add(sum(self._copied), NOT_IN_PLACE, len(self._copied))
+
+
 def _updates(steps: Sequence[Step]) -> list[Update]:
     """The inputs that kernels update where they are: those that are copied to an output first, and not read afterwards."""
     copied = [(number, *step.copies) for number, step in enumerate(steps) if step.copies is not None]
@@ -120,4 +207,4 @@ def _updates(steps: Sequence[Step]) -> list[Update]:
     return found
 
 
-__all__ = ["Engine", "Intermediates", "KernelRunner"]
+__all__ = ["DeviceCall", "Engine", "Intermediates", "KernelRunner"]

@@ -197,6 +197,9 @@ class Engine:
             self.device.queue.submit([encoder.finish()])
         memory.copies.add(target.nbytes, reason)
 
+    def describe(self, given: Any) -> None:
+        """A buffer says neither data type nor shape of what lies in it."""
+
     def adopt(self, buffer: Any, desc: Desc) -> DeviceArray:
         """The user's buffer as the memory of a tensor.
 

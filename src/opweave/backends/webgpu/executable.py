@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from statistics import median
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from ...graph import Graph, Node
-from ...memory import NOT_IN_PLACE, copies
 from .. import How, KernelTime, Measured
 from ..gpu.arrays import DeviceArray
 from ..gpu.backend import GpuBackend
-from ..gpu.runner import Intermediates, KernelRunner
-from ..gpu.schedule import Place, Step
+from ..gpu.runner import DeviceCall, Intermediates, KernelRunner
+from ..gpu.schedule import Place
 from .engine import Engine
 
 FIRST_PART = 16
@@ -31,14 +28,15 @@ class Run(NamedTuple):
 
 
 Runs: TypeAlias = Sequence[Run | None]
-"""Kernels in order; None for a copy that is not needed, since an input is updated where it is."""
+"""Kernels in order; None for one that is not needed."""
 
 
 class DeviceRunner(KernelRunner[Run]):
     """A graph whose operations are kernels on a WebGPU device."""
 
+    engine: Engine
+
     def __init__(self, graph: Graph, backend: GpuBackend, engine: Engine) -> None:
-        self.engine = engine
         super().__init__(graph, backend, engine)
         self._parts = _parts(len(self.steps))
 
@@ -56,76 +54,16 @@ class DeviceRunner(KernelRunner[Run]):
         """The same, with the time of each kernel; None where the device has no clock for it."""
         return MeasuredRunner(self) if self.engine.has_timestamps else None
 
-    def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall:
+    def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[Run]:
         """Tie the graph to memory of the device."""
         return DeviceCall(self, inputs, outputs, self._submit)
 
-    def _submit(self, runs: Runs) -> None:
+    def _submit(self, memory: Intermediates[Run], runs: Runs) -> None:
         device = self.engine.device
         for part in self._parts:
             encoder = device.create_command_encoder()
             encode(encoder, runs[part])
             device.queue.submit([encoder.finish()])
-
-
-class DeviceCall:
-    """A graph tied to memory; calling it runs it once. Nothing waits for the device.
-
-    Args:
-        owner: the graph.
-        inputs: memory of its inputs, in their order.
-        outputs: memory of its outputs, in their order.
-        submit: submits the kernels to the device.
-    """
-
-    def __init__(
-        self,
-        owner: DeviceRunner,
-        inputs: Sequence[DeviceArray],
-        outputs: Sequence[DeviceArray],
-        submit: Callable[[Runs], None],
-    ) -> None:
-        self.owner, self.submit = owner, submit
-        self._lent = [array for array in (*inputs, *outputs) if array.lent]
-        self._given = owner.given(inputs, outputs)
-        self._copied = [size for update in owner.updates for size in update.copied(inputs, outputs)]
-        self._runs: WeakKeyDictionary[Intermediates[Run], Runs] = WeakKeyDictionary()
-        memory = owner.take()
-        self.runs(memory)
-        owner.give_back(memory)
-
-    def runs(self, memory: Intermediates[Run]) -> Runs:
-        """The kernels in order, with these intermediates."""
-        known = self._runs.get(memory)
-        if known is None:
-            arrays = {**memory.arrays, **self._given}
-            known = [
-                None if self._is_in_place(step) else memory.runs.get(number) or self.owner.tied(number, arrays)
-                for number, step in enumerate(self.owner.steps)
-            ]
-            self._runs[memory] = known
-        return known
-
-    def _is_in_place(self, step: Step) -> bool:
-        """Whether all that a kernel would do is to copy an input to itself."""
-        if step.copies is None:
-            return False
-        source, target = (self._given[place].buffer for place in step.copies)
-        return source is target
-
-    def __call__(self) -> None:
-        """Run the graph once."""
-        engine = self.owner.engine
-        if self._lent:
-            engine.check_lent(self._lent)
-        memory = self.owner.take()
-        try:
-            with engine.calls("running a graph"):
-                self.submit(self.runs(memory))
-        finally:
-            self.owner.give_back(memory)
-        if self._copied:
-            copies.add(sum(self._copied), NOT_IN_PLACE, len(self._copied))
 
 
 def encode(encoder: Any, runs: Runs, timestamps: Mapping[str, Any] | None = None) -> None:
@@ -166,11 +104,11 @@ class MeasuredRunner(Measured):
         """The kernels that compute nodes."""
         return self.plain.describe(nodes)
 
-    def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall:
+    def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[Run]:
         """Tie the graph to memory."""
         return DeviceCall(self.plain, inputs, outputs, self._measure)
 
-    def _measure(self, runs: Runs) -> None:
+    def _measure(self, memory: Intermediates[Run], runs: Runs) -> None:
         wgpu, device, count = self.plain.engine.wgpu, self.plain.engine.device, len(runs)
         queries = device.create_query_set(type=wgpu.QueryType.timestamp, count=max(1, 2 * count))
         usage = wgpu.BufferUsage
@@ -187,12 +125,4 @@ class MeasuredRunner(Measured):
 
     def finish(self) -> list[KernelTime]:
         """The kernels in order, without the first run of each."""
-        runs = self.times[1:] or self.times
-        found = []
-        for number, step in enumerate(self.plain.steps):
-            its = [run[number] / 1e9 for run in runs]
-            names = " + ".join(node.title for node in step.nodes)
-            target = next((p for p, w in zip(step.places, step.kernel.writes, strict=True) if w), None)
-            made = "" if target is None else str(target.desc)
-            found.append(KernelTime(names, step.kernel.title, made, median(its), min(its)))
-        return found
+        return self.plain.kernel_times(self.times)

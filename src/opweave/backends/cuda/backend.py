@@ -1,0 +1,119 @@
+"""The CUDA back end itself: its devices, and the rules that it shares with other GPUs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ValidationError
+from ...graph import Graph
+from .. import Device, PowerPreference, Precision
+from ..gpu.backend import GpuBackend
+from . import devices
+
+if TYPE_CHECKING:
+    from ...expr.gpu import Features
+    from .engine import Engine
+    from .executable import CudaRunner
+
+PRECISIONS: tuple[Precision, ...] = ("float32", "ieee")
+"""Kernels compute with float32 as they are told to: there are none yet for tensor cores, which the others are for."""
+
+
+class CudaBackend(GpuBackend):
+    """Kernels on NVIDIA's GPUs. The registered instance lists them; each open device has an instance of its own.
+
+    Attributes:
+        engine: the device; None for the registered instance.
+    """
+
+    name = "cuda"
+    title = "CUDA"
+
+    def __init__(self, engine: Engine | None = None) -> None:
+        super().__init__()
+        self.engine = engine
+        if engine is not None:
+            self.rules = cuda.rules
+            self.space, self.max_byte_length = engine, engine.max_byte_length
+
+    @property
+    def features(self) -> Features:
+        """Features of the device; the registered instance has what all devices have."""
+        from ...expr.gpu import Features
+        from ...expr.gpu.cuda import CUDA
+
+        return Features(dialect=CUDA, float16=True, int64=True) if self.engine is None else self.engine.features
+
+    def devices(self) -> list[Device]:
+        trouble = devices.trouble()
+        if trouble:
+            return [Device("cuda", "gpu", self.name, "an NVIDIA GPU", available=False, hint=trouble)]
+        return [
+            Device(_name(number), "gpu", self.name, f"{info.name}, {info.architecture}", precisions=PRECISIONS)
+            for number, info in enumerate(devices.infos())
+        ]
+
+    def by_default(self) -> bool:
+        # `gpu` is what contexts get without a name: it takes all vendors' devices.
+        return False
+
+    def version(self) -> str:
+        from . import compiler
+
+        return compiler.version()
+
+    def open(self, device: Device, power_preference: PowerPreference) -> CudaBackend:
+        return self._opened(device, None)
+
+    def on(self, cuda_stream: Any, device: Device) -> CudaBackend:
+        """The back end for a stream of the caller's, which must live as long as the context.
+
+        Args:
+            cuda_stream: an object with `__cuda_stream__`, as those of cuda.core and PyTorch; or its handle.
+            device: the device of the stream.
+
+        Raises:
+            ValidationError: it is no stream.
+        """
+        return self._opened(device, handle_of(cuda_stream))
+
+    def _opened(self, device: Device, stream: int | None) -> CudaBackend:
+        from .driver import NvidiaDriver
+        from .engine import Engine
+
+        number = next(n for n, _ in enumerate(devices.infos()) if _name(n) == device.name)
+        return CudaBackend(Engine(NvidiaDriver(number, stream)))
+
+    def compile(
+        self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True
+    ) -> CudaRunner:
+        from .executable import CudaRunner
+
+        assert self.engine is not None
+        return CudaRunner(graph, self, self.engine)
+
+
+def _name(number: int) -> str:
+    return f"cuda:{number}" if number else "cuda"
+
+
+def handle_of(cuda_stream: Any) -> int:
+    """The handle of a stream.
+
+    >>> handle_of("x")
+    Traceback (most recent call last):
+    opweave.errors.ValidationError: cuda_stream must be an object with __cuda_stream__, or the handle of a stream, got str
+    """
+    protocol = getattr(cuda_stream, "__cuda_stream__", None)
+    if protocol is not None:
+        version, handle = protocol() if callable(protocol) else protocol
+        if version != 0:
+            raise ValidationError(f"cuda_stream: the version of its __cuda_stream__ must be 0, got {version}")
+        return int(handle)
+    if isinstance(cuda_stream, int) and not isinstance(cuda_stream, bool) and cuda_stream >= 0:
+        return cuda_stream
+    given = type(cuda_stream).__name__
+    raise ValidationError(f"cuda_stream must be an object with __cuda_stream__, or the handle of a stream, got {given}")
+
+
+cuda = CudaBackend()

@@ -1,0 +1,129 @@
+"""The CUDA devices of this machine, and calls of NVIDIA's driver; importing it loads nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+STICKY = frozenset(
+    {
+        "CUDA_ERROR_ASSERT",
+        "CUDA_ERROR_CONTEXT_IS_DESTROYED",
+        "CUDA_ERROR_DEINITIALIZED",
+        "CUDA_ERROR_ECC_UNCORRECTABLE",
+        "CUDA_ERROR_HARDWARE_STACK_ERROR",
+        "CUDA_ERROR_ILLEGAL_ADDRESS",
+        "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+        "CUDA_ERROR_INVALID_ADDRESS_SPACE",
+        "CUDA_ERROR_INVALID_PC",
+        "CUDA_ERROR_LAUNCH_FAILED",
+        "CUDA_ERROR_LAUNCH_TIMEOUT",
+        "CUDA_ERROR_MISALIGNED_ADDRESS",
+        "CUDA_ERROR_NVLINK_UNCORRECTABLE",
+        "CUDA_ERROR_UNKNOWN",
+    }
+)
+"""Errors after which the device does nothing more for this process."""
+
+
+class DriverError(Exception):
+    """A call of the driver failed.
+
+    Attributes:
+        name: the driver's name of the error.
+    """
+
+    def __init__(self, name: str, text: str = "") -> None:
+        super().__init__(f"{text} ({name})" if text else name)
+        self.name = name
+
+    @property
+    def is_sticky(self) -> bool:
+        """Whether the device is lost to this process."""
+        return self.name in STICKY
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """What a device is.
+
+    Attributes:
+        name: of the hardware.
+        architecture: as NVRTC names it, "sm_90" say.
+        units: number of multiprocessors.
+        max_shared: bytes of shared memory that a block may declare.
+        memory: bytes of its memory.
+    """
+
+    name: str
+    architecture: str
+    units: int
+    max_shared: int
+    memory: int
+
+
+def is_installed() -> bool:
+    """Whether NVRTC and the bindings of the driver are there."""
+    try:
+        return importlib.util.find_spec("cuda.bindings.nvrtc") is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def bindings() -> Any:
+    """The module of the driver's functions and types."""
+    from cuda.bindings import driver
+
+    return driver
+
+
+def call(name: str, *arguments: Any) -> Any:
+    """Call a function of the driver, and return its result: None, a value or a tuple.
+
+    Raises:
+        DriverError: it fails.
+    """
+    cuda = bindings()
+    error, *results = getattr(cuda, name)(*arguments)
+    if int(error):
+        _, text = cuda.cuGetErrorString(error)
+        raise DriverError(error.name, text.decode() if text else "")
+    return results[0] if len(results) == 1 else tuple(results) or None
+
+
+@cache
+def trouble() -> str:
+    """Why no device can be used here; empty if one can."""
+    if not is_installed():
+        return "pip install 'opweave[cuda]'"
+    try:
+        call("cuInit", 0)
+        count = call("cuDeviceGetCount")
+    except DriverError as error:
+        if error.name == "CUDA_ERROR_NO_DEVICE":
+            return "there is no NVIDIA GPU that this process may use"
+        return f"NVIDIA's driver does not start: {error}"
+    except (RuntimeError, ImportError, OSError):  # the bindings find no library of the driver
+        return "there is no driver of NVIDIA here"
+    return "" if count else "there is no NVIDIA GPU that this process may use"
+
+
+@cache
+def infos() -> tuple[Info, ...]:
+    """The devices of this machine."""
+    return () if trouble() else tuple(_info(number) for number in range(call("cuDeviceGetCount")))
+
+
+def _info(number: int) -> Info:
+    device, kinds = call("cuDeviceGet", number), bindings().CUdevice_attribute
+
+    def attribute(name: str) -> int:
+        found: int = call("cuDeviceGetAttribute", getattr(kinds, f"CU_DEVICE_ATTRIBUTE_{name}"), device)
+        return found
+
+    name = call("cuDeviceGetName", 256, device).split(b"\0")[0].decode()
+    major, minor = attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")
+    units, shared = attribute("MULTIPROCESSOR_COUNT"), attribute("MAX_SHARED_MEMORY_PER_BLOCK")
+    return Info(name, f"sm_{major}{minor}", units, shared, call("cuDeviceTotalMem", device))

@@ -1,0 +1,291 @@
+"""A CUDA device with what Opweave caches for it: kernels, and the memory of constants."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import RLock
+from typing import Any
+from weakref import WeakSet, WeakValueDictionary, finalize
+
+import numpy as np
+
+from ... import memory
+from ...cache import Cache
+from ...dtypes import INFO
+from ...errors import InvalidStateError, OperationError, ValidationError, require
+from ...expr.gpu import Features, Kernel
+from ...expr.gpu.cuda import CUDA
+from ...graph import Desc
+from ..gpu.arrays import DeviceArray
+from .devices import DriverError
+from .driver import Driver
+
+KERNEL_BYTES = 2**26
+"""Bound of the loaded kernels that are cached for later graphs, by their sources. Graphs keep their own alive."""
+
+ALIGNMENT = 16
+"""Bytes: kernels read four float32 at a time."""
+
+MAX_BUFFERS = 64
+"""Arguments of a kernel; CUDA allows 512, but kernels that read more arrays are slow to compile."""
+
+
+def features_of(driver: Driver) -> Features:
+    """What kernels may use."""
+    info = driver.info
+    return Features(
+        dialect=CUDA,
+        float16=True,
+        int64=True,
+        subgroups=True,
+        max_buffers=MAX_BUFFERS,
+        max_invocations=1024,
+        max_shared=info.max_shared,
+        units=info.units,
+    )
+
+
+class Memory:
+    """Memory of a device, freed with this object.
+
+    Attributes:
+        address: where it begins.
+        count: its bytes.
+        owner: the caller's object whose memory it is; None for memory of Opweave's.
+    """
+
+    def __init__(self, driver: Driver, address: int, count: int, owner: Any = None) -> None:
+        self.address, self.count, self.owner = address, count, owner
+        if owner is None:
+            # At the end of the process the driver frees all memory, and may be gone before this runs.
+            finalize(self, driver.free, address).atexit = False
+
+
+class Engine:
+    """A CUDA device and its stream: the space of tensors. All methods may be called from several threads.
+
+    Args:
+        driver: the device.
+
+    Attributes:
+        uploaded: the memory of constants, by address and size of the array, for as long as both are in use.
+    """
+
+    is_host = False
+    device = None
+    max_byte_length = 2**31 - 1
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.features = features_of(driver)
+        self.description = f"{driver.info.name}, CUDA"
+        self.uploaded: WeakValueDictionary[tuple[int, int], Memory] = WeakValueDictionary()
+        self._contexts: WeakSet[Any] = WeakSet()
+        self._functions: Cache[str, Any] = Cache(max_bytes=KERNEL_BYTES, raw=True)
+        self._process, self._lock = os.getpid(), RLock()
+
+    # Errors ----------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def calls(self, what: str) -> Iterator[None]:
+        """Convert errors of the driver to Opweave's; a lost device loses its contexts.
+
+        Raises:
+            InvalidStateError: the device is lost, or it is the one of the process that this one was forked from.
+            OperationError: it refuses what it was asked for, or has no memory left.
+        """
+        if os.getpid() != self._process:  # the driver does not work in a forked process
+            raise InvalidStateError(
+                f"{what}: the CUDA device belongs to another process, which this one was forked from; "
+                "multiprocessing starts others by 'spawn'"
+            )
+        try:
+            yield
+        except DriverError as error:
+            if not error.is_sticky:
+                raise OperationError(f"{what}: {error}") from error
+            for context in list(self._contexts):
+                context.lose(f"its CUDA device is lost ({self.description}): {error}")
+            raise InvalidStateError(f"{what}: the CUDA device is lost: {error}") from error
+
+    def attach(self, context: Any) -> None:
+        """Note a context on this device, which is told when the device is lost."""
+        self._contexts.add(context)
+        finalize(context, self.detach).atexit = False  # a context may be forgotten without `destroy`
+
+    def detach(self, context: Any = None) -> None:
+        """Forget a context that ends; with the last one, free what is cached."""
+        with self._lock:
+            if context is not None:
+                self._contexts.discard(context)
+            if not list(self._contexts):
+                self._functions.clear()
+                self.uploaded.clear()
+
+    # Memory ----------------------------------------------------------------------------------------------------------
+
+    def _memory(self, count: int, what: str) -> Memory:
+        # Kernels read whole vectors of constants that are padded to them; a tensor without elements has an address, too.
+        padded = max(ALIGNMENT, -(-count // ALIGNMENT) * ALIGNMENT)
+        with self.calls(f"{what} of {count} bytes"):
+            return Memory(self.driver, self.driver.allocate(padded), count)
+
+    def allocate(self, desc: Desc) -> DeviceArray:
+        """New memory of zeros.
+
+        Raises:
+            OperationError: there is not enough memory.
+        """
+        return DeviceArray(desc, self._memory(desc.byte_length, f"a tensor {desc}"))
+
+    def owns(self, given: Any) -> bool:
+        """Whether memory is that of a tensor on a device."""
+        return isinstance(given, DeviceArray)
+
+    def carve(self, sizes: Sequence[int], homes: Sequence[int], descs: Sequence[Desc]) -> list[DeviceArray]:
+        """New memory, and for each descriptor the tensor that begins a part of it."""
+        buffers = [self._memory(size, "intermediates") for size in sizes]
+        return [DeviceArray(desc, buffers[home]) for desc, home in zip(descs, homes, strict=True)]
+
+    def copy(self, target: DeviceArray, source: DeviceArray, reason: str) -> None:
+        """Copy a tensor into another one of the device."""
+        with self.calls(reason):
+            self.driver.copy(target.buffer.address, source.buffer.address, target.nbytes)
+        memory.copies.add(target.nbytes, reason)
+
+    def describe(self, given: Any) -> Desc:
+        """Data type and shape of an array that has `__cuda_array_interface__`.
+
+        Raises:
+            ValidationError: it has none, or elements of another type than WebNN's.
+        """
+        interface = getattr(given, "__cuda_array_interface__", None)
+        if interface is None:
+            raise ValidationError(
+                "tensor_from takes an array with __cuda_array_interface__ on CUDA (of PyTorch, CuPy, JAX or Numba), got "
+                f"{type(given).__name__}; create_tensor and write_tensor take arrays of NumPy"
+            )
+        name = np.dtype(interface["typestr"]).name
+        require(name in INFO, f"tensor_from: WebNN has no data type {name}")
+        return Desc(name, tuple(interface["shape"]))
+
+    def adopt(self, given: Any, desc: Desc) -> DeviceArray:
+        """The memory of an array of another library as that of a tensor.
+
+        Raises:
+            ValidationError: it has no `__cuda_array_interface__`, another data type or shape, is not contiguous in C order,
+                read-only, or not aligned.
+        """
+        known = self.describe(given)
+        interface = given.__cuda_array_interface__
+        require(known == desc, f"tensor_from: the array is {known}, not {desc}")
+        strides, expected = interface.get("strides"), _strides(desc)
+        contiguous = strides is None or all(
+            size == 1 or own == wanted for size, own, wanted in zip(desc.shape, strides, expected, strict=True)
+        )
+        require(
+            contiguous, f"tensor_from needs an array in C order, got shape {list(desc.shape)} with strides {strides}"
+        )
+        address, read_only = interface["data"]
+        require(not read_only, "tensor_from: the array is read-only")
+        require(
+            address % ALIGNMENT == 0,
+            f"tensor_from: the array must be aligned to {ALIGNMENT} bytes, its address is {address:#x}",
+        )
+        return DeviceArray(desc, Memory(self.driver, address, desc.byte_length, owner=given), lent=True)
+
+    def interface(self, array: DeviceArray) -> dict[str, Any]:
+        """The `__cuda_array_interface__` of a tensor; others wait for the stream in it."""
+        desc = array.desc
+        return {
+            "shape": desc.shape,
+            "typestr": np.dtype(desc.data_type).str,
+            "data": (array.buffer.address, False),
+            "strides": None,
+            "stream": self.driver.stream or 1,  # 1 is the default stream; 0 is not allowed
+            "version": 3,
+        }
+
+    def check_lent(self, arrays: Iterable[DeviceArray]) -> None:
+        """Memory that tensors have adopted lives as long as they do: they keep its owner."""
+
+    def write(self, target: DeviceArray, source: np.ndarray, reason: str) -> None:
+        """Copy an array into a tensor; the copy takes part in the order of the stream."""
+        self._write(target.buffer, source, reason)
+
+    def _write(self, target: Memory, source: np.ndarray, reason: str) -> None:
+        with self.calls("writing a tensor"):
+            self.driver.upload(target.address, np.ascontiguousarray(source))
+        memory.copies.add(source.nbytes, reason)
+
+    def read(self, sources: Sequence[DeviceArray], targets: Sequence[np.ndarray], reason: str) -> None:
+        """Copy tensors into arrays: all are started before the first is waited for."""
+        with self.calls("reading a tensor"):
+            self.driver.download(targets, [source.buffer.address for source in sources])
+        for target in targets:
+            memory.copies.add(target.nbytes, reason)
+
+    def check_overlap(
+        self, sources: Mapping[str, DeviceArray], targets: Mapping[str, DeviceArray], constants: object = ()
+    ) -> None:
+        """Raise `ValidationError` if an output shares memory with another tensor; constants have memory of their own."""
+        taken = [(name, array.buffer) for name, array in sources.items()]
+        for name, target in targets.items():
+            for other, known in taken:
+                if _overlap(target.buffer, known):
+                    raise ValidationError(f"output {name!r} overlaps the memory of {other!r}")
+            taken.append((name, target.buffer))
+
+    def wait(self) -> None:
+        """Wait until the device has done all submitted work."""
+        with self.calls("waiting for the device"):
+            self.driver.wait()
+
+    def upload(self, array: np.ndarray) -> Memory:
+        """The memory of a constant; graphs that share the array share it."""
+        key = array.ctypes.data, array.nbytes
+        with self._lock:
+            known = self.uploaded.get(key)
+        if known is not None:
+            return known
+        made = self._memory(array.nbytes, "a constant")
+        self._write(made, array, "a constant to the device")
+        with self._lock:
+            self.uploaded[key] = made
+        finalize(array, self.uploaded.pop, key, None).atexit = False  # another array may lie there then
+        return made
+
+    # Kernels ---------------------------------------------------------------------------------------------------------
+
+    def functions(self, kernels: Sequence[Kernel]) -> list[Any]:
+        """The driver's handles of kernels; new ones are compiled in parallel.
+
+        Raises:
+            OperationError: NVRTC refuses one; the message has its line.
+        """
+        fresh = list({k.source: k for k in kernels if k.source not in self._functions}.values())
+        with self.calls("loading kernels"):
+            made = {k.source: f for k, f in zip(fresh, self.driver.functions(fresh) if fresh else [], strict=True)}
+        found = []
+        for kernel in kernels:
+            source = kernel.source
+            found.append(self._functions.make(source, lambda s=source: made[s], lambda _, s=source: len(s)))  # type: ignore[misc]
+        return found
+
+
+def _strides(desc: Desc) -> list[int]:
+    """The strides in bytes of an array in C order."""
+    strides, step = [], INFO[desc.data_type].bits // 8
+    for size in reversed(desc.shape):
+        strides.append(step)
+        step *= size
+    return strides[::-1]
+
+
+def _overlap(one: Memory, other: Memory) -> bool:
+    return one.address < other.address + other.count and other.address < one.address + one.count
+
+
+__all__ = ["Engine", "Memory", "features_of"]

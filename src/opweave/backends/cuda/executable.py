@@ -1,0 +1,100 @@
+"""Compiled graphs on a CUDA device; a dispatch is the launch of one CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from weakref import WeakKeyDictionary, finalize
+
+from ...graph import Graph, Node
+from .. import How, KernelTime, Measured
+from ..gpu.arrays import DeviceArray
+from ..gpu.backend import GpuBackend
+from ..gpu.runner import DeviceCall, Intermediates, KernelRunner
+from ..gpu.schedule import Place
+from .driver import Launch
+from .engine import Engine
+
+
+class _Chain:
+    """The CUDA graph of some kernels of a runner."""
+
+    def __init__(self, engine: Engine, launches: Sequence[Launch]) -> None:
+        self._driver, self._launches = engine.driver, launches
+        self._graph = self._driver.graph(launches)
+        finalize(self, self._driver.release, self._graph).atexit = False
+
+    def run(self, launches: Sequence[Launch]) -> None:
+        """Launch the graph, after those kernels whose arguments have changed got theirs."""
+        for number, (new, old) in enumerate(zip(launches, self._launches, strict=True)):
+            if new is not old and new.addresses != old.addresses:
+                self._driver.update(self._graph, number, new)
+        self._launches = launches
+        self._driver.launch(self._graph)
+
+
+class CudaRunner(KernelRunner[Launch]):
+    """A graph whose operations are kernels on a CUDA device."""
+
+    engine: Engine
+
+    def __init__(self, graph: Graph, backend: GpuBackend, engine: Engine) -> None:
+        # By intermediates, and by which of the kernels run.
+        self._chains: WeakKeyDictionary[Intermediates[Launch], dict[tuple[bool, ...], _Chain]] = WeakKeyDictionary()
+        super().__init__(graph, backend, engine)
+
+    def prepare(self) -> None:
+        """Compile the kernels of `steps`."""
+        self._functions = self.engine.functions([step.kernel for step in self.steps])
+
+    def tied(self, number: int, arrays: Mapping[Place, DeviceArray]) -> Launch:
+        """A kernel, by its number, tied to memory."""
+        kernel, places = self.steps[number].kernel, self.steps[number].places
+        x, y, z = (*kernel.invocations, 1, 1)[:3]
+        addresses = tuple(arrays[place].buffer.address for place in places)
+        return Launch(self._functions[number], kernel.workgroups, (x, y, z), addresses)
+
+    def measured(self) -> MeasuredRunner:
+        """The same, with the time of each kernel."""
+        return MeasuredRunner(self)
+
+    def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[Launch]:
+        """Tie the graph to memory of the device."""
+        return DeviceCall(self, inputs, outputs, self.submit)
+
+    def submit(self, memory: Intermediates[Launch], runs: Sequence[Launch | None]) -> None:
+        """Launch the graph of a binding; the caller has taken `memory`, so no other thread uses its graphs."""
+        launches = [run for run in runs if run is not None]
+        if not launches:
+            return
+        chains = self._chains.setdefault(memory, {})
+        key = tuple(run is not None for run in runs)
+        if key not in chains:
+            chains[key] = _Chain(self.engine, launches)
+        chains[key].run(launches)
+
+
+class MeasuredRunner(Measured):
+    """The same kernels, one by one, each with its time on the device."""
+
+    def __init__(self, plain: CudaRunner) -> None:
+        self.plain, self.plan = plain, plain.plan
+        self.runs: list[list[int]] = []
+
+    def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
+        """The kernels that compute nodes."""
+        return self.plain.describe(nodes)
+
+    def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[Launch]:
+        """Tie the graph to memory."""
+        return DeviceCall(self.plain, inputs, outputs, self._measure)
+
+    def _measure(self, memory: Intermediates[Launch], runs: Sequence[Launch | None]) -> None:
+        times = iter(self.plain.engine.driver.times([run for run in runs if run is not None]))
+        self.runs.append([0 if run is None else next(times) for run in runs])
+
+    def finish(self) -> list[KernelTime]:
+        """The kernels in order, without the first run of each."""
+        return self.plain.kernel_times(self.runs)
+
+
+__all__ = ["CudaRunner", "MeasuredRunner"]

@@ -1,0 +1,300 @@
+"""The CUDA back end on a driver that runs on the processor (`cuda_driver`), and what it says where there is no GPU."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import wpt
+from cuda_driver import INFO, CpuDriver, context_on
+from cuda_on_cpu import compiler
+
+import opweave as ow
+from opweave import memory
+from opweave.backends.cuda import cuda, devices, driver as drivers
+from opweave.backends.cuda.backend import handle_of
+
+
+@pytest.fixture
+def driver() -> CpuDriver:
+    compiler()
+    return CpuDriver()
+
+
+@pytest.fixture
+def context(driver: CpuDriver) -> ow.MLContext:
+    return context_on(driver)
+
+
+def network(context: ow.MLContext) -> ow.MLGraph:
+    """A convolution with a bias, a pooling and a product: five operations, some of them fused."""
+    rng = np.random.default_rng(0)
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [1, 3, 9, 9])
+    filter = builder.constant(rng.standard_normal((4, 3, 3, 3)).astype(np.float32))
+    hidden = builder.relu(
+        builder.conv2d(x, filter, bias=builder.constant(np.float32([0, 1, 2, 3])), padding=[1, 1, 1, 1])
+    )
+    flat = builder.reshape(builder.average_pool2d(hidden, window_dimensions=[3, 3], strides=[3, 3]), [1, 36])
+    weights = builder.constant(rng.standard_normal((36, 5)).astype(np.float32))
+    return builder.build({"y": builder.softmax(builder.matmul(flat, weights), 1)})
+
+
+IMAGE = np.random.default_rng(1).standard_normal((1, 3, 9, 9)).astype(np.float32)
+
+
+def reference() -> np.ndarray:
+    context = ow.ml.create_context(device="reference")
+    return context.compute(network(context), {"x": IMAGE})["y"]
+
+
+def test_a_graph_is_one_cuda_graph(driver: CpuDriver, context: ow.MLContext) -> None:
+    graph = network(context)
+    np.testing.assert_allclose(context.compute(graph, {"x": IMAGE})["y"], reference(), rtol=1e-5)
+    x, y = (
+        context.create_tensor("float32", [1, 3, 9, 9], writable=True),
+        context.create_tensor("float32", [1, 5], readable=True),
+    )
+    context.write_tensor(x, IMAGE)
+    driver.calls.clear()
+    for _ in range(3):
+        context.dispatch(graph, {"x": x}, {"y": y})
+    assert driver.calls["launch"] == 3
+    assert driver.calls["graph"] == 0  # made by the first run, whose memory this one has
+    np.testing.assert_allclose(context.read_tensor(y), reference(), rtol=1e-5)
+    assert "CUDA: kernel" in graph.explain()
+
+
+def test_other_tensors_change_the_arguments_of_the_kernels_that_use_them(
+    driver: CpuDriver, context: ow.MLContext
+) -> None:
+    graph = network(context)
+    count = len(graph.profile(repeat=1, detail=True).kernels)
+    tensors = [context.create_tensor("float32", [1, 3, 9, 9], writable=True) for _ in range(2)]
+    result = context.create_tensor("float32", [1, 5], readable=True)
+    for scale, x in enumerate(tensors):
+        context.write_tensor(x, IMAGE * scale)
+    context.dispatch(graph, {"x": tensors[0]}, {"y": result})
+    driver.calls.clear()
+    for x in (*tensors, *tensors):
+        context.dispatch(graph, {"x": x}, {"y": result})
+    assert (driver.calls["graph"], driver.calls["launch"]) == (0, 4)
+    assert driver.calls["update"] == 3 < count * 3  # of the one kernel that reads the input, when it changes
+    np.testing.assert_allclose(context.read_tensor(result), reference(), rtol=1e-5)
+
+
+def test_nothing_stays_allocated(driver: CpuDriver) -> None:
+    context = context_on(driver)
+    graph = network(context)
+    context.compute(graph, {"x": IMAGE})
+    assert driver.memory
+    graph.destroy()
+    context.destroy()
+    del graph, context
+    gc.collect()
+    assert driver.memory == {}
+    assert driver.calls["graph"] == driver.calls["release"] > 0
+    assert driver.calls["allocate"] == driver.calls["free"]
+
+
+def test_threads_have_intermediates_of_their_own(driver: CpuDriver, context: ow.MLContext) -> None:
+    graph, wanted = network(context), reference()
+    failed: list[Any] = []
+
+    def work() -> None:
+        try:
+            for _ in range(5):
+                np.testing.assert_allclose(context.compute(graph, {"x": IMAGE})["y"], wanted, rtol=1e-5)
+        except BaseException as error:
+            failed.append(error)
+
+    original, lock = driver._run, threading.Lock()
+
+    def one_at_a_time(launches: Any) -> None:  # as a stream does
+        with lock:
+            original(launches)
+
+    driver._run = one_at_a_time  # type: ignore[method-assign]
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+
+
+def test_profile(context: ow.MLContext) -> None:
+    profile = network(context).profile(repeat=3, detail=True)
+    assert [round(kernel.median * 1e9) for kernel in profile.kernels] == [*range(1, len(profile.kernels) + 1)]
+    assert "conv2d" in profile.kernels[0].node
+
+
+class Foreign:
+    """An array of another library."""
+
+    def __init__(self, driver: CpuDriver, array: np.ndarray, **changes: Any) -> None:
+        self.address = driver.lend(array)
+        self.__cuda_array_interface__ = {
+            "shape": array.shape,
+            "typestr": array.dtype.str,
+            "data": (self.address, False),
+            "strides": None,
+            "version": 3,
+            **changes,
+        }
+
+
+def relu(context: ow.MLContext) -> ow.MLGraph:
+    builder = ow.MLGraphBuilder(context)
+    return builder.build({"y": builder.relu(builder.input("x", "float32", [2, 3]))})
+
+
+def test_arrays_of_other_libraries_are_used_without_a_copy(driver: CpuDriver, context: ow.MLContext) -> None:
+    graph = relu(context)
+    array = np.float32([[1, -2, 3], [-4, 5, -6]])
+    before = memory.copies.count
+    x, y = Foreign(driver, array), Foreign(driver, np.zeros_like(array))
+    context.dispatch(graph, {"x": context.tensor_from(x)}, {"y": (out := context.tensor_from(y))})
+    assert memory.copies.count == before
+    np.testing.assert_array_equal(driver.memory[y.address].array.view(np.float32).reshape(2, 3), np.maximum(array, 0))
+    given = out.__cuda_array_interface__  # type: ignore[attr-defined]
+    assert (given["data"], given["stream"], given["shape"]) == ((y.address, False), driver.stream, (2, 3))
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"strides": (4, 8)}, "needs an array in C order, got shape [2, 3] with strides (4, 8)"),
+        ({"data": (0x1008, False)}, "the array must be aligned to 16 bytes, its address is 0x1008"),
+        ({"data": (0x1000, True)}, "the array is read-only"),
+        ({"typestr": "<f8"}, "WebNN has no data type float64"),
+    ],
+)
+def test_arrays_that_do_not_fit(driver: CpuDriver, context: ow.MLContext, changes: Any, text: str) -> None:
+    with pytest.raises(ow.ValidationError) as caught:
+        context.tensor_from(Foreign(driver, np.zeros((2, 3), np.float32), **changes))
+    assert text in str(caught.value)
+
+
+def test_errors_of_the_driver(driver: CpuDriver, context: ow.MLContext) -> None:
+    graph = relu(context)
+    driver.failing = "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"
+    with pytest.raises(ow.OperationError, match=r"running a graph: an error \(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES\)"):
+        context.compute(graph, {"x": np.zeros((2, 3), np.float32)})
+    driver.failing = ""
+    context.compute(graph, {"x": np.zeros((2, 3), np.float32)})
+    with pytest.raises(ow.OperationError, match="out of memory"):
+        context.create_tensor("float32", [2**28 + 1])
+    driver.failing = "CUDA_ERROR_ILLEGAL_ADDRESS"
+    with pytest.raises(ow.InvalidStateError, match="the CUDA device is lost"):
+        context.compute(graph, {"x": np.zeros((2, 3), np.float32)})
+    with pytest.raises(ow.InvalidStateError, match="its CUDA device is lost"):
+        context.create_tensor("float32", [1])
+
+
+@pytest.mark.parametrize("data_type", ["float32", "float16", "int64", "uint8"])
+def test_tensors(driver: CpuDriver, context: ow.MLContext, data_type: Any) -> None:
+    array = np.arange(15).reshape(5, 3).astype(data_type)
+    tensor = context.create_tensor(data_type, [5, 3], readable=True, writable=True)
+    np.testing.assert_array_equal(context.read_tensor(tensor), np.zeros_like(array))
+    context.write_tensor(tensor, array)
+    np.testing.assert_array_equal(context.read_tensor(tensor), array)
+    with pytest.raises(ow.ValidationError, match="lies on cuda, where NumPy cannot reach it"):
+        tensor.numpy()
+
+
+def test_an_operation_whose_kernel_is_for_another_device_runs_there(context: ow.MLContext) -> None:
+    @ow.op
+    def doubled(self: Any, x: ow.MLOperand) -> Any:
+        return x.desc
+
+    @doubled.kernel("cpu")
+    def _(x: np.ndarray, out: np.ndarray) -> None:
+        np.multiply(x, 2, out=out)
+
+    builder = ow.MLGraphBuilder(context)
+    graph = builder.build({"y": builder.neg(doubled(builder.abs(builder.input("x", "float32", [3]))))})
+    result = context.compute(graph, {"x": np.float32([1, -2, 3])})["y"]
+    np.testing.assert_array_equal(result, np.float32([-2, -4, -6]))
+
+
+def test_a_case_of_each_operation(context: ow.MLContext) -> None:
+    """The engine with graphs of several kernels and constants; all cases run as kernels in test_cuda_kernels.py."""
+    for name in ("gru", "scatter_nd", "concat"):
+        case = next(
+            case for case in wpt.cases("conformance") if case["op"] == name or case["op"] == name.replace("_nd", "ND")
+        )
+        wpt.check_conformance(case, wpt.run_conformance(context, case))
+
+
+def test_streams() -> None:
+    class Stream:
+        def __cuda_stream__(self) -> tuple[int, int]:
+            return 0, 17
+
+    assert handle_of(Stream()) == handle_of(17) == 17
+    for wrong in ("x", True, -1, None):
+        with pytest.raises(ow.ValidationError, match="cuda_stream must be an object with __cuda_stream__"):
+            handle_of(wrong)
+
+
+needs_none = pytest.mark.skipif(not devices.trouble(), reason="there is an NVIDIA GPU here")
+
+
+@needs_none
+def test_where_there_is_no_gpu() -> None:
+    (device,) = cuda.devices()
+    assert (device.name, device.available) == ("cuda", False)
+    assert device.hint in (
+        "pip install 'opweave[cuda]'",
+        "there is no driver of NVIDIA here",
+        "there is no NVIDIA GPU that this process may use",
+    )
+    with pytest.raises(ow.NotSupportedError) as caught:
+        ow.ml.create_context(device="cuda")
+    assert str(caught.value) == f"device 'cuda' is not available here: {device.hint}"
+
+
+def test_a_context_on_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler()
+    made: list[tuple[int, int | None]] = []
+
+    def device(number: int, stream: int | None = None) -> CpuDriver:
+        made.append((number, stream))
+        return CpuDriver(stream=stream or 1)
+
+    monkeypatch.setattr(devices, "trouble", lambda: "")
+    monkeypatch.setattr(devices, "infos", lambda: (INFO, INFO))
+    monkeypatch.setattr(drivers, "NvidiaDriver", device)
+    assert [(d.name, d.description) for d in cuda.devices()] == [
+        ("cuda", "a processor, sm_90"),
+        ("cuda:1", "a processor, sm_90"),
+    ]
+    context = ow.ml.create_context(cuda_stream=17)
+    assert repr(context) == "<MLContext on cuda>"
+    assert context.compute(relu(context), {"x": -np.ones((2, 3), np.float32)})["y"].sum() == 0
+    ow.ml.create_context(cuda_stream=18, device="cuda:1", backend="cuda", precision="ieee")
+    ow.ml.create_context(device="cuda:1")
+    assert made == [(0, 17), (1, 18), (1, None)]
+    with pytest.raises(ow.ValidationError, match="cuda_stream must be an object with __cuda_stream__, or the handle"):
+        ow.ml.create_context(cuda_stream="x")
+    with pytest.raises(ow.ValidationError, match="cuda_stream must not be given with gpu_device or another backend"):
+        ow.ml.create_context(cuda_stream=17, backend="webgpu")
+    with pytest.raises(ow.NotSupportedError, match=r"cannot compute so, only as 'float32' or 'ieee'"):
+        ow.ml.create_context(cuda_stream=17, precision="tf32")
+
+
+def test_without_the_extra() -> None:
+    code = (
+        "import sys; sys.modules['cuda'] = None\n"
+        "from opweave.backends.cuda import cuda\n"
+        "print([(d.name, d.available, d.hint) for d in cuda.devices()])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True)
+    assert done.stdout == "[('cuda', False, \"pip install 'opweave[cuda]'\")]\n"

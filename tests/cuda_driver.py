@@ -1,0 +1,159 @@
+"""A driver of the CUDA back end that runs on the processor: what it is told, in order, and results.
+
+It checks that no memory is used after it was freed, that all of it is freed, and that kernels get what they take. Work is
+done when it is submitted, so what a real stream defers is not seen; that takes hardware.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+from cuda_on_cpu import Guarded, functions
+
+import opweave as ow
+from opweave.backends import Device
+from opweave.backends.cuda.backend import PRECISIONS, CudaBackend
+from opweave.backends.cuda.devices import DriverError, Info
+from opweave.backends.cuda.driver import Driver, Launch
+from opweave.backends.cuda.engine import Engine
+from opweave.expr.gpu import Kernel
+
+INFO = Info("a processor", "sm_90", units=4, max_shared=49152, memory=2**30)
+
+
+@dataclass
+class Graph:
+    """A graph of kernels; `is_released` once it must not be launched."""
+
+    launches: list[Launch]
+    is_released: bool = False
+
+
+@dataclass
+class CpuDriver(Driver):
+    """A device of the processor's memory.
+
+    Attributes:
+        calls: how often each method was called.
+        memory: what is allocated, by address.
+        failing: the name of the error that the next launch has.
+    """
+
+    info: Info = INFO
+    stream: int = 0x5EED
+    calls: Counter[str] = field(default_factory=Counter)
+    memory: dict[int, Guarded] = field(default_factory=dict)
+    failing: str = ""
+
+    def functions(self, kernels: Sequence[Kernel]) -> list[Any]:
+        self.calls["functions"] += 1
+        functions.prepare(kernel.source for kernel in kernels)
+        return list(kernels)
+
+    def allocate(self, count: int) -> int:
+        self.calls["allocate"] += 1
+        if count > self.info.memory:
+            raise DriverError("CUDA_ERROR_OUT_OF_MEMORY", "out of memory")
+        made = Guarded(count)
+        made.array[:] = 0
+        self.memory[made.address] = made
+        return made.address
+
+    def free(self, address: int) -> None:
+        self.calls["free"] += 1
+        del self.memory[address]
+
+    def lend(self, array: np.ndarray) -> int:
+        """Memory that is not the driver's, as another library has it."""
+        made = Guarded(array.nbytes)
+        self.memory[made.address] = made
+        made.array[:] = array.reshape(-1).view(np.uint8)
+        return made.address
+
+    def bytes(self, address: int, count: int) -> np.ndarray:
+        """Bytes of memory that is allocated."""
+        for start, found in self.memory.items():
+            if start <= address and address + count <= start + len(found.array):
+                return found.array[address - start : address - start + count]
+        raise AssertionError(f"{count} bytes at {address:#x} are not allocated")
+
+    def upload(self, address: int, source: np.ndarray) -> None:
+        self.calls["upload"] += 1
+        assert source.flags.c_contiguous
+        self.bytes(address, source.nbytes)[:] = source.reshape(-1).view(np.uint8)
+
+    def download(self, targets: Sequence[np.ndarray], addresses: Sequence[int]) -> None:
+        self.calls["download"] += 1
+        for target, address in zip(targets, addresses, strict=True):
+            assert target.flags.c_contiguous
+            target.reshape(-1).view(np.uint8)[:] = self.bytes(address, target.nbytes)
+
+    def copy(self, target: int, source: int, count: int) -> None:
+        self.calls["copy"] += 1
+        self.bytes(target, count)[:] = self.bytes(source, count)
+
+    def graph(self, launches: Sequence[Launch]) -> Graph:
+        self.calls["graph"] += 1
+        return Graph(list(launches))
+
+    def update(self, graph: Graph, number: int, launch: Launch) -> None:
+        self.calls["update"] += 1
+        same = graph.launches[number]
+        assert (same.function, same.workgroups, same.invocations) == (
+            launch.function,
+            launch.workgroups,
+            launch.invocations,
+        )
+        graph.launches[number] = launch
+
+    def launch(self, graph: Graph) -> None:
+        self.calls["launch"] += 1
+        assert not graph.is_released
+        if self.failing:
+            raise DriverError(self.failing, "an error")
+        self._run(graph.launches)
+
+    def _run(self, launches: Sequence[Launch]) -> None:
+        from cuda_on_cpu import launch as run
+
+        for one in launches:
+            kernel: Kernel = one.function
+            assert one.workgroups == kernel.workgroups
+            assert one.invocations == (*kernel.invocations, 1, 1)[:3]
+            for address, buffer in zip(one.addresses, kernel.bindings, strict=True):
+                self.bytes(address, buffer.desc.byte_length)
+            run(kernel, one.addresses)
+
+    def release(self, graph: Graph) -> None:
+        self.calls["release"] += 1
+        assert not graph.is_released
+        graph.is_released = True
+
+    def times(self, launches: Sequence[Launch]) -> list[int]:
+        self.calls["times"] += 1
+        self._run(launches)
+        return list(range(1, len(launches) + 1))
+
+    def wait(self) -> None:
+        self.calls["wait"] += 1
+
+    def close(self) -> None:
+        self.calls["close"] += 1
+
+
+def context_on(driver: Driver) -> ow.MLContext:
+    """A context on a driver."""
+    return ow.MLContext(
+        CudaBackend(Engine(driver)), Device("cuda", "gpu", "cuda", "", precisions=PRECISIONS), "default"
+    )
+
+
+@cache
+def cuda_context() -> ow.MLContext:
+    """A context on the processor, the same for all tests."""
+    return context_on(CpuDriver())
