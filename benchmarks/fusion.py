@@ -7,7 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 import opweave as ow
+from opweave.compile.fuse import MIN_SAVED_BY_THREAD
 from opweave.expr import kernels
+from opweave.processors import processors
 
 from .measure import alternate
 from .rows import Row, dispatched
@@ -39,10 +41,12 @@ def between(chain: Chain) -> Chain:
 def rows() -> list[Row]:
     if not kernels.is_compiled():
         return []
+    # The size from which on chains between convolutions are fused, if that is larger: it grows with the processors.
+    large = next(side for side in (1024, 2048, 4096, 8192) if 16 * side**2 >= MIN_SAVED_BY_THREAD * processors())
     cases = [
         (f"{name}, {side * side * 4} float32{where}", wrap(chain), side)
         for name, chain in {"5 operations": arithmetic, "gelu by tanh, 8 operations": gelu}.items()
-        for where, wrap, sides in (("", lambda c: c, (128, 512, 1024)), (", between convolutions", between, (1024,)))
+        for where, wrap, sides in (("", lambda c: c, (128, 512, 1024)), (", between convolutions", between, (large,)))
         for side in sides
     ]
     return [_row(*case) for case in cases]

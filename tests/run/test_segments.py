@@ -452,7 +452,7 @@ def test_random_graphs_agree_with_the_reference(
     reference = ow.ml.create_context(device="reference")
     with pytest.MonkeyPatch.context() as patch:
         # Fuse whatever can be, and let NumPy evaluate it: compilers have tests of their own, and take longer.
-        for limit in ("MIN_ELEMENTS", "MIN_NODES", "MIN_SAVED"):
+        for limit in ("MIN_ELEMENTS", "MIN_NODES", "MIN_SAVED_BY_THREAD"):
             patch.setattr(fuse, limit, 1)
         patch.setattr(kernels, "is_compiled", lambda: True)
         patch.setattr(kernels, "_compile", lambda program, *_, **__: kernels._NumpyKernel(program))

@@ -12,6 +12,8 @@ import pytest
 
 import opweave as ow
 from opweave import processors as module
+from opweave.compile import fuse
+from opweave.expr import kernels
 from opweave.processors import container_limit, processors
 
 COUNT = """
@@ -120,3 +122,20 @@ def test_processors_are_within_the_limit(limit: float, expected: int, monkeypatc
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
     monkeypatch.setattr(module, "container_limit", lambda *_: limit)
     assert processors() == expected
+
+
+@pytest.mark.skipif(not kernels.has_halide(), reason="the extra halide is not installed")
+def test_chains_between_convolutions_must_save_more_with_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "is_compiled", lambda: True)
+    monkeypatch.setattr(fuse, "MIN_ELEMENTS", 100)
+    monkeypatch.setattr(fuse, "MIN_SAVED_BY_THREAD", 4 * 512 // 2)  # a chain of 5 operations saves 4 times its elements
+
+    def has_loop(threads: int) -> bool:
+        builder = ow.MLGraphBuilder(ow.ml.create_context(device="cpu", backend="onnxruntime", threads=threads))
+        weights = builder.constant(np.ones((2, 2, 1, 1), "float32"))
+        y = builder.conv2d(builder.input("x", "float32", [1, 2, 16, 16]), weights)
+        y = builder.max_pool2d(y, window_dimensions=[1, 1])  # convolutions take what follows them
+        graph = builder.build({"z": builder.conv2d(((y * 1.5 + 2) * y - 3) * 0.5, weights)})
+        return any(placement.how == "expression" for placement in graph.placements())
+
+    assert [has_loop(threads) for threads in (1, 2, 3, 16)] == [True, True, False, False]

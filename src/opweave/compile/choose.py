@@ -15,6 +15,7 @@ from ..errors import NotSupportedError
 from ..expr import kernels, limits
 from ..graph import Node
 from ..kernels.expression import descs_of, program_of
+from ..processors import processors
 from .winners import wins
 
 HOST_KERNELS = ("cpu", "wasm")
@@ -137,6 +138,11 @@ class Chooser:
         """The kind of what runs a node; None for what is decomposed."""
         chosen = self.choose(node)
         return None if chosen is None else chosen.kind
+
+    @property
+    def threads(self) -> int:
+        """How many threads an operation on the host may use."""
+        return self.host.threads or processors()
 
     # Loops ---------------------------------------------------------------------------------------------------------------
 

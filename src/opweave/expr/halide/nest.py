@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...dtypes import FLOATS, INFO, DataType
-from ..ir import Call, Cast, Const, Index, Load, Reduce, Source, Type, storage, walk
+from ..ir import Call, Const, Index, Load, Reduce, Source, Type, storage, walk
 from . import elements
 from .mathematics import HalideExpr, hl
 from .reduction import Reduction
-from .schedule import Schedule, variable
+from .schedule import Schedule, operations, variable
 from .scope import Scope
 from .stages import Loop, Loops, Stage
 
@@ -57,7 +57,7 @@ class Nest:
                     buffer.dim(axis).set_bounds(0, extent)
                 buffer.dim(axis).set_stride(stride)
                 stride *= extent
-        self.operations = sum(isinstance(n, (Call, Cast)) for root in stage.roots for n in walk(root))
+        self.operations = operations(*stage.roots)
         Schedule(self)
 
     def _vector_size(self, stage: Stage) -> int:

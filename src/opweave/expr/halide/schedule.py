@@ -7,21 +7,25 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..ir import Call, Cast, Expr, walk
 from .mathematics import hl
 from .reduction import GUARD, Reduction
-from .stages import Loop
+from .stages import DEAR, Loop
 
 if TYPE_CHECKING:
     from .nest import Nest
 
-MAX_SERIAL_ELEMENTS = 16384
-"""Elements that one thread computes in less time than it takes to wake another."""
-
 TASK_OPERATIONS = 1 << 18
-"""Operations per parallel task, so that its start-up cost is negligible."""
+"""Operations per parallel task: 10 to 20 us, more than it takes to wake a thread. Halide wakes as many threads as there are
+tasks, so small loops wake few of them on any machine, and those with less work than two tasks none. On two processors, sums,
+products and sigmoids of 65,536 elements (`python -m benchmarks expressions` has larger ones) took 0.85 to 1.0 of their time in
+four tasks, of 16,384 elements each, when they became one."""
 
 ACCESS_OPERATIONS = 8
 """Cost of loading and storing an element, in operations."""
+
+DEAR_OPERATIONS = 12
+"""Cost of a function that is computed by a polynomial, such as `exp`: about as many steps as its polynomial has."""
 
 MIN_TASK_ELEMENTS = 4096
 """Minimum size of a parallel task."""
@@ -30,6 +34,23 @@ _TILE_ROWS = (4, 5, 6, 3, 2)
 """Rows of a tile, in order of preference: their accumulators must fit into the vector registers."""
 
 _serials = itertools.count()
+
+
+def task_count(operations: int) -> int:
+    """Into how many tasks to divide a loop, by its work alone: 1 if it runs in the thread that calls it.
+
+    The number is a power of two, so that two, four or eight processors have the same number of tasks each.
+
+    >>> [task_count(operations) for operations in (1000, 500_000, 600_000, 800_000, 100_000_000)]
+    [1, 1, 2, 2, 256]
+    """
+    return 1 << max(0, (operations // TASK_OPERATIONS).bit_length() - 1)
+
+
+def operations(*roots: Expr) -> int:
+    """How much work it is to compute expressions once, without loads."""
+    calls = [node for node in walk(*roots) if isinstance(node, (Call, Cast))]
+    return sum(DEAR_OPERATIONS if isinstance(node, Call) and node.name in DEAR else 1 for node in calls)
 
 
 def variable() -> Any:
@@ -85,10 +106,10 @@ class Schedule:
         if loops[-1].extent <= 4 and len(loops) > 1:  # colour channels: vectorise along the pixels
             f.bound(steps[-1], 0, loops[-1].extent).unroll(steps[-1])
             along -= 1
-        is_parallel = math.prod(loop.extent for loop in loops) > MAX_SERIAL_ELEMENTS
+        operations, count = ACCESS_OPERATIONS + self.nest.operations, math.prod(loop.extent for loop in loops)
+        is_parallel = task_count(count * operations) > 1
         if is_parallel:
-            elements = TASK_OPERATIONS // (ACCESS_OPERATIONS + self.nest.operations)
-            steps[along] = self._parallel(steps, along, max(elements, MIN_TASK_ELEMENTS))
+            steps[along] = self._parallel(steps, along, max(TASK_OPERATIONS // operations, MIN_TASK_ELEMENTS))
         self._vectorize(f, steps[along], loops[along], is_parallel)
 
     def _parallel(self, steps: list[Any], along: int, grain: int) -> Any:
@@ -165,8 +186,11 @@ class Schedule:
         """Divide the outermost loop into tasks."""
         f, first = self.function, self.order[0]
         total = math.prod(loop.extent for loop in self.order) * (1 + self.nest.operations)
-        total += sum(math.prod(loop.extent for loop in r.loops) * r.size * 2 for r in self.reductions)
-        if total <= MAX_SERIAL_ELEMENTS * 4:
+        for reduction in self.reductions:
+            results = math.prod(loop.extent for loop in reduction.loops)
+            total += results * reduction.size * (2 + operations(reduction.node.body))
+        tasks = task_count(total)
+        if tasks == 1:
             return
         extent = first.extent
         if self.rows and len(self.order) == 2:
@@ -175,7 +199,7 @@ class Schedule:
             extent = -(-extent // self.width)
         if first is self.loops[-1] and self.streams:
             extent //= self.streams
-        count = max(1, min(-(-TASK_OPERATIONS // max(total // extent, 1)), extent // 4))
+        count = -(-extent // tasks)
         task = self.level[first]
         if count > 1:
             task, self.level[first] = self._split(task, count)

@@ -132,7 +132,8 @@ class _Division:
         return Reduce(node.reduction, (parts.part,), partial)
 
 
-_DEAR = frozenset({"exp", "log", "sin", "cos", "tan", "tanh", "erf", "sigmoid", "pow"})
+DEAR = frozenset({"exp", "log", "sin", "cos", "tan", "tanh", "erf", "sigmoid", "pow"})
+"""Functions that are computed by polynomials."""
 
 
 def _with_rows(axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> tuple[tuple[Stored, ...], tuple[Expr, ...]]:
@@ -160,7 +161,7 @@ def _with_rows(axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> tuple[tuple
 def _is_dear(body: Expr) -> bool:
     """Whether it contains expensive functions outside of reductions."""
     nodes = walk(body, enter=lambda node: () if isinstance(node, Reduce) else node.parts)
-    return any(isinstance(node, Call) and node.name in _DEAR for node in nodes)
+    return any(isinstance(node, Call) and node.name in DEAR for node in nodes)
 
 
 def _parts(extent: int) -> int:
