@@ -7,16 +7,22 @@ import { workerData } from "node:worker_threads";
 const { address, port, state } = workerData;
 const agent = new http.Agent({ keepAlive: true, maxSockets: 1, noDelay: true });
 
-port.on("message", (body) => {
+port.on("message", post);
+
+function post(body) {
   const headers = { "Content-Type": "text/plain", "Content-Length": Buffer.byteLength(body) };
   const request = http.request({ ...address, agent, path: "/sync", method: "POST", headers });
   const failed = ({ message }) => answer({ error: message });
-  request.on("error", failed);
+  request.on("error", (error) => {
+    // The server has ended an idle connection in the moment in which it was used again: it has not read the request.
+    if (request.reusedSocket && error.code === "ECONNRESET") post(body);
+    else failed(error);
+  });
   request.on("response", (response) => {
     text(response).then((found) => answer({ status: response.statusCode, text: found }), failed);
   });
   request.end(body);
-});
+}
 
 function answer(message) {
   port.postMessage(message);

@@ -4,7 +4,8 @@
 // (OPWEAVE_URL, OPWEAVE_TOKEN, OPWEAVE_MODE). A URL is http://127.0.0.1:PORT, or unix:/path/of/a/socket.
 //
 // Messages go over one connection without the masks of WebSocket (`Upgrade: opweave`): a length (u32, little-endian), a kind
-// (1 text, 2 binary, 8 close: a code as u16, big-endian, and a reason), the bytes. Synchronous requests are made by a worker, for whose answers this thread waits.
+// (1 text, 2 binary, 8 close), the bytes; of a close, a code (u16, big-endian) and a reason. Synchronous requests are made by
+// a worker, for whose answers this thread waits.
 
 import net from "node:net";
 import { MessageChannel, receiveMessageOnPort, Worker } from "node:worker_threads";
@@ -29,46 +30,53 @@ export function address(url) {
   return { host: hostname.replace(/^\[|\]$/g, ""), port: Number(port || 80) };
 }
 
-const nodeTransport = ({ url, token }) => ({ text, binary, closed }) =>
-  new Promise((resolve, reject) => {
-    const { socketPath, host, port } = address(url);
-    const reader = new Reader({ text, binary, close, response });
-    const onread = { buffer: () => reader.space(), callback: (length) => reader.filled(length) };
-    const socket = net.connect({ ...(socketPath ? { path: socketPath } : { host, port }), noDelay: true, onread });
-    let why = "";
-    let stop = () => {};
-    socket.on("error", ({ message }) => {
-      reject(new Error(`no connection to Opweave at ${url} (${message}); is \`opweave serve\` running?`));
-    });
-    socket.on("close", () => {
-      reject(new Error(`Opweave at ${url} refuses the connection: ${reader.refusal}`));
-      stop();
-      closed(`the connection to Opweave at ${url} has ended${why}`);
-    });
-    const protocols = token ? `${PROTOCOL}, token.${token}` : PROTOCOL;
-    const authority = host.includes(":") ? `[${host}]` : host;
-    const lines = ["GET / HTTP/1.1", `Host: ${authority}${port ? `:${port}` : ""}`, "Connection: Upgrade", "Upgrade: opweave"];
-    socket.write([...lines, `Sec-Opweave-Protocol: ${protocols}`, "", ""].join("\r\n"));
+const nodeTransport =
+  ({ url, token }) =>
+  ({ text, binary, closed }) =>
+    new Promise((resolve, reject) => {
+      const { socketPath, host, port } = address(url);
+      const reader = new Reader({ text, binary, close, response });
+      const onread = { buffer: () => reader.space(), callback: (length) => reader.filled(length) };
+      const socket = net.connect({ ...(socketPath ? { path: socketPath } : { host, port }), noDelay: true, onread });
+      let why = "";
+      let stop = () => {};
+      socket.on("error", ({ message }) => {
+        reject(new Error(`no connection to Opweave at ${url} (${message}); is \`opweave serve\` running?`));
+      });
+      socket.on("close", () => {
+        reject(new Error(`Opweave at ${url} refuses the connection: ${reader.refusal}`));
+        stop();
+        closed(`the connection to Opweave at ${url} has ended${why}`);
+      });
+      const protocols = token ? `${PROTOCOL}, token.${token}` : PROTOCOL;
+      const authority = host.includes(":") ? `[${host}]` : host;
+      const lines = [
+        "GET / HTTP/1.1",
+        `Host: ${authority}${port ? `:${port}` : ""}`,
+        "Connection: Upgrade",
+        "Upgrade: opweave",
+      ];
+      socket.write([...lines, `Sec-Opweave-Protocol: ${protocols}`, "", ""].join("\r\n"));
 
-    function response(status) {
-      if (status !== "101") {
-        socket.setTimeout(REFUSAL_TIMEOUT_MS, () => socket.destroy()); // the reason follows, then the end
-        return;
+      function response(status) {
+        if (status !== "101") {
+          socket.setTimeout(REFUSAL_TIMEOUT_MS, () => socket.destroy()); // the reason follows, then the end
+          return;
+        }
+        socket.unref(); // an idle connection does not keep the process
+        const synchronously = synchronous(url);
+        stop = synchronously.stop;
+        const hold = (on) => (on ? socket.ref() : socket.unref());
+        resolve({ send: sender(socket), sync: synchronously.sync, buffered: () => socket.writableLength, hold });
       }
-      socket.unref(); // an idle connection does not keep the process
-      const synchronously = synchronous(url);
-      stop = synchronously.stop;
-      const hold = (on) => (on ? socket.ref() : socket.unref());
-      resolve({ send: sender(socket), sync: synchronously.sync, buffered: () => socket.writableLength, hold });
-    }
 
-    function close(code, reason) {
-      why = ` (${code}, ${reason})`;
-    }
-  });
+      function close(code, reason) {
+        why = ` (${code}, ${reason})`;
+      }
+    });
 
-// Write messages; those of one turn of the event loop leave together. Payloads are copied, since the caller may change its memory
-// at once; the memory of the last large copy is used again, because fresh pages cost more than the copy.
+// Write messages; those of one turn of the event loop leave together. Payloads are copied, since the caller may change
+// its memory at once; the memory of the last large copy is used again, because fresh pages cost more than the copy.
 function sender(socket) {
   let corked = false;
   let spare = null;
@@ -108,8 +116,8 @@ function header(length, kind) {
   return bytes;
 }
 
-// Cuts what arrives into the response to the upgrade, and messages. Large ones are received into the buffer that they are handed
-// on in; for others there is a common buffer.
+// Cuts what arrives into the response to the upgrade, and messages. Large ones are received into the buffer that they
+// are handed on in; for others there is a common buffer.
 class Reader {
   constructor(handlers) {
     Object.assign(this, { handlers, handshake: "", isUpgraded: false, kind: 0, body: null, at: 0, isDirect: false });
@@ -189,7 +197,9 @@ function synchronous(url) {
   const { port1: port, port2 } = new MessageChannel();
   const workerData = { address: address(url), port: port2, state };
   const worker = new Worker(new URL("./node-sync.mjs", import.meta.url), {
-    workerData, transferList: [port2], execArgv: [], // not those of this process, which may be for its main module
+    workerData,
+    transferList: [port2],
+    execArgv: [], // not those of this process, which may be for its main module
   });
   worker.unref();
   port.unref();

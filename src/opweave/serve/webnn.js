@@ -127,7 +127,8 @@ return items(iterate, value, convert, what);
 };
 function items(iterate, value, convert, what) {
 const found = [];
-for (const item of { [Symbol.iterator]: () => iterate.call(value) }) found.push(convert(item, `${what}[${found.length}]`));
+for (const item of { [Symbol.iterator]: () => iterate.call(value) })
+found.push(convert(item, `${what}[${found.length}]`));
 return found;
 }
 function lengthOrSequence(value, what) {
@@ -178,7 +179,7 @@ if (!isObject(buffer) || (!shared && lengthOfBuffer(buffer) === undefined)) {
 fail(`${what} must be an ArrayBuffer, a SharedArrayBuffer or a view of one, got ${shown(value)}`);
 }
 if (buffer.resizable || buffer.growable) fail(`${what} must not be resizable`);
-return { bytes: bytesOf(value, buffer, isView), view: isView ? kindOfView(value) ?? "DataView" : null, shared };
+return { bytes: bytesOf(value, buffer, isView), view: isView ? (kindOfView(value) ?? "DataView") : null, shared };
 }
 function bytesOf(value, buffer, isView) {
 try {
@@ -190,7 +191,8 @@ return new Uint8Array(0); // a detached buffer has no bytes, which is an error w
 const byteLength = ({ dataType, shape }) => shape.reduce((count, size) => count * size, ELEMENT_BYTES[dataType]);
 function checkLength({ bytes }, { dataType, shape }, what) {
 const wanted = byteLength({ dataType, shape });
-if (bytes.length !== wanted) fail(`${what} must have ${wanted} bytes for ${dataType} [${shape}], got ${bytes.length}`);
+if (bytes.length !== wanted)
+fail(`${what} must have ${wanted} bytes for ${dataType} [${shape}], got ${bytes.length}`);
 }
 function checkBuffer(source, { dataType, shape }, what) {
 checkLength(source, { dataType, shape }, what);
@@ -200,7 +202,15 @@ fail(`${what} must be a ${VIEWS[dataType][0]} or a Uint8Array for ${dataType}, g
 }
 }
 const unshared = ({ bytes, shared }) => (shared ? new Uint8Array(bytes) : bytes);
-const KINDS = { o: operand, u: unsignedLong, i: integer(-(2 ** 31), 2 ** 31 - 1), d: double, f: float, b: boolean, n: numeric };
+const KINDS = {
+o: operand,
+u: unsignedLong,
+i: integer(-(2 ** 31), 2 ** 31 - 1),
+d: double,
+f: float,
+b: boolean,
+n: numeric,
+};
 KINDS["u|u[]"] = lengthOrSequence;
 function conversion(kind) {
 if (Object.hasOwn(KINDS, kind)) return KINDS[kind];
@@ -413,7 +423,14 @@ constructor(context) {
 needArguments(arguments.length, 1, "MLGraphBuilder");
 const owner = slotsOf(context, MLContext, "MLGraphBuilder: context");
 if (owner.isLost) throw invalidState("MLGraphBuilder: the context is lost");
-const fields = { Interface: MLGraphBuilder, context: owner, id: nextId(owner), pending: [], hasBuilt: false, failure: null };
+const fields = {
+Interface: MLGraphBuilder,
+context: owner,
+id: nextId(owner),
+pending: [],
+hasBuilt: false,
+failure: null,
+};
 slots.set(this, fields);
 track(fields, "builders");
 }
@@ -455,7 +472,8 @@ return build(builder, named);
 function checkOutput(builder, name, output) {
 if (name === "") fail("build: names of outputs must not be empty");
 if (output.builder !== builder) fail(`build: output ${shown(name)} is an operand of another builder`);
-if (!output.isResult) fail(`build: output ${shown(name)} must be the result of an operation, not an input or a constant`);
+if (!output.isResult)
+fail(`build: output ${shown(name)} must be the result of an operation, not an input or a constant`);
 }
 async function build(builder, named) {
 if (builder.failure) throw builder.failure;
@@ -545,7 +563,9 @@ throw error;
 function knownResult(name, form, values, limits) {
 const [a, b] = values;
 const fits = (one, allowed) =>
-allowed.dataTypes.includes(one.dataType) && one.shape.length >= allowed.rankRange.min && one.shape.length <= allowed.rankRange.max;
+allowed.dataTypes.includes(one.dataType) &&
+one.shape.length >= allowed.rankRange.min &&
+one.shape.length <= allowed.rankRange.max;
 const allowed = limits[name];
 if (!allowed || a.shape === undefined) return undefined;
 let result;
@@ -587,7 +607,7 @@ const builder = thisOf(this, MLGraphBuilder);
 needArguments(given.length, args.length, name);
 const values = args.map(([argument, convert], at) => convert(given[at], `${name}: ${argument}`));
 const options = dictionary(given[args.length], members, `${name}: options`);
-if (options.roundingType !== undefined) { // the old name
+if (options.roundingType !== undefined) {
 options.outputShapeRounding ??= options.roundingType;
 delete options.roundingType;
 }
@@ -600,14 +620,23 @@ throw errorFrom({ name: "TypeError", message: `${name}: an operand belongs to an
 }
 const count = several ? RESULTS[name](values, options) : 1;
 if (count > MAX_TENSOR_COUNT) {
-throw errorFrom({ name: "TypeError", message: `${name}: at most ${MAX_TENSOR_COUNT} results, got ${count}` }, label);
+throw errorFrom(
+{ name: "TypeError", message: `${name}: at most ${MAX_TENSOR_COUNT} results, got ${count}` },
+label,
+);
 }
 const id = nextId(builder.context, Math.max(count, 1));
-const made = Array.from({ length: count }, (_, at) => create(MLOperand, { builder, id: id + at, isResult: true }));
+const made = Array.from({ length: count }, (_, at) =>
+create(MLOperand, { builder, id: id + at, isResult: true }),
+);
 const known = knownResult(name, form, values, builder.context.limits);
 if (known) Object.assign(slots.get(made[0]), { dataType: known.dataType, shape: Object.freeze(known.shape) });
 const chosen = Object.fromEntries(Object.entries(options).map(([key, value]) => [key, encoded(value)]));
-builder.pending.push({ entry: [name, id, encoded(values), chosen], label, results: made.map((one) => slots.get(one)) });
+builder.pending.push({
+entry: [name, id, encoded(values), chosen],
+label,
+results: made.map((one) => slots.get(one)),
+});
 if (!known && builder.context.mode !== "lazy") flush(builder);
 return several ? made : made[0];
 },
@@ -617,7 +646,11 @@ return method;
 }
 for (const line of OPERATIONS.trim().split("\n")) {
 const [names, args, options, several] = line.trim().split(";");
-const read = (part) => part.split(" ").filter(Boolean).map((pair) => {
+const read = (part) =>
+part
+.split(" ")
+.filter(Boolean)
+.map((pair) => {
 const [name, kind] = pair.split(":");
 return [name, conversion(kind)];
 });
@@ -635,7 +668,10 @@ checkInternal(arguments[0], "ML");
 async createContext(options = undefined) {
 const ml = thisOf(this, ML);
 if (isObject(options) && globalThis.GPUDevice && options instanceof globalThis.GPUDevice) {
-throw new DOMException("createContext: a GPUDevice cannot be shared with Opweave, which is another process", "NotSupportedError");
+throw new DOMException(
+"createContext: a GPUDevice cannot be shared with Opweave, which is another process",
+"NotSupportedError",
+);
 }
 return openContext(ml, dictionary(options, CONTEXT_OPTIONS, "createContext: options"));
 }
@@ -688,8 +724,12 @@ lose(context, "destroy() was called");
 async createTensor(descriptor) {
 const context = thisOf(this, MLContext);
 needArguments(arguments.length, 1, "createTensor");
-const { dataType, shape, readable = false, writable = false } = dictionary(
-descriptor, TENSOR_DESCRIPTOR, "createTensor: descriptor");
+const {
+dataType,
+shape,
+readable = false,
+writable = false,
+} = dictionary(descriptor, TENSOR_DESCRIPTOR, "createTensor: descriptor");
 if (context.isLost) throw invalidState("createTensor: the context is lost");
 checkDescriptor({ dataType, shape }, context.limits, context.limits.input, "createTensor: descriptor");
 return newTensor(context, { dataType, shape, readable, writable });
@@ -712,7 +752,8 @@ const target = arguments.length > 1 ? bufferSource(arguments[1], "readTensor: ou
 checkTensor(context, fields, "readTensor");
 if (!fields.readable) fail("readTensor: the tensor is not readable");
 const wanted = byteLength(fields); // a larger buffer is taken, as Chromium and the Web Platform Tests have it
-if (target && target.bytes.length < wanted) fail(`readTensor: outputData must have ${wanted} bytes, got ${target.bytes.length}`);
+if (target && target.bytes.length < wanted)
+fail(`readTensor: outputData must have ${wanted} bytes, got ${target.bytes.length}`);
 const payload = await readBytes(context, fields);
 if (!target) return payload;
 if (target.bytes.length < wanted) fail("readTensor: outputData was detached meanwhile");
@@ -754,7 +795,10 @@ context.connection.send(message);
 async createExportableTensor(descriptor, device) {
 thisOf(this, MLContext);
 needArguments(arguments.length, 2, "createExportableTensor");
-throw new DOMException("createExportableTensor: tensors cannot be shared with another process", "NotSupportedError");
+throw new DOMException(
+"createExportableTensor: tensors cannot be shared with another process",
+"NotSupportedError",
+);
 }
 async exportToGPU(tensor) {
 thisOf(this, MLContext);
@@ -826,7 +870,9 @@ release(tensor, "tensors");
 }
 const PROTOCOL = "opweave.webnn.1";
 const DEFAULT_URL = "http://127.0.0.1:8801";
-const webTransport = ({ url, token }) => ({ text, binary, closed }) =>
+const webTransport =
+({ url, token }) =>
+({ text, binary, closed }) =>
 new Promise((resolve, reject) => {
 const socket = new WebSocket(url.replace(/^http/, "ws"), token ? [PROTOCOL, `token.${token}`] : [PROTOCOL]);
 socket.binaryType = "arraybuffer";
@@ -863,7 +909,8 @@ console.warn("opweave: navigator.ml exists in secure contexts only: use https, o
 return undefined;
 }
 if (global.navigator?.ml && !force) {
-if (!slots.has(global.navigator.ml)) console.info("opweave: navigator.ml is there already; set force to replace it");
+if (!slots.has(global.navigator.ml))
+console.info("opweave: navigator.ml is there already; set force to replace it");
 return global.navigator.ml;
 }
 for (const Interface of [ML, MLContext, MLGraph, MLGraphBuilder, MLOperand, MLTensor]) expose(global, Interface);
@@ -891,7 +938,8 @@ checkInternal(arguments[0], "GPUDevice");
 }
 function pageOptions() {
 if (globalThis.opweaveOptions) return globalThis.opweaveOptions;
-const [source] = /https?:[^\s"']+\/webnn\.js(\?[^\s:)]*)?/.exec(globalThis.document?.currentScript?.src ?? new Error().stack) ?? [];
+const [source] =
+/https?:[^\s"']+\/webnn\.js(\?[^\s:)]*)?/.exec(globalThis.document?.currentScript?.src ?? new Error().stack) ?? [];
 if (!source) return {};
 const { origin, searchParams } = new URL(source);
 const options = { url: origin, force: searchParams.has("force") };

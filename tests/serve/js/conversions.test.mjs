@@ -8,8 +8,17 @@ import { fake, started } from "./fake.mjs";
 const { context, builder, x } = await started();
 const other = new MLGraphBuilder(context);
 const sent = () => fake.syncs.at(-1).log.at(-1);
-const throwing = { [Symbol.toPrimitive]() { throw new RangeError("mine"); } };
-const two = { *[Symbol.iterator]() { yield 2; yield "3"; } };
+const throwing = {
+  [Symbol.toPrimitive]() {
+    throw new RangeError("mine");
+  },
+};
+const two = {
+  *[Symbol.iterator]() {
+    yield 2;
+    yield "3";
+  },
+};
 
 // [what, call, arguments without operands and options as they are sent]
 const ACCEPTED = [
@@ -20,15 +29,29 @@ const ACCEPTED = [
   ["an integer from null", () => builder.softmax(x, null), [0], {}],
   ["an integer from an empty list", () => builder.softmax(x, []), [0], {}],
   ["the largest integer", () => builder.softmax(x, 2 ** 32 - 1), [2 ** 32 - 1], {}],
-  ["a long", () => builder.triangular(x, { diagonal: -(2 ** 31), upper: 0 }), [], { diagonal: -(2 ** 31), upper: false }],
+  [
+    "a long",
+    () => builder.triangular(x, { diagonal: -(2 ** 31), upper: 0 }),
+    [],
+    { diagonal: -(2 ** 31), upper: false },
+  ],
   ["a double", () => builder.elu(x, { alpha: "0.5" }), [], { alpha: 0.5 }],
   ["a double of minus zero", () => builder.elu(x, { alpha: -0 }), [], { alpha: { n: "-0" } }],
   ["a float is rounded", () => builder.resample2d(x, { scales: [0.1] }), [], { scales: [Math.fround(0.1)] }],
   ["a number may be a bigint", () => builder.clamp(x, { minValue: -12n }), [], { minValue: { n: "-12n" } }],
-  ["a number may be an object of a bigint", () => builder.clamp(x, { minValue: Object(7n) }), [], { minValue: { n: "7n" } }],
+  [
+    "a number may be an object of a bigint",
+    () => builder.clamp(x, { minValue: Object(7n) }),
+    [],
+    { minValue: { n: "7n" } },
+  ],
   ["a number may be NaN", () => builder.clamp(x, { maxValue: "x" }), [], { maxValue: { n: "NaN" } }],
-  ["a number may be infinite", () => builder.clamp(x, { maxValue: Infinity, minValue: -Infinity }), [],
-    { maxValue: { n: "Infinity" }, minValue: { n: "-Infinity" } }],
+  [
+    "a number may be infinite",
+    () => builder.clamp(x, { maxValue: Infinity, minValue: -Infinity }),
+    [],
+    { maxValue: { n: "Infinity" }, minValue: { n: "-Infinity" } },
+  ],
   ["a number of minus zero", () => builder.clamp(x, { maxValue: -0 }), [], { maxValue: { n: "-0" } }],
   ["a large number", () => builder.clamp(x, { maxValue: 1e300 }), [], { maxValue: 1e300 }],
   ["a boolean from a string", () => builder.reduceSum(x, { keepDimensions: "no" }), [], { keepDimensions: true }],
@@ -48,13 +71,28 @@ const ACCEPTED = [
   ["a label of another type", () => builder.relu(x, { label: 12 }), [], { label: "12" }],
   ["a label with half a pair", () => builder.relu(x, { label: "a\ud800b" }), [], { label: "a\ufffdb" }],
   ["operands in a sequence", () => builder.concat([x, x], 0), [[{ $: "x" }, { $: "x" }], 0], {}],
-  ["the old name of a rounding", () => builder.maxPool2d(x, { roundingType: "ceil" }), [], { outputShapeRounding: "ceil" }],
-  ["both names of a rounding", () => builder.maxPool2d(x, { outputShapeRounding: "floor", roundingType: "ceil" }), [],
-    { outputShapeRounding: "floor" }],
-  ["activations", () => builder.gruCell(x, x, x, x, 4, { activations: ["relu", "tanh"] }), [4], { activations: ["relu", "tanh"] }],
+  [
+    "the old name of a rounding",
+    () => builder.maxPool2d(x, { roundingType: "ceil" }),
+    [],
+    { outputShapeRounding: "ceil" },
+  ],
+  [
+    "both names of a rounding",
+    () => builder.maxPool2d(x, { outputShapeRounding: "floor", roundingType: "ceil" }),
+    [],
+    { outputShapeRounding: "floor" },
+  ],
+  [
+    "activations",
+    () => builder.gruCell(x, x, x, x, 4, { activations: ["relu", "tanh"] }),
+    [4],
+    { activations: ["relu", "tanh"] },
+  ],
 ];
 
-const plain = (args) => args.filter((arg) => arg.$ === undefined).map((arg) => (arg[0]?.$ ? arg.map(() => ({ $: "x" })) : arg));
+const plain = (args) =>
+  args.filter((arg) => arg.$ === undefined).map((arg) => (arg[0]?.$ ? arg.map(() => ({ $: "x" })) : arg));
 
 for (const [what, call, args, options] of ACCEPTED) {
   test(`accepted: ${what}`, () => {
@@ -71,23 +109,55 @@ const REFUSED = [
   ["the prototype of operands", () => builder.relu(MLOperand.prototype), /relu: input must be an MLOperand/],
   ["what inherits from an operand", () => builder.relu(Object.create(x)), /relu: input must be an MLOperand/],
   ["an operand of another builder", () => other.relu(x), /relu: an operand belongs to another builder/],
-  ["one of another builder, with a label", () => other.relu(x, { label: "mine" }), /^TypeError: \[mine\] relu: an operand/],
+  [
+    "one of another builder, with a label",
+    () => other.relu(x, { label: "mine" }),
+    /^TypeError: \[mine\] relu: an operand/,
+  ],
   ["one of another builder in a sequence", () => other.concat([x], 0), /another builder/],
-  ["one of another builder in options", () => builder.gemm(x, x, { c: other.input("c", { dataType: "float32", shape: [] }) }), /another builder/],
-  ["an integer that is too large", () => builder.softmax(x, 2 ** 32), /softmax: axis must be an integer in \[0, 4294967295\], got 4294967296/],
+  [
+    "one of another builder in options",
+    () => builder.gemm(x, x, { c: other.input("c", { dataType: "float32", shape: [] }) }),
+    /another builder/,
+  ],
+  [
+    "an integer that is too large",
+    () => builder.softmax(x, 2 ** 32),
+    /softmax: axis must be an integer in \[0, 4294967295\], got 4294967296/,
+  ],
   ["a negative integer", () => builder.softmax(x, -1), /got -1/],
   ["an integer of NaN", () => builder.softmax(x, NaN), /got NaN/],
   ["an infinite integer", () => builder.softmax(x, Infinity), /got Infinity/],
   ["an integer that is undefined", () => builder.softmax(x, undefined), /got undefined/],
   ["an integer of a bigint", () => builder.softmax(x, 1n), /BigInt/],
   ["an integer of a symbol", () => builder.softmax(x, Symbol()), /Symbol/],
-  ["a long that is too small", () => builder.triangular(x, { diagonal: -(2 ** 31) - 1 }), /triangular: options.diagonal must be an integer in/],
-  ["an infinite double", () => builder.elu(x, { alpha: Infinity }), /elu: options.alpha must be a finite number, got Infinity/],
+  [
+    "a long that is too small",
+    () => builder.triangular(x, { diagonal: -(2 ** 31) - 1 }),
+    /triangular: options.diagonal must be an integer in/,
+  ],
+  [
+    "an infinite double",
+    () => builder.elu(x, { alpha: Infinity }),
+    /elu: options.alpha must be a finite number, got Infinity/,
+  ],
   ["a double of a bigint", () => builder.elu(x, { alpha: 1n }), /BigInt/],
-  ["a float that single precision lacks", () => builder.resample2d(x, { scales: [1, 1e39] }), /resample2d: options.scales\[1\]/],
+  [
+    "a float that single precision lacks",
+    () => builder.resample2d(x, { scales: [1, 1e39] }),
+    /resample2d: options.scales\[1\]/,
+  ],
   ["a number of a symbol", () => builder.clamp(x, { minValue: Symbol() }), /Symbol/],
-  ["no value of an enumeration", () => builder.cast(x, "float64"), /cast: dataType must be one of float32, .*, got "float64"/],
-  ["one with other capitals", () => builder.conv2d(x, x, { inputLayout: "NCHW" }), /conv2d: options.inputLayout must be one of nchw, nhwc/],
+  [
+    "no value of an enumeration",
+    () => builder.cast(x, "float64"),
+    /cast: dataType must be one of float32, .*, got "float64"/,
+  ],
+  [
+    "one with other capitals",
+    () => builder.conv2d(x, x, { inputLayout: "NCHW" }),
+    /conv2d: options.inputLayout must be one of nchw, nhwc/,
+  ],
   ["an enumeration of a symbol", () => builder.cast(x, Symbol()), /Symbol/],
   ["a string for a sequence", () => builder.reshape(x, "6"), /reshape: newShape must be a sequence, got "6"/],
   ["a number for a sequence", () => builder.reshape(x, 6), /must be a sequence, got 6/],
@@ -95,32 +165,63 @@ const REFUSED = [
   ["null for a sequence", () => builder.reshape(x, null), /must be a sequence, got null/],
   ["an item of a sequence", () => builder.reshape(x, [1, -6]), /reshape: newShape\[1\] must be an integer/],
   ["a hole of a sequence", () => builder.reshape(x, [, 6]), /newShape\[0\] must be an integer .* got undefined/],
-  ["an iterator that is none", () => builder.split(x, { [Symbol.iterator]: 3 }), /split: splits must be an integer or a sequence/],
+  [
+    "an iterator that is none",
+    () => builder.split(x, { [Symbol.iterator]: 3 }),
+    /split: splits must be an integer or a sequence/,
+  ],
   ["too many parts", () => builder.split(x, 8193), /split: at most 8192 results, got 8193/],
   ["options that are a number", () => builder.relu(x, 1), /relu: options must be an object, got 1/],
   ["options that are a string", () => builder.relu(x, "label"), /relu: options must be an object/],
   ["a label of a symbol", () => builder.relu(x, { label: Symbol() }), /Symbol/],
-  ["a descriptor without a shape", () => builder.input("y", { dataType: "int8" }), /input: descriptor.shape is missing/],
-  ["a descriptor without a data type", () => builder.input("y", { shape: [] }), /input: descriptor.dataType is missing/],
+  [
+    "a descriptor without a shape",
+    () => builder.input("y", { dataType: "int8" }),
+    /input: descriptor.shape is missing/,
+  ],
+  [
+    "a descriptor without a data type",
+    () => builder.input("y", { shape: [] }),
+    /input: descriptor.dataType is missing/,
+  ],
   ["no descriptor", () => builder.input("y", undefined), /input: descriptor.dataType is missing/],
   ["an empty name", () => builder.input("", { dataType: "int8", shape: [] }), /input: name must not be empty/],
-  ["a dimension of zero", () => builder.input("y", { dataType: "int8", shape: [2, 0] }), /input "y": descriptor must have dimensions in \[1, 2147483647\], got int8 \[2,0\]/],
+  [
+    "a dimension of zero",
+    () => builder.input("y", { dataType: "int8", shape: [2, 0] }),
+    /input "y": descriptor must have dimensions in \[1, 2147483647\], got int8 \[2,0\]/,
+  ],
   ["too many dimensions", () => builder.input("y", { dataType: "int8", shape: Array(9).fill(1) }), /0 to 8 dimensions/],
-  ["too many elements", () => builder.input("y", { dataType: "int8", shape: [2 ** 31 - 1, 2] }), /at most 2147483647 elements/],
+  [
+    "too many elements",
+    () => builder.input("y", { dataType: "int8", shape: [2 ** 31 - 1, 2] }),
+    /at most 2147483647 elements/,
+  ],
   ["too many bytes", () => builder.input("y", { dataType: "float32", shape: [2 ** 30] }), /at most 2147483647 bytes/],
 ];
 
 for (const [what, call, message] of REFUSED) {
   test(`refused: ${what}`, () => {
     const before = fake.syncs.length;
-    assert.throws(call, (error) => error instanceof TypeError && message.test(String(error)) || assert.fail(String(error)));
+    assert.throws(
+      call,
+      (error) => (error instanceof TypeError && message.test(String(error))) || assert.fail(String(error)),
+    );
     assert.equal(fake.syncs.length, before, "nothing is sent");
   });
 }
 
 test("errors of the caller's own methods pass", () => {
   assert.throws(() => builder.softmax(x, throwing), RangeError);
-  assert.throws(() => builder.relu(x, { get label() { throw new RangeError("mine"); } }), RangeError);
+  assert.throws(
+    () =>
+      builder.relu(x, {
+        get label() {
+          throw new RangeError("mine");
+        },
+      }),
+    RangeError,
+  );
 });
 
 test("members are read in inheritance's order, then by name, each once", () => {
@@ -136,8 +237,20 @@ test("members are read in inheritance's order, then by name, each once", () => {
 
 test("arguments are converted from left to right, before the state is looked at", async () => {
   const order = [];
-  const log = (name, value) => ({ valueOf() { order.push(name); return value; } });
-  builder.triangular(x, { upper: 1, diagonal: log("diagonal", 1), get label() { order.push("label"); return "t"; } });
+  const log = (name, value) => ({
+    valueOf() {
+      order.push(name);
+      return value;
+    },
+  });
+  builder.triangular(x, {
+    upper: 1,
+    diagonal: log("diagonal", 1),
+    get label() {
+      order.push("label");
+      return "t";
+    },
+  });
   assert.deepEqual(order, ["label", "diagonal"]);
   const lost = await navigator.ml.createContext();
   const stale = new MLGraphBuilder(lost);
@@ -161,7 +274,12 @@ const BUFFERS = [
   ["int64", [1], BigInt64Array.of(-1n), Array(8).fill(255)],
   ["uint64", [1], BigUint64Array.of(1n), [1, 0, 0, 0, 0, 0, 0, 0]],
   ["int8", [2], Int8Array.of(-1, 1), [255, 1]],
-  ["float32", [1], new Int32Array(1), /constant: buffer must be a Float32Array or a Uint8Array for float32, got a Int32Array/],
+  [
+    "float32",
+    [1],
+    new Int32Array(1),
+    /constant: buffer must be a Float32Array or a Uint8Array for float32, got a Int32Array/,
+  ],
   ["int32", [1], new Uint32Array(1), /must be a Int32Array/],
   ["float16", [1], new Int16Array(1), /must be a Float16Array/],
   ["uint8", [1], new Uint8ClampedArray(1), /must be a Uint8Array/],
@@ -176,11 +294,15 @@ for (const [dataType, shape, buffer, wanted] of BUFFERS) {
   const what = `${dataType} of ${Object.prototype.toString.call(buffer)}`;
   test(`${Array.isArray(wanted) ? "accepted" : "refused"}: a constant ${what}`, () => {
     const make = () => builder.constant({ dataType, shape }, buffer);
-    if (!Array.isArray(wanted)) return assert.throws(make, (error) => error instanceof TypeError && wanted.test(error.message));
+    if (!Array.isArray(wanted))
+      return assert.throws(make, (error) => error instanceof TypeError && wanted.test(error.message));
     const made = make();
     assert.deepEqual([made.dataType, made.shape], [dataType, shape]);
     const [message, payload] = fake.messages.slice(-2);
-    assert.deepEqual([message.m, message.dataType, message.shape, message.bin], ["const", dataType, shape, wanted.length]);
+    assert.deepEqual(
+      [message.m, message.dataType, message.shape, message.bin],
+      ["const", dataType, shape, wanted.length],
+    );
     assert.deepEqual(payload, wanted);
   });
 }
@@ -194,7 +316,10 @@ test("a detached buffer has no bytes", () => {
 test("constant() has three forms", async () => {
   const entry = () => (builder.relu(x), fake.syncs.at(-1).log.at(-2));
   builder.constant("int64", 9007199254740993n);
-  assert.deepEqual([entry()[0], fake.syncs.at(-1).log.at(-2)[2]], ["constantNumber", ["int64", { n: "9007199254740993n" }]]);
+  assert.deepEqual(
+    [entry()[0], fake.syncs.at(-1).log.at(-2)[2]],
+    ["constantNumber", ["int64", { n: "9007199254740993n" }]],
+  );
   builder.constant("float32", NaN);
   assert.deepEqual(entry()[2], ["float32", { n: "NaN" }]);
   const tensor = await context.createConstantTensor({ dataType: "int8", shape: [2] }, Int8Array.of(1, 2));

@@ -22,8 +22,12 @@ export class Fake {
   transport = () => async (handlers) => {
     this.connections += 1;
     this.handlers = handlers;
-    return { send: (text, payload) => this.receive(JSON.parse(text), payload), sync: (text) => this.sync(JSON.parse(text)),
-      buffered: () => this.queued, hold: (on) => this.holds.push(on) };
+    return {
+      send: (text, payload) => this.receive(JSON.parse(text), payload),
+      sync: (text) => this.sync(JSON.parse(text)),
+      buffered: () => this.queued,
+      hold: (on) => this.holds.push(on),
+    };
   };
 
   receive(message, payload) {
@@ -31,7 +35,7 @@ export class Fake {
     if (payload) this.messages.push([...payload]);
     if (message.r === undefined || this.silent) return;
     const given = this.answers[message.m];
-    const answer = typeof given === "function" ? given(message) : given ?? this.default(message);
+    const answer = typeof given === "function" ? given(message) : (given ?? this.default(message));
     queueMicrotask(() => {
       const { payload: bytes, ...rest } = answer;
       this.handlers.text(JSON.stringify({ r: message.r, ...rest, ...(bytes && { bin: bytes.byteLength }) }));

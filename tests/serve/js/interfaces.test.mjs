@@ -19,7 +19,12 @@ for (const [name, object] of Object.entries(OBJECTS)) {
   const members = Object.entries(api.interfaces[name]).filter(([member]) => member !== "constructor");
 
   test(`${name}: the interface object`, () => {
-    assert.deepEqual(Object.getOwnPropertyDescriptor(globalThis, name), { value: Interface, writable: true, enumerable: false, configurable: true });
+    assert.deepEqual(Object.getOwnPropertyDescriptor(globalThis, name), {
+      value: Interface,
+      writable: true,
+      enumerable: false,
+      configurable: true,
+    });
     assert.equal(Object.getOwnPropertyDescriptor(Interface, "prototype").writable, false);
     assert.equal(Interface.name, name);
     assert.equal(Interface.length, name === "MLGraphBuilder" ? 1 : 0);
@@ -29,7 +34,12 @@ for (const [name, object] of Object.entries(OBJECTS)) {
     assert.equal(prototype.constructor, Interface);
     assert.ok(object instanceof Interface);
     assert.equal(String(object), `[object ${name}]`);
-    assert.deepEqual(Object.getOwnPropertyDescriptor(prototype, Symbol.toStringTag), { value: name, writable: false, enumerable: false, configurable: true });
+    assert.deepEqual(Object.getOwnPropertyDescriptor(prototype, Symbol.toStringTag), {
+      value: name,
+      writable: false,
+      enumerable: false,
+      configurable: true,
+    });
     assert.deepEqual(Reflect.ownKeys(object), []);
   });
 
@@ -63,7 +73,10 @@ for (const [name, object] of Object.entries(OBJECTS)) {
 test("all operations of the specification are there, in its order", () => {
   const own = ["constructor", "input", "constant", "build"];
   const wanted = Object.keys(api.interfaces.MLGraphBuilder).filter((name) => !own.includes(name));
-  assert.deepEqual(Object.getOwnPropertyNames(MLGraphBuilder.prototype).filter((name) => !own.includes(name)), wanted);
+  assert.deepEqual(
+    Object.getOwnPropertyNames(MLGraphBuilder.prototype).filter((name) => !own.includes(name)),
+    wanted,
+  );
 });
 
 test("navigator.ml", () => {
@@ -100,8 +113,12 @@ test("options of contexts", async () => {
     await assert.rejects(ml.createContext(wrong), TypeError);
   }
   fake.messages.length = 0;
-  for (const right of [undefined, null, {}, { accelerated: 0, powerPreference: "low-power", deviceType: "npu" }]) await ml.createContext(right);
-  assert.deepEqual(fake.of("hello").map(({ options }) => options), [{}, {}, {}, { accelerated: false, deviceType: "npu", powerPreference: "low-power" }]);
+  for (const right of [undefined, null, {}, { accelerated: 0, powerPreference: "low-power", deviceType: "npu" }])
+    await ml.createContext(right);
+  assert.deepEqual(
+    fake.of("hello").map(({ options }) => options),
+    [{}, {}, {}, { accelerated: false, deviceType: "npu", powerPreference: "low-power" }],
+  );
 });
 
 test("limits are a copy", () => {

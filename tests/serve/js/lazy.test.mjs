@@ -12,10 +12,16 @@ test("operations are sent together, when a shape is read", async () => {
   const [, second] = builder.split(y, [1, 1]);
   assert.deepEqual(fake.syncs, []);
   assert.deepEqual(second.shape, [2, 3]);
-  assert.deepEqual(fake.syncs.map(({ log }) => log.map(([op]) => op)), [["input", "abs", "relu", "split"]]);
+  assert.deepEqual(
+    fake.syncs.map(({ log }) => log.map(([op]) => op)),
+    [["input", "abs", "relu", "split"]],
+  );
   assert.equal(y.dataType, "float32");
   await builder.build({ y: builder.tanh(second) });
-  assert.deepEqual(fake.syncs.map(({ log }) => log.length), [4, 1]);
+  assert.deepEqual(
+    fake.syncs.map(({ log }) => log.length),
+    [4, 1],
+  );
   assert.deepEqual(fake.of("build")[0].log, []);
 });
 

@@ -28,7 +28,10 @@ test("payloads of all sizes arrive as they were when they were given", async () 
     context.dispatch(graph, { x: input }, { y: output });
     const found = new Float32Array(await context.readTensor(output));
     assert.equal(found.length, length);
-    assert.ok(found.every((value, at) => value === 2 * (at % 1000)), String(length));
+    assert.ok(
+      found.every((value, at) => value === 2 * (at % 1000)),
+      String(length),
+    );
   }
 });
 
@@ -50,23 +53,40 @@ test("operations are validated while reads are under way", async () => {
   const builder = new MLGraphBuilder(context);
   const x = builder.input("x", float32(2, 3));
   assert.deepEqual(builder.transpose(x).shape, [3, 2]);
-  assert.throws(() => builder.transpose(x, { permutation: [0, 0], label: "t" }), /^TypeError: \[t\] transpose 't': permutation/);
-  assert.deepEqual(builder.split(x, [1, 2], { axis: 1 }).map(({ shape }) => shape), [[2, 1], [2, 2]]);
+  assert.throws(
+    () => builder.transpose(x, { permutation: [0, 0], label: "t" }),
+    /^TypeError: \[t\] transpose 't': permutation/,
+  );
+  assert.deepEqual(
+    builder.split(x, [1, 2], { axis: 1 }).map(({ shape }) => shape),
+    [
+      [2, 1],
+      [2, 2],
+    ],
+  );
   assert.equal((await reading).byteLength, 1 << 22);
 });
 
 test("constants of all forms", async () => {
   const builder = new MLGraphBuilder(context);
-  const tensor = await context.createConstantTensor({ dataType: "int64", shape: [2] }, BigInt64Array.of(2n ** 62n, -1n));
+  const tensor = await context.createConstantTensor(
+    { dataType: "int64", shape: [2] },
+    BigInt64Array.of(2n ** 62n, -1n),
+  );
   const shared = new BigInt64Array(new SharedArrayBuffer(16));
   shared.set([1n, 2n]);
-  const sum = builder.add(builder.add(builder.constant(tensor), builder.constant({ dataType: "int64", shape: [2] }, shared)),
-    builder.constant("int64", 2n ** 61n + 1n));
+  const sum = builder.add(
+    builder.add(builder.constant(tensor), builder.constant({ dataType: "int64", shape: [2] }, shared)),
+    builder.constant("int64", 2n ** 61n + 1n),
+  );
   const graph = await builder.build({ sum });
   tensor.destroy(); // the graph keeps what it needs
   const output = await context.createTensor({ dataType: "int64", shape: [2], readable: true });
   context.dispatch(graph, {}, { sum: output });
-  assert.deepEqual([...new BigInt64Array(await context.readTensor(output))], [2n ** 62n + 2n ** 61n + 2n, 2n ** 61n + 2n]);
+  assert.deepEqual(
+    [...new BigInt64Array(await context.readTensor(output))],
+    [2n ** 62n + 2n ** 61n + 2n, 2n ** 61n + 2n],
+  );
 });
 
 test("what is known without the server is what the server says", async () => {
@@ -75,7 +95,9 @@ test("what is known without the server is what the server says", async () => {
   const limits = context.opSupportLimits();
   let asked = 0;
   const builder = new MLGraphBuilder(context);
-  const operands = Object.fromEntries(TYPES.map((dataType) => [dataType, SHAPES.map((shape) => builder.input("x", { dataType, shape }))]));
+  const operands = Object.fromEntries(
+    TYPES.map((dataType) => [dataType, SHAPES.map((shape) => builder.input("x", { dataType, shape }))]),
+  );
   // The server computes what follows from its own descriptors; it also says which calls are invalid.
   function compare(call) {
     let result;
@@ -95,10 +117,12 @@ test("what is known without the server is what the server says", async () => {
     for (const list of Object.values(operands)) {
       for (const one of list) {
         if (a && b) for (const other of list) compare(() => builder[name](one, other));
-        else if (a || builder[name].length === 1) compare(() => builder[name](a ?? input ? one : [one]));
+        else if (a || builder[name].length === 1) compare(() => builder[name]((a ?? input) ? one : [one]));
         else if (name === "softmax") for (const axis of [0, 1, 7]) compare(() => builder.softmax(one, axis));
         else if (name === "cast") for (const type of Object.keys(operands)) compare(() => builder.cast(one, type));
-        else if (name === "reshape") for (const shape of [[], [1], [6], [3, 2], [1, 1, 2, 3], Array(9).fill(1)]) compare(() => builder.reshape(one, shape));
+        else if (name === "reshape")
+          for (const shape of [[], [1], [6], [3, 2], [1, 1, 2, 3], Array(9).fill(1)])
+            compare(() => builder.reshape(one, shape));
       }
     }
   }
@@ -117,7 +141,10 @@ test("inputs of one name are refused by build()", async () => {
 });
 
 test("contexts live on their own", async () => {
-  const [one, two] = await Promise.all([ml.createContext({ powerPreference: "low-power" }), ml.createContext({ accelerated: false })]);
+  const [one, two] = await Promise.all([
+    ml.createContext({ powerPreference: "low-power" }),
+    ml.createContext({ accelerated: false }),
+  ]);
   assert.equal(typeof one.accelerated, "boolean");
   assert.ok(one.opSupportLimits().conv2d.input.dataTypes.includes("float32"));
   const { graph, input, output } = await doubling(two, 1);
@@ -138,28 +165,43 @@ describe("connections", () => {
 
   test("no server", async () => {
     const gone = await fresh({ url: "http://127.0.0.1:1" });
-    await assert.rejects(gone.createContext(), { name: "NotSupportedError", message: /no connection to Opweave at http:\/\/127\.0\.0\.1:1 .*ECONNREFUSED/ });
+    await assert.rejects(gone.createContext(), {
+      name: "NotSupportedError",
+      message: /no connection to Opweave at http:\/\/127\.0\.0\.1:1 .*ECONNREFUSED/,
+    });
   });
 
   test("a wrong token", async () => {
     const refused = await fresh({ url: OPWEAVE_URL, token: "wrong" });
-    await assert.rejects(refused.createContext(), { name: "NotSupportedError", message: /refuses the connection: 401 the token is wrong/ });
+    await assert.rejects(refused.createContext(), {
+      name: "NotSupportedError",
+      message: /refuses the connection: 401 the token is wrong/,
+    });
   });
 
   test("a server that is none", async (t) => {
-    const server = http.createServer((_, response) => response.writeHead(200, { "Content-Length": 5 }).end("hello")).listen(0, "127.0.0.1");
+    const server = http
+      .createServer((_, response) => response.writeHead(200, { "Content-Length": 5 }).end("hello"))
+      .listen(0, "127.0.0.1");
     t.after(() => server.close());
     await new Promise((resolve) => server.once("listening", resolve));
     const strange = await fresh({ url: `http://127.0.0.1:${server.address().port}` });
-    await assert.rejects(strange.createContext(), { name: "NotSupportedError", message: /refuses the connection: 200 hello/ });
+    await assert.rejects(strange.createContext(), {
+      name: "NotSupportedError",
+      message: /refuses the connection: 200 hello/,
+    });
   });
 
   test("an address that is none", async () => {
-    await assert.rejects((await fresh({ url: "https://example.org" })).createContext(), { message: /the URL must be http/ });
+    await assert.rejects((await fresh({ url: "https://example.org" })).createContext(), {
+      message: /the URL must be http/,
+    });
   });
 
   test("a Unix socket", { skip: !process.env.OPWEAVE_SOCKET && "no Unix sockets" }, async () => {
-    const local = await (await fresh({ url: `unix:${process.env.OPWEAVE_SOCKET}`, token: OPWEAVE_TOKEN })).createContext();
+    const local = await (
+      await fresh({ url: `unix:${process.env.OPWEAVE_SOCKET}`, token: OPWEAVE_TOKEN })
+    ).createContext();
     const { graph, input, output } = await doubling(local, 2);
     local.writeTensor(input, Float32Array.of(1, 2));
     local.dispatch(graph, { x: input }, { y: output });

@@ -33,19 +33,32 @@ test("inputs and constants go along with the next operation", () => {
   builder.relu(y);
   const { c: number } = fake.syncs[0];
   assert.deepEqual(fake.syncs, [
-    { session: "key", c: number, b: 1, log: [
-      ["input", 2, ["x", float32(2, 3)], {}],
-      ["constantNumber", 3, ["float32", 2], {}],
-      ["mul", 4, [{ $: 2 }, { $: 3 }], { label: "twice" }],
-    ] },
+    {
+      session: "key",
+      c: number,
+      b: 1,
+      log: [
+        ["input", 2, ["x", float32(2, 3)], {}],
+        ["constantNumber", 3, ["float32", 2], {}],
+        ["mul", 4, [{ $: 2 }, { $: 3 }], { label: "twice" }],
+      ],
+    },
     { session: "key", c: number, b: 1, log: [["relu", 5, [{ $: 4 }], {}]] },
   ]);
   assert.deepEqual([y.dataType, y.shape], ["float32", [2, 3]]);
 });
 
 test("operations whose results are known wait for the next one", async () => {
-  fake.answers.hello = { session: "key", accelerated: false, limits: { ...limits, relu: { input: limits.input, output: limits.output },
-    add: { a: limits.input, b: limits.input, output: limits.output }, equal: { a: limits.input, b: limits.input, output: { ...limits.output, dataTypes: ["uint8"] } } } };
+  fake.answers.hello = {
+    session: "key",
+    accelerated: false,
+    limits: {
+      ...limits,
+      relu: { input: limits.input, output: limits.output },
+      add: { a: limits.input, b: limits.input, output: limits.output },
+      equal: { a: limits.input, b: limits.input, output: { ...limits.output, dataTypes: ["uint8"] } },
+    },
+  };
   const own = new MLGraphBuilder(await ml.createContext());
   const [wide, tall] = [own.input("w", float32(4, 1, 3)), own.input("t", float32(2, 1))];
   const sum = own.add(own.relu(wide), tall);
@@ -53,8 +66,11 @@ test("operations whose results are known wait for the next one", async () => {
   assert.deepEqual([sum.shape, sum.dataType, same.shape, same.dataType], [[4, 2, 3], "float32", [4, 2, 3], "uint8"]);
   assert.deepEqual(fake.syncs, []);
   fake.refused = { add: { name: "TypeError", message: "add: no" } };
-  assert.throws(() => own.add(sum, own.input("u", float32(5))), { message: "add: no" }); // cannot be broadcast: the server says why
-  assert.deepEqual(fake.syncs.map(({ log }) => log.map(([op]) => op)), [["input", "input", "relu", "add", "equal", "input", "add"]]);
+  assert.throws(() => own.add(sum, own.input("u", float32(5))), { message: "add: no" }); // the server says why
+  assert.deepEqual(
+    fake.syncs.map(({ log }) => log.map(([op]) => op)),
+    [["input", "input", "relu", "add", "equal", "input", "add"]],
+  );
 });
 
 test("several results take the numbers that follow", async () => {
@@ -100,15 +116,31 @@ test("a builder is freed once it is built, and cannot be used again", async () =
   await assert.rejects(builder.build({ y }), InvalidState);
   await building;
   await tick();
-  assert.deepEqual(fake.of("free").map(({ builders }) => builders), [[1]]);
-  assert.deepEqual(fake.of("build").map(({ b, log, outs }) => [b, log, outs]), [[1, [], { y: 3 }]]);
+  assert.deepEqual(
+    fake.of("free").map(({ builders }) => builders),
+    [[1]],
+  );
+  assert.deepEqual(
+    fake.of("build").map(({ b, log, outs }) => [b, log, outs]),
+    [[1, [], { y: 3 }]],
+  );
 });
 
 test("what build() refuses leaves the builder as it is", async () => {
   const y = builder.relu(x);
   const foreign = new MLGraphBuilder(context);
   const other = foreign.relu(foreign.input("x", float32(1)));
-  for (const wrong of [{}, { y: x }, { y: builder.constant("int8", 1) }, { "": y }, { y: other }, { y: 1 }, null, undefined, "y"]) {
+  for (const wrong of [
+    {},
+    { y: x },
+    { y: builder.constant("int8", 1) },
+    { "": y },
+    { y: other },
+    { y: 1 },
+    null,
+    undefined,
+    "y",
+  ]) {
     await assert.rejects(builder.build(wrong), TypeError);
   }
   await builder.build({ y });
@@ -121,7 +153,10 @@ test("an error of build() rejects", async () => {
 
 test("a refused operation throws at once, with its label, and the builder stays usable", () => {
   fake.refused = { softmax: { name: "TypeError", message: "softmax: axis must be in [0, 2), got 9" } };
-  assert.throws(() => builder.softmax(x, 9, { label: "last" }), { name: "TypeError", message: "[last] softmax: axis must be in [0, 2), got 9" });
+  assert.throws(() => builder.softmax(x, 9, { label: "last" }), {
+    name: "TypeError",
+    message: "[last] softmax: axis must be in [0, 2), got 9",
+  });
   fake.refused = { matmul: { name: "InvalidStateError", message: "lost" } };
   assert.throws(() => builder.matmul(x, x), { name: "InvalidStateError", message: "lost" });
   fake.refused = {};
@@ -137,7 +172,8 @@ test("dispatch() checks graph, tensors and names", async () => {
   const foreign = await stranger.createTensor(float32(2, 3));
   const [ins, outs] = [{ x: input }, { y: output }];
   fake.messages.length = 0;
-  const refuse = (g, i, o, expected) => assert.throws(() => context.dispatch(g, i, o), { name: "TypeError", message: expected });
+  const refuse = (g, i, o, expected) =>
+    assert.throws(() => context.dispatch(g, i, o), { name: "TypeError", message: expected });
   refuse(graph, {}, outs, /dispatch: inputs must be "x", got nothing/);
   refuse(graph, { z: input }, outs, /inputs must be "x", got "z"/);
   refuse(graph, { x: input, z: other }, outs, /inputs must be "x", got "x", "z"/);
@@ -174,7 +210,10 @@ test("tensors are checked, and freed", async () => {
   input.destroy();
   assert.throws(() => context.writeTensor(input, new Float32Array(6)), InvalidState);
   await tick();
-  assert.deepEqual(fake.of("free").map(({ tensors }) => tensors), [[6, 5]]);
+  assert.deepEqual(
+    fake.of("free").map(({ tensors }) => tensors),
+    [[6, 5]],
+  );
 });
 
 test("what cannot be sent in time is refused, before memory runs out", async () => {
@@ -209,7 +248,8 @@ test("a context that is destroyed takes all with it", async () => {
   const building = again.build({ y: again.relu(again.input("x", float32(1))) });
   context.destroy();
   context.destroy();
-  for (const promise of [reading, making, building, context.createTensor(float32(1))]) await assert.rejects(promise, InvalidState);
+  for (const promise of [reading, making, building, context.createTensor(float32(1))])
+    await assert.rejects(promise, InvalidState);
   assert.deepEqual(await context.lost, { message: "destroy() was called" });
   assert.throws(() => context.dispatch(graph, { x: input }, { y: output }), InvalidState);
   assert.throws(() => context.writeTensor(input, new Float32Array(6)), InvalidState);
@@ -261,7 +301,11 @@ test("memory follows the garbage collection", { skip: !globalThis.gc && "needs n
     for (let i = 0; i < 21; i++) await context.createTensor(float32(1));
   })();
   const { c } = fake.of("tensor")[0];
-  const freed = (kind) => fake.of("free").filter((message) => message.c === c).flatMap((message) => message[kind]).length;
+  const freed = (kind) =>
+    fake
+      .of("free")
+      .filter((message) => message.c === c)
+      .flatMap((message) => message[kind]).length;
   builder = x = null;
   const until = async (done) => {
     for (let i = 0; i < 50 && !done(); i++) {
@@ -272,7 +316,10 @@ test("memory follows the garbage collection", { skip: !globalThis.gc && "needs n
   await until(() => freed("tensors") >= 20 && freed("graphs") === 1);
   assert.ok(freed("tensors") >= 20, "all but the last, which the engine may still have in a register");
   assert.equal(freed("graphs"), 1);
-  assert.deepEqual(fake.of("destroy").filter((message) => message.c === c), []);
+  assert.deepEqual(
+    fake.of("destroy").filter((message) => message.c === c),
+    [],
+  );
   context = null;
   await until(() => fake.of("destroy").some((message) => message.c === c));
   assert.equal(fake.of("destroy").filter((message) => message.c === c).length, 1);

@@ -12,7 +12,15 @@ const any = { dataTypes: ["float32"], rankRange: { min: 0, max: 8 } };
 const HELLO = { session: "key", accelerated: false, limits: { maxTensorByteLength: 1e9, input: any, constant: any } };
 
 // A realm as a page has it; `answer` gives status and text of synchronous requests.
-function page({ options, source, isSecure = true, ml, refuse = false, answer = () => [200, '{"operands": []}'], filename = "inline.js" } = {}) {
+function page({
+  options,
+  source,
+  isSecure = true,
+  ml,
+  refuse = false,
+  answer = () => [200, '{"operands": []}'],
+  filename = "inline.js",
+} = {}) {
   const log = { sockets: [], requests: [], warnings: [] };
   class WebSocket {
     constructor(url, protocols) {
@@ -46,8 +54,19 @@ function page({ options, source, isSecure = true, ml, refuse = false, answer = (
   class Navigator {}
   if (ml) Object.defineProperty(Navigator.prototype, "ml", { value: ml, configurable: true });
   const console = { warn: (text) => log.warnings.push(text), info: (text) => log.warnings.push(text) };
-  const scope = vm.createContext({ WebSocket, XMLHttpRequest, console, navigator: new Navigator(), isSecureContext: isSecure,
-    URL, structuredClone, DOMException, setTimeout, document: { currentScript: source ? { src: source } : null }, ...(options && { opweaveOptions: options }) });
+  const scope = vm.createContext({
+    WebSocket,
+    XMLHttpRequest,
+    console,
+    navigator: new Navigator(),
+    isSecureContext: isSecure,
+    URL,
+    structuredClone,
+    DOMException,
+    setTimeout,
+    document: { currentScript: source ? { src: source } : null },
+    ...(options && { opweaveOptions: options }),
+  });
   vm.runInContext(SHIM, scope, { filename });
   return { scope, log, run: (code) => vm.runInContext(code, scope) };
 }
@@ -58,34 +77,70 @@ const RELU = `navigator.ml.createContext().then((context) => {
 })`;
 
 for (const [what, given, url, protocols] of [
-  ["its own address", { source: "http://127.0.0.1:9000/webnn.js?token=a_B-c" }, "ws://127.0.0.1:9000", ["opweave.webnn.1", "token.a_B-c"]],
-  ["options", { options: { url: "http://[::1]:9000/", token: "t" }, source: "http://127.0.0.1:1/webnn.js" }, "ws://[::1]:9000", ["opweave.webnn.1", "token.t"]],
-  ["a stack trace", { filename: "http://127.0.0.1:9001/webnn.js?token=abc&mode=lazy" }, "ws://127.0.0.1:9001", ["opweave.webnn.1", "token.abc"]],
+  [
+    "its own address",
+    { source: "http://127.0.0.1:9000/webnn.js?token=a_B-c" },
+    "ws://127.0.0.1:9000",
+    ["opweave.webnn.1", "token.a_B-c"],
+  ],
+  [
+    "options",
+    { options: { url: "http://[::1]:9000/", token: "t" }, source: "http://127.0.0.1:1/webnn.js" },
+    "ws://[::1]:9000",
+    ["opweave.webnn.1", "token.t"],
+  ],
+  [
+    "a stack trace",
+    { filename: "http://127.0.0.1:9001/webnn.js?token=abc&mode=lazy" },
+    "ws://127.0.0.1:9001",
+    ["opweave.webnn.1", "token.abc"],
+  ],
   ["nothing", {}, "ws://127.0.0.1:8801", ["opweave.webnn.1"]],
 ]) {
   test(`the server is found by ${what}`, async () => {
     const { run, log } = page(given);
     await run("navigator.ml.createContext()");
-    assert.deepEqual(log.sockets.map(({ url, protocols }) => [url, [...protocols]]), [[url, protocols]]);
+    assert.deepEqual(
+      log.sockets.map(({ url, protocols }) => [url, [...protocols]]),
+      [[url, protocols]],
+    );
   });
 }
 
 test("operations are validated by synchronous requests without a preflight", async () => {
-  const { run, log } = page({ source: "http://127.0.0.1:9000/webnn.js", answer: () => [200, '{"operands": [[], [{"dataType": "float32", "shape": []}]]}'] });
+  const { run, log } = page({
+    source: "http://127.0.0.1:9000/webnn.js",
+    answer: () => [200, '{"operands": [[], [{"dataType": "float32", "shape": []}]]}'],
+  });
   await run(RELU);
   const [{ given, header, body }] = log.requests;
-  assert.deepEqual([given, header], [["POST", "http://127.0.0.1:9000/sync", false], ["Content-Type", "text/plain"]]);
+  assert.deepEqual(
+    [given, header],
+    [
+      ["POST", "http://127.0.0.1:9000/sync", false],
+      ["Content-Type", "text/plain"],
+    ],
+  );
   assert.deepEqual([body.session, body.log.map(([op]) => op)], ["key", ["input", "transpose"]]);
 });
 
 test("errors of synchronous requests", async () => {
-  await assert.rejects(page({ answer: () => [403, "no such session"] }).run(RELU), { name: "OperationError", message: /8801: 403 no such session/ });
-  await assert.rejects(page({ answer: () => [0] }).run(RELU), { name: "OperationError", message: /no answer from Opweave at http:\/\/127\.0\.0\.1:8801/ });
+  await assert.rejects(page({ answer: () => [403, "no such session"] }).run(RELU), {
+    name: "OperationError",
+    message: /8801: 403 no such session/,
+  });
+  await assert.rejects(page({ answer: () => [0] }).run(RELU), {
+    name: "OperationError",
+    message: /no answer from Opweave at http:\/\/127\.0\.0\.1:8801/,
+  });
 });
 
 test("no connection", async () => {
   const { run } = page({ refuse: true });
-  await assert.rejects(run("navigator.ml.createContext()"), { name: "NotSupportedError", message: /no connection to Opweave at .* is `opweave serve` running, and are this page's origin/ });
+  await assert.rejects(run("navigator.ml.createContext()"), {
+    name: "NotSupportedError",
+    message: /no connection to Opweave at .* is `opweave serve` running, and are this page's origin/,
+  });
 });
 
 test("the end of a connection", async () => {
@@ -108,13 +163,22 @@ test("a browser's own navigator.ml stays, unless force is set", () => {
   assert.equal(run("navigator.ml"), own);
   assert.match(log.warnings[0], /set force/);
   assert.equal(page({ ml: own, options: { force: true } }).run("String(navigator.ml)"), "[object ML]");
-  assert.equal(page({ ml: own, source: "http://127.0.0.1:8801/webnn.js?force" }).run("String(navigator.ml)"), "[object ML]");
+  assert.equal(
+    page({ ml: own, source: "http://127.0.0.1:8801/webnn.js?force" }).run("String(navigator.ml)"),
+    "[object ML]",
+  );
 });
 
 test("Playwright and Puppeteer get the script with its options", async () => {
   const given = [];
-  await install({ addInitScript: async ({ content }) => given.push(content) }, { url: "http://127.0.0.1:7", token: "x" });
-  await install({ evaluateOnNewDocument: async (content) => given.push(content) }, { url: "http://127.0.0.1:7", token: "x" });
+  await install(
+    { addInitScript: async ({ content }) => given.push(content) },
+    { url: "http://127.0.0.1:7", token: "x" },
+  );
+  await install(
+    { evaluateOnNewDocument: async (content) => given.push(content) },
+    { url: "http://127.0.0.1:7", token: "x" },
+  );
   assert.equal(given[0], given[1]);
   assert.equal(given[0], script({ url: "http://127.0.0.1:7", token: "x" }));
   assert.equal(given[0], `globalThis.opweaveOptions = {"url":"http://127.0.0.1:7","token":"x"};\n${SHIM}`);

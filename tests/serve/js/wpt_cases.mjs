@@ -1,6 +1,14 @@
 // Runs the conformance and validation cases of tests/data/wpt through `navigator.ml`. For pages and for Node.js: no imports.
 
-const OPERAND_OPTIONS = ["bias", "recurrentBias", "peepholeWeight", "initialHiddenState", "initialCellState", "c", "scale"];
+const OPERAND_OPTIONS = [
+  "bias",
+  "recurrentBias",
+  "peepholeWeight",
+  "initialHiddenState",
+  "initialCellState",
+  "c",
+  "scale",
+];
 const OPERAND_ARGUMENTS = /^(?!.*dataType$|type$|options$)/; // `dataType` of cast is a string, too
 const VIEWS = {
   float32: Float32Array,
@@ -16,7 +24,10 @@ const VIEWS = {
 /** The cases of a file, one a line. Integers that numbers of JavaScript cannot hold become strings. */
 export function parseCases(text) {
   const quoted = text.replace(/(?<=[[,:])-?\d{16,}(?=[,\]}])/g, '"$&"');
-  return quoted.split("\n").filter(Boolean).map((line) => JSON.parse(line));
+  return quoted
+    .split("\n")
+    .filter(Boolean)
+    .map((line) => JSON.parse(line));
 }
 
 /** Build the graph of a case, run it, and throw where a result is not within the tolerance. */
@@ -60,8 +71,10 @@ export async function runConformance(context, { inputs, operators, expected, tol
 }
 
 function argument(name, value, operands) {
-  if (name === "options") return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, option(key, item, operands)]));
-  if (OPERAND_ARGUMENTS.test(name) && typeof value === "string" && Object.hasOwn(operands, value)) return operands[value];
+  if (name === "options")
+    return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, option(key, item, operands)]));
+  if (OPERAND_ARGUMENTS.test(name) && typeof value === "string" && Object.hasOwn(operands, value))
+    return operands[value];
   if (Array.isArray(value) && value.every((item) => typeof item === "string" && Object.hasOwn(operands, item))) {
     return value.map((item) => operands[item]);
   }
@@ -98,8 +111,14 @@ function half(value) {
 
 function fromHalf(bits) {
   const [exponent, fraction] = [(bits >>> 10) & 31, bits & 1023];
-  const size = exponent === 31 ? (fraction ? NaN : Infinity)
-    : exponent === 0 ? fraction * 2 ** -24 : (1024 + fraction) * 2 ** (exponent - 25);
+  const size =
+    exponent === 31
+      ? fraction
+        ? NaN
+        : Infinity
+      : exponent === 0
+        ? fraction * 2 ** -24
+        : (1024 + fraction) * 2 ** (exponent - 25);
   return bits & 0x8000 ? -size : size;
 }
 
@@ -118,13 +137,20 @@ function compare(name, got, { dataType, shape, data }, tolerance) {
     if (Number.isNaN(x) && Number.isNaN(y)) continue;
     let distance, limit;
     if (tolerance.metric === "ULP") {
-      distance = float ? (Number.isNaN(x) || Number.isNaN(y) ? Infinity : Math.abs(ordered(a[i]) - ordered(b[i]))) : difference(got[i], wanted[i]);
+      distance = float
+        ? Number.isNaN(x) || Number.isNaN(y)
+          ? Infinity
+          : Math.abs(ordered(a[i]) - ordered(b[i]))
+        : difference(got[i], wanted[i]);
       limit = tolerance.value;
     } else {
       distance = x === y ? 0 : Math.abs(x - y);
       limit = tolerance.metric === "ATOL" ? tolerance.value : tolerance.atol + tolerance.rtol * Math.abs(y);
     }
-    if (!(distance <= limit)) throw new Error(`${name}[${i}] is ${x}, expected ${y}; they differ by ${distance}, more than ${JSON.stringify(tolerance)}`);
+    if (!(distance <= limit))
+      throw new Error(
+        `${name}[${i}] is ${x}, expected ${y}; they differ by ${distance}, more than ${JSON.stringify(tolerance)}`,
+      );
   }
 }
 
@@ -144,9 +170,14 @@ export async function runValidation(context, { steps }) {
     if (step.throws) {
       const error = await (async () => {
         for (const inner of step.steps) await call(inner);
-      })().then(() => null, (caught) => caught);
-      const got = error === null ? "nothing" : error instanceof DOMException ? `DOMException:${error.name}` : error.name;
-      if (got !== step.throws) throw new Error(`expected ${step.throws} of ${JSON.stringify(step.steps)}, got ${got} ${error}`);
+      })().then(
+        () => null,
+        (caught) => caught,
+      );
+      const got =
+        error === null ? "nothing" : error instanceof DOMException ? `DOMException:${error.name}` : error.name;
+      if (got !== step.throws)
+        throw new Error(`expected ${step.throws} of ${JSON.stringify(step.steps)}, got ${got} ${error}`);
     } else if (step.check) {
       const { dataType, shape } = results[step.check];
       if ((step.dataType ?? dataType) !== dataType || String(step.shape ?? shape) !== String(shape)) {
@@ -166,8 +197,10 @@ function decoded(value, results) {
   if (value.$number) return Number(value.$number);
   if (value.$bigint) return BigInt(value.$bigint);
   if (value.$undefined) return undefined;
-  if (!value.$buffer) return Object.fromEntries(Object.entries(value).map(([name, item]) => [name, decoded(item, results)]));
-  const Buffer = globalThis[value.$buffer === "Float16Array" && !globalThis.Float16Array ? "Uint16Array" : value.$buffer];
+  if (!value.$buffer)
+    return Object.fromEntries(Object.entries(value).map(([name, item]) => [name, decoded(item, results)]));
+  const Buffer =
+    globalThis[value.$buffer === "Float16Array" && !globalThis.Float16Array ? "Uint16Array" : value.$buffer];
   if (value.byteLength !== undefined) return new Buffer(value.byteLength);
   const data = decoded(value.data ?? Array(value.length).fill(0), results);
   return Buffer.from(data, Buffer.name.startsWith("Big") ? BigInt : Number);

@@ -8,7 +8,9 @@ import { parseCases, runAll } from "./wpt_cases.mjs";
 
 const [shim, kind, folder, stride] = process.argv.slice(2);
 const { ml } = await import(pathToFileURL(shim));
-const files = readdirSync(folder).filter((name) => name.endsWith(".jsonl")).sort();
+const files = readdirSync(folder)
+  .filter((name) => name.endsWith(".jsonl"))
+  .sort();
 const cases = files.flatMap((name) => parseCases(readFileSync(join(folder, name), "utf8")));
 const chosen = cases.filter((_, at) => at % Number(stride) === 0);
 const failures = await runAll(kind, chosen, await ml.createContext());

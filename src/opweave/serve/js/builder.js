@@ -1,6 +1,6 @@
-// MLOperand, MLGraph and MLGraphBuilder. Operations are entries of a log, which the server validates: one by one (strict), or
-// when a shape is read and in build() (lazy). What is checked here goes along with the next entry: inputs, constants, and
-// operations for which `knownResult` says that they are valid.
+// MLOperand, MLGraph and MLGraphBuilder. Operations are entries of a log, which the server validates: one by one
+// (strict), or when a shape is read and in build() (lazy). What is checked here goes along with the next entry: inputs,
+// constants, and operations for which `knownResult` says that they are valid.
 
 class MLOperand {
   constructor() {
@@ -48,7 +48,14 @@ class MLGraphBuilder {
     needArguments(arguments.length, 1, "MLGraphBuilder");
     const owner = slotsOf(context, MLContext, "MLGraphBuilder: context");
     if (owner.isLost) throw invalidState("MLGraphBuilder: the context is lost");
-    const fields = { Interface: MLGraphBuilder, context: owner, id: nextId(owner), pending: [], hasBuilt: false, failure: null };
+    const fields = {
+      Interface: MLGraphBuilder,
+      context: owner,
+      id: nextId(owner),
+      pending: [],
+      hasBuilt: false,
+      failure: null,
+    };
     slots.set(this, fields);
     track(fields, "builders");
   }
@@ -94,7 +101,8 @@ class MLGraphBuilder {
 function checkOutput(builder, name, output) {
   if (name === "") fail("build: names of outputs must not be empty");
   if (output.builder !== builder) fail(`build: output ${shown(name)} is an operand of another builder`);
-  if (!output.isResult) fail(`build: output ${shown(name)} must be the result of an operation, not an input or a constant`);
+  if (!output.isResult)
+    fail(`build: output ${shown(name)} must be the result of an operation, not an input or a constant`);
 }
 
 async function build(builder, named) {
@@ -195,12 +203,14 @@ function flush(builder) {
   throw error;
 }
 
-// The result of an operation if it is certainly valid, and follows from the descriptors of its operands; else undefined, and the
-// server is asked. Nine of ten operations of usual networks are of these.
+// The result of an operation if it is certainly valid, and follows from the descriptors of its operands; else
+// undefined, and the server is asked. Nine of ten operations of usual networks are of these.
 function knownResult(name, form, values, limits) {
   const [a, b] = values;
   const fits = (one, allowed) =>
-    allowed.dataTypes.includes(one.dataType) && one.shape.length >= allowed.rankRange.min && one.shape.length <= allowed.rankRange.max;
+    allowed.dataTypes.includes(one.dataType) &&
+    one.shape.length >= allowed.rankRange.min &&
+    one.shape.length <= allowed.rankRange.max;
   const allowed = limits[name];
   if (!allowed || a.shape === undefined) return undefined;
   let result;
@@ -248,7 +258,8 @@ function operation(name, form, args, members, several) {
       needArguments(given.length, args.length, name);
       const values = args.map(([argument, convert], at) => convert(given[at], `${name}: ${argument}`));
       const options = dictionary(given[args.length], members, `${name}: options`);
-      if (options.roundingType !== undefined) { // the old name
+      if (options.roundingType !== undefined) {
+        // the old name
         options.outputShapeRounding ??= options.roundingType;
         delete options.roundingType;
       }
@@ -261,14 +272,23 @@ function operation(name, form, args, members, several) {
       }
       const count = several ? RESULTS[name](values, options) : 1;
       if (count > MAX_TENSOR_COUNT) {
-        throw errorFrom({ name: "TypeError", message: `${name}: at most ${MAX_TENSOR_COUNT} results, got ${count}` }, label);
+        throw errorFrom(
+          { name: "TypeError", message: `${name}: at most ${MAX_TENSOR_COUNT} results, got ${count}` },
+          label,
+        );
       }
       const id = nextId(builder.context, Math.max(count, 1));
-      const made = Array.from({ length: count }, (_, at) => create(MLOperand, { builder, id: id + at, isResult: true }));
+      const made = Array.from({ length: count }, (_, at) =>
+        create(MLOperand, { builder, id: id + at, isResult: true }),
+      );
       const known = knownResult(name, form, values, builder.context.limits);
       if (known) Object.assign(slots.get(made[0]), { dataType: known.dataType, shape: Object.freeze(known.shape) });
       const chosen = Object.fromEntries(Object.entries(options).map(([key, value]) => [key, encoded(value)]));
-      builder.pending.push({ entry: [name, id, encoded(values), chosen], label, results: made.map((one) => slots.get(one)) });
+      builder.pending.push({
+        entry: [name, id, encoded(values), chosen],
+        label,
+        results: made.map((one) => slots.get(one)),
+      });
       if (!known && builder.context.mode !== "lazy") flush(builder);
       return several ? made : made[0];
     },
@@ -279,10 +299,14 @@ function operation(name, form, args, members, several) {
 
 for (const line of OPERATIONS.trim().split("\n")) {
   const [names, args, options, several] = line.trim().split(";");
-  const read = (part) => part.split(" ").filter(Boolean).map((pair) => {
-    const [name, kind] = pair.split(":");
-    return [name, conversion(kind)];
-  });
+  const read = (part) =>
+    part
+      .split(" ")
+      .filter(Boolean)
+      .map((pair) => {
+        const [name, kind] = pair.split(":");
+        return [name, conversion(kind)];
+      });
   const members = [["label", usvString], ...read(options)];
   if (options.includes("outputShapeRounding")) members.push(["roundingType", conversion("RoundingType")]);
   for (const name of names.split(" ")) {

@@ -8,7 +8,10 @@ class ML {
   async createContext(options = undefined) {
     const ml = thisOf(this, ML);
     if (isObject(options) && globalThis.GPUDevice && options instanceof globalThis.GPUDevice) {
-      throw new DOMException("createContext: a GPUDevice cannot be shared with Opweave, which is another process", "NotSupportedError");
+      throw new DOMException(
+        "createContext: a GPUDevice cannot be shared with Opweave, which is another process",
+        "NotSupportedError",
+      );
     }
     return openContext(ml, dictionary(options, CONTEXT_OPTIONS, "createContext: options"));
   }
@@ -68,8 +71,12 @@ class MLContext {
   async createTensor(descriptor) {
     const context = thisOf(this, MLContext);
     needArguments(arguments.length, 1, "createTensor");
-    const { dataType, shape, readable = false, writable = false } = dictionary(
-      descriptor, TENSOR_DESCRIPTOR, "createTensor: descriptor");
+    const {
+      dataType,
+      shape,
+      readable = false,
+      writable = false,
+    } = dictionary(descriptor, TENSOR_DESCRIPTOR, "createTensor: descriptor");
     if (context.isLost) throw invalidState("createTensor: the context is lost");
     checkDescriptor({ dataType, shape }, context.limits, context.limits.input, "createTensor: descriptor");
     return newTensor(context, { dataType, shape, readable, writable });
@@ -94,7 +101,8 @@ class MLContext {
     checkTensor(context, fields, "readTensor");
     if (!fields.readable) fail("readTensor: the tensor is not readable");
     const wanted = byteLength(fields); // a larger buffer is taken, as Chromium and the Web Platform Tests have it
-    if (target && target.bytes.length < wanted) fail(`readTensor: outputData must have ${wanted} bytes, got ${target.bytes.length}`);
+    if (target && target.bytes.length < wanted)
+      fail(`readTensor: outputData must have ${wanted} bytes, got ${target.bytes.length}`);
     const payload = await readBytes(context, fields);
     if (!target) return payload;
     if (target.bytes.length < wanted) fail("readTensor: outputData was detached meanwhile");
@@ -139,7 +147,10 @@ class MLContext {
   async createExportableTensor(descriptor, device) {
     thisOf(this, MLContext);
     needArguments(arguments.length, 2, "createExportableTensor");
-    throw new DOMException("createExportableTensor: tensors cannot be shared with another process", "NotSupportedError");
+    throw new DOMException(
+      "createExportableTensor: tensors cannot be shared with another process",
+      "NotSupportedError",
+    );
   }
 
   async exportToGPU(tensor) {

@@ -74,7 +74,8 @@ const sequence = (convert) => (value, what) => {
 
 function items(iterate, value, convert, what) {
   const found = [];
-  for (const item of { [Symbol.iterator]: () => iterate.call(value) }) found.push(convert(item, `${what}[${found.length}]`));
+  for (const item of { [Symbol.iterator]: () => iterate.call(value) })
+    found.push(convert(item, `${what}[${found.length}]`));
   return found;
 }
 
@@ -133,7 +134,7 @@ function bufferSource(value, what) {
     fail(`${what} must be an ArrayBuffer, a SharedArrayBuffer or a view of one, got ${shown(value)}`);
   }
   if (buffer.resizable || buffer.growable) fail(`${what} must not be resizable`);
-  return { bytes: bytesOf(value, buffer, isView), view: isView ? kindOfView(value) ?? "DataView" : null, shared };
+  return { bytes: bytesOf(value, buffer, isView), view: isView ? (kindOfView(value) ?? "DataView") : null, shared };
 }
 
 function bytesOf(value, buffer, isView) {
@@ -148,7 +149,8 @@ const byteLength = ({ dataType, shape }) => shape.reduce((count, size) => count 
 
 function checkLength({ bytes }, { dataType, shape }, what) {
   const wanted = byteLength({ dataType, shape });
-  if (bytes.length !== wanted) fail(`${what} must have ${wanted} bytes for ${dataType} [${shape}], got ${bytes.length}`);
+  if (bytes.length !== wanted)
+    fail(`${what} must have ${wanted} bytes for ${dataType} [${shape}], got ${bytes.length}`);
 }
 
 // https://www.w3.org/TR/webnn/#validate-buffer-with-descriptor; readTensor() and writeTensor() check the length only, since
@@ -164,7 +166,15 @@ function checkBuffer(source, { dataType, shape }, what) {
 // What is sent: a view of memory that nothing else changes meanwhile.
 const unshared = ({ bytes, shared }) => (shared ? new Uint8Array(bytes) : bytes);
 
-const KINDS = { o: operand, u: unsignedLong, i: integer(-(2 ** 31), 2 ** 31 - 1), d: double, f: float, b: boolean, n: numeric };
+const KINDS = {
+  o: operand,
+  u: unsignedLong,
+  i: integer(-(2 ** 31), 2 ** 31 - 1),
+  d: double,
+  f: float,
+  b: boolean,
+  n: numeric,
+};
 KINDS["u|u[]"] = lengthOrSequence;
 
 // The conversion for a kind of argument in the table of operations.

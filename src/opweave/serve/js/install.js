@@ -4,39 +4,41 @@ const PROTOCOL = "opweave.webnn.1";
 const DEFAULT_URL = "http://127.0.0.1:8801";
 
 // The transport of pages and workers: a WebSocket, and synchronous requests for what must be known at once.
-const webTransport = ({ url, token }) => ({ text, binary, closed }) =>
-  new Promise((resolve, reject) => {
-    const socket = new WebSocket(url.replace(/^http/, "ws"), token ? [PROTOCOL, `token.${token}`] : [PROTOCOL]);
-    socket.binaryType = "arraybuffer";
-    socket.onmessage = ({ data }) => (typeof data === "string" ? text(data) : binary(data));
-    socket.onclose = ({ code, reason }) => {
-      const why = `no connection to Opweave at ${url} (${code}${reason && `, ${reason}`}); is \`opweave serve\` running,`;
-      reject(new Error(`${why} and are this page's origin and token allowed?`));
-      closed(`the connection to Opweave at ${url} has ended (${code}${reason && `, ${reason}`})`);
-    };
-    socket.onopen = () => resolve({ send, sync, buffered: () => socket.bufferedAmount, hold() {} });
+const webTransport =
+  ({ url, token }) =>
+  ({ text, binary, closed }) =>
+    new Promise((resolve, reject) => {
+      const socket = new WebSocket(url.replace(/^http/, "ws"), token ? [PROTOCOL, `token.${token}`] : [PROTOCOL]);
+      socket.binaryType = "arraybuffer";
+      socket.onmessage = ({ data }) => (typeof data === "string" ? text(data) : binary(data));
+      socket.onclose = ({ code, reason }) => {
+        const why = `no connection to Opweave at ${url} (${code}${reason && `, ${reason}`}); is \`opweave serve\` running,`;
+        reject(new Error(`${why} and are this page's origin and token allowed?`));
+        closed(`the connection to Opweave at ${url} has ended (${code}${reason && `, ${reason}`})`);
+      };
+      socket.onopen = () => resolve({ send, sync, buffered: () => socket.bufferedAmount, hold() {} });
 
-    function send(message, payload) {
-      socket.send(message);
-      if (payload) socket.send(payload);
-    }
-
-    function sync(body) {
-      const request = new XMLHttpRequest();
-      request.open("POST", `${url}/sync`, false);
-      request.setRequestHeader("Content-Type", "text/plain"); // a type for which browsers send no preflight
-      try {
-        request.send(body);
-      } catch {
-        throw new DOMException(`no answer from Opweave at ${url}`, "OperationError");
+      function send(message, payload) {
+        socket.send(message);
+        if (payload) socket.send(payload);
       }
-      if (request.status === 200) return request.responseText;
-      throw new DOMException(`Opweave at ${url}: ${request.status} ${request.responseText}`, "OperationError");
-    }
-  });
 
-// Define `navigator.ml` and the interfaces. Options: `url` and `token` as `opweave serve` prints them; `mode`: "strict" or
-// "lazy"; `force`: replace a `navigator.ml` that is there.
+      function sync(body) {
+        const request = new XMLHttpRequest();
+        request.open("POST", `${url}/sync`, false);
+        request.setRequestHeader("Content-Type", "text/plain"); // a type for which browsers send no preflight
+        try {
+          request.send(body);
+        } catch {
+          throw new DOMException(`no answer from Opweave at ${url}`, "OperationError");
+        }
+        if (request.status === 200) return request.responseText;
+        throw new DOMException(`Opweave at ${url}: ${request.status} ${request.responseText}`, "OperationError");
+      }
+    });
+
+// Define `navigator.ml` and the interfaces. Options: `url` and `token` as `opweave serve` prints them; `mode`: "strict"
+// or "lazy"; `force`: replace a `navigator.ml` that is there.
 function install(options = {}, transport = webTransport) {
   const { url = DEFAULT_URL, token = "", mode = "strict", force = false } = options;
   if (!["strict", "lazy"].includes(mode)) fail(`opweave: mode must be "strict" or "lazy", got ${shown(mode)}`);
@@ -46,7 +48,8 @@ function install(options = {}, transport = webTransport) {
     return undefined;
   }
   if (global.navigator?.ml && !force) {
-    if (!slots.has(global.navigator.ml)) console.info("opweave: navigator.ml is there already; set force to replace it");
+    if (!slots.has(global.navigator.ml))
+      console.info("opweave: navigator.ml is there already; set force to replace it");
     return global.navigator.ml;
   }
   for (const Interface of [ML, MLContext, MLGraph, MLGraphBuilder, MLOperand, MLTensor]) expose(global, Interface);
@@ -74,11 +77,12 @@ class GPUDevice {
   }
 }
 
-// What to connect to: `opweaveOptions`, or the address that this was loaded from (`/webnn.js?token=…`). Workers and modules
-// know that from stack traces only.
+// What to connect to: `opweaveOptions`, or the address that this was loaded from (`/webnn.js?token=…`). Workers and
+// modules know that from stack traces only.
 function pageOptions() {
   if (globalThis.opweaveOptions) return globalThis.opweaveOptions;
-  const [source] = /https?:[^\s"']+\/webnn\.js(\?[^\s:)]*)?/.exec(globalThis.document?.currentScript?.src ?? new Error().stack) ?? [];
+  const [source] =
+    /https?:[^\s"']+\/webnn\.js(\?[^\s:)]*)?/.exec(globalThis.document?.currentScript?.src ?? new Error().stack) ?? [];
   if (!source) return {};
   const { origin, searchParams } = new URL(source);
   const options = { url: origin, force: searchParams.has("force") };
