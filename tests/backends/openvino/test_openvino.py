@@ -261,6 +261,46 @@ def test_attention_is_taken_whole(context: ow.MLContext) -> None:
         np.testing.assert_allclose(*results, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("length", [1, 5])
+@pytest.mark.parametrize("has_positions", [False, True])
+@pytest.mark.parametrize("is_constant", [False, True])
+def test_rotary_embeddings_are_one_kernel(
+    context: ow.MLContext, length: int, has_positions: bool, is_constant: bool
+) -> None:
+    random = np.random.default_rng(4)
+    x = random.standard_normal((2, 3, length, 8), float32)
+    tables = {name: random.standard_normal((9, 4), float32) for name in ("cosines", "sines")}
+    given: dict[str, Any] = {"x": x} | ({} if is_constant else tables)
+    if has_positions:
+        given["positions"] = random.integers(0, 9, (2, length))
+
+    def build(b: Any, x: Any, *others: Any) -> Any:
+        rest = list(others)
+        cosines, sines = (b.constant(t) if is_constant else rest.pop(0) for t in tables.values())
+        return ow.composites.rotary_embedding(x, cosines, sines, *rest)
+
+    reference = ow.ml.create_context(device="reference")
+    y, wanted = (computed(each, build, **given) for each in (context, reference))
+    np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=2e-6)
+    builder = ow.MLGraphBuilder(context)
+    operands = [builder.input(name, array.dtype.name, array.shape) for name, array in given.items()]  # type: ignore[arg-type]
+    kernels = builder.build({"y": build(builder, *operands)}).profile(repeat=2, detail=True).kernels
+    assert "RoPE" in [kernel.kernel for kernel in kernels]
+
+
+def test_rms_normalisations_are_one_kernel(context: ow.MLContext) -> None:
+    x, scale = np.random.default_rng(6).standard_normal((2, 4, 64), float32), np.linspace(0.5, 2, 64, dtype=float32)
+
+    def build(b: Any, x: Any) -> Any:
+        return ow.composites.rms_normalization(x, b.constant(scale), epsilon=1e-5)
+
+    y, wanted = (computed(each, build, x=x) for each in (context, ow.ml.create_context(device="reference")))
+    np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-6)
+    builder = ow.MLGraphBuilder(context)
+    graph = builder.build({"y": build(builder, builder.input("x", "float32", x.shape))})
+    assert [kernel.kernel for kernel in graph.profile(repeat=2, detail=True).kernels] == ["RMS"]
+
+
 def quantised(b: Any, x: Any, zero: int, data_type: Any = "uint8") -> Any:
     """A pair that quantises by 1/16 and dequantises."""
     shape = [1] * x.rank

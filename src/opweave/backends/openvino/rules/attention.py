@@ -1,17 +1,19 @@
 """OpenVINO rules: attention.
 
-RMS normalisation and rotary embeddings have none: the engine has no operators for them, and finds them in their parts.
+RMS normalisation has none: the engine has no operator for it, and finds it in its parts. So it does with rotary embeddings if
+they are written as below. It has an operator for attention with a past, but not in its public operator sets.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ....composites import attention as composites
+from ....composites import attention as composites, rotary
 from ....composites.attend import hidden
 from ....graph import Operand
 from ..backend import openvino
 from ..emit import Emitter, Value
+from .indexing import positions_of
 
 
 def _sees_always(query: Operand, key: Operand, mask: Operand | None, causal: bool) -> bool:
@@ -38,3 +40,38 @@ def _(ctx: Emitter, query: Value, key: Value, value: Value, mask: Value | None, 
     operands = ctx.node.inputs
     bias = _bias(mask.array, operands["query"], operands["key"], causal)  # type: ignore[arg-type]
     return ctx.emit(name, query, key, value, ctx.constant(bias, query.data_type), factor)
+
+
+def _is_whole(input: Operand, cosines: Operand, interleaved: bool) -> bool:
+    """Whether all elements of each head are rotated, in halves."""
+    return input.rank == 4 and not interleaved and 2 * cosines.shape[1] == input.shape[3]
+
+
+@openvino.lower(rotary.rotary_embedding, when=_is_whole)
+def _(ctx: Emitter, input: Value, cosines: Value, sines: Value, positions: Value | None) -> Value:
+    length, size = input.shape[2:]
+
+    def angles(table: Value) -> Value:
+        """The rows of a table for each position, twice: [batches or 1, 1, length, size]."""
+        if positions is not None:
+            rows = ctx.emit("gather", table, positions_of(ctx, positions, table.shape[0]), ctx.constant(0))
+        elif table.array is not None:
+            rows = ctx.add_constant(table.array[:length])
+        else:
+            rows = ctx.emit("slice", table, *map(ctx.constant, ([0], [length], [1], [0])))
+        shaped = ctx.reshape(rows, [rows.shape[0] if positions is not None else 1, 1, length, size // 2])
+        if shaped.array is not None:
+            return ctx.add_constant(np.concatenate([shaped.array] * 2, axis=3))
+        return ctx.emit("concat", [shaped, shaped], 3)
+
+    def half(start: int, end: int) -> Value:
+        return ctx.emit("slice", input, *map(ctx.constant, ([start], [end], [1], [3])))
+
+    minus = ctx.constant(np.full((1, 1, 1, 1), -1), input.data_type)
+    second = ctx.emit("multiply", half(size // 2, _HIGHEST), minus)
+    turned = ctx.emit("concat", [second, half(0, size // 2)], -1)  # by this number: with 3, the engine does not find it
+    return ctx.emit("add", ctx.emit("multiply", input, angles(cosines)), ctx.emit("multiply", turned, angles(sines)))
+
+
+_HIGHEST = 2**31 - 1
+"""The end of a slice that goes to the end."""

@@ -33,7 +33,7 @@ def _int32(ctx: Emitter, indices: Value) -> Value:
     return moved
 
 
-def _positions(ctx: Emitter, indices: Value, sizes: int | Sequence[int]) -> Value:
+def positions_of(ctx: Emitter, indices: Value, sizes: int | Sequence[int]) -> Value:
     """Positions in [0, size) for indices; `sizes` is one size, or one for each of the last axis of the indices."""
     low, high = np.negative(sizes), np.subtract(sizes, 1)
     if indices.array is not None:
@@ -47,25 +47,25 @@ def _positions(ctx: Emitter, indices: Value, sizes: int | Sequence[int]) -> Valu
 
 @openvino.lower(ops.gather)
 def _(ctx: Emitter, input: Value, indices: Value, axis: int) -> Value:
-    return ctx.emit("gather", input, _positions(ctx, indices, input.shape[axis]), ctx.constant(axis))
+    return ctx.emit("gather", input, positions_of(ctx, indices, input.shape[axis]), ctx.constant(axis))
 
 
 @openvino.lower(ops.gather_elements, when=lambda input: input.data_type not in WIDE)
 def _(ctx: Emitter, input: Value, indices: Value, axis: int) -> Value:
-    return ctx.emit("gather_elements", input, _positions(ctx, indices, input.shape[axis]), axis)
+    return ctx.emit("gather_elements", input, positions_of(ctx, indices, input.shape[axis]), axis)
 
 
 @openvino.lower(ops.gather_nd)
 def _(ctx: Emitter, input: Value, indices: Value) -> Value:
-    return ctx.emit("gather_nd", input, _positions(ctx, indices, input.shape[: indices.shape[-1]]))
+    return ctx.emit("gather_nd", input, positions_of(ctx, indices, input.shape[: indices.shape[-1]]))
 
 
 @openvino.lower(ops.scatter_elements, when=lambda input: input.data_type not in WIDE)
 def _(ctx: Emitter, input: Value, indices: Value, updates: Value, axis: int) -> Value:
-    found = _positions(ctx, indices, input.shape[axis])
+    found = positions_of(ctx, indices, input.shape[axis])
     return ctx.emit("scatter_elements_update", input, found, updates, ctx.constant(axis))
 
 
 @openvino.lower(ops.scatter_nd)
 def _(ctx: Emitter, input: Value, indices: Value, updates: Value) -> Value:
-    return ctx.emit("scatter_nd_update", input, _positions(ctx, indices, input.shape[: indices.shape[-1]]), updates)
+    return ctx.emit("scatter_nd_update", input, positions_of(ctx, indices, input.shape[: indices.shape[-1]]), updates)

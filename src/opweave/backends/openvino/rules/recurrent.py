@@ -73,12 +73,8 @@ def _(
     layout: str,
     **given: Any,
 ) -> list[Value]:
-    w, r, b, c = (
-        None if value is None else _ordered(ctx, value, layout, "zrn")
-        for value in (weight, recurrent_weight, bias, recurrent_bias)
-    )
-    assert w is not None
-    assert r is not None
+    w, r = (_ordered(ctx, value, layout, "zrn") for value in (weight, recurrent_weight))
+    b, c = (value and _ordered(ctx, value, layout, "zrn") for value in (bias, recurrent_bias))
     if not given["reset_after"]:
         total = _sum(ctx, [b, c], w)
     else:
@@ -112,11 +108,7 @@ def _(
     layout: str,
     **given: Any,
 ) -> list[Value]:
-    w, r, b, c = (
-        None if value is None else _ordered(ctx, value, layout, "figo")
-        for value in (weight, recurrent_weight, bias, recurrent_bias)
-    )
-    assert w is not None
-    assert r is not None
+    w, r = (_ordered(ctx, value, layout, "figo") for value in (weight, recurrent_weight))
+    b, c = (value and _ordered(ctx, value, layout, "figo") for value in (bias, recurrent_bias))
     weights = [w, r, _sum(ctx, [b, c], w)]
     return _sequence(ctx, "lstm_sequence", [initial_hidden_state, initial_cell_state], weights, given)
