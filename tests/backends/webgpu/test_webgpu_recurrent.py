@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from webgpu_device import gpu_context
-from webgpu_kernels import kernel_count
+from webgpu_kernels import engine_of, kernel_count
 
 import opweave as ow
 
 pytest.importorskip("wgpu", reason="wgpu is not installed")
 
-STEPS, BATCHES, INPUTS = 5, 2, 3
+BATCHES, INPUTS = 2, 3
 
 
 def check(
@@ -25,6 +25,7 @@ def check(
     constant: bool = True,
     batches: int = BATCHES,
     kernels: int = 2,
+    steps: int = 5,
     **options: Any,
 ) -> None:
     """Compare a network with the reference; `given` names its optional operands."""
@@ -42,7 +43,7 @@ def check(
     shapes["recurrent_weight"] = (directions, gates * hidden_size, hidden_size)
     arrays = {name: generator.standard_normal(shape) / hidden_size**0.5 for name, shape in shapes.items()}
     arrays = {name: array.astype(data_type) for name, array in arrays.items()}
-    x = generator.standard_normal((STEPS, batches, INPUTS)).astype(data_type)
+    x = generator.standard_normal((steps, batches, INPUTS)).astype(data_type)
     results = []
     for context in (gpu_context(), ow.ml.create_context(device="reference")):
         builder = ow.MLGraphBuilder(context)
@@ -51,7 +52,7 @@ def check(
             for name, a in arrays.items()
         }
         input = builder.input("input", data_type, x.shape)
-        found = getattr(builder, op)(input, steps=STEPS, hidden_size=hidden_size, **operands, **options)
+        found = getattr(builder, op)(input, steps=steps, hidden_size=hidden_size, **operands, **options)
         graph = builder.build({f"y{k}": result for k, result in enumerate(found)})
         feeds = {"input": x} if constant else {"input": x, **arrays}
         results.append(context.compute(graph, feeds))
@@ -101,3 +102,11 @@ def test_the_largest_hidden_state_fits_into_workgroup_memory() -> None:
 
 def test_larger_hidden_states_are_decomposed() -> None:
     check("gru", 769, batches=1, kernels=19)
+
+
+@pytest.mark.parametrize("op", ["gru", "lstm"])
+def test_long_sequences_are_divided_where_a_device_ends_loops_early(op: str) -> None:
+    """Mesa's software adapter leaves all loops of an invocation after 65,535 iterations, without an error."""
+    given = "bias initial_hidden_state" + (" initial_cell_state" if op == "lstm" else "")
+    kernels = {"gru": 4, "lstm": 4}[op] if engine_of(gpu_context()).features.is_software else 2
+    check(op, 512, given, batches=1, steps=150, return_sequence=True, direction="backward", kernels=kernels)

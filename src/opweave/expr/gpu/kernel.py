@@ -43,6 +43,14 @@ class Features:
     is_software: bool = False
     units: int = 132
 
+    @property
+    def max_iterations(self) -> int:
+        """How often an invocation may repeat loops, all taken together.
+
+        Mesa's software adapter leaves all loops after 65,535 iterations (LP_MAX_TGSI_LOOP_ITERATIONS), without an error.
+        """
+        return 60_000 if self.is_software else 2**31 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Kernel:

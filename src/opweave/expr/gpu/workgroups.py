@@ -26,6 +26,7 @@ from .dialect import Variable
 from .forms import flat_position
 from .kernel import Features, Kernel
 from .module import Module
+from .reductions import PART
 from .writing import converted, guarded, numbered, pattern_of, width_of
 
 MAX_UNROLLED_ELEMENTS = 8
@@ -64,13 +65,15 @@ class Write:
 
 @dataclass(frozen=True, eq=False)
 class Repeat:
-    """Execute statements for each `variable` from `first` to before `end`, which must not depend on other variables than rows
-    and those of loops around it.
+    """Execute statements for each `variable` from `first` to before `end`, at most `most` times.
+
+    These limits must not depend on other variables than rows and those of loops around it.
     """
 
     variable: Index
     first: Expr
     end: Expr
+    most: int
     statements: list[Statement]
 
 
@@ -168,13 +171,16 @@ class Workgroups:
         self._add(Write(target, axes, where, body))
 
     @contextmanager
-    def repeat(self, count: int, first: Array | int = 0, end: Array | int | None = None) -> Iterator[Array]:
+    def repeat(
+        self, count: int, first: Array | int = 0, end: Array | int | None = None, *, most: int | None = None
+    ) -> Iterator[Array]:
         """Repeat what is added in the `with` block.
 
         Args:
-            count: the most times.
+            count: the number of positions.
             first: where the position starts.
             end: where it ends, at most `count`, which is the default.
+            most: the most positions from `first` to `end`, if fewer than `count`.
 
         Yields:
             The position.
@@ -186,7 +192,7 @@ class Workgroups:
         finally:
             inner, self.statements = self.statements, outer
         last = as_array(count if end is None else end, "index").body
-        self._add(Repeat(variable, as_array(first, "index").body, last, inner))
+        self._add(Repeat(variable, as_array(first, "index").body, last, most or count, inner))
 
     def _add(self, statement: Statement) -> None:
         self.statements.append(statement)
@@ -206,11 +212,17 @@ class Workgroups:
         """Workgroup memory that the program takes."""
         return sum(local.desc.byte_length for local in self._locals if not local.private)
 
+    def iterations(self, features: Features) -> int:
+        """How often an invocation repeats loops at most, all taken together."""
+        return _iterations(self.statements, width_of(self.width, features))
+
     def kernel(self, title: str, features: Features) -> Kernel:
         """The kernel of the program; its bindings are `sources` and `targets`."""
         require(
             self.shared_bytes <= features.max_shared, f"{title} takes {self.shared_bytes} bytes of workgroup memory"
         )
+        count = self.iterations(features)
+        require(count <= features.max_iterations, f"{title} repeats loops {count} times, too often for this device")
         if features not in self._kernels:
             self._kernels[features] = _Text(self, title, features).kernel()
         return replace(self._kernels[features], title=title)
@@ -222,6 +234,28 @@ def _flat(statements: Sequence[Statement]) -> Iterator[Statement]:
         yield statement
         if isinstance(statement, Repeat):
             yield from _flat(statement.statements)
+
+
+def _iterations(statements: Sequence[Statement], width: int) -> int:
+    """How often an invocation repeats the loops of statements."""
+    total = 0
+    for statement in statements:
+        if isinstance(statement, Repeat):
+            total += statement.most * (1 + _iterations(statement.statements, width)) + 1
+        else:
+            total += -(-size_of(statement.axes) // width) * (1 + _in_reductions(statement.body)) + 1
+    return total
+
+
+def _in_reductions(body: Expr) -> int:
+    """How often the loops of the reductions in an element are repeated."""
+    total = 0
+    for node in walk(body, enter=lambda node: () if isinstance(node, Reduce) else node.parts):
+        if isinstance(node, Reduce):
+            size, inner = size_of(node.variables), _in_reductions(node.body)
+            # Long sums have a loop over parts, too. The test that ends a loop counts as an iteration.
+            total += size * inner if _is_short(node) else size * (1 + inner) + 2 * (size // PART) + 3
+    return total
 
 
 def _element(value: Callable[..., Array | float], axes: tuple[Index, ...]) -> Expr:

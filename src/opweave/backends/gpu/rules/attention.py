@@ -146,12 +146,19 @@ def attend(stages: Stages, problem: _Attention, result: Input, place: _Place) ->
         place: `place(batch, head, query, d)`: the position of an element in it.
     """
     tile = _tile(problem, stages.features)
+    features, target = stages.features, result
+    while True:
+        if tile.parts > 1:
+            shape = [problem.batches, problem.heads, problem.queries, tile.parts, problem.values + 2]
+            target = stages.array("float32", shape)
+        program = _blocks(problem, tile, target, place if tile.parts == 1 else None)
+        if program.iterations(features) <= features.max_iterations or tile.parts * tile.keys >= problem.keys:
+            break
+        tile = replace(tile, parts=2 * tile.parts)
     if tile.parts == 1:
-        return stages.add(_blocks(problem, tile, result, place), result)
-    shape = [problem.batches, problem.heads, problem.queries, tile.parts, problem.values + 2]
-    parts = stages.array("float32", shape)
-    stages.add(_blocks(problem, tile, parts, None), parts, "parts of the keys")
-    return stages.add(_combined(problem, of_input(parts), result, place), result, "all keys")
+        return stages.add(program, result)
+    stages.add(program, target, "parts of the keys")
+    return stages.add(_combined(problem, of_input(target), result, place), result, "all keys")
 
 
 def _blocks(problem: _Attention, tile: _Tile, target: Input, place: _Place | None) -> Workgroups:
@@ -198,7 +205,7 @@ def _blocks(problem: _Attention, tile: _Tile, target: Input, place: _Place | Non
     if problem.end is not None:
         last = clamp(problem.end(batch, query(queries - 1)), 0, problem.keys)
         end = lesser_of(end, (last + count - 1) // count)
-    with program.repeat(blocks, first, end) as block:
+    with program.repeat(blocks, first, end, most=of_part) as block:
 
         def key(k: Array) -> Array:
             return clamp(block * count + k, 0, problem.keys - 1)

@@ -12,6 +12,7 @@ from typing import Any
 
 from ....expr import Array, compute, ir, relu, sigmoid, sum_over, tanh, where
 from ....expr.gpu import Local, Workgroups
+from ....expr.ir import Input
 from ....expr.tracing import of_input
 from ....ops import recurrent as ops
 from ..contraction.problem import product
@@ -99,19 +100,26 @@ class _Network:
         return back if self.direction == "backward" else step
 
 
-class _Sequence:
-    """The program of a network: a workgroup for each direction and batch goes through the steps."""
+_Step = Callable[[Callable[[Array], Array]], None]
+"""Adds the statements of a step; takes what gives the weighted input of a row."""
 
-    def __init__(self, network: _Network, states: Sequence[Array | None], return_sequence: bool) -> None:
+
+class _Steps:
+    """The program of some steps of a network: a workgroup for each direction and batch goes through them.
+
+    Args:
+        network: the network.
+        states: the states before these steps; None for zeros.
+        weighted: what `network.weighted` returns.
+        columns: what `network.columns` returns.
+    """
+
+    def __init__(self, network: _Network, states: Sequence[Array | None], weighted: Array, columns: Array) -> None:
         self.network, self.size = network, network.hidden_size
-        self.weighted, self.columns = network.weighted(), network.columns()
+        self.weighted, self.columns = weighted, columns
         self.program = Workgroups([network.directions, network.batches], width=max(32, network.rows))
         self.direction, self.batch = self.program.positions
         self.states = [self.program.shared([self.size]) for _ in states]
-        shape = [network.directions, network.batches, self.size]
-        data_type = ir.storage(network.input.data_type)
-        self.last = [network.stages.array(data_type, shape) for _ in states]
-        self.all = network.stages.array(data_type, [network.steps, *shape]) if return_sequence else None
         for state, given in zip(self.states, states, strict=True):
             self.program.fill(state, lambda j, given=given: 0 if given is None else self.of(given, self.batch, j))
 
@@ -127,19 +135,45 @@ class _Sequence:
         """An element of the product of the recurrent weights and a vector."""
         return dot(self.size, lambda k: self.of(self.columns, k, row) * self.program[of][k])
 
-    def run(self, step: Callable[[Callable[[Array], Array]], None]) -> list[Array]:
-        """Add the loop over the steps; `step` takes what gives the weighted input of a row, and returns all results."""
+    def add(self, step: _Step, start: int, end: int, last: Sequence[Input], all: Input | None) -> None:
+        """Add the loop over the steps from `start` to before `end`, and write the results."""
         network, program, place = self.network, self.program, (self.direction, self.batch)
-        with program.repeat(network.steps) as number:
-            time = network.time(self.direction, number)
+        with program.repeat(end - start) as number:
+            time = network.time(self.direction, number + start)
             step(lambda row: self.of(self.weighted, time * network.batches + self.batch, row))
-            if self.all is not None:
-                program.write(self.all, [self.size], lambda j: (time, *place, j), lambda j: self.state(0, j))
-        for k, last in enumerate(self.last):
-            program.write(last, [self.size], lambda j: (*place, j), lambda j, k=k: self.state(k, j))
-        results = [*self.last, *([] if self.all is None else [self.all])]
-        network.stages.add(program, results[0], "the steps")
-        return [of_input(result) for result in results]
+            if all is not None:
+                program.write(all, [self.size], lambda j: (time, *place, j), lambda j: self.state(0, j))
+        for k, target in enumerate(last):
+            program.write(target, [self.size], lambda j: (*place, j), lambda j, k=k: self.state(k, j))
+
+
+def _in_steps(
+    network: _Network, states: Sequence[Array | None], return_sequence: bool, step_of: Callable[[_Steps], _Step]
+) -> list[Array]:
+    """Add the kernels of a network, and return all results: one kernel, or several where it would repeat loops too often."""
+    stages, steps, weighted, columns = network.stages, network.steps, network.weighted(), network.columns()
+    shape = [network.directions, network.batches, network.hidden_size]
+    data_type = ir.storage(network.input.data_type)
+    results = [stages.array(data_type, shape) for _ in states]
+    all_states = stages.array(data_type, [steps, *shape]) if return_sequence else None
+
+    def program_of(start: int, end: int, last: Sequence[Input]) -> Workgroups:
+        made = _Steps(network, states, weighted, columns)
+        made.add(step_of(made), start, end, last, all_states)
+        return made.program
+
+    whole, most = program_of(0, steps, results), stages.features.max_iterations
+    iterations = whole.iterations(stages.features)
+    if iterations <= most:
+        stages.add(whole, results[0], "the steps")
+    else:
+        count = max(1, steps * most // iterations - 1)  # one less for what comes before and after the steps
+        for start in range(0, steps, count):
+            end = min(start + count, steps)
+            last = results if end == steps else [stages.array("float32", shape) for _ in states]
+            stages.add(program_of(start, end, last), last[0], f"steps {start} to {end}")
+            states = list(map(of_input, last))
+    return [of_input(result) for result in (*results, *([] if all_states is None else [all_states]))]
 
 
 def _fits(hidden_size: int) -> bool:
@@ -160,8 +194,9 @@ def _(
     f, g = (_FUNCTIONS[name] for name in activations)
 
     def plan(stages: Stages) -> list[Array]:
-        network = _Network.of(stages, **given)
-        made = _Sequence(network, [initial_hidden_state], return_sequence)
+        return _in_steps(_Network.of(stages, **given), [initial_hidden_state], return_sequence, step_of)
+
+    def step_of(made: _Steps) -> _Step:
         program, size, (h,) = made.program, made.size, made.states
         products = program.shared([3 * size if reset_after else 2 * size])
         reset = None if reset_after else program.shared([size])
@@ -193,7 +228,7 @@ def _(
                 program.fill(reset, lambda j: gate("r", j) * made.state(0, j))
             program.fill(h, next_state)
 
-        return made.run(step)
+        return step
 
     return Staged(plan)
 
@@ -213,8 +248,11 @@ def _(
     f, g, k = (_FUNCTIONS[name] for name in activations)
 
     def plan(stages: Stages) -> list[Array]:
-        network = _Network.of(stages, **given)
-        made = _Sequence(network, [initial_hidden_state, initial_cell_state], return_sequence)
+        return _in_steps(
+            _Network.of(stages, **given), [initial_hidden_state, initial_cell_state], return_sequence, step_of
+        )
+
+    def step_of(made: _Steps) -> _Step:
         program, size, (h, c) = made.program, made.size, made.states
         products, out = program.shared([4 * size]), program.private([size])
 
@@ -241,6 +279,6 @@ def _(
             program.fill(c, next_cell)
             program.fill(h, lambda j: program[out][j] * k(made.state(1, j)))
 
-        return made.run(step)
+        return step
 
     return Staged(plan)
