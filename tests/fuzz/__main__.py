@@ -21,6 +21,7 @@ CAMPAIGNS = {
     "builder": "builder",
     "builder-openvino": "builder",
     "caches": "caches",
+    "serve": "serve",
     "threads": "threads",
 }
 """The module that holds each campaign, as an entry of its table `CAMPAIGNS`."""

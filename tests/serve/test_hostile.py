@@ -25,7 +25,7 @@ CASES = [
     .read_text(encoding="utf-8")
     .splitlines()
 ]
-LIMITS = ConnectionLimits(memory=64 * 2**20, operands=1000, contexts=16, json=2**20, handshake=1)
+LIMITS = ConnectionLimits(memory=64 * 2**20, operands=1000, contexts=16, json=2**20, handshake=3)
 PATIENCE = 20  # seconds until what a client had must be given back
 MAX_GROWTH_BYTES = 128 * 2**20  # of memory, over all cases: allocators keep some
 

@@ -20,7 +20,7 @@ from ..run.graph import MLGraph
 from .counts import Counts
 from .lane import Lane
 from .limits import Budget, ConnectionLimits
-from .messages import Message, ProtocolError, error_name, parse_message
+from .messages import REQUIRED, Message, ProtocolError, error_name, parse_message
 from .recording import Recording
 from .served_builder import Log, LogError
 from .served_context import Answer, ServedContext, create_context, described_desc
@@ -184,7 +184,7 @@ class Connection:
     def _refuse(self, place: _Place, message: Message, error: BaseException) -> None:
         """Answer a request with an error; end the context if the message was none."""
         try:
-            if "r" in message:
+            if "r" in REQUIRED[message["m"]]:
                 self._answer_error(message["r"], error)
             else:
                 place.context.context.lose(described(error)["message"])

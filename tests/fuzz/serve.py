@@ -1,0 +1,267 @@
+"""Random messages to a server of `navigator.ml`: it answers or hangs up, has no faults, and another page keeps working."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import socket
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from samples import SAMPLES, type_choices
+from served_clients import ORIGIN, Client, ClosedError, PlainClient, desc
+
+from fuzz.builder import RandomMake
+from fuzz.frame import Campaign, Finding
+from opweave.dtypes import ANY
+from opweave.graph import MLOperand
+from opweave.names import camel_case
+from opweave.ops import Operations
+from opweave.serve import ConnectionLimits, Server
+from opweave.serve.messages import REQUIRED
+
+LIMITS = ConnectionLimits(memory=2**20, operands=200, contexts=4, json=2**18, handshake=20)
+LARGEST_PAYLOAD = 2**16
+
+WILD: list[Any] = [
+    *(-1, 0, 1, 2, 3, 7, 2**31, 2**32, 2**53, 2**53 + 1, 10**30, 0.5, -0.0, 1e308, True, False, None),
+    *("", "x", "float32", "int8", "nchw", "__class__", "\ud800", "x" * 5000, "{}", {}, [], [[]], [[[[]]]], {"$": 1}),
+    *({"$": 2}, {"$": 10**30}, {"$": "1"}, {"n": "NaN"}, {"n": "1n"}, {"n": ""}, {"n": 1}, {"$": 1, "n": "1"}),
+    *(
+        [1],
+        [2, 3],
+        [0],
+        [-1],
+        [2**32],
+        [1.5],
+        ["1"],
+        [None],
+        [{"$": 1}],
+        [1] * 9,
+        {"dataType": "float32", "shape": [2]},
+    ),
+]
+
+
+class Faults(logging.Handler):
+    """Keeps what the server reports as faults of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(logging.Formatter().format(record))
+
+
+@cache
+def served() -> tuple[Server, Client, Faults]:
+    """A server, a page that does nothing wrong, and the faults."""
+    faults = Faults()
+    logging.getLogger("opweave.serve").addHandler(faults)
+    server = Server(port=0, origins=[ORIGIN], device="reference", limits=LIMITS).start()
+    page = Client(server)
+    page.hello()
+    page.ask("tensor", id=1, **desc("float32", 4), readable=True, writable=True)
+    return server, page, faults
+
+
+class Page:
+    """What a client has made so far, from which its messages are mostly right."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.last = 0
+        self.contexts = [1]
+        self.tensors: dict[int, tuple[str, list[int]]] = {}
+        self.graphs: list[int] = []
+
+    def fresh(self) -> int:
+        """A number that is not in use."""
+        self.last += 1
+        return self.last
+
+    def some(self, numbers: Sequence[int]) -> int:
+        """A number of something that there is, mostly."""
+        return self.rng.choice(list(numbers)) if numbers and self.rng.random() < 0.97 else self.rng.choice([1, 2, 999])
+
+    def shape(self) -> list[int]:
+        return [self.rng.randint(1, 4) for _ in range(self.rng.randint(0, 4))]
+
+    def log(self) -> tuple[list[Any], dict[str, int]]:
+        """Sources, some operations on them, and outputs."""
+        rng, log, sources, results = self.rng, [], [], []
+        for _ in range(rng.randint(1, 4)):
+            sources.append(self.fresh())
+            log.append(self.source(sources[-1]))
+        for _ in range(rng.randint(0, 5)):
+            results.append(self.fresh())
+            self.last += 4  # of operations with several results
+            log.append(self.call(results[-1], sources))
+        return log, {"y": self.some(results or sources)}
+
+    def source(self, number: int) -> list[Any]:
+        rng = self.rng
+        match rng.randrange(8):
+            case 0:
+                data_type, value = rng.choice(ANY), rng.choice([1, 2.5, {"n": "NaN"}, {"n": "-12n"}, {"n": "1e300"}])
+                return ["constantNumber", number, [data_type, value], {}]
+            case 1 if self.tensors:
+                return ["constantTensor", number, [self.some(list(self.tensors))], {}]
+        return ["input", number, [f"x{number}", desc(rng.choice(ANY), *self.shape())], {}]
+
+    def call(self, number: int, sources: list[int]) -> list[Any]:
+        """A call of a random operation; data types and shapes rarely fit."""
+        rng = self.rng
+        name = rng.choice(list(Operations.listing()))
+        op = Operations.listing()[name]
+        call = SAMPLES[op].make(RandomMake(rng, rng.choice(list(type_choices(op, op.limits)))))
+        arguments = [self.argument(value, sources) for value in call.args]
+        options = {camel_case(key): self.argument(value, sources) for key, value in call.kwargs.items()}
+        if rng.random() < 0.2 and arguments:
+            arguments[rng.randrange(len(arguments))] = rng.choice(WILD)
+        if rng.random() < 0.2 and options:
+            options[rng.choice(list(options))] = rng.choice(WILD)
+        return [camel_case(name), number, arguments, options]
+
+    def argument(self, value: Any, sources: list[int]) -> Any:
+        """An argument of a sample as JavaScript sends it; for arrays, an operand."""
+        if isinstance(value, (np.ndarray, MLOperand)):
+            return {"$": self.rng.choice(sources)}
+        if isinstance(value, (list, tuple)):
+            return [self.argument(item, sources) for item in value]
+        if isinstance(value, np.generic):
+            value = value.item()
+        if isinstance(value, float) and (value != value or abs(value) == float("inf")):
+            return {"n": {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]}
+        return value
+
+    def message(self) -> dict[str, Any]:
+        """A message, in which mostly all is as it should be."""
+        rng = self.rng
+        made: dict[str, Any] = {"c": self.some(self.contexts), "r": rng.randint(1, 1000)}
+        kind = rng.choice(
+            ["tensor"] * 6 + ["build"] * 8 + ["write", "read", "const", "dispatch", "free", "hello", "destroy"]
+        )
+        data_type: str = rng.choice(ANY)
+        shape = self.shape()
+        match kind:
+            case "hello":
+                self.contexts.append(self.fresh())
+                options = rng.choice([{}, {"powerPreference": "low-power"}, {"deviceType": "gpu"}, {"deviceType": 1}])
+                made |= {"c": self.last, "options": options}
+            case "tensor":
+                made |= {
+                    "id": self.fresh(),
+                    **desc(data_type, *shape),
+                    "readable": True,
+                    "writable": rng.random() < 0.9,
+                }
+                self.tensors[self.last] = data_type, shape
+                if rng.random() < 0.3:
+                    made |= {"constant": True, "bin": bytes_of(data_type, shape)}
+            case "write" | "read" | "const":
+                made["id"] = self.some(list(self.tensors))
+                data_type, shape = self.tensors.get(made["id"], ("float32", [4]))
+                if kind == "const":
+                    made |= {"b": self.fresh(), "id": self.fresh(), **desc(data_type, *shape)}
+                if kind != "read":
+                    made["bin"] = bytes_of(data_type, shape)
+            case "build":
+                log, outputs = self.log()
+                made |= {"b": self.fresh(), "g": self.fresh(), "log": log, "outs": outputs}
+                self.graphs.append(self.last)
+            case "dispatch":
+                sides = ({name: self.some(list(self.tensors))} for name in (rng.choice("xyz"), "y"))
+                made |= {"g": self.some(self.graphs), **dict(zip(("inputs", "outputs"), sides, strict=True))}
+            case "free":
+                made |= {
+                    "tensors": [self.some(list(self.tensors))],
+                    "graphs": [self.some(self.graphs)],
+                    "builders": [1],
+                }
+        if "r" not in REQUIRED[kind]:
+            del made["r"]
+        made["m"] = kind
+        if rng.random() < 0.03:
+            made[rng.choice(list(made))] = rng.choice(WILD)
+        if rng.random() < 0.01:
+            del made[rng.choice(list(made))]
+        return made
+
+
+def bytes_of(data_type: str, shape: list[int]) -> int:
+    return int(np.dtype(data_type).itemsize * np.prod(shape, dtype=np.int64))
+
+
+def send(rng: random.Random, client: Client, page: Page) -> None:
+    """Send a message, with its payload; rarely in parts, spoiled, or something else."""
+    made = page.message()
+    text = json.dumps(made).encode()
+    if rng.random() < 0.005:
+        at = rng.randrange(len(text))
+        text = text[:at] + rng.randbytes(rng.randint(0, 3)) + text[at + rng.randint(0, 3) :]
+    if rng.random() < 0.003:
+        client.socket.sendall(rng.randbytes(rng.randint(1, 40)))
+    cut = rng.randint(0, len(text))
+    if type(client) is Client and rng.random() < 0.3:
+        client.socket.sendall(client.frame(1, text[:cut], final=False) + client.frame(0, text[cut:]))
+    else:
+        client.send_text(text)
+    size = made.get("bin")
+    if isinstance(size, int) and 0 < size <= LARGEST_PAYLOAD and rng.random() < 0.995:
+        client.send_binary(rng.randbytes(size))
+
+
+def case(rng: random.Random, number: int) -> str:
+    """Random messages; then another page must work."""
+    server, page, faults = served()
+    word = "answered"
+    with rng.choice([Client, PlainClient])(server, timeout=20) as client:
+        try:
+            client.hello()
+            sender = Page(rng)
+            for _ in range(rng.randint(1, 25)):
+                send(rng, client, sender)
+            client.post("hello", c=10**6, r=10**6, options={})
+            while (answer := client.next()).get("r") != 10**6:
+                word = "lost" if "lost" in answer else word
+                if answer.get("error", {}).get("name") == "UnknownError":
+                    raise Finding(f"{answer['error']['message']}")
+        except (ClosedError, ConnectionResetError, BrokenPipeError):
+            word = "closed"
+        except TimeoutError:
+            word = check_that_it_waits(client)
+    page.post("write", np.arange(4, dtype="float32"), id=1)
+    if page.read(1, "float32").tolist() != [0, 1, 2, 3]:
+        raise Finding("another page reads something else than it wrote")
+    if faults.found:
+        found, faults.found = faults.found, []
+        raise Finding("\n".join(found))
+    return word
+
+
+def check_that_it_waits(client: Client) -> str:
+    """The server waits for the rest of a payload: it must end when the client does."""
+    client.socket.shutdown(socket.SHUT_WR)
+    try:
+        while True:
+            client.next()
+    except (ClosedError, ConnectionResetError):
+        return "waited"
+
+
+CAMPAIGNS = {
+    "serve": Campaign(
+        "serve",
+        "random messages to a server of navigator.ml, and another page beside",
+        case,
+        20_000,
+        150,
+        memory=None,
+        outcomes=frozenset({"answered", "lost", "closed", "waited"}),
+    )
+}
