@@ -72,6 +72,7 @@ class Connection:
         self._lock = Lock()  # of the two above
         self._past = Counts()  # of contexts that have ended
         self._has_failed = False
+        self._failing = Lock()  # held while the client is told
 
     # Receiving -------------------------------------------------------------------------------------------------------
 
@@ -250,19 +251,16 @@ class Connection:
 
     def _fail(self, code: int, reason: str) -> None:
         """End the connection, because of the client; in any thread."""
-        with self._lock:
+        with self._failing:
             if self._has_failed:
                 return
             self._has_failed = True
-            places = list(self._places.values())
-        logger.warning("a connection from %s ends: %s", self._who, reason)
-        try:
-            for place in places:
-                if not place.is_ended:
-                    self._messages.send((TEXT, _text({"c": place.number, "lost": reason})))
-        except DisconnectedError:
-            pass
-        self._messages.close(code, reason)
+            logger.warning("a connection from %s ends: %s", self._who, reason)
+            with suppress(DisconnectedError):
+                for place in list(self._places.values()):
+                    if not place.is_ended:
+                        self._messages.send((TEXT, _text({"c": place.number, "lost": reason})))
+            self._messages.close(code, reason)
 
     def close(self, code: int, reason: str) -> None:
         """End the connection, because the server ends; in any thread."""
@@ -270,7 +268,8 @@ class Connection:
 
     def _end(self) -> None:
         """Free everything; in the thread that received."""
-        self._has_failed = True
+        with self._failing:  # if another thread is telling the client why, let it end
+            self._has_failed = True
         self._messages.stop()
         places = list(self._places.values())
         for place in places:
