@@ -14,6 +14,7 @@ from opweave.serve import Server
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+EXAMPLE = ROOT / "examples" / "web"
 NODE_MODULES = HERE / "node_modules"
 PACKAGES = ROOT / ".models"
 """The packages of the gate: `python -m gate.packages --small` installs them."""
@@ -43,6 +44,7 @@ def site(models: Path) -> Site:
     """A web server with the pages, the models, the npm packages and the data of tests."""
     return Site(
         {
+            "/app": EXAMPLE,
             "/pages": HERE / "pages",
             "/models": models,
             "/packages": PACKAGES,

@@ -16,9 +16,10 @@ import onnx
 import pytest
 import wpt
 from browser import Browser
-from libraries import HERE, NODE_MODULES, PACKAGES, missing, visit
+from libraries import EXAMPLE, HERE, NODE_MODULES, PACKAGES, missing, visit
 
 from opweave.serve import Server
+from opweave.serve.client_files import write_clients
 
 TOLERANCE = 1e-5
 """How far results may differ, relative to the largest value of an output."""
@@ -154,6 +155,27 @@ def test_litert(name: str, browser: Browser, server: Server, packages: None, mod
     check_agreement(result)
     assert result["whole"], "some of the model ran in WebAssembly"
     check_ran_here(server)
+
+
+def test_the_example_of_an_app(browser: Browser, packages: None, model_folder: Path, tmp_path: Path) -> None:
+    """Its test passes with Playwright; the packages lie beside it as `npm install` would put them there."""
+    model = models.classifier("squeezenet", model_folder)
+    (tmp_path / "app.test.mjs").write_text((EXAMPLE / "app.test.mjs").read_text())
+    write_clients(tmp_path)
+    (tmp_path / "node_modules").mkdir()
+    (tmp_path / "node_modules" / "opweave-webnn").symlink_to(tmp_path / "opweave-webnn")
+    (tmp_path / "node_modules" / "playwright-core").symlink_to(NODE_MODULES / "playwright-core")
+    with Server(port=0, origins=[browser.site.url], device="cpu") as server:
+        environment = {
+            "OPWEAVE_URL": server.url,
+            "OPWEAVE_TOKEN": server.token or "",
+            "APP_URL": f"{browser.site.url}/app",
+            "MODEL": f"/models/{model.name}",
+            "CHROMIUM": browser.executable or "",
+        }
+        out = node_js.run(["--test", str(tmp_path / "app.test.mjs")], 120, environment)
+        assert "# pass 1" in out, out
+        check_ran_here(server)
 
 
 @pytest.mark.parametrize("kind", ["conformance", "validation"])

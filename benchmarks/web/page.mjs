@@ -1,3 +1,0 @@
-import {measure} from "./measure.mjs";
-
-report(await measure());
