@@ -147,6 +147,11 @@ def test_all_environment_variables_are_in_the_table() -> None:
     assert sorted(re.findall(rf"^\| `({pattern})`", page, re.MULTILINE)) == sorted(read)
 
 
+def test_the_workflow_on_the_page_is_the_file() -> None:
+    (shown,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "web.md").read_text(), re.DOTALL)
+    assert shown == (ROOT / "examples" / "web" / "workflow.yml").read_text()
+
+
 def test_the_network_on_the_page_is_the_one_that_runs() -> None:
     """Its function in docs/chat.md is that of opweave.chat, without the docstring."""
     page = (ROOT / "docs" / "chat.md").read_text()
