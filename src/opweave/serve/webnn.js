@@ -325,6 +325,10 @@ if (message.error) request?.reject(errorFrom(message.error));
 else request?.resolve([message, payload]);
 }
 sync(context, body) {
+if (!this.link.sync) {
+const why = "service workers have no synchronous requests; in the mode lazy, build() works if no shape is read";
+throw new DOMException(`the server cannot be asked here: ${why}`, "NotSupportedError");
+}
 this.sendFrees();
 return JSON.parse(this.link.sync(JSON.stringify({ session: this.session, c: context.c, ...body })));
 }
@@ -465,7 +469,8 @@ for (const [name, output] of named) checkOutput(builder, name, output);
 } catch (error) {
 return Promise.reject(error);
 }
-if (builder.context.mode === "lazy") flush(builder); // throws: callers that never look at the promise must not miss it
+const { mode, connection } = builder.context;
+if (mode === "lazy" && connection.link.sync) flush(builder); // throws: libraries overlook rejections
 return build(builder, named);
 }
 }
@@ -882,7 +887,8 @@ const why = `no connection to Opweave at ${url} (${code}${reason && `, ${reason}
 reject(new Error(`${why} and are this page's origin and token allowed?`));
 closed(`the connection to Opweave at ${url} has ended (${code}${reason && `, ${reason}`})`);
 };
-socket.onopen = () => resolve({ send, sync, buffered: () => socket.bufferedAmount, hold() {} });
+socket.onopen = () =>
+resolve({ send, sync: globalThis.XMLHttpRequest && sync, buffered: () => socket.bufferedAmount, hold() {} });
 function send(message, payload) {
 socket.send(message);
 if (payload) socket.send(payload);

@@ -18,10 +18,11 @@ function page({
   isSecure = true,
   ml,
   refuse = false,
+  isService = false,
   answer = () => [200, '{"operands": []}'],
   filename = "inline.js",
 } = {}) {
-  const log = { sockets: [], requests: [], warnings: [] };
+  const log = { sockets: [], requests: [], messages: [], warnings: [] };
   class WebSocket {
     constructor(url, protocols) {
       log.sockets.push({ url, protocols, socket: this });
@@ -31,8 +32,14 @@ function page({
 
     send(data) {
       if (typeof data !== "string") return;
+      log.messages.push(JSON.parse(data));
       const { m, r } = JSON.parse(data);
-      if (r) queueMicrotask(() => this.onmessage({ data: JSON.stringify({ r, ...(m === "hello" && HELLO) }) }));
+      if (r)
+        queueMicrotask(() =>
+          this.onmessage({
+            data: JSON.stringify({ r, ...(m === "hello" ? HELLO : { inputs: {}, outputs: {}, devices: [] }) }),
+          }),
+        );
     }
   }
   class XMLHttpRequest {
@@ -56,7 +63,7 @@ function page({
   const console = { warn: (text) => log.warnings.push(text), info: (text) => log.warnings.push(text) };
   const scope = vm.createContext({
     WebSocket,
-    XMLHttpRequest,
+    ...(!isService && { XMLHttpRequest }),
     console,
     navigator: new Navigator(),
     isSecureContext: isSecure,
@@ -133,6 +140,20 @@ test("errors of synchronous requests", async () => {
     name: "OperationError",
     message: /no answer from Opweave at http:\/\/127\.0\.0\.1:8801/,
   });
+});
+
+test("service workers, which cannot wait, build graphs in the lazy mode", async () => {
+  const cannot = { name: "NotSupportedError", message: /service workers have no synchronous requests/ };
+  await assert.rejects(page({ isService: true }).run(RELU), cannot);
+  const { run, log } = page({ isService: true, options: { mode: "lazy" } });
+  await assert.rejects(run(`${RELU}.then(({ shape }) => shape)`), cannot);
+  const build = `${RELU.replace("return", "const y =").replace("\n})", "\n  return builder.build({ y });\n})")}`;
+  assert.equal(await run(`${build}.then(String)`), "[object MLGraph]");
+  const [{ log: entries }] = log.messages.filter(({ m }) => m === "build");
+  assert.deepEqual(
+    entries.map(([op]) => op),
+    ["input", "transpose"],
+  );
 });
 
 test("no connection", async () => {

@@ -93,7 +93,8 @@ class MLGraphBuilder {
     } catch (error) {
       return Promise.reject(error);
     }
-    if (builder.context.mode === "lazy") flush(builder); // throws: callers that never look at the promise must not miss it
+    const { mode, connection } = builder.context;
+    if (mode === "lazy" && connection.link.sync) flush(builder); // throws: libraries overlook rejections
     return build(builder, named);
   }
 }

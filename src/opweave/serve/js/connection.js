@@ -16,7 +16,7 @@ class Connection {
     this.ended = false;
   }
 
-  // `transport(handlers)` promises { send(text, payload), sync(text) -> text, buffered(), hold(whether to stay alive) }.
+  // `transport(handlers)` promises { send(text, payload), sync(text) -> text (or none), buffered(), hold(whether to stay alive) }.
   static async open(transport) {
     const connection = new Connection();
     connection.link = await transport({
@@ -66,6 +66,10 @@ class Connection {
 
   // Validate operations at once, and get their results' descriptors.
   sync(context, body) {
+    if (!this.link.sync) {
+      const why = "service workers have no synchronous requests; in the mode lazy, build() works if no shape is read";
+      throw new DOMException(`the server cannot be asked here: ${why}`, "NotSupportedError");
+    }
     this.sendFrees();
     return JSON.parse(this.link.sync(JSON.stringify({ session: this.session, c: context.c, ...body })));
   }

@@ -16,7 +16,8 @@ const webTransport =
         reject(new Error(`${why} and are this page's origin and token allowed?`));
         closed(`the connection to Opweave at ${url} has ended (${code}${reason && `, ${reason}`})`);
       };
-      socket.onopen = () => resolve({ send, sync, buffered: () => socket.bufferedAmount, hold() {} });
+      socket.onopen = () =>
+        resolve({ send, sync: globalThis.XMLHttpRequest && sync, buffered: () => socket.bufferedAmount, hold() {} });
 
       function send(message, payload) {
         socket.send(message);
