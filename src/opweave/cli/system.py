@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import sys
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -14,33 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import __version__
+from ..errors import NotSupportedError
 from .common import Verbose, app, console, errors
+from .extras import PURPOSES, missing
 from .serve import state_of_port
-
-EXTRAS = {
-    "chat": (["tokenizers", "jinja2"], "conversations with language models: `opweave chat`"),
-    "cuda": (["cuda.bindings"], "runs graphs on NVIDIA's GPUs"),
-    "demo": (["PIL", "safetensors"], "photographs and weights for `opweave demo`"),
-    "halide": (["halide", "llvmlite"], "compiles expressions, and chains of element-wise operations"),
-    "numba": (["numba"], "compiles host kernels written in Python"),
-    "openvino": (["openvino"], "runs graphs on CPUs, and on Intel's GPUs and NPUs"),
-    "safetensors": (["safetensors"], "reads and writes weights"),
-    "scale": (["ray", "fastapi"], "runs models on clusters, and serves them: `opweave deploy`"),
-    "wasm": (["wasmtime"], "runs WebAssembly kernels"),
-    "webgpu": (["wgpu"], "runs graphs on GPUs of any vendor"),
-}
-"""The modules that each extra installs, and their purpose; only extras that this version uses."""
-
-
-def _missing(extra: str) -> list[str]:
-    return [module for module in EXTRAS[extra][0] if not _is_there(module)]
-
-
-def _is_there(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # the package that it is part of
-        return False
 
 
 def _show_version(value: bool) -> None:
@@ -159,12 +135,8 @@ def doctor() -> None:
     table.add_row("CPU features", ", ".join(_cpu_features()) or "unknown")
     for package in ("numpy", "onnxruntime", "onnx", "ml_dtypes"):
         table.add_row(package, _version(package))
-    for extra, (_, what) in EXTRAS.items():
-        if _missing(extra):
-            state = Text.assemble(("missing", "yellow"), f": pip install 'opweave[{extra}]' ({what})")
-        else:
-            state = Text.assemble(("installed", "green"), f" ({what})")
-        table.add_row(f"extra {extra}", state)
+    for extra, what in PURPOSES.items():
+        table.add_row(f"extra {extra}", _state(extra, what))
     listed = backends.devices()
     available = [device for device in listed if device.available]
     for device in listed:
@@ -180,6 +152,17 @@ def doctor() -> None:
     if not any(device.backend != "reference" for device in available):
         errors.print("There is no engine to run graphs on: pip install --force-reinstall onnxruntime", style="red")
         raise typer.Exit(1)
+
+
+def _state(extra: str, what: str) -> Text:
+    """Whether what an extra asks for is installed."""
+    try:
+        lacking = missing(extra)
+    except NotSupportedError as error:
+        return Text.assemble(("unknown", "yellow"), f": {error} ({what})")
+    if not lacking:
+        return Text.assemble(("installed", "green"), f" ({what})")
+    return Text.assemble(("missing", "yellow"), f" {', '.join(lacking)}: pip install 'opweave[{extra}]' ({what})")
 
 
 def _version(package: str) -> Text:

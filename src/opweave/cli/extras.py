@@ -1,0 +1,64 @@
+"""The package's extras: what each is for, and which of the packages that it asks for are missing here."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+from ..errors import NotSupportedError
+
+PURPOSES = {
+    "chat": "conversations with language models: `opweave chat`",
+    "cuda": "runs graphs on NVIDIA's GPUs",
+    "demo": "photographs and weights for `opweave demo`",
+    "halide": "compiles expressions, and chains of element-wise operations",
+    "numba": "compiles host kernels written in Python",
+    "openvino": "runs graphs on CPUs, and on Intel's GPUs and NPUs",
+    "safetensors": "reads and writes weights",
+    "scale": "runs models on clusters, and serves them: `opweave deploy`",
+    "wasm": "runs WebAssembly kernels",
+    "webgpu": "runs graphs on GPUs of any vendor",
+}
+"""What users' extras are for; what they ask for stands in the package's metadata."""
+
+
+def missing(extra: str, package: str = "opweave") -> list[str]:
+    """The requirements of an extra that are not installed here, or in another version; those of their own extras, too.
+
+    Args:
+        extra: its name.
+        package: the package that has it.
+
+    Raises:
+        NotSupportedError: nothing is known of it: the package has no metadata, as in a checkout that is not installed, or its
+            metadata do not have the extra.
+    """
+    from packaging.requirements import Requirement  # which ONNX Runtime needs, too
+
+    try:
+        requirements = [Requirement(text) for text in metadata.requires(package) or ()]
+        known = metadata.metadata(package).get_all("Provides-Extra") or []
+    except metadata.PackageNotFoundError:
+        raise NotSupportedError(f"{package} is not installed as a package") from None
+    if extra not in known:
+        raise NotSupportedError(f"the installed package {package} has no extra {extra!r}")
+    found: dict[str, None] = {}
+    for requirement in requirements:
+        marker = requirement.marker
+        if marker is None or not marker.evaluate({"extra": extra}) or marker.evaluate({"extra": ""}):
+            continue  # of another extra, of all, or of other systems
+        if not _is_installed(requirement.name, str(requirement.specifier)):
+            found[f"{requirement.name}{requirement.specifier}"] = None
+            continue
+        for own in requirement.extras:
+            if (requirement.name, own) != (package, extra):
+                found |= dict.fromkeys(missing(own, requirement.name))
+    return list(found)
+
+
+def _is_installed(package: str, versions: str) -> bool:
+    from packaging.specifiers import SpecifierSet
+
+    try:
+        return SpecifierSet(versions).contains(metadata.version(package), prereleases=True)
+    except metadata.PackageNotFoundError:
+        return False
