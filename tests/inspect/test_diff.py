@@ -307,6 +307,29 @@ def test_long_sums_grow_with_the_square_root() -> None:
     assert (limit(LONG_SUM), limit(4 * LONG_SUM), limit(100 * LONG_SUM)) == (128, 256, 1280)
 
 
+def test_sums_whose_terms_cancel_may_be_off_in_units_of_their_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row of many has terms a million times as large as all others, which add up to little."""
+    b = ow.MLGraphBuilder(CPU)
+    a = np.ones((1 << 16, 32), "float32")
+    a[3] = np.where(np.arange(32) % 2, -1e6, 1e6)
+    x = b.input("x", "float32", [32, 4])
+    graph = b.build({"y": b.matmul(b.constant(a), x)})
+    feed = {"x": np.float32(1) + np.float32(1e-3) * RANDOM.standard_normal((32, 4)).astype("float32")}
+    assert ow.diff(graph, inputs=feed).first is None
+    monkeypatch.setattr(compare, "LINEAR", frozenset())  # a typical element does not tell
+    assert ow.diff(graph, inputs=feed).first is not None
+
+
+def test_denormal_numbers_may_be_flushed() -> None:
+    def flushing(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.add(*(np.where(np.abs(each) < np.finfo("float32").tiny, 0, each) for each in (a, b)))
+
+    b = ow.MLGraphBuilder(HalfUp(Operations.add, flushing).context())
+    graph = b.build({"y": b.add(b.input("x", "float32", [1]), b.input("z", "float32", [1]))})
+    assert ow.diff(graph, inputs={"x": np.float32([-4.4e-38]), "z": np.float32([1e-39])}).first is None
+    assert ow.diff(graph, inputs={"x": np.float32([1e-30]), "z": np.float32([1e-39])}).rows[0].own.largest == 0
+
+
 @pytest.mark.parametrize(
     ("got", "expected", "ratio", "beyond"),
     [

@@ -32,6 +32,7 @@ def load(
     """Load an ONNX model as a WebNN graph, to run it, or to `save` it as an ONNX model of WebNN's operations only.
 
     Inputs and outputs keep their names; bool ones become uint8 with values 0 and 1. Inputs that no output needs are dropped.
+    Operations without a label are labelled with the names of the model's nodes.
 
     Args:
         model: the path of an `.onnx` file, the bytes of one, or an `onnx.ModelProto`.
@@ -68,16 +69,14 @@ def record(
     context: MLContext,
     shapes: Mapping[str, tuple[int, ...] | None],
     inputs: Mapping[str, np.ndarray] | None = None,
-    label: bool = False,
 ) -> tuple[MLGraphBuilder, dict[str, MLOperand]]:
-    """Record a whole model in a builder, without compiling it.
+    """Record a whole model in a builder, without compiling it. Operations are labelled with the names of its nodes.
 
     Args:
         source: the model.
         context: of the builder.
         shapes: the shape of each input.
         inputs: arrays of inputs; those of which the values decide about shapes become constants.
-        label: whether operations without a label get the name of the ONNX node that they come from.
 
     Returns:
         The builder, and the operand of each output by name.
@@ -96,8 +95,7 @@ def record(
             values |= {name: np.array(known[name]) for name in found.names}
     outputs = [info.name for info in source.proto.graph.output]
     check_whole(segments(trace, outputs), "cannot be expressed in WebNN")
-    if label:
-        _label(trace)
+    _label(trace)
     operands: dict[str, MLOperand] = {}
     for name in outputs:
         match trace.values[name]:

@@ -168,7 +168,7 @@ def _recorded(
         given |= {name: inputs[name].astype(each.dtype) for name, each in arguments.items() if name in inputs}
     check_names("diff: inputs", given, arguments)
     arrays = {name: contiguous(each.as_input(given[name], context)) for name, each in arguments.items()}
-    _, operands = record(source, context, {name: array.shape for name, array in arrays.items()}, arrays, label=True)
+    _, operands = record(source, context, {name: array.shape for name, array in arrays.items()}, arrays)
     graph = Graph.reaching(operands)
     return graph, {} if is_second else {name: bool_as_uint8(arrays[name]) for name in graph.inputs}
 

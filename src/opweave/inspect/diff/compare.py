@@ -13,13 +13,15 @@ import numpy as np
 
 from ...backends import Precision
 from ...backends.reference import reference
+from ...dtypes import FLOATS
 from ...graph import Node, Operand, each
 from ...names import counted
+from ..drawing.picture import is_built_in
 from .measure import Error, Values, error
 from .pairs import changes, corresponding, named
 from .places import Side
 from .result import Difference, OperationDifference, OutputDifference, Read, Verdict
-from .tolerance import UNIT, scale_of, tolerance_of
+from .tolerance import LINEAR, UNIT, scale_of, tolerance_of
 
 SLICE_NODES = 16
 """Maximum operations of a slice: few enough to show progress."""
@@ -146,6 +148,8 @@ class Comparison:
             wanted = expected[counterpart]
             values = Values.of(wanted)
             mine = error(own[output], wanted, values, scale, tolerance)
+            if mine.beyond and (magnitudes := _magnitudes(other, expected)) is not None:
+                mine = error(own[output], wanted, values, scale, tolerance, magnitudes)
             found.append((mine, error(got[output], wanted, values, scale), values, output))
             overflow = overflow or _overflow(other, own[output], wanted, expected, reads)
         mine, total, values, output = max(found, key=lambda each: each[0].ratio)
@@ -173,6 +177,30 @@ def _as(array: np.ndarray, operand: Operand) -> np.ndarray:
         return array if array.dtype == operand.data_type else array.astype(operand.data_type)
 
 
+def _magnitudes(node: Node, values: Mapping[Operand, np.ndarray]) -> np.ndarray | None:
+    """For each element of the result of a sum, the sum of the magnitudes of its terms; None for other operations."""
+    if node.op.name not in LINEAR or not is_built_in(node) or node.outputs[0].data_type not in FLOATS:
+        return None
+    magnitudes: np.ndarray = np.abs(_in_float64(node, values, np.abs)[0])
+    return magnitudes
+
+
+def _in_float64(
+    node: Node, values: Mapping[Operand, np.ndarray], prepare: Callable[[np.ndarray], np.ndarray] = np.asarray
+) -> list[np.ndarray]:
+    """The results of a node in float64, not rounded; `prepare` is applied to each operand."""
+
+    def widen(operand: Operand) -> np.ndarray:
+        array = operand.value if operand.is_constant else values[operand]
+        return prepare(array.astype(np.float64)) if array.dtype.kind == "f" else array
+
+    rule = reference.rule(node)
+    assert rule is not None, node
+    with np.errstate(all="ignore"):
+        made = rule((), {**each(node.inputs, widen), **node.attributes})
+    return [np.asarray(result) for result in (made if isinstance(made, tuple) else (made,))]
+
+
 HALF_MAX = float(np.finfo(np.float16).max)
 
 
@@ -195,17 +223,7 @@ def _overflow(
     if expected.dtype == np.float16:  # it may overflow on both sides
         if any(read.values.nans or read.values.infinities for read in reads) or not reference.supports(node):
             return ""
-
-        def widen(operand: Operand) -> np.ndarray:
-            array = operand.value if operand.is_constant else values[operand]
-            return array.astype(np.float64) if array.dtype.kind == "f" else array
-
-        with np.errstate(all="ignore"):
-            rule = reference.rule(node)
-            assert rule is not None
-            made = rule((), {**each(node.inputs, widen), **node.attributes})
-        every = made if isinstance(made, tuple) else (made,)
-        wide = next((a for a in map(np.asarray, every) if a.shape == expected.shape), expected)
+        wide = next((a for a in _in_float64(node, values) if a.shape == expected.shape), expected)
     lost = bad & np.isfinite(wide) & (np.abs(wide.astype(np.float64)) > HALF_MAX)
     count = int(lost.sum())
     if not count:

@@ -89,7 +89,12 @@ class Error:
 
 
 def error(
-    got: np.ndarray, expected: np.ndarray, values: Values, scale: float = 0.0, tolerance: Tolerance | None = None
+    got: np.ndarray,
+    expected: np.ndarray,
+    values: Values,
+    scale: float = 0.0,
+    tolerance: Tolerance | None = None,
+    magnitudes: np.ndarray | None = None,
 ) -> Error:
     """Compare arrays of the same shape.
 
@@ -99,6 +104,7 @@ def error(
         values: what is in the expected array.
         scale: the size of a typical element, if that is more than what the expected array tells.
         tolerance: how far elements may be off; None to measure only.
+        magnitudes: for each element the sum of the magnitudes of its terms, where it is known.
     """
     unit_type = _coarser(got, expected)
     typical = max(values.size, scale)
@@ -106,7 +112,8 @@ def error(
     beyond = equal = start = 0
     worst = -1
     histogram = np.zeros(len(BINS) + 1, np.int64)
-    for a, e in zip(_pieces(got), _pieces(expected), strict=True):
+    sums = [None] * len(_pieces(got)) if magnitudes is None else _pieces(magnitudes)
+    for a, e, sum_ in zip(_pieces(got), _pieces(expected), sums, strict=True):
         wide, want = a.astype(np.float64), e.astype(np.float64)
         if unit_type is not None and e.dtype != unit_type:
             with np.errstate(over="ignore"):
@@ -131,7 +138,7 @@ def error(
             histogram += np.bincount(np.searchsorted(BINS, parts), minlength=len(histogram))
             if unit_type is not None:
                 ulp = max(ulp, _ulp(off, size, unit_type))
-            allowed = None if tolerance is None else tolerance.limits(want, typical, unit_type)
+            allowed = None if tolerance is None else tolerance.limits(want, typical, unit_type, sum_)
             with np.errstate(divide="ignore", invalid="ignore"):
                 ratios = off if allowed is None else np.where(same, 0.0, off / allowed)
             at = int(np.argmax(ratios))

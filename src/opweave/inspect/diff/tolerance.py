@@ -4,7 +4,8 @@ The numbers are those of the Web Platform Tests of WebNN (`resources/utils.js` t
 expected element, or an absolute difference. A test compares them with the tolerances of the cases. Two things are added for
 networks, whose tensors are larger than the cases':
 
-- elements near zero: a sum of large terms that cancel has an error in units of the terms, not of the sum;
+- elements near zero: a sum of large terms that cancel has an error in units of the terms, not of the sum. What a typical
+  element is tells most of it. For elements that are still beyond, the sum of the magnitudes of their own terms is computed;
 - sums of many terms: the worst case grows with the number of terms, what occurs with its square root.
 """
 
@@ -64,13 +65,16 @@ class Tolerance:
         parts += [f"{self.rounding:.2g} of a typical element, for the precision"] if self.rounding else []
         return (" or ".join(parts) or "none: exactly equal") + (f" ({self.terms:,} terms)" if self.terms > 1 else "")
 
-    def limits(self, expected: np.ndarray, typical: float, unit_type: Any) -> np.ndarray:
+    def limits(
+        self, expected: np.ndarray, typical: float, unit_type: Any, magnitudes: np.ndarray | None = None
+    ) -> np.ndarray:
         """The largest allowed difference for each element.
 
         Args:
             expected: the expected elements, finite ones of any data type.
             typical: the size of a typical element of the tensor.
             unit_type: the floating-point type whose last place counts; None for integers.
+            magnitudes: for each element the sum of the magnitudes of its terms, where it is known.
         """
         if unit_type is None:
             return np.full(expected.shape, max(self.ulp, self.absolute))
@@ -81,10 +85,13 @@ class Tolerance:
         unit[~np.isfinite(unit)] = 0.0
         limit = self.ulp * unit
         floor = max(self.absolute, self.near_zero * float(info.eps) * typical, self.rounding * typical)
-        if self.near_zero:
-            floor = max(floor, float(info.tiny))  # engines may flush denormal numbers
+        if self.ulp:
+            floor = max(floor, float(info.tiny))  # engines may flush denormal numbers, in operands and in results
         if self.rounding:
             limit = np.maximum(limit, self.rounding * np.abs(np.asarray(expected, np.float64)))
+        if magnitudes is not None:
+            # Rounding errors of a sum in any order: half a unit of its partial sums, of random signs.
+            limit = np.maximum(limit, (4 + sqrt(self.terms) / 2) * float(info.eps) * magnitudes)
         return np.asarray(np.maximum(limit, floor))
 
 
@@ -266,9 +273,24 @@ _LIKE_INPUT = frozenset(
 """Operations whose results are as large as their input, unless terms cancel."""
 
 
+LINEAR = frozenset(
+    {
+        "average_pool2d",
+        "conv2d",
+        "conv_transpose2d",
+        "cumulative_sum",
+        "gemm",
+        "matmul",
+        "reduce_mean",
+        "reduce_sum",
+    }
+)
+"""Sums of products or of elements: on magnitudes of the operands, they give the sum of the magnitudes of the terms."""
+
+
 def ops_with_rules() -> set[str]:
     """The names of the operations in the tables."""
     return {*_FIXED, *_ABSOLUTE, *_SUMS}
 
 
-__all__ = ["Tolerance", "ops_with_rules", "scale_of", "tolerance_of"]
+__all__ = ["LINEAR", "Tolerance", "ops_with_rules", "scale_of", "tolerance_of"]
