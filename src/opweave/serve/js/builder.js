@@ -204,8 +204,8 @@ function flush(builder) {
   throw error;
 }
 
-// The result of an operation if it is certainly valid, and follows from the descriptors of its operands; else
-// undefined, and the server is asked. Nine of ten operations of usual networks are of these.
+// The result of an operation if it is certainly valid, and follows from the descriptors of its operands: element-wise
+// operations, softmax, cast and reshape. Else undefined, and the server is asked; it also says what is wrong.
 function knownResult(name, form, values, limits) {
   const [a, b] = values;
   const fits = (one, allowed) =>
