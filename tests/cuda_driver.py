@@ -23,7 +23,7 @@ from opweave.backends.cuda.driver import Driver, Launch
 from opweave.backends.cuda.engine import Engine
 from opweave.expr.gpu import Kernel
 
-INFO = Info("a processor", "sm_90", units=4, max_shared=49152, memory=2**30)
+INFO = Info("a processor", "sm_90", units=132, max_shared=49152, memory=2**30)
 
 
 @dataclass

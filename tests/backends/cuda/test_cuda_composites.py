@@ -1,0 +1,94 @@
+"""Composites and recurrent networks on the CUDA back end, run on the processor, against the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_driver import CpuDriver, context_on
+from cuda_on_cpu import compiler
+
+import opweave as ow
+from opweave import composites
+
+REFERENCE = ow.ml.create_context(device="reference")
+
+
+@pytest.fixture
+def driver() -> CpuDriver:
+    compiler()
+    return CpuDriver()
+
+
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+def compare(driver: CpuDriver, build: Callable[..., Any], arrays: dict[str, np.ndarray]) -> None:
+    results = []
+    for context in (context_on(driver), REFERENCE):
+        builder = ow.MLGraphBuilder(context)
+        operands = {name: builder.input(name, a.dtype.name, a.shape) for name, a in arrays.items()}  # type: ignore[arg-type]
+        made = build(builder, **operands)
+        made = made if isinstance(made, tuple) else (made,)
+        results.append(context.compute(builder.build({f"y{k}": y for k, y in enumerate(made)}), arrays))
+    for name, expected in results[1].items():
+        np.testing.assert_allclose(results[0][name], expected, rtol=2e-5, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_packed_weights(driver: CpuDriver, bits: int, rows: int) -> None:
+    weight = np.random.default_rng(0).integers(0, 256, (40, 8, 4 * bits)).astype(np.uint8)
+    arrays = {"input": normal(rows, 256), "weight": weight, "scale": np.abs(normal(40, 8)) / 8}
+    compare(driver, lambda b, **operands: composites.matmul_n_bits(b, **operands, bits=bits, block_size=32), arrays)
+
+
+def cache(new: int, room: int) -> dict[str, np.ndarray]:
+    arrays = {"query": normal(2, new, 64), "key": normal(2, new, 32), "value": normal(2, new, 32)}
+    arrays |= {"past_key": normal(2, 2, room, 16), "past_value": normal(2, 2, room, 16)}
+    return {**arrays, "lengths": np.int32([room - new, 5])}
+
+
+def attend(b: Any, **operands: Any) -> Any:
+    return composites.group_query_attention(b, **operands, heads=4, groups=2)
+
+
+@pytest.mark.parametrize("new", [1, 20])
+def test_attention(driver: CpuDriver, new: int) -> None:
+    compare(driver, attend, cache(new, 300))
+
+
+def test_a_cache_is_updated_where_it_is(driver: CpuDriver) -> None:
+    """Without the kernels that would copy it: a CUDA graph of its own."""
+    context, arrays = context_on(driver), cache(1, 40)
+    builder = ow.MLGraphBuilder(context)
+    operands = {name: builder.input(name, a.dtype.name, a.shape) for name, a in arrays.items()}  # type: ignore[arg-type]
+    results = dict(zip(("y", "present_key", "present_value"), attend(builder, **operands), strict=True))
+    graph = builder.build(results)
+    wanted = context.compute(graph, arrays)
+    tensors = {n: context.create_tensor(a.dtype.name, a.shape, readable=True, writable=True) for n, a in arrays.items()}  # type: ignore[arg-type]
+    for name, array in arrays.items():
+        context.write_tensor(tensors[name], array)
+    outputs = {"y": context.create_tensor("float32", [2, 1, 64], readable=True)}
+    outputs |= {"present_key": tensors["past_key"], "present_value": tensors["past_value"]}
+    driver.calls.clear()
+    context.dispatch(graph, tensors, outputs)
+    assert (driver.calls["graph"], driver.calls["launch"]) == (1, 1)
+    for name, expected in wanted.items():
+        np.testing.assert_allclose(context.read_tensor(outputs[name]), expected, rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_recurrent_networks(driver: CpuDriver, name: str) -> None:
+    gates, hidden = {"lstm": 4, "gru": 3}[name], 6
+    arrays = {"input": normal(7, 2, 5), "weight": normal(2, gates * hidden, 5)}
+    arrays |= {"recurrent_weight": normal(2, gates * hidden, hidden), "bias": normal(2, gates * hidden)}
+
+    def build(b: Any, input: Any, weight: Any, recurrent_weight: Any, bias: Any) -> Any:
+        options = {"bias": bias, "direction": "both", "return_sequence": True}
+        return tuple(getattr(b, name)(input, weight, recurrent_weight, 7, hidden, **options))
+
+    compare(driver, build, arrays)
