@@ -23,7 +23,7 @@ from opweave.ops import Operations
 from opweave.serve import ConnectionLimits, Server
 from opweave.serve.messages import REQUIRED
 
-LIMITS = ConnectionLimits(memory=2**20, operands=200, contexts=4, json=2**18, handshake=20)
+LIMITS = ConnectionLimits(memory=2**24, operands=200, contexts=4, json=2**18, handshake=20)
 LARGEST_PAYLOAD = 2**16
 
 WILD: list[Any] = [

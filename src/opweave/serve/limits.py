@@ -15,7 +15,7 @@ class ConnectionLimits:
     """What one connection (a page, a worker, a process of Node.js) may take.
 
     Attributes:
-        memory: bytes of its tensors and constants together.
+        memory: bytes of its tensors and constants together; a graph counts as 256 KiB more, an operand as 1 KiB.
         operands: operands of one graph.
         contexts: contexts that exist at the same time. Pages leave contexts to the garbage collector: the W3C's own tests
             create more than 200 in a page. One that creates them without end gets errors, and others are not disturbed.
@@ -37,6 +37,13 @@ class ConnectionLimits:
             value = getattr(self, field.name)
             valid = isinstance(value, int) and not isinstance(value, bool) and value > 0
             require(valid, f"{field.name} must be a positive integer, got {shown(value)}")
+
+
+OPERAND_BYTES = 1024
+"""What an operand counts as, besides a constant's contents: about what its objects take in Python."""
+
+GRAPH_BYTES = 256 * 1024
+"""What a graph counts as, besides constants: about what ONNX Runtime's session takes for one operation."""
 
 
 class Budget:

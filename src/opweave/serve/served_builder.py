@@ -16,7 +16,7 @@ from ..errors import NotSupportedError
 from ..graph import Desc, MLOperand
 from ..names import shown
 from ..run.graph import MLGraph
-from .limits import Budget
+from .limits import GRAPH_BYTES, OPERAND_BYTES, Budget
 from .log import call, decoded
 from .messages import ProtocolError, is_id
 
@@ -50,7 +50,7 @@ class ServedBuilder:
     """A graph builder of a client. Two threads use it: that of its context, and those of `POST /sync`.
 
     Attributes:
-        reserved: bytes of constants that the budget has given.
+        reserved: bytes that the budget has given, for constants, operands and the graph.
     """
 
     def __init__(
@@ -76,12 +76,15 @@ class ServedBuilder:
         with self._lock:
             found = self._constants.get(number)
             if found is None:
-                self._budget.reserve(desc.byte_length)
-                self.reserved += desc.byte_length
+                self._reserve(desc.byte_length)
                 found = self._constants[number] = Constant(desc, memory.allocate(desc))
             elif found.desc != desc:
                 raise ProtocolError(f"constant {number} is {found.desc}, got {desc}")
             return found
+
+    def _reserve(self, count: int) -> None:
+        self._budget.reserve(count)
+        self.reserved += count
 
     def add(self, log: Log) -> list[list[Desc]]:
         """Replay entries of a log.
@@ -118,6 +121,7 @@ class ServedBuilder:
             results = call(self._builder, name, values, decoded_options(options, self._operand))
         if len(self._operands) + len(results) > self._max_operands:
             raise NotSupportedError(f"{name}: a graph may have {self._max_operands:,} operands here")
+        self._reserve(OPERAND_BYTES * len(results))
         for number, result in enumerate(results, first):
             if number in self._operands:
                 raise ProtocolError(f"operand {number} exists already")
@@ -159,6 +163,7 @@ class ServedBuilder:
             missing = next((number for number, one in self._constants.items() if not one.is_filled), None)
             if missing is not None:
                 raise ProtocolError(f"the payload of constant {missing} has not come")
+            self._reserve(GRAPH_BYTES)
             graph = self._builder.build(results)
             self._operands.clear()
             self._constants.clear()

@@ -38,7 +38,7 @@ class _Tensor:
 @dataclass
 class _Graph:
     graph: MLGraph
-    reserved: int  # bytes of its constants
+    reserved: int  # bytes of the budget
 
 
 @dataclass

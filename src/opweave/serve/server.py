@@ -9,6 +9,7 @@ import logging
 import re
 import secrets
 import socket
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -198,7 +199,8 @@ class Server:
             except OSError:
                 if self._is_closed:
                     return
-                continue  # the client is gone already, or there are no more descriptors
+                time.sleep(0.05)  # the client is gone already, or there are no more descriptors
+                continue
             if self.path is None:
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             stream = Stream(client)
@@ -207,9 +209,14 @@ class Server:
                 has_place = not self._is_closed and self._make_place()
                 if has_place:
                     self._clients[stream] = thread
-            if has_place:
-                thread.start()
-            else:
+            try:
+                if has_place:
+                    thread.start()
+            except RuntimeError:  # the system has no more threads
+                with self._lock:
+                    self._clients.pop(stream, None)
+                has_place = False
+            if not has_place:
                 client.close()
 
     def _make_place(self) -> bool:
