@@ -43,6 +43,7 @@ OTHERS = {
     "scale": "a model in Ray's actors beside plain processes; writes docs/scale.md",
     "serve": "navigator.ml in Node.js and Chromium; writes docs/web.md",
     "serving": "a model behind Ray Serve beside ONNX Runtime there; writes docs/serving.md",
+    "web": "ONNX Runtime Web on navigator.ml beside Opweave in Python; writes docs/web.md",
     "webgpu": "networks and contractions on a GPU; writes docs/benchmarks-gpu.md",
 }
 """Benchmarks with options of their own."""

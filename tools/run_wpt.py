@@ -1,8 +1,8 @@
 """Run the W3C's own JavaScript tests of WebNN in Chromium on Opweave, and write down how they went.
 
     git clone --depth 1 --filter=blob:none --sparse https://github.com/web-platform-tests/wpt
-    cd wpt && git sparse-checkout set webnn resources interfaces common
-    python tools/run_wpt.py FOLDER [--write docs/wpt-javascript.md]
+    git -C wpt sparse-checkout set webnn resources interfaces common
+    python tools/run_wpt.py wpt --state "of 2025-03-31" --write docs/wpt-javascript.md
 
 The tests are served on localhost, with the shim before their scripts; in windows, dedicated workers and shared workers.
 Failures must be listed with their reasons in tests/expect/wpt-javascript.toml; if others come, or listed ones pass, the
@@ -69,7 +69,7 @@ HEAD = """# The W3C's JavaScript tests in Chromium
 
 Written by `python tools/run_wpt.py FOLDER --write docs/wpt-javascript.md`, where FOLDER is a checkout of the
 [Web Platform Tests](https://github.com/web-platform-tests/wpt). No test is changed: the files are served as they are, with the
-script of [`opweave serve`](web.md) before them. Variant `{variant}` of tests that have variants, `{mode}` mode.
+script of [`opweave serve`](web.md) before them. State {state}; variant `{variant}` of tests that have variants; `{mode}` mode.
 
 {passed} of {count} tests pass; the other {failed} stand below with their reasons.
 
@@ -211,6 +211,7 @@ def main() -> int:
     parser.add_argument("--device", help="a device of `opweave devices`; by default pages choose by their options")
     parser.add_argument("--mode", default="strict", choices=("strict", "lazy"), help="of the shim")
     parser.add_argument("--timeout", type=float, default=300, help="seconds for a page")
+    parser.add_argument("--state", default="unknown", help="which state of the tests it is, for the page")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="write the counts and failures as Markdown")
     arguments = parser.parse_args()
     wanted = [page for page in pages(arguments.folder, arguments.variant) if arguments.only in page.name]
@@ -272,6 +273,7 @@ def page_text(results: list[Result], reasons: Mapping[str, str], arguments: argp
         mode=arguments.mode,
         variant=arguments.variant,
         rows="\n".join(rows),
+        state=arguments.state,
         failures=failures or "\nNone.\n",
     )
 

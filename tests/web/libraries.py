@@ -56,7 +56,14 @@ def site(models: Path) -> Site:
 
 
 def visit(
-    browser: Browser, server: Server, module: str, task: Any = None, *, isolated: bool = False, timeout: float = 120
+    browser: Browser,
+    server: Server,
+    module: str,
+    task: Any = None,
+    *,
+    isolated: bool = False,
+    mode: str = "strict",
+    timeout: float = 120,
 ) -> Any:
     """Run a module of `pages/` in a page that has `navigator.ml` by Opweave; what it reports.
 
@@ -66,11 +73,12 @@ def visit(
         module: the file's name.
         task: what the page finds as JSON in the element `task`.
         isolated: whether the page is cross-origin isolated, so that it has `SharedArrayBuffer`.
+        mode: of the script that defines `navigator.ml`.
         timeout: seconds until it must have reported.
     """
     imports = {"imports": {name: f"/node_modules/{path}" for name, path in IMPORTS.items()}}
     page = browser.site.page(
-        f'<script src="{server.url}/webnn.js?token={server.token}"></script>'
+        f'<script src="{server.url}/webnn.js?token={server.token}&mode={mode}"></script>'
         f"<script type=importmap>{json.dumps(imports)}</script>"
         f"<script type=application/json id=task>{json.dumps(task)}</script>"
         f'<script type=module src="/pages/{module}"></script>',

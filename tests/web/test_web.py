@@ -115,6 +115,15 @@ def test_onnxruntime_web_runs_packaged_models(file: str, browser: Browser, serve
     check_ran_here(server, dispatches=2)
 
 
+def test_onnxruntime_web_in_lazy_mode(browser: Browser, server: Server, packages: None, model_folder: Path) -> None:
+    path = models.classifier("squeezenet", model_folder)
+    task = {"model": f"/models/{path.name}", "inputs": {_input(path): IMAGE}}
+    check_agreement(visit(browser, server, "onnxruntime_page.mjs", task, mode="lazy"))
+    check_ran_here(server, dispatches=2)
+    operations = sum(1 for node in onnx.load(path, load_external_data=False).graph.node)
+    assert server.stats().messages["sync"] < operations / 4, "operations are not sent together"
+
+
 def test_onnxruntime_web_in_node(packages: None, model_folder: Path) -> None:
     path = models.classifier("squeezenet", model_folder)
     task = {"model": str(path), "inputs": {_input(path): IMAGE}}
