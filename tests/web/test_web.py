@@ -42,8 +42,8 @@ PACKAGED: dict[str, dict[str, Any]] = {
         }
     },
     "speechmos/dnsmos_models/model_v8.onnx": {
-        "inputs": {"input_1": {"type": "float32", "dims": [2, 900, 120]}},
-        "overrides": {"N": 2},
+        "inputs": {"input_1": {"type": "float32", "dims": [1, 900, 120]}},
+        "overrides": {"N": 1},
     },
 }
 """Models of packages, as files below `.models`, and what goes into them."""
