@@ -66,6 +66,8 @@ class CpuDriver(Driver):
 
     def free(self, address: int) -> None:
         self.calls["free"] += 1
+        if self.failing:
+            raise DriverError(self.failing)
         del self.memory[address]
 
     def lend(self, array: np.ndarray) -> int:

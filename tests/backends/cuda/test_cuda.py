@@ -198,6 +198,20 @@ def test_errors_of_the_driver(driver: CpuDriver, context: ow.MLContext) -> None:
         context.create_tensor("float32", [1])
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_what_a_lost_device_had_is_forgotten(driver: CpuDriver) -> None:
+    context = context_on(driver)
+    graph = relu(context)
+    context.compute(graph, {"x": np.zeros((2, 3), np.float32)})
+    driver.failing = "CUDA_ERROR_LAUNCH_FAILED"
+    before = driver.calls["free"]
+    graph.destroy()
+    context.destroy()
+    del graph, context
+    gc.collect()
+    assert driver.calls["free"] > before
+
+
 @pytest.mark.parametrize("data_type", ["float32", "float16", "int64", "uint8"])
 def test_tensors(driver: CpuDriver, context: ow.MLContext, data_type: Any) -> None:
     array = np.arange(15).reshape(5, 3).astype(data_type)

@@ -113,7 +113,6 @@ class NvidiaDriver(Driver):
         self.info = infos()[number]
         self._device = call("cuDeviceGet", number)
         self._context = call("cuDevicePrimaryCtxRetain", self._device)
-        self._local = threading.local()
         self._enter()
         cuda = bindings()
         self._owns_stream = stream is None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from threading import RLock
 from typing import Any
 from weakref import WeakSet, WeakValueDictionary, finalize
@@ -47,6 +47,12 @@ def features_of(driver: Driver) -> Features:
     )
 
 
+def given_back(free: Callable[[Any], None], held: Any) -> None:
+    """Free something on the device; where the device is lost, it is gone already."""
+    with suppress(DriverError):
+        free(held)
+
+
 class Memory:
     """Memory of a device, freed with this object.
 
@@ -60,7 +66,7 @@ class Memory:
         self.address, self.count, self.owner = address, count, owner
         if owner is None:
             # At the end of the process the driver frees all memory, and may be gone before this runs.
-            finalize(self, driver.free, address).atexit = False
+            finalize(self, given_back, driver.free, address).atexit = False
 
 
 class Engine:
@@ -288,4 +294,4 @@ def _overlap(one: Memory, other: Memory) -> bool:
     return one.address < other.address + other.count and other.address < one.address + one.count
 
 
-__all__ = ["Engine", "Memory", "features_of"]
+__all__ = ["Engine", "Memory", "features_of", "given_back"]

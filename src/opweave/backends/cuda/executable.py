@@ -12,7 +12,7 @@ from ..gpu.backend import GpuBackend
 from ..gpu.runner import DeviceCall, Intermediates, KernelRunner
 from ..gpu.schedule import Place
 from .driver import Launch
-from .engine import Engine
+from .engine import Engine, given_back
 
 
 class _Chain:
@@ -21,7 +21,7 @@ class _Chain:
     def __init__(self, engine: Engine, launches: Sequence[Launch]) -> None:
         self._driver, self._launches = engine.driver, launches
         self._graph = self._driver.graph(launches)
-        finalize(self, self._driver.release, self._graph).atexit = False
+        finalize(self, given_back, self._driver.release, self._graph).atexit = False
 
     def run(self, launches: Sequence[Launch]) -> None:
         """Launch the graph, after those kernels whose arguments have changed got theirs."""
