@@ -220,7 +220,7 @@ def case(rng: random.Random, number: int) -> str:
     """Random messages; then another page must work."""
     server, page, faults = served()
     word = "answered"
-    with rng.choice([Client, PlainClient])(server, timeout=20) as client:
+    with rng.choice([Client, PlainClient])(server, timeout=5) as client:
         try:
             client.hello()
             sender = Page(rng)
@@ -260,7 +260,7 @@ CAMPAIGNS = {
         "random messages to a server of navigator.ml, and another page beside",
         case,
         20_000,
-        150,
+        60,
         memory=None,
         outcomes=frozenset({"answered", "lost", "closed", "waited"}),
     )
