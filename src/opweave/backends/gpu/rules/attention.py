@@ -28,6 +28,8 @@ MAX_LINES = 32
 """Queries of a workgroup, at most: those of all heads that share keys, or some of one head."""
 KEYS = (64, 32, 16, 8)
 """Numbers of keys of a block that are tried; with more, there are fewer barriers."""
+NEIGHBOURS = 8
+"""Scores of a query of which an invocation finds the largest, since few invocations would find it among all of a block."""
 MIN_KEYS_OF_PART = 64
 """Fewest keys of a part, so that combining the parts costs less than they save."""
 MIN_SHARE_OF_UNITS = 4
@@ -114,7 +116,7 @@ class _Tile:
     def numbers(self, size: int) -> int:
         """How many numbers of workgroup memory it takes."""
         stored = self.lines * size + self.keys * (size + 1) if self.stores else 0
-        return stored + self.lines * (self.keys + 4)
+        return stored + self.lines * (self.keys + self.keys // NEIGHBOURS + 4)
 
 
 def _tile(problem: _Attention, features: Features) -> _Tile:
@@ -179,6 +181,7 @@ def _blocks(problem: _Attention, tile: _Tile, target: Input, place: _Place | Non
 
     lines, scores = [heads, queries], program.shared([heads, queries, count])
     largest, weight, larger, factor = (program.shared(lines) for _ in range(4))
+    some = program.shared([*lines, count // NEIGHBOURS])
     sums = program.private([*lines, values])
     begins = None if problem.sink is None else (part == 0 if tile.parts > 1 else True)
 
@@ -241,8 +244,12 @@ def _blocks(problem: _Attention, tile: _Tile, target: Input, place: _Place | Non
             """exp(value - largest score); 0 for a key that is not seen, also where none is."""
             return where(value == -math.inf, 0, exp(value - program[larger][h, i]))
 
+        def largest_of_some(h: Array, i: Array, part: Array) -> Array:
+            return max_over(NEIGHBOURS, lambda k: program[scores][h, i, part * NEIGHBOURS + k])
+
         def largest_so_far(h: Array, i: Array) -> Array:
-            return larger_of(program[largest][h, i], max_over(count, lambda k: program[scores][h, i, k]))
+            found = max_over(count // NEIGHBOURS, lambda part: program[some][h, i, part])
+            return larger_of(program[largest][h, i], found)
 
         def weight_so_far(h: Array, i: Array) -> Array:
             return program[weight][h, i] * program[factor][h, i] + sum_over(count, lambda k: program[scores][h, i, k])
@@ -252,6 +259,7 @@ def _blocks(problem: _Attention, tile: _Tile, target: Input, place: _Place | Non
             return program[sums][h, i, d] * program[factor][h, i] + more
 
         program.fill(scores, score)
+        program.fill(some, largest_of_some)
         program.fill(larger, largest_so_far)
         program.fill(factor, lambda h, i: exponential(h, i, program[largest][h, i]))
         program.fill(scores, lambda h, i, k: exponential(h, i, program[scores][h, i, k]))
