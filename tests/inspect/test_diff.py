@@ -529,5 +529,7 @@ def test_reports_have_names_of_pages(tmp_path: Path) -> None:
     with pytest.raises(ow.ValidationError, match=r"must end with .html, got 'report.png'"):
         ow.diff(network(CPU)).save("report.png")
     a, b = onnx_model(tmp_path / "a.onnx"), onnx_model(tmp_path / "b.onnx", 1.5)
+    result = CliRunner().invoke(app, ["diff", str(tmp_path / "missing.onnx"), "--report", "r.png"])
+    assert "must end with .html" in str(result.exception)  # before anything is read
     assert "wrote" in run(a, b, "--report", tmp_path / "r.html", code=1)
     assert (tmp_path / "r.html").stat().st_size > 10_000

@@ -67,10 +67,13 @@ def diff(
     """
     from ..inspect.diff import comparison
     from ..inspect.diff.places import context_of
+    from ..inspect.diff.result import check_report
     from ..onnx.convert import declared
     from ..onnx.model import Model
     from .inputs import assuming, gather, limits, numbers, sizes
 
+    if report is not None:
+        check_report(report)  # before the comparison, which may take minutes
     bounds, fixed = limits(limit or []), sizes(fix_shapes or [])
     source = Model.load(model, bounds)
     arguments = declared(source, fixed)

@@ -183,8 +183,7 @@ class Difference:
         """
         from .report import html
 
-        is_html = Path(path).suffix.lower() in (".html", ".htm")
-        require(is_html, f"diff: the name of the report must end with .html, got {str(path)!r}")
+        check_report(path)
         text = html(self)
         with atomic_writer(path) as file:
             file.write(text.encode())
@@ -232,6 +231,12 @@ class Difference:
                     "its operations one by one: an optimisation across operations changes the result"
                 )
         return lines
+
+
+def check_report(path: str | Path) -> None:
+    """Require that the name of a file is one of a report."""
+    is_html = Path(path).suffix.lower() in (".html", ".htm")
+    require(is_html, f"diff: the name of the report must end with .html, got {str(path)!r}")
 
 
 OPTIMISED = 1e-3
