@@ -36,7 +36,6 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
     "--disable-dev-shm-usage",
-    "--disable-extensions",
     "--mute-audio",
 )
 """What tests of pages on localhost need. Those about the network keep Chromium from looking up hosts of its vendor."""
@@ -217,17 +216,19 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class Browser:
-    """A headless Chromium that visits the pages of a site, one after the other.
+    """A headless Chromium that visits the pages of a site, one after the other; a site serves one browser at a time.
 
     Args:
         site: whose pages.
-        flags: further flags of its command line.
+        extension: the folder of an extension that it loads.
         executable: its path; that of `find()` if None.
     """
 
-    def __init__(self, site: Site, flags: tuple[str, ...] = (), executable: str | None = None) -> None:
+    def __init__(self, site: Site, extension: Path | None = None, executable: str | None = None) -> None:
         self.site = site
-        self.flags = flags
+        # Chrome, unlike Chromium, has the second one switched off.
+        loads = f"--load-extension={extension}", "--disable-features=DisableLoadExtensionCommandLineSwitch"
+        self._flags = ("--disable-extensions",) if extension is None else loads
         self.executable = executable or find()
         self._process: subprocess.Popen[bytes] | None = None
         self._profile: tempfile.TemporaryDirectory[str] | None = None
@@ -264,7 +265,7 @@ class Browser:
             [
                 self.executable,
                 *FLAGS,
-                *self.flags,
+                *self._flags,
                 f"--user-data-dir={self._profile.name}",
                 f"{self.site.url}/next?{self.site.browser}",
             ],

@@ -15,7 +15,7 @@ import node_js
 import onnx
 import pytest
 import wpt
-from browser import Browser
+from browser import Browser, Site
 from libraries import EXAMPLE, HERE, NODE_MODULES, PACKAGES, missing, visit
 
 from opweave.serve import Server
@@ -202,6 +202,19 @@ def test_a_page_and_its_worker_have_contexts(browser: Browser, server: Server) -
     found = visit(browser, server, "worker.mjs", {"script": script})
     assert found == {"sum": [2, 4, 6], "context": "[object MLContext]"}
     assert server.stats().connections == 2
+
+
+def test_the_extension(browser: Browser, tmp_path: Path) -> None:
+    """Pages that load no script of Opweave's get `navigator.ml` by the extension."""
+    script = (
+        "const context = await navigator.ml.createContext(); report(context.opSupportLimits().relu.input.dataTypes);"
+    )
+    with Site() as site, Server(port=0, origins=[site.url], device="cpu") as server:
+        _, extension = write_clients(tmp_path, url=server.url, token=server.token)
+        with Browser(site, extension, browser.executable) as extended:
+            types = extended.run(site.page(f"<script type=module>{script}</script>"))
+        assert server.stats().contexts == 1
+    assert "float32" in types
 
 
 def _input(path: Path) -> str:
