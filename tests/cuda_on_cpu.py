@@ -73,6 +73,7 @@ class Functions:
     def prepare(self, sources: Iterable[str]) -> None:
         """Compile sources that are new, many at a time."""
         fresh = [source for source in dict.fromkeys(sources) if source not in self._known]
+        compiler(), _folder()  # once, before threads ask for them at the same time
         batches = [fresh[start : start + BATCH] for start in range(0, len(fresh), BATCH)]
         with ThreadPoolExecutor(processors()) as pool:
             list(pool.map(self._compile, batches))
