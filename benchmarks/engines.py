@@ -138,6 +138,7 @@ def models(folder: Path, packages: Path) -> dict[str, Callable[[], tuple[Path, d
 
 def measured(title: str, path: Path, feed: Mapping[str, np.ndarray]) -> list[str]:
     """The row of a model."""
+    feed = {name: np.asarray(array, order="C") for name, array in feed.items()}  # OpenVINO shares no other arrays
     feeds = path.with_suffix(".npz")
     np.savez(feeds, allow_pickle=False, **dict(feed))
     runs = {}
@@ -148,7 +149,7 @@ def measured(title: str, path: Path, feed: Mapping[str, np.ndarray]) -> list[str
     before = alternate(runs, pairs=PAIRS, seconds=0.2)
     first = _chosen(session)
     tell(f"{title}: tuning")
-    session.tune()
+    session.tune(inputs=feed)
     chosen = _chosen(session)
     after = alternate(runs, pairs=PAIRS, seconds=0.2) if chosen != first else before
     del runs, session, made

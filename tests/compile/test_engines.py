@@ -293,6 +293,19 @@ def test_openvino_runs_graphs_with_many_products_only(
 
 
 @needs_openvino
+def test_a_normalisation_in_parts_does_not_keep_a_graph_from_openvino(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
+    builder = ow.MLGraphBuilder(ow.ml.create_context(device="cpu"))
+    weights = builder.constant(np.random.default_rng(0).standard_normal((32, 32, 3, 3), np.float32))
+    ones = builder.constant(np.ones(32, np.float32))
+    y = builder.relu(builder.conv2d(builder.input("x", "float32", [1, 32, 60, 60]), weights))
+    graph = builder.build({"y": builder.batch_normalization(y, ones, ones, axis=1)})
+    assert engine(graph) == "engine: openvino, by rule of thumb: 31 million multiplications"
+
+
+@needs_openvino
 def test_openvino_is_tuned_against_onnxruntime(
     convolution: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

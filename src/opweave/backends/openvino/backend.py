@@ -10,7 +10,7 @@ from ...operation import Op
 from .. import Backend, Device, How, PowerPreference, Precision
 from . import devices
 from .emit import Emitter, Value
-from .gains import gains
+from .gains import DECOMPOSED, gains
 
 
 class OpenVino(Backend):
@@ -53,7 +53,8 @@ class OpenVino(Backend):
         return device.name == "cpu" and precision == "float32" and devices.is_installed()
 
     def gains(self, graph: Graph) -> tuple[bool, str]:
-        decomposed = next((node for node in graph.nodes if not self.supports(node)), None)
+        nodes = (node for node in graph.nodes if node.op not in DECOMPOSED and not self.supports(node))
+        decomposed = next(nodes, None)
         return (False, f"it would decompose {decomposed.title}") if decomposed else gains(graph)
 
     def compile(self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True) -> Any:

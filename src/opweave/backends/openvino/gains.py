@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...graph import Graph, Node
-from ...ops import convolution, matrix, recurrent
+from ...ops import convolution, matrix, normalization, recurrent
 from ...words import size
 
 MIN_PRODUCTS = 20_000_000
@@ -21,6 +21,10 @@ MiB takes 0.7 of ONNX Runtime's time, and 0.8 GiB instead of 0.4 (`benchmarks/en
 
 RECURRENT = frozenset({recurrent.gru, recurrent.gru_cell, recurrent.lstm, recurrent.lstm_cell})
 """ONNX Runtime runs networks with these a little faster: a small GRU took 1.09 times as long on OpenVINO."""
+
+DECOMPOSED = frozenset({normalization.batch_normalization})
+"""Operations whose parts are as fast as a kernel: element-wise ones, which the engine joins. PP-OCRv4's detector has such
+normalisations, and takes 0.3 of ONNX Runtime's time."""
 
 
 def gains(graph: Graph) -> tuple[bool, str]:
