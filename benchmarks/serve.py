@@ -143,7 +143,7 @@ def in_node(server: Server) -> Results:
 
 def in_browser(program: str, server: Server) -> Results:
     """The results in a page of a browser."""
-    with site(server.script) as (url, posted), TemporaryDirectory() as profile:
+    with site(server.script) as (url, posted), TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         with subprocess.Popen(
             [program, *FLAGS.split(), f"--user-data-dir={profile}", url],
             stdout=subprocess.DEVNULL,
