@@ -34,8 +34,8 @@ from .page import DOCS, machine, replace_part, table, versions
 SHAPES = ((1, 16, 8, 8), (1, 32, 16, 16), (1, 64, 32, 32), (1, 64, 128, 128), (1, 64, 256, 256))
 """Shapes of the operands, by size."""
 
-MATRICES = (*SHAPES, (1, 64, 512, 512))
-"""The same for matrix products, whose constant matrix has this size: the last one, 64 MiB, fits into no core's cache."""
+MATRICES = (*SHAPES, (1, 64, 512, 512), (1, 36, 1024, 1024))
+"""The same for matrix products, whose constant matrix has this size: the last two, 64 and 144 MiB, fit into no cache."""
 
 PAIRS, SECONDS, PAUSE_SECONDS = 5, 0.01, 0.03
 """How often each pair is measured, for how long, and after which pause: threads of bound sessions spin for 2 ms."""

@@ -18,7 +18,7 @@ from opweave.processors import container_limit, processors
 
 COUNT = """
 import os, time
-import numpy as np, opweave as ow
+import numpy as np, onnxruntime, opweave as ow  # the engine's library has a thread, too
 context = ow.ml.create_context(device="cpu", threads={threads})
 builder = ow.MLGraphBuilder(context)
 x = builder.input("x", "float32", [256, 256])
