@@ -40,6 +40,15 @@ MATRICES = (*SHAPES, (1, 64, 512, 512), (1, 36, 1024, 1024))
 PAIRS, SECONDS, PAUSE_SECONDS = 5, 0.01, 0.03
 """How often each pair is measured, for how long, and after which pause: threads of bound sessions spin for 2 ms."""
 
+PRODUCT_SECONDS = 0.15
+"""The same for matrix products: the bandwidth of the memory, which limits them, takes longer to settle."""
+
+COLD_BYTES = 2**28
+"""Several large matrices, of this size together, are read in turn: in a network, too, others displace one from the caches."""
+
+MIN_COLD_BYTES = 2**24
+"""Smaller matrices are read again and again."""
+
 MIN_SAVED_SECONDS = 1e-4
 """What a loop must save at each run: more than the ways from the engine to the loop and back, of 5 to 20 us each, and enough
 for the 0.3 s in which it is compiled."""
@@ -94,14 +103,20 @@ def calls(op: Op[..., Any]) -> list[dict[str, Any]]:
     return [ATTRIBUTES.get(op.name, {})]
 
 
-def node_of(context: ow.MLContext, op: Op[..., Any], attributes: dict[str, Any], shape: Sequence[int]) -> Node:
-    """A call of an operation on operands of one shape, float32 where it takes that; of `gemm`, on one row and a constant."""
+def nodes_of(context: ow.MLContext, op: Op[..., Any], attributes: dict[str, Any], shape: Sequence[int]) -> list[Node]:
+    """A call of an operation on operands of one shape, float32 where it takes that.
+
+    Of `gemm` on one row and a constant; if that is large, several calls, with a matrix each.
+    """
     builder = ow.MLGraphBuilder(context)
     if op is ops.gemm:
-        columns = 2 ** (math.prod(shape).bit_length() // 2)
-        matrix = np.random.default_rng(0).random((columns, math.prod(shape) // columns), "float32")
-        row = builder.input("a", "float32", [1, matrix.shape[1]])
-        return builder.gemm(row, builder.constant(matrix), **attributes).node  # type: ignore[return-value]
+        size = math.prod(shape)
+        columns = 2 ** (size.bit_length() // 2)
+        row = builder.input("a", "float32", [1, size // columns])
+        copies = math.ceil(COLD_BYTES / (4 * size)) if 4 * size >= MIN_COLD_BYTES else 1
+        rng = np.random.default_rng(0)
+        matrices = [rng.random((columns, size // columns), "float32") for _ in range(copies)]
+        return [builder.gemm(row, builder.constant(matrix), **attributes).node for matrix in matrices]  # type: ignore[misc]
     operands: dict[str, ow.MLOperand] = {}
     for name in op.operands:
         if name not in op.defaults:
@@ -109,36 +124,49 @@ def node_of(context: ow.MLContext, op: Op[..., Any], attributes: dict[str, Any],
             same = operands[types].data_type if isinstance(types, str) else None
             operands[name] = builder.input(name, same or ("float32" if "float32" in types else "uint8"), list(shape))
     node: Node = op.add(builder, tuple(operands.values()), attributes).node
-    return node
+    return [node]
 
 
-def measure(context: ow.MLContext, node: Node) -> Measurement:
-    """Measure a node by itself.
+def measure(context: ow.MLContext, nodes: Sequence[Node]) -> Measurement:
+    """Measure a node, or several that are alike, as one graph and as loops; times are those of one.
 
     Raises:
-        AssertionError: the two differ.
+        AssertionError: the results differ.
     """
     rng = np.random.default_rng(0)
+    first = nodes[0]
     feed: dict[str, np.ndarray] = {}
-    for operand in node.operands:
+    for operand in first.operands:
         if operand.is_constant:
             continue
         numbers = rng.random(operand.shape) * 0.8 + 0.1
         feed[operand.name] = (numbers.round() if operand.data_type == "uint8" else numbers).astype(operand.data_type)
-    graph = Graph.reaching({"y": node.outputs[0]})
-    results = [np.empty(node.outputs[0].shape, node.outputs[0].data_type) for _ in range(2)]
+    graph = Graph.reaching({f"y{k}": node.outputs[0] for k, node in enumerate(nodes)})
+    desc = first.outputs[0].desc
+    results = [[np.empty(desc.shape, desc.data_type) for _ in nodes] for _ in range(2)]
     program = compile(graph, context.backend, device="cpu", power_preference="default", fuse=False)
-    loop = kernels.compile(program_of(node.op, descs_of(node.inputs), node.attributes), "halide")
+    loop = kernels.compile(program_of(first.op, descs_of(first.inputs), first.attributes), "halide")
+    loops = [
+        loop.bind([o.value if o.is_constant else feed[o.name] for o in node.operands], [result])
+        for node, result in zip(nodes, results[1], strict=True)
+    ]
+
+    def all_loops() -> None:
+        for run in loops:
+            run()
+
     ways = {
-        "kernel": program.bind([feed[name] for name in graph.inputs], results[:1]),
-        "loop": loop.bind([o.value if o.is_constant else feed[o.name] for o in node.operands], results[1:]),
+        "kernel": program.bind([feed[name] for name in graph.inputs], results[0]),
+        "loop": loops[0] if len(loops) == 1 else all_loops,
     }
-    times = alternate(ways, pairs=PAIRS, seconds=SECONDS, pause=PAUSE_SECONDS)
-    np.testing.assert_allclose(results[1], results[0], rtol=1e-4, atol=1e-5, err_msg=node.op.name)
+    seconds = PRODUCT_SECONDS if first.op is ops.gemm else SECONDS
+    times = alternate(ways, pairs=PAIRS, seconds=seconds, pause=PAUSE_SECONDS)
+    for kernels_result, loops_result in zip(*results, strict=True):
+        np.testing.assert_allclose(loops_result, kernels_result, rtol=1e-4, atol=1e-5, err_msg=first.op.name)
     gain = Ratio.of(times["kernel"], times["loop"])
-    *_, last = node.operands
-    what = node.op.name, form(node), last.data_type, elements(node) or 0
-    return Measurement(*what, median(times["kernel"]), median(times["loop"]), gain)
+    *_, last = first.operands
+    what = first.op.name, form(first), last.data_type, elements(first) or 0
+    return Measurement(*what, median(times["kernel"]) / len(nodes), median(times["loop"]) / len(nodes), gain)
 
 
 def won(measured: Sequence[Measurement]) -> Winner | None:
@@ -170,7 +198,7 @@ def main(names: Annotated[list[str] | None, typer.Argument(help="operations; def
     rows: list[list[str]] = []
     for number, (op, attributes) in enumerate(cases, 1):
         measured = [
-            measure(context, node_of(context, op, attributes, shape))
+            measure(context, nodes_of(context, op, attributes, shape))
             for shape in (MATRICES if op is ops.gemm else SHAPES)
         ]
         winner = won(measured)

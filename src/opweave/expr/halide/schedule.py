@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 TASK_OPERATIONS = 1 << 18
 """Operations per parallel task: 10 to 20 us, more than it takes to wake a thread. Halide wakes as many threads as there are
-tasks, so small loops wake few of them on any machine, and those with less work than two tasks none. On two processors, sums,
-products and sigmoids of 65,536 elements (`python -m benchmarks expressions` has larger ones) took 0.85 to 1.0 of their time in
-four tasks, of 16,384 elements each, when they became one."""
+tasks, so small loops wake few of them on any machine, and those with less work than two tasks none."""
 
 ACCESS_OPERATIONS = 8
 """Cost of loading and storing an element, in operations."""
