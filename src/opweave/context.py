@@ -101,8 +101,10 @@ class ML:
             require(
                 name is None or gpu_device is None, f"{option} must not be given with gpu_device, got {shown(name)}"
             )
-        alone = cuda_stream is None or (gpu_device is None and backend in (None, "cuda"))
-        require(alone, "cuda_stream must not be given with gpu_device or another backend than 'cuda'")
+        if cuda_stream is not None:
+            is_allowed = gpu_device is None and backend in (None, backends.OF_CUDA_STREAMS)
+            text = f"cuda_stream must not be given with gpu_device or another backend than {backends.OF_CUDA_STREAMS!r}"
+            require(is_allowed, text)
         is_count = threads is None or (isinstance(threads, int) and not isinstance(threads, bool) and threads > 0)
         require(is_count, f"threads must be a positive integer or None, got {shown(threads)}")
         threads = chosen_threads() if threads is None else threads

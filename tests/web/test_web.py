@@ -128,7 +128,7 @@ def test_onnxruntime_web_in_node(packages: None, model_folder: Path) -> None:
     path = models.classifier("squeezenet", model_folder)
     task = {"model": str(path), "inputs": {_input(path): IMAGE}}
     shim = node_js.ROOT / "src" / "opweave" / "serve" / "node.mjs"
-    # Without the first option, Node optimises the WebAssembly module for a minute, and does not end before.
+    # Without the first option, Node does not end within a minute after its work: V8 seems to go on compiling the module.
     arguments = ["--liftoff-only", "--import", shim.as_uri(), str(HERE / "onnxruntime_node.mjs"), json.dumps(task)]
     with Server(port=0, device="cpu") as server:
         out = node_js.run(arguments, 120, {"OPWEAVE_URL": server.url, "OPWEAVE_TOKEN": server.token or ""})

@@ -458,7 +458,11 @@ def of_gpu_device(gpu_device: Any) -> tuple[Backend, Device]:
     return backend, backend.device
 
 
+OF_CUDA_STREAMS = "cuda"
+"""The back end whose contexts take a CUDA stream."""
+
+
 def of_cuda_stream(cuda_stream: Any, name: str | None, precision: Precision) -> tuple[Backend, Device]:
     """The back end for a user's CUDA stream, and the device called `name`, or the first one."""
-    backend, device = find_device(name or "cuda", "cuda", precision)
+    backend, device = find_device(name or OF_CUDA_STREAMS, OF_CUDA_STREAMS, precision)
     return backend.on(cuda_stream, device), device  # type: ignore[attr-defined]

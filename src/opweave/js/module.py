@@ -38,7 +38,7 @@ VIEWS = {
 """JavaScript's arrays of the data types."""
 
 RARE = ("int64", "uint64", "float16")
-"""Data types that browsers do not have on all devices (https://webmachinelearning.github.io/webnn-status/)."""
+"""Data types that a device may lack (https://www.w3.org/TR/webnn/#api-mlcontext-opsupportlimits)."""
 
 # Reserved words of JavaScript in modules, and the names that the module itself uses.
 _WORDS = """

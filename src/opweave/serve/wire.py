@@ -1,10 +1,8 @@
 """Messages over sockets: WebSocket (RFC 6455) for browsers, and frames without masks for Node.js.
 
 Payloads go straight from the socket into the memory of the caller, and from there to the socket. The libraries that were
-measured give out their own buffers, from which the data must be copied. With messages of 64 MiB, `picows` 2.3 reached 0.55 to
-0.65 of this module's throughput when it received and 0.5 when it sent; `websockets` 17.4 reached 0.25 to 0.4, and 0.2 to 0.25.
-They took 2.4 and 3.5 times the memory. For short messages `picows` was equal, and `websockets` took 4.5 times as long. (These
-are ratios of pairs, on a loaded machine.) Both also need an event loop, while contexts run on threads.
+tried, `picows` 2.3 and `websockets` 17.4, give out their own buffers, from which the data must be copied: with messages of
+64 MiB, both had less than two thirds of this module's throughput. They also need an event loop, while contexts run on threads.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ CHUNK_BYTES = 2**20
 """How much is received, and then unmasked, at once. 64 MiB took 29 ms of processor time so, and 34 with 256 KiB."""
 
 SHORT_BYTES = 4096
-"""A text of so many bytes passes through the buffer of the stream, and through an integer: faster than through an array."""
+"""A text of at most this size passes through the stream's buffer, and through an integer: faster than through an array."""
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # of RFC 6455
 _LINGER_SECONDS = 1.0

@@ -47,6 +47,17 @@ def in_order() -> float:
     return float(np.abs(total - exact).max() / np.abs(exact).max())
 
 
+def when_rounded(bits: int) -> float:
+    """The error if operands and result are rounded to this many bits, and nothing else is."""
+
+    def rounded(array: np.ndarray) -> np.ndarray:
+        mantissas, exponents = np.frexp(array.astype(np.float64))
+        return np.ldexp(np.round(np.ldexp(mantissas, bits)), exponents - bits)
+
+    exact = X.astype(np.float64) @ WEIGHTS
+    return float(np.abs(rounded(rounded(X) @ rounded(WEIGHTS)) - exact).max() / np.abs(exact).max())
+
+
 def test_each_precision_has_a_meaning() -> None:
     assert tuple(PRECISIONS) == get_args(Precision)
 
@@ -58,8 +69,8 @@ def test_a_device_computes_as_asked_or_says_what_can(backend: str, device: str, 
     if precision in found.precisions:
         context = ow.ml.create_context(device=device, backend=backend, precision=precision)
         assert context.precision == precision
-        # Both operands are rounded, and some engines round the result, too: more than half of the last bit.
-        assert error_of(context) <= (in_order() if BITS[precision] == 24 else 2.0 ** (1 - BITS[precision]))
+        # One percent more for sums of float32, which the witness has in float64.
+        assert error_of(context) <= (in_order() if BITS[precision] == 24 else 1.01 * when_rounded(BITS[precision]))
         assert f"precision {precision}: {PRECISIONS[precision]}" in product(context).explain().splitlines()
         return
     with pytest.raises(ow.NotSupportedError) as raised:

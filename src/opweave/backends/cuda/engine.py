@@ -18,7 +18,7 @@ from ...errors import InvalidStateError, OperationError, ValidationError, requir
 from ...expr.gpu import Features, Kernel
 from ...expr.gpu.cuda import CUDA
 from ...graph import Desc
-from ..gpu.arrays import DeviceArray
+from ..gpu.arrays import DeviceArray, uploaded_once
 from .devices import DriverError
 from .driver import Driver
 
@@ -251,17 +251,14 @@ class Engine:
 
     def upload(self, array: np.ndarray) -> Memory:
         """The memory of a constant; graphs that share the array share it."""
-        key = array.ctypes.data, array.nbytes
-        with self._lock:
-            known = self.uploaded.get(key)
-        if known is not None:
-            return known
-        made = self._memory(array.nbytes, "a constant")
-        self._write(made, array, "a constant to the device")
-        with self._lock:
-            self.uploaded[key] = made
-        finalize(array, self.uploaded.pop, key, None).atexit = False  # another array may lie there then
-        return made
+
+        def uploaded() -> Memory:
+            made = self._memory(array.nbytes, "a constant")
+            self._write(made, array, "a constant to the device")
+            return made
+
+        found: Memory = uploaded_once(self.uploaded, self._lock, array, uploaded)
+        return found
 
     # Kernels ---------------------------------------------------------------------------------------------------------
 

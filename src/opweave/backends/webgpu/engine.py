@@ -17,7 +17,7 @@ from ...cache import Cache
 from ...errors import InvalidStateError, OperationError, ValidationError, import_extra, require
 from ...expr.gpu import Features, Kernel
 from ...graph import Desc
-from ..gpu.arrays import DeviceArray
+from ..gpu.arrays import DeviceArray, uploaded_once
 from . import adapters
 
 if TYPE_CHECKING:
@@ -340,17 +340,14 @@ class Engine:
 
     def upload(self, array: np.ndarray) -> Any:
         """The buffer of a constant; graphs that share the array share the buffer."""
-        key = array.ctypes.data, array.nbytes
-        with self._lock:
-            known = self.uploaded.get(key)
-        if known is not None:
-            return known
-        made = self.buffer(array.nbytes, "a constant")
-        self._write(made, array, "a constant to the device")
-        with self._lock:
-            self.uploaded[key] = made
-        finalize(array, self.uploaded.pop, key, None).atexit = False  # another array may lie there then
-        return made
+
+        def uploaded() -> Any:
+            made = self.buffer(array.nbytes, "a constant")
+            self._write(made, array, "a constant to the device")
+            return made
+
+        found: Any = uploaded_once(self.uploaded, self._lock, array, uploaded)
+        return found
 
     # Kernels ---------------------------------------------------------------------------------------------------------
 

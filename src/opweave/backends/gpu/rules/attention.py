@@ -33,7 +33,7 @@ NEIGHBOURS = 8
 MIN_KEYS_OF_PART = 64
 """Fewest keys of a part, so that combining the parts costs less than they save."""
 MIN_SHARE_OF_UNITS = 4
-"""Keys are divided if less than one in so many of the device's units would have work."""
+"""Divide keys if fewer than 1 / MIN_SHARE_OF_UNITS of the device's units would have work."""
 MAX_PARTS = 64
 """Most parts that the keys of a query are divided into."""
 MAX_SUMS = 16

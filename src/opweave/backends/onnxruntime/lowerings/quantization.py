@@ -173,10 +173,8 @@ def _(ctx: Emitter, a: Value, b: Value, a_zero_point: Value, b_zero_point: Value
 def _has_fast_kernel(minimum: Operand | None, bits: int, accuracy: str, precision: Precision) -> bool:
     """Whether the kernel takes all operands, and is faster than a product of floats.
 
-    `python -m benchmarks composites` measures what it takes (rows of `matmul_n_bits`). With 8 bits and accuracy "float32" it
-    takes 14 times as long as a product of floats, for one row by 1,024 x 1,024 on one thread, and took 40 times as long on
-    another processor. Minima could be zero points of floats, with which it takes 60 times as long; they are products of
-    their own.
+    With 8 bits and accuracy "float32" it takes more than ten times as long. Minima could be zero points of floats, with which
+    it is slower still; they are products of their own.
     """
     return minimum is None and (bits == 4 or (accuracy == "int8" and precision != "ieee"))
 
