@@ -15,8 +15,7 @@ from ....expr.ir import Input, storage
 from ....ops import quantization as ops
 from ..contraction.problem import product
 from ..table import gpu
-from .recurrent import dot
-from .reduction import narrowed, widened
+from .reduction import dot, narrowed, widened
 from .results import Products, Staged, Stages, source_of
 
 

@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....expr import Array, compute, ir, relu, sigmoid, sum_over, tanh, where
+from ....expr import Array, compute, ir, relu, sigmoid, tanh, where
 from ....expr.gpu import Local, Workgroups
 from ....expr.ir import Input
 from ....expr.tracing import of_input
 from ....ops import recurrent as ops
 from ..contraction.problem import product
 from ..table import gpu
-from .reduction import widened
+from .reduction import dot, widened
 from .results import Products, Staged, Stages, source_of
 
 _FUNCTIONS: dict[str, Callable[[Array], Array]] = {"relu": relu, "sigmoid": sigmoid, "tanh": tanh}
@@ -25,16 +25,6 @@ _FUNCTIONS: dict[str, Callable[[Array], Array]] = {"relu": relu, "sigmoid": sigm
 MAX_HIDDEN_SIZE = 768
 """Size of hidden states up to which those of a batch, and all products of a step, fit into the workgroup memory of every
 device (16 KiB): 5 numbers and more for each element."""
-
-UNROLLED = 4
-"""Products that an invocation loads at once in a sum, so that loads do not wait for each other."""
-
-
-def dot(count: int, term: Callable[[Array], Array]) -> Array:
-    """The sum of `count` terms, some of which are loaded at the same time."""
-    if count % UNROLLED:
-        return sum_over(count, term)
-    return sum_over(count // UNROLLED, lambda k: sum_over(UNROLLED, lambda part: term(k * UNROLLED + part)))
 
 
 @dataclass(frozen=True)

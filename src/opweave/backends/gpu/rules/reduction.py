@@ -16,6 +16,9 @@ from .positions import reshaped
 BLOCK = 32
 """Elements of a block of a cumulative sum, which are added one by one."""
 
+UNROLLED = 4
+"""Products that an invocation loads at once in a sum, so that loads do not wait for each other."""
+
 _Reduction = Callable[[Array, Sequence[int], bool], Array]
 
 
@@ -27,6 +30,13 @@ def widened(input: Array) -> Array:
 def narrowed(result: Array, like: Array) -> Array:
     """Cast a result computed from `widened(like)` back to the data type of `like`."""
     return cast(result, "float16") if like.data_type == "float16" else result
+
+
+def dot(count: int, term: Callable[[Array], Array]) -> Array:
+    """The sum of `count` terms, some of which are loaded at the same time."""
+    if count % UNROLLED:
+        return sum_over(count, term)
+    return sum_over(count // UNROLLED, lambda k: sum_over(UNROLLED, lambda part: term(k * UNROLLED + part)))
 
 
 def _log_sum_exp(x: Array, axes: Sequence[int], keep: bool) -> Array:

@@ -1,0 +1,310 @@
+"""Attention as one kernel, or two where the keys are divided among workgroups.
+
+A workgroup goes through blocks of keys and keeps, for each of its queries, the largest score so far, the sum of the
+exponentials of the scores minus that, and the sum of the values that these weight (Dao et al., FlashAttention-2 (2023),
+arXiv:2307.08691). Where there are too few queries to keep the device busy, as for single tokens, each workgroup takes a
+part of the keys, and a second kernel combines the parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ....expr import Array, clamp, exp, max as larger_of, max_over, min as lesser_of, sum_over, tanh, where
+from ....expr.gpu import Features, Workgroups
+from ....expr.ir import Input
+from ....expr.tracing import of_input
+from .reduction import dot
+from .results import Stages
+
+MAX_LINES = 32
+"""Queries of a workgroup, at most: those of all heads that share keys, or some of one head."""
+KEYS = (64, 32, 16, 8)
+"""Numbers of keys of a block that are tried; with more, there are fewer barriers."""
+NEIGHBOURS = 8
+"""Scores of a query of which an invocation finds the largest, since few invocations would find it among all of a block."""
+MIN_KEYS_OF_PART = 64
+"""Fewest keys of a part, so that combining the parts costs less than they save."""
+MIN_SHARE_OF_UNITS = 4
+"""Divide keys if fewer than 1 / MIN_SHARE_OF_UNITS of the device's units would have work."""
+MAX_PARTS = 64
+"""Most parts that the keys of a query are divided into."""
+MAX_SUMS = 16
+"""Most elements of the result that an invocation keeps in registers."""
+
+Element = Callable[..., Array]
+Place = Callable[..., Sequence[Array | int]]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention of any kind. All functions return float32, or conditions.
+
+    Attributes:
+        batches: number of batches.
+        heads: number of heads of the queries.
+        groups: number of heads of keys and values.
+        queries: number of queries.
+        keys: number of keys.
+        size: of queries and keys.
+        values: size of the values.
+        query: `query(batch, head, query, s)`, scaled.
+        key: `key(batch, group, key, s)`.
+        value: `value(batch, group, key, d)`.
+        visible: `visible(batch, head, query, key)`: whether the query sees the key; None if all see all.
+        added: `added(batch, head, query, key)`: added to the score; None for nothing.
+        sink: `sink(head)`: the score of one more key without a value; None for no such key.
+        softcap: of the scores; 0 for none.
+        first: `first(batch, query)`: the first key that this query or a later one may see.
+        end: `end(batch, query)`: after the last key that this query or an earlier one may see.
+        has_room: whether values that no query sees may be anything, NaN included.
+    """
+
+    batches: int
+    heads: int
+    groups: int
+    queries: int
+    keys: int
+    size: int
+    values: int
+    query: Element
+    key: Element
+    value: Element
+    visible: Element | None = None
+    added: Element | None = None
+    sink: Element | None = None
+    softcap: float = 0.0
+    first: Element | None = None
+    end: Element | None = None
+    has_room: bool = False
+
+    @property
+    def share(self) -> int:
+        """How many heads share keys."""
+        return self.heads // self.groups
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """What a workgroup computes at a time.
+
+    Attributes:
+        heads: heads, which share keys.
+        queries: queries of each of them.
+        keys: keys of a block.
+        stores: whether the queries and a block of keys are copied to workgroup memory, since they fit.
+        parts: how many workgroups share the keys.
+    """
+
+    heads: int
+    queries: int
+    keys: int
+    stores: bool
+    parts: int = 1
+
+    @property
+    def lines(self) -> int:
+        return self.heads * self.queries
+
+    def numbers(self, size: int) -> int:
+        """How many numbers of workgroup memory it takes."""
+        stored = self.lines * size + self.keys * (size + 1) if self.stores else 0
+        return stored + self.lines * (self.keys + self.keys // NEIGHBOURS + 4)
+
+
+def _tile(problem: Attention, features: Features) -> _Tile:
+    """The largest tile that fits."""
+    whole = problem.share * problem.queries
+    tiles = [(problem.share, problem.queries)] if whole <= MAX_LINES else []
+    tiles += [(1, min(problem.queries, lines)) for lines in (16, 8, 4, 2, 1)]
+    room, most = features.max_shared // 4, MAX_SUMS * min(256, features.max_invocations)
+    keys = [count for count in KEYS if count < 2 * problem.keys] or [KEYS[-1]]
+    candidates = [_Tile(h, q, k, stores) for stores in (True, False) for h, q in tiles for k in keys]
+    # A tile of queries is worth more than a long block of keys.
+    tile = next((t for t in candidates if t.numbers(problem.size) <= room and t.lines * problem.values <= most), None)
+    tile = tile or _Tile(1, 1, KEYS[-1], False)
+    blocks = -(-problem.keys // tile.keys)
+    workgroups = problem.batches * (problem.heads // tile.heads) * -(-problem.queries // tile.queries)
+    parts = min(features.units // workgroups, problem.keys // MIN_KEYS_OF_PART, MAX_PARTS, blocks)
+    if parts < 2 or workgroups > features.units // MIN_SHARE_OF_UNITS:
+        return tile
+    return replace(tile, parts=-(-blocks // -(-blocks // parts)))
+
+
+def attend(stages: Stages, problem: Attention, result: Input, place: Place) -> Array:
+    """Add the stages of attention, and return the result.
+
+    Args:
+        stages: where to add them.
+        problem: what to compute.
+        result: the array to write.
+        place: `place(batch, head, query, d)`: the position of an element in it.
+    """
+    tile = _tile(problem, stages.features)
+    features, target = stages.features, result
+    while True:
+        if tile.parts > 1:
+            shape = [problem.batches, problem.heads, problem.queries, tile.parts, problem.values + 2]
+            target = stages.array("float32", shape)
+        program = _blocks(problem, tile, target, place if tile.parts == 1 else None)
+        if program.iterations(features) <= features.max_iterations or tile.parts * tile.keys >= problem.keys:
+            break
+        tile = replace(tile, parts=2 * tile.parts)
+    if tile.parts == 1:
+        return stages.add(program, result)
+    stages.add(program, target, "parts of the keys")
+    return stages.add(_combined(problem, of_input(target), result, place), result, "all keys")
+
+
+def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None) -> Workgroups:
+    """Go through blocks of keys; without a `place`, store the sums, the largest score and the weight of a part."""
+    heads, queries, count, values = tile.heads, tile.queries, tile.keys, problem.values
+    blocks = -(-problem.keys // count)
+    of_part = -(-blocks // tile.parts)
+    sizes = [problem.batches, problem.heads // heads, -(-problem.queries // queries), tile.parts]
+    program = Workgroups(sizes, width=tile.lines * max(count, values))
+    batch, row, tile_number, part = program.positions
+    group = row if heads == problem.share else row // problem.share
+
+    def head(h: Array) -> Array:
+        return row * heads + h
+
+    def query(i: Array | int) -> Array:  # the last tile may have the last query several times
+        return clamp(tile_number * queries + i, 0, problem.queries - 1)
+
+    lines, scores = [heads, queries], program.shared([heads, queries, count])
+    largest, weight, larger, factor = (program.shared(lines) for _ in range(4))
+    some = program.shared([*lines, count // NEIGHBOURS])
+    sums = program.private([*lines, values])
+    begins = None if problem.sink is None else (part == 0 if tile.parts > 1 else True)
+
+    def at_first(value: Callable[[Array], Array | float], other: float) -> Callable[[Array, Array], Array | float]:
+        """The value that stands for the sink, in one part of the keys; else `other`."""
+        if begins is None:
+            return lambda h, i: other
+        return lambda h, i: value(h) if begins is True else where(begins, value(h), other)
+
+    sink = problem.sink or (lambda h: h)
+    program.fill(largest, at_first(lambda h: sink(head(h)), -math.inf))
+    program.fill(weight, at_first(lambda h: 1.0, 0.0))
+    program.fill(sums, lambda h, i, d: 0.0)
+    of_query, of_key = None, None
+    if tile.stores:
+        of_query = program.shared([*lines, problem.size])
+        of_key = program.shared([count, problem.size + 1])  # a row more, so that adjacent keys lie in different banks
+        stored = program[of_query]
+        program.fill(of_query, lambda h, i, s: problem.query(batch, head(h), query(i), s))
+
+    first, end = part * of_part, clamp((part + 1) * of_part, None, blocks)
+    if problem.first is not None:
+        first = larger_of(first, clamp(problem.first(batch, query(0)), 0, problem.keys - 1) // count)
+    if problem.end is not None:
+        last = clamp(problem.end(batch, query(queries - 1)), 0, problem.keys)
+        end = lesser_of(end, (last + count - 1) // count)
+    with program.repeat(blocks, first, end, most=of_part) as block:
+
+        def key(k: Array) -> Array:
+            return clamp(block * count + k, 0, problem.keys - 1)
+
+        if of_key is not None:
+            shape = [count, problem.size]
+            program.fill(of_key, lambda k, s: problem.key(batch, group, key(k), s), shape)
+
+        def score(h: Array, i: Array, k: Array) -> Array:
+            def product(s: Array) -> Array:
+                if of_key is not None:
+                    return stored[h, i, s] * program[of_key][k, s]
+                return problem.query(batch, head(h), query(i), s) * problem.key(batch, group, key(k), s)
+
+            total = dot(problem.size, product)
+            if problem.softcap:
+                total = tanh(total * (1 / problem.softcap)) * problem.softcap
+            position = batch, head(h), query(i), key(k)
+            if problem.added is not None:
+                total = total + problem.added(*position)
+            if problem.visible is not None:
+                total = where(problem.visible(*position), total, -math.inf)
+            if problem.keys % count:
+                total = where(block * count + k < problem.keys, total, -math.inf)
+            return total
+
+        def weighted(h: Array, i: Array, d: Array, k: Array) -> Array:
+            share = program[scores][h, i, k]
+            product = share * problem.value(batch, group, key(k), d)
+            return where(share == 0, 0, product) if problem.has_room else product
+
+        def exponential(h: Array, i: Array, value: Array) -> Array:
+            """exp(value - largest score); 0 for a key that is not seen, also where none is."""
+            return where(value == -math.inf, 0, exp(value - program[larger][h, i]))
+
+        def largest_of_some(h: Array, i: Array, part: Array) -> Array:
+            return max_over(NEIGHBOURS, lambda k: program[scores][h, i, part * NEIGHBOURS + k])
+
+        def largest_so_far(h: Array, i: Array) -> Array:
+            found = max_over(count // NEIGHBOURS, lambda part: program[some][h, i, part])
+            return larger_of(program[largest][h, i], found)
+
+        def weight_so_far(h: Array, i: Array) -> Array:
+            return program[weight][h, i] * program[factor][h, i] + sum_over(count, lambda k: program[scores][h, i, k])
+
+        def sum_so_far(h: Array, i: Array, d: Array) -> Array:
+            more = dot(count, lambda k: weighted(h, i, d, k))
+            return program[sums][h, i, d] * program[factor][h, i] + more
+
+        program.fill(scores, score)
+        program.fill(some, largest_of_some)
+        program.fill(larger, largest_so_far)
+        program.fill(factor, lambda h, i: exponential(h, i, program[largest][h, i]))
+        program.fill(scores, lambda h, i, k: exponential(h, i, program[scores][h, i, k]))
+        program.fill(largest, lambda h, i: program[larger][h, i])
+        program.fill(weight, weight_so_far)
+        program.fill(sums, sum_so_far)
+    if place is not None:
+
+        def mean(h: Array, i: Array, d: Array) -> Array:
+            total = program[weight][h, i]
+            return where(total == 0, 0, program[sums][h, i, d] / total)
+
+        at_place = lambda h, i, d: place(batch, head(h), query(i), d)  # noqa: E731
+        program.write(target, [*lines, values], at_place, mean)
+        return program
+
+    def at(h: Array, i: Array, d: Array | int) -> Sequence[Array | int]:
+        return batch, head(h), query(i), part, d
+
+    program.write(target, [*lines, values], at, lambda h, i, d: program[sums][h, i, d])
+    for k, local in enumerate((largest, weight)):
+        program.write(target, lines, lambda h, i, k=k: at(h, i, values + k), lambda h, i, of=local: program[of][h, i])
+    return program
+
+
+def _combined(problem: Attention, parts: Array, result: Input, place: Place) -> Workgroups:
+    """Add up the parts of all keys."""
+    count, values = parts.shape[3], problem.values
+    program = Workgroups([problem.batches, problem.heads, problem.queries], width=max(count, values))
+    position = program.positions
+    factor, largest, weight = program.shared([count]), program.shared([1]), program.shared([1])
+    program.fill(factor, lambda part: parts[(*position, part, values)])
+    program.fill(largest, lambda _: max_over(count, lambda part: program[factor][part]))
+
+    def scaled(part: Array) -> Array:
+        largest_of_part = program[factor][part]
+        return where(largest_of_part == -math.inf, 0, exp(largest_of_part - program[largest][0]))
+
+    def weight_of_part(part: Array) -> Array:
+        return program[factor][part] * parts[(*position, part, values + 1)]
+
+    program.fill(factor, scaled)
+    program.fill(weight, lambda _: sum_over(count, weight_of_part))
+
+    def element(d: Array) -> Array:
+        total = dot(count, lambda part: program[factor][part] * parts[(*position, part, d)])
+        return where(program[weight][0] == 0, 0, total / program[weight][0])
+
+    program.write(result, [values], lambda d: place(*position, d), element)
+    return program
+
+
+__all__ = ["Attention", "Element", "attend"]
