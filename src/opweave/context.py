@@ -98,24 +98,17 @@ class ML:
         require_flags(accelerated=accelerated, deferred=deferred)
         for option, name in {"device": device, "backend": backend}.items():
             require(name is None or isinstance(name, str), f"{option} must be a name, got {shown(name)}")
-            require(
-                name is None or gpu_device is None, f"{option} must not be given with gpu_device, got {shown(name)}"
-            )
-        if cuda_stream is not None:
-            is_allowed = gpu_device is None and backend in (None, backends.OF_CUDA_STREAMS)
-            text = f"cuda_stream must not be given with gpu_device or another backend than {backends.OF_CUDA_STREAMS!r}"
-            require(is_allowed, text)
+        given = {"gpu_device": gpu_device, "cuda_stream": cuda_stream}
+        claimed = [option for option, value in given.items() if value is not None]
+        require(len(claimed) < 2, f"{' and '.join(claimed)} must not be given together")
         is_count = threads is None or (isinstance(threads, int) and not isinstance(threads, bool) and threads > 0)
         require(is_count, f"threads must be a positive integer or None, got {shown(threads)}")
         threads = chosen_threads() if threads is None else threads
         named = None if backend == "auto" else backend
         rivals: list[Backend] = []
-        if gpu_device is not None:
-            driver, found = backends.of_gpu_device(gpu_device)
-            if precision not in found.precisions:
-                raise lacks_precision("the given GPU device", [found], precision, backends.devices())
-        elif cuda_stream is not None:
-            driver, found = backends.of_cuda_stream(cuda_stream, device, precision)
+        if claimed:
+            (option,) = claimed
+            driver, found = backends.claimed(option, given[option], device=device, backend=backend, precision=precision)
         else:
             driver, found = _find(device, named, power_preference, accelerated, precision)
             driver = driver.open(found, power_preference)

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 from .. import memory
 from ..dtypes import DataType
-from ..errors import NotSupportedError
+from ..errors import NotSupportedError, ValidationError
 from ..graph import Graph, Node
 from ..memory.spaces import HOST, Memory, TensorSpace
 from ..operation import Limits, Op
@@ -198,6 +198,8 @@ class Backend(RuleTable, ABC):
     nor a decomposition; None where such operations are an error."""
     gains_from_loops = False
     """Whether chains of element-wise operations run faster as one compiled loop than by its own kernels."""
+    claims: str = ""
+    """The option of `create_context` by which it takes an object of the caller's, such as a device or a stream; see `on`."""
     rivals: tuple[Backend, ...] = ()
     """Back ends that may run a graph of its contexts instead, where they are faster. `beside` sets it."""
     _alone: Backend | None = None  # the same back end without rivals
@@ -259,6 +261,18 @@ class Backend(RuleTable, ABC):
     def open(self, device: Device, power_preference: PowerPreference) -> Backend:
         """The back end for a context on one of its devices: itself, unless each context has a device of its own."""
         return self
+
+    def on(self, given: Any, device: str | None) -> tuple[Backend, Device]:
+        """The back end for an object of the caller's that `claims` names the option of, and the device.
+
+        Args:
+            given: the object.
+            device: the name of a device that was asked for.
+
+        Raises:
+            ValidationError: the object does not fit, or not the device.
+        """
+        raise NotImplementedError(f"{self.name} claims {self.claims!r}")
 
     def with_threads(self, threads: int) -> Backend:
         """The back end for a context whose operations use at most `threads` threads; itself, where that cannot be chosen."""
@@ -452,17 +466,26 @@ def competing(device: Device, precision: Precision) -> list[Backend]:
     return [each for each in others if each.competes(device, precision)]
 
 
-def of_gpu_device(gpu_device: Any) -> tuple[Backend, Device]:
-    """The back end for a user's WebGPU device, and its `Device`."""
-    backend = discover()["webgpu"].on(gpu_device)  # type: ignore[attr-defined]
-    return backend, backend.device
+def claimed(
+    option: str, given: Any, *, device: str | None, backend: str | None, precision: Precision
+) -> tuple[Backend, Device]:
+    """The back end for an object of the caller's, and its `Device`.
 
+    Args:
+        option: the option of `create_context` that it was given as.
+        given: the object.
+        device: the name of a device that was asked for.
+        backend: likewise of a back end.
+        precision: what the device must be able to do.
 
-OF_CUDA_STREAMS = "cuda"
-"""The back end whose contexts take a CUDA stream."""
-
-
-def of_cuda_stream(cuda_stream: Any, name: str | None, precision: Precision) -> tuple[Backend, Device]:
-    """The back end for a user's CUDA stream, and the device called `name`, or the first one."""
-    backend, device = find_device(name or OF_CUDA_STREAMS, OF_CUDA_STREAMS, precision)
-    return backend.on(cuda_stream, device), device  # type: ignore[attr-defined]
+    Raises:
+        ValidationError: another back end was asked for than the one that takes this option, or the object does not fit.
+        NotSupportedError: there is no such device, or it lacks the precision.
+    """
+    owner = next(each for each in discover().values() if each.claims == option)
+    if backend not in (None, owner.name):
+        raise ValidationError(f"backend must not be given with {option}, got {backend!r}")
+    made, found = owner.on(given, device)
+    if precision not in found.precisions:
+        raise lacks_precision(f"the device of the given {option}", [found], precision, devices())
+    return made, found

@@ -253,6 +253,8 @@ def test_streams() -> None:
             return 0, 17
 
     assert handle_of(Stream()) == handle_of(17) == 17
+    with pytest.raises(ow.ValidationError, match="2 stands for a stream of each thread"):
+        handle_of(2)
     for wrong in ("x", True, -1, None):
         with pytest.raises(ow.ValidationError, match="cuda_stream must be an object with __cuda_stream__"):
             handle_of(wrong)
@@ -279,12 +281,13 @@ def test_a_context_on_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler()
     made: list[tuple[int, int | None]] = []
 
-    def device(number: int, stream: int | None = None) -> CpuDriver:
+    def device(number: int, stream: int | None = None, owner: Any = None) -> CpuDriver:
         made.append((number, stream))
         return CpuDriver(stream=stream or 1)
 
     monkeypatch.setattr(devices, "trouble", lambda: "")
     monkeypatch.setattr(devices, "infos", lambda: (INFO, INFO))
+    monkeypatch.setattr(devices, "number_of", lambda stream: int(stream == 18))
     monkeypatch.setattr(drivers, "NvidiaDriver", device)
     assert [(d.name, d.description) for d in cuda.devices()] == [
         ("cuda", "a processor, sm_90"),
@@ -295,11 +298,16 @@ def test_a_context_on_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     assert context.compute(relu(context), {"x": -np.ones((2, 3), np.float32)})["y"].sum() == 0
     ow.ml.create_context(cuda_stream=18, device="cuda:1", backend="cuda", precision="ieee")
     ow.ml.create_context(device="cuda:1")
-    assert made == [(0, 17), (1, 18), (1, None)]
+    assert repr(ow.ml.create_context(cuda_stream=18)) == "<MLContext on cuda:1>"  # the stream knows its device
+    assert made == [(0, 17), (1, 18), (1, None), (1, 18)]
+    with pytest.raises(ow.ValidationError, match="the stream is of device 'cuda:1', not of 'cuda'"):
+        ow.ml.create_context(cuda_stream=18, device="cuda")
     with pytest.raises(ow.ValidationError, match="cuda_stream must be an object with __cuda_stream__, or the handle"):
         ow.ml.create_context(cuda_stream="x")
-    with pytest.raises(ow.ValidationError, match="cuda_stream must not be given with gpu_device or another backend"):
+    with pytest.raises(ow.ValidationError, match="backend must not be given with cuda_stream, got 'webgpu'"):
         ow.ml.create_context(cuda_stream=17, backend="webgpu")
+    with pytest.raises(ow.ValidationError, match="gpu_device and cuda_stream must not be given together"):
+        ow.ml.create_context(object(), cuda_stream=17)
     with pytest.raises(ow.NotSupportedError, match=r"cannot compute so, only as 'float32' or 'ieee'"):
         ow.ml.create_context(cuda_stream=17, precision="tf32")
 

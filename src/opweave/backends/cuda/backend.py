@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 PRECISIONS: tuple[Precision, ...] = ("float32", "ieee")
 """Kernels compute with float32 as they are told to: there are none yet for tensor cores, which the others are for."""
 
+LEGACY = (0, 1)
+"""Handles of the default stream, which each device has
+(https://docs.nvidia.com/cuda/cuda-driver-api/stream-sync-behavior.html)."""
+
+PER_THREAD = 2
+"""The handle that stands for a default stream of the calling thread."""
+
 
 class CudaBackend(GpuBackend):
     """Kernels on NVIDIA's GPUs. The registered instance lists them; each open device has an instance of its own.
@@ -28,6 +35,7 @@ class CudaBackend(GpuBackend):
 
     name = "cuda"
     title = "CUDA"
+    claims = "cuda_stream"
 
     def __init__(self, engine: Engine | None = None) -> None:
         super().__init__()
@@ -63,26 +71,36 @@ class CudaBackend(GpuBackend):
         return compiler.version()
 
     def open(self, device: Device, power_preference: PowerPreference) -> CudaBackend:
-        return self._opened(device, None)
+        return self._opened(device)
 
-    def on(self, cuda_stream: Any, device: Device) -> CudaBackend:
+    def on(self, given: Any, device: str | None) -> tuple[CudaBackend, Device]:
         """The back end for a stream of the caller's, which must live as long as the context.
 
         Args:
-            cuda_stream: an object with `__cuda_stream__`, as those of cuda.core and PyTorch; or its handle.
-            device: the device of the stream.
+            given: an object with `__cuda_stream__`, as those of cuda.core and PyTorch; or its handle.
+            device: the name of the stream's device; None for the one that the driver says it is of.
 
         Raises:
-            ValidationError: it is no stream.
+            ValidationError: it is no stream, or one of another device.
+            NotSupportedError: there is no such device.
         """
-        return self._opened(device, handle_of(cuda_stream))
+        from .. import find_device
 
-    def _opened(self, device: Device, stream: int | None) -> CudaBackend:
+        handle = handle_of(given)
+        _, found = find_device(device or "cuda", self.name)  # which says what is missing where there is no device
+        name = _name(devices.number_of(handle))
+        if handle not in LEGACY and device not in (None, name):
+            raise ValidationError(f"cuda_stream: the stream is of device {name!r}, not of {device!r}")
+        if device is None:
+            _, found = find_device(name, self.name)
+        return self._opened(found, handle, given), found
+
+    def _opened(self, device: Device, stream: int | None = None, owner: Any = None) -> CudaBackend:
         from .driver import NvidiaDriver
         from .engine import Engine
 
         number = next(n for n, _ in enumerate(devices.infos()) if _name(n) == device.name)
-        return CudaBackend(Engine(NvidiaDriver(number, stream)))
+        return CudaBackend(Engine(NvidiaDriver(number, stream, owner)))
 
     def compile(
         self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True
@@ -104,14 +122,21 @@ def handle_of(cuda_stream: Any) -> int:
     Traceback (most recent call last):
     opweave.errors.ValidationError: cuda_stream must be an object with __cuda_stream__, or the handle of a stream, got str
     """
+    handle: int | None = None
     protocol = getattr(cuda_stream, "__cuda_stream__", None)
     if protocol is not None:
-        version, handle = protocol() if callable(protocol) else protocol
+        version, found = protocol() if callable(protocol) else protocol
         if version != 0:
             raise ValidationError(f"cuda_stream: the version of its __cuda_stream__ must be 0, got {version}")
-        return int(handle)
-    if isinstance(cuda_stream, int) and not isinstance(cuda_stream, bool) and cuda_stream >= 0:
-        return cuda_stream
+        handle = int(found)
+    if handle is None and isinstance(cuda_stream, int) and not isinstance(cuda_stream, bool) and cuda_stream >= 0:
+        handle = cuda_stream
+    if handle == PER_THREAD:
+        raise ValidationError(
+            "cuda_stream must be one stream; 2 stands for a stream of each thread, where work of several has no order"
+        )
+    if handle is not None:
+        return handle
     given = type(cuda_stream).__name__
     raise ValidationError(f"cuda_stream must be an object with __cuda_stream__, or the handle of a stream, got {given}")
 

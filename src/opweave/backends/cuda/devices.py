@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from ...errors import ValidationError
+
 STICKY = frozenset(
     {
         "CUDA_ERROR_ASSERT",
@@ -114,6 +116,23 @@ def trouble() -> str:
 def infos() -> tuple[Info, ...]:
     """The devices of this machine."""
     return () if trouble() else tuple(_info(number) for number in range(call("cuDeviceGetCount")))
+
+
+def number_of(stream: int) -> int:
+    """The number of the device of a stream; of the default stream's handles, that of the thread's current device.
+
+    Args:
+        stream: its handle.
+
+    Raises:
+        ValidationError: it is no stream.
+    """
+    try:
+        if stream > 1:
+            return int(call("cuStreamGetDevice", stream))
+        return int(call("cuCtxGetDevice")) if int(call("cuCtxGetCurrent")) else 0
+    except DriverError as error:
+        raise ValidationError(f"cuda_stream: the driver does not know the stream {stream:#x}: {error}") from None
 
 
 def _info(number: int) -> Info:

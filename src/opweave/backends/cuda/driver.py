@@ -107,10 +107,11 @@ class NvidiaDriver(Driver):
     Args:
         number: of the device.
         stream: the handle of the caller's stream; None for one of its own.
+        owner: what must live as long as that stream is used.
     """
 
-    def __init__(self, number: int, stream: int | None = None) -> None:
-        self.info = infos()[number]
+    def __init__(self, number: int, stream: int | None = None, owner: Any = None) -> None:
+        self.info, self._owner = infos()[number], owner
         self._device = call("cuDeviceGet", number)
         self._context = call("cuDevicePrimaryCtxRetain", self._device)
         self._enter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary, finalize
 
 from ...graph import Graph, Node
@@ -16,20 +17,42 @@ from .engine import Engine, given_back
 
 
 class _Chain:
-    """The CUDA graph of some kernels of a runner."""
+    """The CUDA graph of some kernels of a runner.
 
-    def __init__(self, engine: Engine, launches: Sequence[Launch]) -> None:
-        self._driver, self._launches = engine.driver, launches
-        self._graph = self._driver.graph(launches)
+    Attributes:
+        runs: the binding whose arguments its kernels have: the kernels of the runner in order, None for those left out.
+    """
+
+    def __init__(self, engine: Engine, runs: Sequence[Launch | None]) -> None:
+        self.runs, self._driver = runs, engine.driver
+        self._graph = self._driver.graph([run for run in runs if run is not None])
         finalize(self, given_back, self._driver.release, self._graph).atexit = False
 
-    def run(self, launches: Sequence[Launch]) -> None:
-        """Launch the graph, after those kernels whose arguments have changed got theirs."""
-        for number, (new, old) in enumerate(zip(launches, self._launches, strict=True)):
-            if new is not old and new.addresses != old.addresses:
-                self._driver.update(self._graph, number, new)
-        self._launches = launches
+    def run(self, runs: Sequence[Launch | None]) -> None:
+        """Launch the graph; first, update the kernels whose arguments differ if this is another binding than the last one."""
+        if runs is not self.runs:
+            pairs = zip(runs, self.runs, strict=True)
+            changed = [
+                (new, new.addresses != old.addresses) for new, old in pairs if new is not None and old is not None
+            ]
+            for number, (new, differs) in enumerate(changed):
+                if differs:
+                    self._driver.update(self._graph, number, new)
+            self.runs = runs
         self._driver.launch(self._graph)
+
+
+@dataclass(slots=True)
+class _Chains:
+    """The CUDA graphs of a runner that use the same intermediates.
+
+    Attributes:
+        made: by which of the kernels are left out.
+        last: the one that ran last.
+    """
+
+    made: dict[tuple[bool, ...], _Chain] = field(default_factory=dict)
+    last: _Chain | None = None
 
 
 class CudaRunner(KernelRunner[Launch]):
@@ -38,8 +61,7 @@ class CudaRunner(KernelRunner[Launch]):
     engine: Engine
 
     def __init__(self, graph: Graph, backend: GpuBackend, engine: Engine) -> None:
-        # By intermediates, and by which of the kernels run.
-        self._chains: WeakKeyDictionary[Intermediates[Launch], dict[tuple[bool, ...], _Chain]] = WeakKeyDictionary()
+        self._chains: WeakKeyDictionary[Intermediates[Launch], _Chains] = WeakKeyDictionary()
         super().__init__(graph, backend, engine)
 
     def prepare(self) -> None:
@@ -63,14 +85,17 @@ class CudaRunner(KernelRunner[Launch]):
 
     def submit(self, memory: Intermediates[Launch], runs: Sequence[Launch | None]) -> None:
         """Launch the graph of a binding; the caller has taken `memory`, so no other thread uses its graphs."""
-        launches = [run for run in runs if run is not None]
-        if not launches:
-            return
-        chains = self._chains.setdefault(memory, {})
-        key = tuple(run is not None for run in runs)
-        if key not in chains:
-            chains[key] = _Chain(self.engine, launches)
-        chains[key].run(launches)
+        chains = self._chains.get(memory)
+        if chains is None:
+            chains = self._chains[memory] = _Chains()
+        if chains.last is None or chains.last.runs is not runs:
+            left_out = tuple(run is None for run in runs)
+            if all(left_out):
+                return
+            if left_out not in chains.made:
+                chains.made[left_out] = _Chain(self.engine, runs)
+            chains.last = chains.made[left_out]
+        chains.last.run(runs)
 
 
 class MeasuredRunner(Measured):

@@ -26,6 +26,7 @@ class WebGPU(GpuBackend):
 
     name = "webgpu"
     title = "WebGPU"
+    claims = "gpu_device"
 
     def __init__(self, engine: Engine | None = None, device: Device | None = None) -> None:
         super().__init__()
@@ -53,27 +54,30 @@ class WebGPU(GpuBackend):
         made = adapters.request_device(device.name, power_preference)
         return WebGPU(Engine(made, is_own=True), device)
 
-    def on(self, gpu_device: Any) -> WebGPU:
+    def on(self, given: Any, device: str | None) -> tuple[WebGPU, Device]:
         """The back end of a user's device.
 
         Raises:
             MissingExtraError: wgpu is not installed.
-            ValidationError: it is no `wgpu.GPUDevice`.
+            ValidationError: it is no `wgpu.GPUDevice`, or a device is named, too.
         """
+        if device is not None:
+            raise ValidationError(f"device must not be given with gpu_device, got {device!r}")
         wgpu = import_extra("wgpu", "webgpu", adapters.PURPOSE)
-        if not isinstance(gpu_device, wgpu.GPUDevice):
-            raise ValidationError(f"gpu_device must be a wgpu.GPUDevice, got {type(gpu_device).__name__}")
-        known = _opened.get(id(gpu_device))
+        if not isinstance(given, wgpu.GPUDevice):
+            raise ValidationError(f"gpu_device must be a wgpu.GPUDevice, got {type(given).__name__}")
+        known = _opened.get(id(given))
         if known is None:
             from .engine import Engine
 
-            engine = Engine(gpu_device)
+            engine = Engine(given)
             kind = "cpu" if engine.is_software else "gpu"
             name = "gpu-software" if engine.is_software else "gpu"
             text = f"{engine.description}, the caller's device"
             found = Device(name, kind, self.name, text, precisions=adapters.PRECISIONS, is_software=engine.is_software)  # type: ignore[arg-type]
-            known = _opened[id(gpu_device)] = WebGPU(engine, found)
-        return known
+            known = _opened[id(given)] = WebGPU(engine, found)
+        assert known.device is not None
+        return known, known.device
 
     def compile(
         self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True
