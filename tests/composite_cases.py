@@ -65,8 +65,8 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
 
 @case(composites.fast_gelu)
 def _(make: Make) -> tuple[Call, Sequence[Any]]:
-    x = make.array("x", make.shape(1))
-    bias = make.array("x", x.shape[-1:]) if make.boolean() else None
+    x = make.array("x", make.shape())
+    bias = make.array("x", x.shape[-1:]) if make.boolean() and x.ndim else None
     return Call(x, bias), [witness.gelu(wide(x) + (0 if bias is None else wide(bias)), approximate="tanh")]
 
 

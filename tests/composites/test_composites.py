@@ -136,6 +136,13 @@ OWN = {
 """Operators that only ONNX Runtime has, for the calls of `HOW`."""
 
 
+@pytest.mark.parametrize("how", ["engine", "constants"])
+@pytest.mark.parametrize("op", [composites.fast_gelu, composites.quick_gelu, composites.thresholded_relu])
+def test_activations_of_a_scalar(op: CustomOp[Any], how: str) -> None:
+    call = Call(np.array(0.7, "float32"))
+    assert RUNS[how](op, call)[0] == pytest.approx(RUNS["reference"](op, call)[0], rel=1e-6)
+
+
 def test_every_composite_is_tested() -> None:
     everything = {
         op for name, op in vars(composites).items() if name in composites.__all__ and isinstance(op, CustomOp)

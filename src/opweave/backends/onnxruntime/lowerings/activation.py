@@ -19,7 +19,10 @@ ort.rename({ops.gelu: "Gelu", ops.hard_swish: "HardSwish"})
 ort.rename({ops.softplus: "Softplus", ops.softsign: "Softsign", ops.tanh: "Tanh"})
 ort.rename({ops.elu: "Elu", ops.hard_sigmoid: "HardSigmoid", ops.leaky_relu: "LeakyRelu"})
 ort.rename({composites.thresholded_relu: "ThresholdedRelu"}, when=is_single)
-ort.rename({composites.quick_gelu: "QuickGelu", composites.fast_gelu: "FastGelu"}, when=is_single, domain=MICROSOFT)
+ort.rename({composites.quick_gelu: "QuickGelu"}, when=is_single, domain=MICROSOFT)
+ort.rename(  # the kernel refuses scalars
+    {composites.fast_gelu: "FastGelu"}, when=lambda input: is_single(input) and input.rank > 0, domain=MICROSOFT
+)
 
 
 @ort.lower(ops.linear)
