@@ -71,7 +71,6 @@ format: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python tools/onnxruntime_tables.py docs/onnxruntime.md
 	$(BIN)/python tools/write_signatures.py
-	$(BIN)/python tools/write_webnn.py
 	$(BIN)/python tools/draw_example.py docs/images/graph.svg
 
 bench: $(VENV)/.dev

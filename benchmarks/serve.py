@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from queue import Empty, Queue
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -28,7 +29,8 @@ import typer
 
 import opweave as ow
 from opweave import memory
-from opweave.serve import Server, client_files
+from opweave.serve import Server
+from opweave.serve.client_files import write_clients
 
 from .measure import ROOT, Parts, per_call, tell
 from .page import DOCS, machine, replace_part, table, yes
@@ -124,17 +126,18 @@ def dispatch_ms(length: int) -> float:
 
 def in_node(server: Server) -> Results:
     """The results in Node.js, over a connection without masks."""
-    package = (client_files.FOLDER / "node.mjs").as_uri()
     module = (ROOT / "benchmarks" / "serve.mjs").as_uri()
-    code = f"await import({package!r}); console.log(JSON.stringify(await (await import({module!r})).measure()))"
     environment = {**os.environ, "OPWEAVE_URL": server.url, "OPWEAVE_TOKEN": server.token or ""}
-    done = subprocess.run(
-        ["node", "--input-type=module", "-e", code],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=PAGE_SECONDS,
-    )
+    with TemporaryDirectory() as folder:
+        package = (write_clients(Path(folder))[0] / "node.mjs").as_uri()
+        code = f"await import({package!r}); console.log(JSON.stringify(await (await import({module!r})).measure()))"
+        done = subprocess.run(
+            ["node", "--input-type=module", "-e", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PAGE_SECONDS,
+        )
     if done.returncode:
         raise RuntimeError(done.stderr)
     results: Results = json.loads(done.stdout)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from opweave.serve.client_files import write_clients
 
 OLDEST = 20  # the oldest release of Node.js that is maintained
 ROOT = Path(__file__).parents[1]
@@ -27,6 +31,14 @@ def missing() -> str | None:
     return (
         None if int(version[1:].partition(".")[0]) >= OLDEST else f"Node.js {OLDEST} or newer is needed, got {version}"
     )
+
+
+@cache
+def package() -> Path:
+    """The package for Node.js, as `opweave serve --write` writes it; modules find it in `OPWEAVE_PACKAGE`, too."""
+    folder = Path(tempfile.mkdtemp(prefix="opweave-webnn-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return write_clients(folder)[0]
 
 
 def need() -> None:
@@ -56,7 +68,7 @@ def started(arguments: Sequence[str], environment: Mapping[str, str] | None = No
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env={**os.environ, **(environment or {})},
+        env={**os.environ, "OPWEAVE_PACKAGE": package().as_uri(), **(environment or {})},
     )
     try:
         yield process

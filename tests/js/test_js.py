@@ -29,7 +29,6 @@ from opweave.names import camel_case
 from opweave.serve import Server
 
 CPU = ow.ml.create_context(device="cpu", backend="auto")
-SHIM = Path(ow.__file__).parent / "serve" / "node.mjs"
 STRIDE = 12
 """One of so many cases of the Web Platform Tests runs, unless `--all` asks for all."""
 
@@ -64,7 +63,9 @@ class Modules:
         folders = [str(self.folder / str(k)) for k in range(len(self.graphs))]
         with Server(port=0, device=device) as server:
             environment = {"OPWEAVE_URL": server.url, "OPWEAVE_TOKEN": server.token or ""}
-            node_js.run([str(node_js.JS / "run_module.mjs"), str(SHIM), *folders], 600, environment)
+            node_js.run(
+                [str(node_js.JS / "run_module.mjs"), str(node_js.package() / "node.mjs"), *folders], 600, environment
+            )
         return [self._outputs(Path(folder), graph) for folder, graph in zip(folders, self.graphs, strict=True)]
 
     @staticmethod

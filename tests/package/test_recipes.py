@@ -29,7 +29,6 @@ class Tree:
         for file in (
             "README.md",
             "tools/write_signatures.py",
-            "tools/write_webnn.py",
             "tests/conftest.py",
             "tests/agreement.py",
             "tests/openvino_device.py",
@@ -120,9 +119,7 @@ def test_a_new_operation(tmp_path: Path) -> None:
     tree.run(str(tmp_path / "tools" / "write_signatures.py"))
     tree.touched.insert(2, "src/opweave/signatures.pyi")
     assert "def cube(" in (tmp_path / "src/opweave/signatures.pyi").read_text()
-    tree.run(str(tmp_path / "tools" / "write_webnn.py"))
-    tree.touched.insert(3, "src/opweave/serve/webnn.js")
-    assert " cube " in (tmp_path / "src/opweave/serve/webnn.js").read_text()
+    assert " cube " in tree.run("-c", "from opweave.serve import client_files; print(client_files.webnn_js())")
     assert json.loads(tree.run("-c", USE)) == {
         "cpu": [[-1, 8, 27], "native", "cube"],
         "reference": [[-1, 8, 27], "native", "cube"],

@@ -15,7 +15,7 @@ from opweave import memory
 from opweave.serve import Server, client_files
 
 EXITS = """
-const { ml } = await import("./src/opweave/serve/node.mjs");
+const { ml } = await import(`${process.env.OPWEAVE_PACKAGE}/node.mjs`);
 const context = await ml.createContext();
 context.lost.then(() => console.log("lost"));
 const builder = new MLGraphBuilder(context);
@@ -72,7 +72,7 @@ def test_the_process_ends_once_it_has_nothing_to_wait_for() -> None:
 
 
 ENDS = """
-import { ml } from "./src/opweave/serve/node.mjs";
+const { ml } = await import(`${process.env.OPWEAVE_PACKAGE}/node.mjs`);
 const context = await ml.createContext();
 console.log("ready");
 const alive = setInterval(() => {}, 1000);

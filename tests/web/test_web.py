@@ -127,7 +127,7 @@ def test_onnxruntime_web_in_lazy_mode(browser: Browser, server: Server, packages
 def test_onnxruntime_web_in_node(packages: None, model_folder: Path) -> None:
     path = models.classifier("squeezenet", model_folder)
     task = {"model": str(path), "inputs": {_input(path): IMAGE}}
-    shim = node_js.ROOT / "src" / "opweave" / "serve" / "node.mjs"
+    shim = node_js.package() / "node.mjs"
     # Without the first option, Node does not end within a minute after its work: V8 seems to go on compiling the module.
     arguments = ["--liftoff-only", "--import", shim.as_uri(), str(HERE / "onnxruntime_node.mjs"), json.dumps(task)]
     with Server(port=0, device="cpu") as server:

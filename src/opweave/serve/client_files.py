@@ -1,21 +1,40 @@
-"""The files for JavaScript clients: what a page loads, the package for Node.js, and the extension for browsers."""
+"""The files for JavaScript clients: what a page loads, the package for Node.js, and the extension for browsers.
+
+`webnn.js` is put together when it is asked for: the table of operations, and the parts in the folder `js`, whose comments and
+indentation pages do not need.
+"""
 
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ..files import atomic_writer
+from . import idl
 
 FOLDER = Path(__file__).parent
-NODE = ("package.json", "webnn.js", "node.mjs", "node-sync.mjs", "playwright.mjs")
-EXTENSION = ("extension/manifest.json", "webnn.js")
+PARTS = ("conversions", "interfaces", "connection", "builder", "context", "install")
+NODE = ("package.json", "node.mjs", "node-sync.mjs", "playwright.mjs")
+EXTENSION = ("extension/manifest.json",)
+
+_HEAD = """// navigator.ml on Opweave. Made from src/opweave/serve/js, which has the comments.
+(() => {
+"use strict";
+"""
 
 
+@cache
 def webnn_js() -> str:
-    """The script that defines `navigator.ml` in a page or worker; `opweaveOptions` says where the server is."""
-    return (FOLDER / "webnn.js").read_text(encoding="utf-8")
+    """The script that defines `navigator.ml` in a page or worker; `opweaveOptions` says where the server is.
+
+    The table of operations comes first, because conversions need the enumerations in it.
+    """
+    parts = (FOLDER / "js" / f"{part}.js" for part in PARTS)
+    lines = (line.lstrip() for part in parts for line in part.read_text(encoding="utf-8").splitlines())
+    code = (line for line in lines if line and not line.startswith("// "))
+    return "\n".join([_HEAD + idl.table(), *code, "})();", ""])
 
 
 def options_script(**options: Any) -> str:
@@ -46,13 +65,12 @@ def write_clients(folder: Path, **options: Any) -> list[Path]:
         DataError: a file cannot be written.
     """
     package, extension = folder / "opweave-webnn", folder / "opweave-extension"
-    texts = {package / Path(name).name: FOLDER / name for name in NODE}
-    texts |= {extension / Path(name).name: FOLDER / name for name in EXTENSION}
-    for target in (package, extension):
+    files = {extension / "options.js": options_script(**options).encode()}
+    for target, names in {package: NODE, extension: EXTENSION}.items():
         target.mkdir(parents=True, exist_ok=True)
-    for target, source in texts.items():
-        with atomic_writer(target) as file:
-            file.write(source.read_bytes())
-    with atomic_writer(extension / "options.js") as file:
-        file.write(options_script(**options).encode())
+        files |= {target / Path(name).name: (FOLDER / name).read_bytes() for name in names}
+        files[target / "webnn.js"] = webnn_js().encode()
+    for path, contents in files.items():
+        with atomic_writer(path) as file:
+            file.write(contents)
     return [package, extension]

@@ -1,6 +1,6 @@
 // A server that records what it gets, and answers that all is well, or what a test says.
 
-import install from "../../../src/opweave/serve/webnn.js";
+const { default: install } = await import(`${process.env.OPWEAVE_PACKAGE}/webnn.js`);
 
 const ALL = ["float32", "float16", "int32", "uint32", "int64", "uint64", "int8", "uint8"];
 const any = { dataTypes: ALL, rankRange: { min: 0, max: 8 } };

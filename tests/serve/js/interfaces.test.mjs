@@ -89,7 +89,7 @@ test("navigator.ml", () => {
 });
 
 test("navigator.ml that is there stays, unless its replacement is asked for", async () => {
-  const { default: install } = await import("../../../src/opweave/serve/webnn.js");
+  const { default: install } = await import(`${process.env.OPWEAVE_PACKAGE}/webnn.js`);
   assert.equal(install({}), ml);
   assert.notEqual(install({ force: true }, fake.transport), ml);
   assert.notEqual(navigator.ml, ml);

@@ -5,7 +5,8 @@ import http from "node:http";
 import net from "node:net";
 import { describe, test } from "node:test";
 
-import { ml } from "../../../src/opweave/serve/node.mjs";
+const SHIM = `${process.env.OPWEAVE_PACKAGE}/node.mjs`;
+const { ml } = await import(SHIM);
 
 const float32 = (...shape) => ({ dataType: "float32", shape });
 const context = await ml.createContext();
@@ -160,7 +161,7 @@ describe("connections", () => {
   const { OPWEAVE_URL, OPWEAVE_TOKEN } = process.env;
   const fresh = (options) => {
     globalThis.opweaveOptions = { force: true, ...options };
-    return import(`../../../src/opweave/serve/node.mjs?${Math.random()}`).then((module) => module.ml);
+    return import(`${SHIM}?${Math.random()}`).then((module) => module.ml);
   };
 
   test("no server", async () => {

@@ -5,9 +5,10 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import vm from "node:vm";
 
-import { install, script } from "../../../src/opweave/serve/playwright.mjs";
 
-const SHIM = readFileSync(new URL("../../../src/opweave/serve/webnn.js", import.meta.url), "utf8");
+const { OPWEAVE_PACKAGE } = process.env;
+const { install, script } = await import(`${OPWEAVE_PACKAGE}/playwright.mjs`);
+const SHIM = readFileSync(new URL(`${OPWEAVE_PACKAGE}/webnn.js`), "utf8");
 const any = { dataTypes: ["float32"], rankRange: { min: 0, max: 8 } };
 const HELLO = { session: "key", accelerated: false, limits: { maxTensorByteLength: 1e9, input: any, constant: any } };
 

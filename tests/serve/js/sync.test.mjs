@@ -16,7 +16,7 @@ async function started(t, answer) {
   const { port1, port2 } = new MessageChannel();
   const state = new Int32Array(new SharedArrayBuffer(8));
   const address = { host: "127.0.0.1", port: server.address().port };
-  const file = new URL("../../../src/opweave/serve/node-sync.mjs", import.meta.url);
+  const file = new URL(`${process.env.OPWEAVE_PACKAGE}/node-sync.mjs`);
   const worker = new Worker(file, { workerData: { address, port: port2, state }, transferList: [port2] });
   t.after(() => {
     port1.close();
