@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
 import numpy as np
 from cuda_on_cpu import Guarded, functions
@@ -19,7 +18,7 @@ import opweave as ow
 from opweave.backends import Device
 from opweave.backends.cuda.backend import PRECISIONS, CudaBackend
 from opweave.backends.cuda.devices import DriverError, Info
-from opweave.backends.cuda.driver import Driver, Launch
+from opweave.backends.cuda.driver import Driver, Function, Launch
 from opweave.backends.cuda.engine import Engine
 from opweave.expr.gpu import Kernel
 
@@ -50,10 +49,10 @@ class CpuDriver(Driver):
     memory: dict[int, Guarded] = field(default_factory=dict)
     failing: str = ""
 
-    def functions(self, kernels: Sequence[Kernel]) -> list[Any]:
+    def functions(self, kernels: Sequence[Kernel]) -> list[Function]:
         self.calls["functions"] += 1
         functions.prepare(kernel.source for kernel in kernels)
-        return list(kernels)
+        return [Function(kernel, kernel.block) for kernel in kernels]
 
     def allocate(self, count: int) -> int:
         self.calls["allocate"] += 1
@@ -106,11 +105,7 @@ class CpuDriver(Driver):
     def update(self, graph: Graph, number: int, launch: Launch) -> None:
         self.calls["update"] += 1
         same = graph.launches[number]
-        assert (same.function, same.workgroups, same.invocations) == (
-            launch.function,
-            launch.workgroups,
-            launch.invocations,
-        )
+        assert (same.function, same.workgroups) == (launch.function, launch.workgroups)
         graph.launches[number] = launch
 
     def launch(self, graph: Graph) -> None:
@@ -124,12 +119,13 @@ class CpuDriver(Driver):
         from cuda_on_cpu import launch as run
 
         for one in launches:
-            kernel: Kernel = one.function
+            kernel: Kernel = one.function.handle
             assert one.workgroups == kernel.workgroups
-            assert one.invocations == (*kernel.invocations, 1, 1)[:3]
-            for address, buffer in zip(one.addresses, kernel.bindings, strict=True):
+            assert one.function.invocations == kernel.block
+            addresses = [argument for argument in one.arguments if isinstance(argument, int)]
+            for address, buffer in zip(addresses, kernel.bindings, strict=True):
                 self.bytes(address, buffer.desc.byte_length)
-            run(kernel, one.addresses)
+            run(kernel, addresses)
 
     def release(self, graph: Graph) -> None:
         self.calls["release"] += 1

@@ -3,29 +3,52 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
+import json
 import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from functools import cache
+from typing import Any, TypeAlias
 
 from ... import disk_cache
 from ...errors import OperationError
-from ...expr.gpu import Kernel
+from ...expr.gpu import Compiled, Kernel
 from ...expr.gpu.cuda import OPTIONS
 from ...processors import processors
-from . import nvrtc
+from . import nvrtc, triton_program
 
 KIND = "cubin"
 """The suffix of files in the cache."""
 
-MIN_A_PROCESS = 6
-"""Kernels for which a further process pays: it starts in the time that takes to compile about four small ones."""
-
 MAX_PROCESSES = 8
-"""Most processes at a time; each takes about 150 MB."""
+"""Most processes at a time; each takes about 150 MB with NVRTC, and 400 MB with Triton."""
+
+Result: TypeAlias = dict[str, Any] | str
+"""What a compiler's program returns for a source: fields of `Compiled`, or the text of an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A compiler of kernels.
+
+    Attributes:
+        version: its name and version.
+        program: the file that compiles in a process of its own.
+        results: compiles in this process; None where it must not be imported here.
+        options: of a kernel, for an architecture.
+        min_a_process: kernels for which a further process pays: it takes as long to start as these take to compile.
+    """
+
+    version: Callable[[], str]
+    program: str
+    results: Callable[[Sequence[tuple[str, Any]]], list[Result]] | None
+    options: Callable[[Kernel, str], Any]
+    min_a_process: int
 
 
 @cache
@@ -34,7 +57,40 @@ def version() -> str:
     return "NVRTC {}.{}".format(*nvrtc.version())
 
 
-def binaries(kernels: Sequence[Kernel], architecture: str) -> list[bytes]:
+@cache
+def triton_version() -> str:
+    """The version of Triton, which is not imported for it; empty if it is not installed."""
+    try:
+        return f"Triton {importlib.metadata.version('triton')}"
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+COMPILERS = {
+    "": Compiler(
+        version,
+        nvrtc.__file__,
+        lambda requests: nvrtc.results(requests),
+        lambda _, architecture: (f"--gpu-architecture={architecture}", *OPTIONS),
+        min_a_process=6,
+    ),
+    # Its LLVM and that of Mesa's drivers must not meet in one process.
+    "triton": Compiler(
+        triton_version,
+        triton_program.__file__,
+        None,
+        lambda kernel, architecture: {
+            "architecture": int(architecture.removeprefix("sm_")),
+            "arguments": len(kernel.bindings),
+            **dict(kernel.options),
+        },
+        min_a_process=2,
+    ),
+}
+"""The compilers, by their names in `Kernel.compiler`."""
+
+
+def binaries(kernels: Sequence[Kernel], architecture: str) -> list[Compiled]:
     """The binaries of kernels, in order.
 
     Args:
@@ -42,51 +98,77 @@ def binaries(kernels: Sequence[Kernel], architecture: str) -> list[bytes]:
         architecture: as NVRTC names it, "sm_90" say.
 
     Raises:
-        OperationError: NVRTC refuses one; the message has the line of the kernel.
+        OperationError: the compiler refuses one; the message has the line of the kernel.
     """
-    options = (f"--gpu-architecture={architecture}", *OPTIONS)
-    by_source = {kernel.source: kernel for kernel in kernels}
-    keys = {source: _key(source, options) for source in by_source}
-    found = {source: disk_cache.load(key, KIND) for source, key in keys.items()}
-    fresh = [source for source, binary in found.items() if binary is None]
-    for source, made in zip(fresh, _compiled([(source, options) for source in fresh]), strict=True):
-        if isinstance(made, str):
-            raise OperationError(explained(by_source[source], made))
-        disk_cache.store(keys[source], KIND, made)
-        found[source] = made
-    return [found[kernel.source] or b"" for kernel in kernels]
+    by_key = {kernel.key: kernel for kernel in kernels}
+    found = {key: kernel.compiled or _stored(kernel, architecture) for key, kernel in by_key.items()}
+    for name, compiler in COMPILERS.items():
+        fresh = [by_key[key] for key, known in found.items() if known is None and by_key[key].compiler == name]
+        requests = [(kernel.source, compiler.options(kernel, architecture)) for kernel in fresh]
+        for kernel, result in zip(fresh, _compiled(compiler, requests), strict=True):
+            if isinstance(result, str):
+                raise OperationError(explained(kernel, result))
+            compiled = Compiled(**{"entry_point": kernel.entry_point, "invocations": kernel.block, **result})
+            disk_cache.store(_disk_key(kernel, architecture), KIND, _packed(compiled))
+            found[kernel.key] = compiled
+    return [made for kernel in kernels if (made := found[kernel.key]) is not None]
 
 
-def _key(source: str, options: Sequence[str]) -> str:
-    text = "\0".join([version(), *options, source])
+def _stored(kernel: Kernel, architecture: str) -> Compiled | None:
+    data = disk_cache.load(_disk_key(kernel, architecture), KIND)
+    return None if data is None else _unpacked(data)
+
+
+def _disk_key(kernel: Kernel, architecture: str) -> str:
+    compiler = COMPILERS[kernel.compiler]
+    options = json.dumps(compiler.options(kernel, architecture))
+    block = "x".join(map(str, kernel.block))
+    text = "\0".join([compiler.version(), options, kernel.entry_point, block, kernel.source])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _compiled(requests: list[tuple[str, Sequence[str]]]) -> list[bytes | str]:
+def _packed(compiled: Compiled) -> bytes:
+    """A line of JSON, then the image."""
+    fields = {name: value for name, value in asdict(compiled).items() if name != "image"}
+    return json.dumps(fields).encode() + b"\n" + compiled.image
+
+
+def _unpacked(data: bytes) -> Compiled:
+    line, _, image = data.partition(b"\n")
+    fields = json.loads(line)
+    x, y, z = fields.pop("invocations")
+    return Compiled(image, invocations=(x, y, z), **fields)
+
+
+def _compiled(compiler: Compiler, requests: list[tuple[str, Any]]) -> list[Result]:
     """Compile in this process, or divide the work between several."""
-    count = min(processors(), MAX_PROCESSES, len(requests) // MIN_A_PROCESS)
-    if count < 2 or not sys.executable:
-        return nvrtc.results(requests)
-    made: list[bytes | str] = [b""] * len(requests)
+    count = min(processors(), MAX_PROCESSES, len(requests) // compiler.min_a_process)
+    if compiler.results is not None and (count < 2 or not sys.executable):
+        return compiler.results(requests)
+    count = max(count, min(1, len(requests)))
+    made: list[Result] = [""] * len(requests)
+    if count == 0:
+        return made
     with ThreadPoolExecutor(count) as pool:
-        for k, part in enumerate(pool.map(_in_process, [requests[k::count] for k in range(count)])):
+        parts = [requests[k::count] for k in range(count)]
+        for k, part in enumerate(pool.map(lambda part: _in_process(compiler, part), parts)):
             made[k::count] = part
     return made
 
 
-def _in_process(requests: list[tuple[str, Sequence[str]]]) -> list[bytes | str]:
+def _in_process(compiler: Compiler, requests: list[tuple[str, Any]]) -> list[Result]:
     # -P keeps the program's folder, whose modules have names of their own, out of the path.
-    command = [sys.executable, "-P", nvrtc.__file__]
+    command = [sys.executable, "-P", compiler.program]
     done = subprocess.run(command, input=pickle.dumps(requests), capture_output=True, check=False)
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip().splitlines()
         raise OperationError(f"compiling kernels: a process ended with {done.returncode}: {' '.join(reason[-1:])}")
-    found: list[bytes | str] = pickle.loads(done.stdout)
+    found: list[Result] = pickle.loads(done.stdout)
     return found
 
 
 def explained(kernel: Kernel, log: str) -> str:
-    """The message for a kernel that NVRTC refuses: its first error, with the line."""
+    """The message for a kernel that its compiler refuses: its first error, with the line."""
     if kernel.explain is not None:
         return f"{kernel.title}: {kernel.explain(log)}"
     found = re.search(r"kernel\.cu\((\d+)\): (?:catastrophic )?error: (.*)", log)
@@ -98,4 +180,4 @@ def explained(kernel: Kernel, log: str) -> str:
     return f"{kernel.title}: line {number}: {found[2]}: {line}"
 
 
-__all__ = ["KIND", "binaries", "explained", "version"]
+__all__ = ["KIND", "binaries", "explained", "triton_version", "version"]

@@ -6,18 +6,42 @@ Nothing here has been run by tests without a GPU, but for what they say of a mac
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...expr.gpu import Kernel
+from ...expr.gpu import Compiled, Kernel
 from . import compiler
 from .devices import Info, bindings, call, infos
+
+Argument: TypeAlias = int | bytes
+"""An argument of a kernel: an address, or a value as it lies in memory."""
+
+MAX_DECLARED_SHARED = 48 << 10
+"""Bytes of shared memory that a kernel may have without asking for it (CUDA programming guide, "Shared Memory")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A kernel that is loaded.
+
+    Attributes:
+        handle: the driver's.
+        invocations: threads of a block in each dimension.
+        shared: bytes of shared memory that a launch adds to those which the kernel declares.
+        trailing: null pointers after the arguments.
+    """
+
+    handle: Any
+    invocations: tuple[int, int, int]
+    shared: int = 0
+    trailing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +49,19 @@ class Launch:
     """A kernel tied to memory.
 
     Attributes:
-        function: the driver's handle of the kernel.
+        function: the kernel.
         workgroups: blocks in each dimension.
-        invocations: threads of a block in each dimension.
-        addresses: the arguments, all of them pointers.
+        arguments: addresses and values, in the order of the kernel's parameters.
     """
 
-    function: Any
+    function: Function
     workgroups: tuple[int, int, int]
-    invocations: tuple[int, int, int]
-    addresses: tuple[int, ...]
+    arguments: tuple[Argument, ...]
+
+    @property
+    def parameters(self) -> tuple[Argument, ...]:
+        """The arguments, and the null pointers after them."""
+        return *self.arguments, *[0] * self.function.trailing
 
 
 class Driver(ABC):
@@ -49,7 +76,7 @@ class Driver(ABC):
     stream: int
 
     @abstractmethod
-    def functions(self, kernels: Sequence[Kernel]) -> list[Any]:
+    def functions(self, kernels: Sequence[Kernel]) -> list[Function]:
         """Compile and load kernels; new ones in parallel."""
 
     @abstractmethod
@@ -133,15 +160,19 @@ class NvidiaDriver(Driver):
         # Other libraries may have set another one since; setting is cheap, and asking takes as long.
         call("cuCtxSetCurrent", self._context)
 
-    def functions(self, kernels: Sequence[Kernel]) -> list[Any]:
+    def functions(self, kernels: Sequence[Kernel]) -> list[Function]:
         """Compile and load kernels."""
         self._enter()
-        found = []
-        for kernel, binary in zip(kernels, compiler.binaries(kernels, self.info.architecture), strict=True):
-            module = call("cuModuleLoadData", binary)
-            self._modules.append(module)
-            found.append(call("cuModuleGetFunction", module, kernel.entry_point.encode()))
-        return found
+        return [self._loaded(compiled) for compiled in compiler.binaries(kernels, self.info.architecture)]
+
+    def _loaded(self, compiled: Compiled) -> Function:
+        module = call("cuModuleLoadData", compiled.image)
+        self._modules.append(module)
+        handle = call("cuModuleGetFunction", module, compiled.entry_point.encode())
+        if compiled.shared > MAX_DECLARED_SHARED:
+            attribute = bindings().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            call("cuFuncSetAttribute", handle, attribute, compiled.shared)
+        return Function(handle, compiled.invocations, compiled.shared, compiled.trailing)
 
     def allocate(self, count: int) -> int:
         """The address of zeros, from the device's pool."""
@@ -240,13 +271,13 @@ class NvidiaDriver(Driver):
         try:
             call("cuEventRecord", events[0], self._stream)
             for launch, event in zip(launches, events[1:], strict=True):
-                values, pointers = _arguments(launch.addresses)
+                values, pointers = _arguments(launch.parameters)
                 call(
                     "cuLaunchKernel",
-                    launch.function,
+                    launch.function.handle,
                     *launch.workgroups,
-                    *launch.invocations,
-                    0,
+                    *launch.function.invocations,
+                    launch.function.shared,
                     self._stream,
                     pointers.ctypes.data,
                     0,
@@ -280,22 +311,27 @@ class NvidiaDriver(Driver):
         call("cuDevicePrimaryCtxRelease", self._device)
 
 
-def _arguments(addresses: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+def _arguments(given: Sequence[Argument]) -> tuple[np.ndarray, np.ndarray]:
     """Arguments as the driver takes them: their values, and a pointer to each."""
-    values = np.array(addresses, np.uint64)
-    return values, values.ctypes.data + 8 * np.arange(len(addresses), dtype=np.uint64)
+    parts = [value.to_bytes(8, sys.byteorder) if isinstance(value, int) else value for value in given]
+    starts = np.cumsum([0, *(-(-len(part) // 16) * 16 for part in parts)], dtype=np.uint64)
+    values = np.zeros(int(starts[-1]) + 16, np.uint8)
+    values = values[-values.ctypes.data % 16 :]  # no type of a parameter is aligned to more
+    for start, part in zip(starts, parts, strict=False):
+        values[int(start) : int(start) + len(part)] = np.frombuffer(part, np.uint8)
+    return values, values.ctypes.data + starts[:-1]
 
 
 def _node(launch: Launch) -> tuple[Any, Any]:
     """The parameters of a kernel node, and what must live until the driver has read them."""
     parameters = bindings().CUDA_KERNEL_NODE_PARAMS()
-    values, pointers = _arguments(launch.addresses)
-    parameters.func = launch.function
+    values, pointers = _arguments(launch.parameters)
+    parameters.func = launch.function.handle
     parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ = launch.workgroups
-    parameters.blockDimX, parameters.blockDimY, parameters.blockDimZ = launch.invocations
-    parameters.sharedMemBytes = 0
+    parameters.blockDimX, parameters.blockDimY, parameters.blockDimZ = launch.function.invocations
+    parameters.sharedMemBytes = launch.function.shared
     parameters.kernelParams = pointers.ctypes.data
     return parameters, (values, pointers)
 
 
-__all__ = ["Driver", "Launch", "NvidiaDriver"]
+__all__ = ["Driver", "Function", "Launch", "NvidiaDriver"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from threading import RLock
 from typing import Any
@@ -20,7 +20,7 @@ from ...expr.gpu.cuda import CUDA
 from ...graph import Desc
 from ..gpu.arrays import DeviceArray, uploaded_once
 from .devices import DriverError
-from .driver import Driver
+from .driver import Driver, Function
 
 KERNEL_BYTES = 2**26
 """Bound of the loaded kernels that are cached for later graphs, by their sources. Graphs keep their own alive."""
@@ -89,7 +89,7 @@ class Engine:
         self.description = f"{driver.info.name}, CUDA"
         self.uploaded: WeakValueDictionary[tuple[int, int], Memory] = WeakValueDictionary()
         self._contexts: WeakSet[Any] = WeakSet()
-        self._functions: Cache[str, Any] = Cache(max_bytes=KERNEL_BYTES, raw=True)
+        self._functions: Cache[Hashable, Function] = Cache(max_bytes=KERNEL_BYTES, raw=True)
         self._process, self._lock = os.getpid(), RLock()
 
     # Errors ----------------------------------------------------------------------------------------------------------
@@ -262,19 +262,19 @@ class Engine:
 
     # Kernels ---------------------------------------------------------------------------------------------------------
 
-    def functions(self, kernels: Sequence[Kernel]) -> list[Any]:
-        """The driver's handles of kernels; new ones are compiled in parallel.
+    def functions(self, kernels: Sequence[Kernel]) -> list[Function]:
+        """Loaded kernels; new ones are compiled in parallel.
 
         Raises:
             OperationError: NVRTC refuses one; the message has its line.
         """
-        fresh = list({k.source: k for k in kernels if k.source not in self._functions}.values())
+        fresh = list({k.key: k for k in kernels if k.key not in self._functions}.values())
         with self.calls("loading kernels"):
-            made = {k.source: f for k, f in zip(fresh, self.driver.functions(fresh) if fresh else [], strict=True)}
-        found = []
+            made = dict(zip([k.key for k in fresh], self.driver.functions(fresh) if fresh else [], strict=True))
+        found: list[Function] = []
         for kernel in kernels:
-            source = kernel.source
-            found.append(self._functions.make(source, lambda s=source: made[s], lambda _, s=source: len(s)))  # type: ignore[misc]
+            size, key = len(kernel.source), kernel.key
+            found.append(self._functions.make(key, lambda k=key: made[k], lambda _, s=size: s))  # type: ignore[misc]
         return found
 
 

@@ -33,7 +33,7 @@ class _Chain:
         if runs is not self.runs:
             pairs = zip(runs, self.runs, strict=True)
             changed = [
-                (new, new.addresses != old.addresses) for new, old in pairs if new is not None and old is not None
+                (new, new.arguments != old.arguments) for new, old in pairs if new is not None and old is not None
             ]
             for number, (new, differs) in enumerate(changed):
                 if differs:
@@ -71,9 +71,11 @@ class CudaRunner(KernelRunner[Launch]):
     def tied(self, number: int, arrays: Mapping[Place, DeviceArray]) -> Launch:
         """A kernel, by its number, tied to memory."""
         kernel, places = self.steps[number].kernel, self.steps[number].places
-        x, y, z = (*kernel.invocations, 1, 1)[:3]
-        addresses = tuple(arrays[place].buffer.address for place in places)
-        return Launch(self._functions[number], kernel.workgroups, (x, y, z), addresses)
+        arguments = tuple(
+            given if isinstance(given, bytes) else arrays[places[given]].buffer.address
+            for given in kernel.arguments or range(len(places))
+        )
+        return Launch(self._functions[number], kernel.workgroups, arguments)
 
     def measured(self) -> MeasuredRunner:
         """The same, with the time of each kernel."""

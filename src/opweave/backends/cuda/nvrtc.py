@@ -65,12 +65,12 @@ def _check(error: Any) -> None:
         raise FailedError(f"NVRTC: {error.name}")
 
 
-def results(requests: Sequence[tuple[str, Sequence[str]]]) -> list[bytes | str]:
-    """For each source with its options the binary, or the text of the error."""
-    made: list[bytes | str] = []
+def results(requests: Sequence[tuple[str, Sequence[str]]]) -> list[dict[str, Any] | str]:
+    """For each source with its options the binary, as the field `image` of `Compiled`, or the text of the error."""
+    made: list[dict[str, Any] | str] = []
     for source, options in requests:
         try:
-            made.append(compiled(source, options))
+            made.append({"image": compiled(source, options)})
         except FailedError as error:
             made.append(str(error))
     return made

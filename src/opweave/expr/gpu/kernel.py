@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -53,6 +53,25 @@ class Features:
 
 
 @dataclass(frozen=True, slots=True)
+class Compiled:
+    """A kernel as a binary for CUDA.
+
+    Attributes:
+        image: the binary, as `cuModuleLoadData` takes it.
+        entry_point: its name in the binary.
+        invocations: threads of a block in each dimension.
+        shared: bytes of shared memory that a launch adds to those which the kernel declares.
+        trailing: pointers that its compiler adds to the arguments, for memory that it does not need here: they are null.
+    """
+
+    image: bytes
+    entry_point: str
+    invocations: tuple[int, int, int]
+    shared: int = 0
+    trailing: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """A kernel and how to dispatch it.
 
@@ -65,6 +84,11 @@ class Kernel:
         entry_point: name of the entry point.
         explain: turns a compiler message into one for the author of the code; None for generated code.
         invocations: number of invocations in each dimension of a workgroup; empty where the text alone says it.
+        compiler: what compiles the source; empty for that of the device's language.
+        options: of the compiler.
+        compiled: a binary from elsewhere; then `source` only says what it is.
+        arguments: in the order of the kernel's parameters: a number stands for the address of the binding with that number,
+            and bytes are a value as it lies in memory. Empty for the addresses of all bindings.
     """
 
     title: str
@@ -75,3 +99,18 @@ class Kernel:
     entry_point: str = "main"
     explain: Callable[[str], str] | None = None
     invocations: tuple[int, ...] = ()
+    compiler: str = ""
+    options: tuple[tuple[str, int], ...] = ()
+    compiled: Compiled | None = None
+    arguments: tuple[int | bytes, ...] = ()
+
+    @property
+    def key(self) -> Hashable:
+        """What a cache knows the compiled kernel by."""
+        return self.source, self.compiler, self.options, self.compiled
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """Invocations of a workgroup, in all three dimensions."""
+        x, y, z = (*self.invocations, 1, 1)[:3]
+        return x, y, z

@@ -1,0 +1,85 @@
+"""Compile Triton's kernels to binaries, which takes no GPU.
+
+This file is a program that compiles in a process of its own, because Triton's LLVM and that of Mesa's drivers end a process
+that has both: it reads requests from its standard input, and writes the results to its standard output. It imports
+nothing of Opweave. The ABI is that of Triton 3.3 and later: the arguments are pointers aligned to 16 bytes, then those of
+scratch memory.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pickle
+import re
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def results(requests: Sequence[tuple[str, Mapping[str, int]]]) -> list[dict[str, Any] | str]:
+    """For each source with its options the fields of `Compiled`, or the text of the error.
+
+    Args:
+        requests: sources that define a kernel `opweave_kernel`, with the options "architecture", "arguments" (pointers that
+            it takes), "max_shared" (bytes), "num_warps" and "num_stages".
+    """
+    made: list[dict[str, Any] | str] = []
+    with tempfile.TemporaryDirectory(prefix="opweave-triton-") as folder:
+        os.environ["TRITON_CACHE_DIR"] = os.path.join(folder, "cache")
+        for number, (source, options) in enumerate(requests):
+            try:
+                made.append(_compiled(source, options, Path(folder) / str(number)))
+            except Exception as error:  # Triton raises errors of many types
+                made.append(f"{type(error).__name__}: {error}")
+    return made
+
+
+def _compiled(source: str, options: Mapping[str, int], folder: Path) -> dict[str, Any]:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    folder.mkdir()
+    file = folder / "kernel.py"  # Triton reads the text of functions from their file
+    file.write_text(source, "utf-8")
+    found = importlib.util.spec_from_file_location(f"opweave_triton_{folder.name}", file)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    kernel = module.opweave_kernel
+    count = options["arguments"]
+    signature = {name: f"*{module.TYPES[name]}" for name in kernel.arg_names}
+    if len(signature) != count:
+        raise ValueError(f"the kernel must take {count} pointers, it takes {len(signature)}")
+    aligned = {(number,): [["tt.divisibility", 16]] for number in range(count)}
+    target = GPUTarget("cuda", options["architecture"], 32)
+    stages = options["num_stages"]
+    while True:
+        # Products and sums are fused only by tensor cores, so that other functions have the same results everywhere.
+        given = {"num_warps": options["num_warps"], "num_stages": stages, "enable_fp_fusion": False}
+        made = triton.compile(ASTSource(kernel, signature, attrs=aligned), target=target, options=given)
+        if made.metadata.shared <= options["max_shared"] or stages == 1:
+            break
+        stages -= 1  # each takes memory for the operands of one step
+    data = made.metadata
+    if data.shared > options["max_shared"]:
+        raise ValueError(f"{data.shared} bytes of shared memory, {options['max_shared']} are allowed")
+    if data.global_scratch_size or data.profile_scratch_size or data.num_ctas != 1:
+        raise ValueError("kernels with scratch memory, or clusters, are not supported")
+    parameters = re.search(r"\.entry [^(]*\((.*?)\)", made.asm["ptx"], re.DOTALL)
+    assert parameters is not None
+    return {
+        "image": made.asm["cubin"],
+        "entry_point": data.name,
+        "invocations": (32 * data.num_warps, 1, 1),
+        "shared": data.shared,
+        "trailing": parameters[1].count(".param") - count,
+    }
+
+
+if __name__ == "__main__":
+    pickle.dump(results(pickle.load(sys.stdin.buffer)), sys.stdout.buffer)
