@@ -50,5 +50,5 @@ def keeping_nan(ctx: Emitter, input: Value, result: Value) -> Value:
 
     Not for what follows a sum: there the engine's own operation becomes part of the kernel before it.
     """
-    is_nan = ctx.emit("is_nan", input, data_type="bool")
+    is_nan = ctx.emit("not_equal", input, input, data_type="bool")  # IsNaN would not be joined with what is around it
     return ctx.emit("select", is_nan, input, result, data_type=result.data_type)

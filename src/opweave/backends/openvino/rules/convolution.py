@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ....graph import Operand
 from ....ops import convolution as ops
 from ....shapes import conv_transpose_size, nearest_positions
 from ..backend import openvino
@@ -50,6 +51,27 @@ def _(
     return ctx.relayout(y, "nchw", input_layout)
 
 
+def _interpolated(ctx: Emitter, input: Value, axes: Sequence[int], mode: str, **attributes: Any) -> Value:
+    """`input` resampled along `axes`, by the engine's kernel for the last two."""
+    order = [axis for axis in range(4) if axis not in axes] + sorted(axes)
+    x = ctx.transpose(input, order)
+    shape = ctx.constant([ctx.output.shape[axis] for axis in sorted(axes)])
+    y = ctx.emit("interpolate", x, shape, mode, "sizes", axes=ctx.constant([2, 3]), **attributes)
+    return ctx.transpose(y, [order.index(axis) for axis in range(4)])
+
+
+def _is_repeated(input: Operand, mode: str, sizes: Sequence[int], axes: Sequence[int]) -> bool:
+    """Whether each element is repeated so many times: the engine divides by an integer then, which finds the neighbours."""
+    is_whole = all(size % input.shape[axis] == 0 for size, axis in zip(sizes, axes, strict=True))
+    return mode == "nearest-neighbor" and is_float(input) and is_whole
+
+
+@openvino.lower(ops.resample2d, when=_is_repeated)
+def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
+    transformation = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return _interpolated(ctx, input, axes, "nearest", **transformation)
+
+
 @openvino.lower(ops.resample2d, when=lambda mode: mode == "nearest-neighbor")
 def _(ctx: Emitter, input: Value, sizes: Sequence[int], axes: Sequence[int]) -> Value:
     # Gathered, not interpolated: the engine computes positions in float32, and finds other neighbours near ties.
@@ -62,10 +84,5 @@ def _(ctx: Emitter, input: Value, sizes: Sequence[int], axes: Sequence[int]) -> 
 
 
 @openvino.lower(ops.resample2d, when=is_float)
-def _(ctx: Emitter, input: Value, sizes: Sequence[int], axes: Sequence[int]) -> Value:
-    # The engine interpolates over the last two axes.
-    order = [axis for axis in range(4) if axis not in axes] + sorted(axes)
-    x = ctx.transpose(input, order)
-    shape = ctx.constant([ctx.output.shape[axis] for axis in sorted(axes)])
-    y = ctx.emit("interpolate", x, shape, "linear_onnx", "sizes", axes=ctx.constant([2, 3]))
-    return ctx.transpose(y, [order.index(axis) for axis in range(4)])
+def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
+    return _interpolated(ctx, input, axes, "linear_onnx")

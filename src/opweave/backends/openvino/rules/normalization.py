@@ -11,20 +11,26 @@ from typing import Any
 from ....composites import normalization as composites
 from ....graph import Operand
 from ....ops import normalization as ops
-from ....ops.convolution import conv2d
+from ....ops.convolution import conv2d, conv_transpose2d
+from ....ops.elementwise import add
 from ..backend import openvino
 from ..emit import Emitter, Value
 
+_PARAMETERS = ("mean", "variance", "scale", "bias")
+
 
 def _follows_conv(input: Operand, axis: int, **given: Any) -> bool:
-    """Whether the engine folds the normalisation into the weights of the convolution before it.
+    """Whether the engine folds the normalisation into the weights of the convolution before it, or before a constant bias.
 
     Elsewhere it would compute x k + (bias - mean k), which is inaccurate for large means.
     """
-    parameters = (given[name] for name in ("mean", "variance", "scale", "bias"))
     before = input.node
-    is_conv = before is not None and before.op is conv2d and before.attributes["input_layout"][axis] == "c"
-    return is_conv and all(value is None or value.is_constant for value in parameters)
+    if before is not None and before.op is add:
+        sums = [operand.node for operand in before.operands if not operand.is_constant]
+        before = sums[0] if len(sums) == 1 else None
+    if before is None or before.op not in (conv2d, conv_transpose2d) or before.attributes["input_layout"][axis] != "c":
+        return False
+    return all(value is None or value.is_constant for value in (given[name] for name in _PARAMETERS))
 
 
 @openvino.lower(ops.batch_normalization, when=_follows_conv)
