@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import numpy as np
 from cuda_on_cpu import Guarded, functions
@@ -41,6 +42,8 @@ class CpuDriver(Driver):
         calls: how often each method was called.
         memory: what is allocated, by address.
         failing: the name of the error that the next launch has.
+        waits: which stream was told to wait for which.
+        retired: objects that were kept until the work before was done, which it is at once.
     """
 
     info: Info = INFO
@@ -48,6 +51,9 @@ class CpuDriver(Driver):
     calls: Counter[str] = field(default_factory=Counter)
     memory: dict[int, Guarded] = field(default_factory=dict)
     failing: str = ""
+    waits: list[str] = field(default_factory=list)
+    retired: list[Any] = field(default_factory=list)
+    number: int = 0
 
     def functions(self, kernels: Sequence[Kernel]) -> list[Function]:
         self.calls["functions"] += 1
@@ -140,8 +146,24 @@ class CpuDriver(Driver):
     def wait(self) -> None:
         self.calls["wait"] += 1
 
-    def close(self) -> None:
-        self.calls["close"] += 1
+    def free_shared(self, address: int) -> None:
+        self.calls["free_shared"] += 1
+        self.free(address)
+
+    def retire(self, owner: Any) -> None:
+        self.retired.append(owner)
+
+    def device_of(self, address: int) -> int:
+        self.calls["device_of"] += 1
+        if not any(start <= address < start + len(found.array) for start, found in self.memory.items()):
+            raise DriverError("CUDA_ERROR_INVALID_VALUE", "invalid argument")
+        return self.number
+
+    def follow(self, stream: int) -> None:
+        self.waits.append(f"{self.stream:#x} for {stream:#x}")
+
+    def precede(self, stream: int) -> None:
+        self.waits.append(f"{stream:#x} for {self.stream:#x}")
 
 
 def context_on(driver: Driver) -> ow.MLContext:

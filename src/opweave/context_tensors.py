@@ -183,7 +183,8 @@ class ContextTensors:
             array: a C-contiguous NumPy array, or an object with DLPack (a PyTorch or ONNX Runtime tensor, say) in host
                 memory. In a context on a WebGPU device: a `wgpu.GPUBuffer` of that device with the usage STORAGE (and COPY_SRC
                 to be read, COPY_DST to be written from the host). In a context on a CUDA device: an array of PyTorch, CuPy,
-                JAX or Numba in its memory (with `__cuda_array_interface__`), in C order and aligned to 16 bytes.
+                JAX or Numba in its memory (with DLPack or `__cuda_array_interface__`), in C order and aligned to 16 bytes;
+                dispatches from now on wait for the work that writes it now.
             data_type: of the elements in a `GPUBuffer`; arrays know theirs.
             shape: likewise.
             readable: whether its contents may be read through the tensor.
@@ -198,17 +199,13 @@ class ContextTensors:
         """
         self.check_alive()
         if not self._space.is_host:
-            known = self._space.describe(array) if data_type is None and shape is None else None
-            if known is not None:
-                data_type, shape = known.data_type, known.shape
-            require(
-                data_type is not None and shape is not None,
-                f"tensor_from takes a GPUBuffer, data_type and shape on {self._device.name}; create_tensor and "
-                "write_tensor take arrays there",
-            )
-            desc = self.check_desc(data_type, shape)
-            lent = self._space.adopt(array, desc)
-            return self._adopt(desc, lent, readable=readable, writable=writable is not False, pinned=True)
+            both = (data_type is None) == (shape is None)
+            require(both, f"tensor_from takes data_type and shape, or neither, got {data_type!r} and {shape!r}")
+            lent = self._space.adopt(array, None if data_type is None else self.check_desc(data_type, shape))
+            desc = self.check_desc(lent.desc.data_type, lent.desc.shape)
+            require(not (lent.read_only and writable), "tensor_from cannot make a read-only array writable")
+            writable = not lent.read_only if writable is None else writable
+            return self._adopt(desc, lent, readable=readable, writable=writable, pinned=True)
         require(
             data_type is None and shape is None,
             f"tensor_from takes data_type and shape for a GPUBuffer, and this context is on {self._device.name}, not on a "

@@ -152,7 +152,7 @@ class MLTensor(Described):
 
 class DeviceTensor(MLTensor):
     """A tensor in the memory of a device. On WebGPU `gpu_buffer` is that memory, shared with the user's own shaders without a
-    copy; on CUDA other libraries share it by `__cuda_array_interface__`.
+    copy; on CUDA other libraries share it by DLPack and `__cuda_array_interface__`.
     """
 
     def __init__(self, context: MLContext, desc: Desc, array: Any, **flags: bool) -> None:
@@ -175,12 +175,31 @@ class DeviceTensor(MLTensor):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """The memory for PyTorch, CuPy, JAX and Numba, which wait for the context's stream; only on a CUDA device."""
+        """The memory for Numba and others, which wait for the context's stream; only on a CUDA device."""
         export = getattr(self._context._space, "interface", None)
         if export is None:
             raise AttributeError(f"the tensor {self._desc} lies on {self._context.device.name}, not on a CUDA device")
-        found: dict[str, Any] = export(self.memory())
+        found: dict[str, Any] = export(self._readable_memory(), read_only=not self._writable)
         return found
+
+    def __dlpack__(self, **options: Any) -> Any:
+        export = getattr(self._context._space, "dlpack", None)
+        if export is None:
+            self.numpy()
+        assert export is not None
+        return export(self._readable_memory(), read_only=not self._writable, **options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        device: tuple[int, int] | None = getattr(self._context._space, "dlpack_device", None)
+        if device is None:
+            self.numpy()
+        assert device is not None
+        return device
+
+    def _readable_memory(self) -> Any:
+        memory = self.memory()
+        require(self._readable, f"the tensor {self._desc} was not created with readable=True")
+        return memory
 
     @property
     def exported(self) -> bool:
@@ -211,7 +230,3 @@ class DeviceTensor(MLTensor):
         if copy is False:
             self.numpy()
         return np.asarray(self._context.read_tensor(self), dtype=dtype)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        self.numpy()
-        raise AssertionError

@@ -64,11 +64,13 @@ class TensorSpace(Space, Protocol):
     def detach(self, context: Any) -> None:
         """Remove a context that ends; after the last one, free the memory kept for reuse."""
 
-    def describe(self, given: Any) -> Desc | None:
-        """Data type and shape of memory of the caller on this device; None if it does not say them itself."""
+    def adopt(self, given: Any, desc: Desc | None) -> Memory:
+        """Use memory of the caller for a tensor; raise `ValidationError` if that is not possible.
 
-    def adopt(self, given: Any, desc: Desc) -> Memory:
-        """Use memory of the caller for a tensor; raise `ValidationError` if that is not possible."""
+        Args:
+            given: an array, or a buffer of the device.
+            desc: what it holds; None where it says that itself.
+        """
 
     def check_overlap(
         self, inputs: Mapping[str, Memory], outputs: Mapping[str, Memory], constants: Sequence[tuple[int, int]] = ()
@@ -106,16 +108,13 @@ class _Host:
 
     detach = attach
 
-    def describe(self, given: Any) -> None:
-        """Arrays on the host are described by `arrays.describe`."""
-
-    def adopt(self, given: np.ndarray, desc: Desc) -> np.ndarray:
+    def adopt(self, given: np.ndarray, desc: Desc | None) -> np.ndarray:
         require(
             bool(given.flags.c_contiguous),
             f"tensor_from needs a C-contiguous array, got shape {list(given.shape)} with strides "
             f"{list(given.strides)}; np.ascontiguousarray(array) makes one",
         )
-        require(bool(given.flags.aligned), f"tensor_from needs an array aligned to its {desc.data_type} elements")
+        require(bool(given.flags.aligned), f"tensor_from needs an array aligned to its {given.dtype} elements")
         return given
 
     def read(self, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], reason: str) -> None:

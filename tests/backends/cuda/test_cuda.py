@@ -17,7 +17,7 @@ from cuda_on_cpu import compiler
 
 import opweave as ow
 from opweave import memory
-from opweave.backends.cuda import cuda, devices, driver as drivers
+from opweave.backends.cuda import cuda, devices, nvidia
 from opweave.backends.cuda.backend import handle_of
 
 
@@ -165,15 +165,19 @@ def test_arrays_of_other_libraries_are_used_without_a_copy(driver: CpuDriver, co
     np.testing.assert_array_equal(driver.memory[y.address].array.view(np.float32).reshape(2, 3), np.maximum(array, 0))
     given = out.__cuda_array_interface__  # type: ignore[attr-defined]
     assert (given["data"], given["stream"], given["shape"]) == ((y.address, False), driver.stream, (2, 3))
+    assert driver.waits == []  # the arrays named no stream
+    context.tensor_from(Foreign(driver, array, stream=0xBEEF))
+    assert driver.waits == ["0x5eed for 0xbeef"]
 
 
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"strides": (4, 8)}, "needs an array in C order, got shape [2, 3] with strides (4, 8)"),
-        ({"data": (0x1008, False)}, "the array must be aligned to 16 bytes, its address is 0x1008"),
-        ({"data": (0x1000, True)}, "the array is read-only"),
+        ({"strides": (4, 8)}, "needs an array in C order, got shape [2, 3] with strides [1.0, 2.0] (in elements)"),
+        ({"data": (0x1008, False)}, "the driver does not know the array's memory or stream: invalid argument"),
         ({"typestr": "<f8"}, "WebNN has no data type float64"),
+        ({"stream": 0}, "the stream of a __cuda_array_interface__ must not be 0"),
+        ({"mask": object()}, "the array has a mask"),
     ],
 )
 def test_arrays_that_do_not_fit(driver: CpuDriver, context: ow.MLContext, changes: Any, text: str) -> None:
@@ -288,7 +292,7 @@ def test_a_context_on_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "trouble", lambda: "")
     monkeypatch.setattr(devices, "infos", lambda: (INFO, INFO))
     monkeypatch.setattr(devices, "number_of", lambda stream: int(stream == 18))
-    monkeypatch.setattr(drivers, "NvidiaDriver", device)
+    monkeypatch.setattr(nvidia, "NvidiaDriver", device)
     assert [(d.name, d.description) for d in cuda.devices()] == [
         ("cuda", "a processor, sm_90"),
         ("cuda:1", "a processor, sm_90"),

@@ -18,7 +18,7 @@ from cuda_cases import compiled
 import opweave as ow
 import opweave.expr as ex
 from opweave import disk_cache
-from opweave.backends.cuda import compiler, devices, driver, nvrtc
+from opweave.backends.cuda import compiler, devices, nvidia, nvrtc
 from opweave.expr import ir, trace
 from opweave.expr.gpu import Kernel, kernels
 from opweave.graph import Desc
@@ -168,7 +168,7 @@ def test_what_triton_refuses(cached: Path) -> None:
 
 
 def test_arguments_as_the_driver_takes_them() -> None:
-    values, pointers = driver._arguments([0x1234, np.float32(1.5).tobytes(), b"0123456789abcdef", 2**63])
+    values, pointers = nvidia._arguments([0x1234, np.float32(1.5).tobytes(), b"0123456789abcdef", 2**63])
     assert pointers[0] == values.ctypes.data
     assert not (pointers % 16).any()
     read = [

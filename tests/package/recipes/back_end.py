@@ -49,10 +49,7 @@ class Card:
         """New memory of zeros."""
         return Cell(desc)
 
-    def describe(self, given: Any) -> None:
-        """No other memory says its data type and shape."""
-
-    def adopt(self, given: Any, desc: Desc) -> Cell:
+    def adopt(self, given: Any, desc: Desc | None) -> Cell:
         """No other memory can become a tensor here."""
         raise ValidationError(f"tensor_from: a tensor here cannot be {type(given).__name__}")
 

@@ -96,8 +96,8 @@ class CudaBackend(GpuBackend):
         return self._opened(found, handle, given), found
 
     def _opened(self, device: Device, stream: int | None = None, owner: Any = None) -> CudaBackend:
-        from .driver import NvidiaDriver
         from .engine import Engine
+        from .nvidia import NvidiaDriver
 
         number = next(n for n, _ in enumerate(devices.infos()) if _name(n) == device.name)
         return CudaBackend(Engine(NvidiaDriver(number, stream, owner)))

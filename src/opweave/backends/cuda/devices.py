@@ -74,6 +74,7 @@ def is_installed() -> bool:
         return False
 
 
+@cache
 def bindings() -> Any:
     """The module of the driver's functions and types."""
     from cuda.bindings import driver
@@ -93,6 +94,21 @@ def call(name: str, *arguments: Any) -> Any:
         _, text = cuda.cuGetErrorString(error)
         raise DriverError(error.name, text.decode() if text else "")
     return results[0] if len(results) == 1 else tuple(results) or None
+
+
+def is_done(event: Any) -> bool:
+    """Whether the work before an event is done.
+
+    Raises:
+        DriverError: that work has failed.
+    """
+    try:
+        call("cuEventQuery", event)
+    except DriverError as error:
+        if error.name == "CUDA_ERROR_NOT_READY":
+            return False
+        raise
+    return True
 
 
 @cache

@@ -13,20 +13,18 @@ import numpy as np
 
 from ... import memory
 from ...cache import Cache
-from ...dtypes import INFO
 from ...errors import InvalidStateError, OperationError, ValidationError, require
 from ...expr.gpu import Features, Kernel
 from ...expr.gpu.cuda import CUDA
 from ...graph import Desc
+from ...memory import dlpack
 from ..gpu.arrays import DeviceArray, uploaded_once
+from . import sharing
 from .devices import DriverError
 from .driver import Driver, Function
 
 KERNEL_BYTES = 2**26
 """Bound of the loaded kernels that are cached for later graphs, by their sources. Graphs keep their own alive."""
-
-ALIGNMENT = 16
-"""Bytes: kernels read four float32 at a time."""
 
 MAX_BUFFERS = 64
 """Arguments of a kernel; CUDA allows 512, but kernels that read more arrays are slow to compile."""
@@ -62,11 +60,24 @@ class Memory:
         owner: the caller's object whose memory it is; None for memory of Opweave's.
     """
 
+    _is_shared = False
+
     def __init__(self, driver: Driver, address: int, count: int, owner: Any = None) -> None:
-        self.address, self.count, self.owner = address, count, owner
-        if owner is None:
-            # At the end of the process the driver frees all memory, and may be gone before this runs.
-            finalize(self, given_back, driver.free, address).atexit = False
+        self.address, self.count, self.owner, self._driver = address, count, owner, driver
+        self._ends(driver.free if owner is None else driver.retire, address if owner is None else owner)
+
+    def _ends(self, free: Callable[[Any], None], held: Any) -> None:
+        self._end = finalize(self, given_back, free, held)
+        self._end.atexit = (
+            False  # at the end of the process the driver frees all memory, and may be gone before this runs
+        )
+
+    def share(self) -> None:
+        """Note that another library uses it: it is not known on which streams."""
+        if self.owner is None and not self._is_shared:
+            self._is_shared = True
+            self._end.detach()
+            self._ends(self._driver.free_shared, self.address)
 
 
 class Engine:
@@ -134,7 +145,7 @@ class Engine:
 
     def _memory(self, count: int, what: str) -> Memory:
         # Kernels read whole vectors of constants that are padded to them; a tensor without elements has an address, too.
-        padded = max(ALIGNMENT, -(-count // ALIGNMENT) * ALIGNMENT)
+        padded = max(sharing.ALIGNMENT, -(-count // sharing.ALIGNMENT) * sharing.ALIGNMENT)
         with self.calls(f"{what} of {count} bytes"):
             return Memory(self.driver, self.driver.allocate(padded), count)
 
@@ -161,58 +172,35 @@ class Engine:
             self.driver.copy(target.buffer.address, source.buffer.address, target.nbytes)
         memory.copies.add(target.nbytes, reason)
 
-    def describe(self, given: Any) -> Desc:
-        """Data type and shape of an array that has `__cuda_array_interface__`.
+    def adopt(self, given: Any, desc: Desc | None) -> DeviceArray:
+        """The memory of an array of another library as that of a tensor; work from now on waits for what writes it.
 
         Raises:
-            ValidationError: it has none, or elements of another type than WebNN's.
+            ValidationError: it cannot be used (`sharing.lent`), or has another data type or shape than the caller says.
         """
-        interface = getattr(given, "__cuda_array_interface__", None)
-        if interface is None:
-            raise ValidationError(
-                "tensor_from takes an array with __cuda_array_interface__ on CUDA (of PyTorch, CuPy, JAX or Numba), got "
-                f"{type(given).__name__}; create_tensor and write_tensor take arrays of NumPy"
-            )
-        name = np.dtype(interface["typestr"]).name
-        require(name in INFO, f"tensor_from: WebNN has no data type {name}")
-        return Desc(name, tuple(interface["shape"]))
+        with self.calls("tensor_from"):
+            found = sharing.lent(given, self.driver)
+        require(desc in (None, found.desc), f"tensor_from: the array is {found.desc}, not {desc}")
+        made = Memory(self.driver, found.address, found.desc.byte_length, owner=found.owner)
+        return DeviceArray(found.desc, made, lent=True, read_only=found.read_only)
 
-    def adopt(self, given: Any, desc: Desc) -> DeviceArray:
-        """The memory of an array of another library as that of a tensor.
+    @property
+    def dlpack_device(self) -> tuple[int, int]:
+        """The kind and number of the device in DLPack."""
+        return dlpack.CUDA, self.driver.number
 
-        Raises:
-            ValidationError: it has no `__cuda_array_interface__`, another data type or shape, is not contiguous in C order,
-                read-only, or not aligned.
-        """
-        known = self.describe(given)
-        interface = given.__cuda_array_interface__
-        require(known == desc, f"tensor_from: the array is {known}, not {desc}")
-        strides, expected = interface.get("strides"), _strides(desc)
-        contiguous = strides is None or all(
-            size == 1 or own == wanted for size, own, wanted in zip(desc.shape, strides, expected, strict=True)
-        )
-        require(
-            contiguous, f"tensor_from needs an array in C order, got shape {list(desc.shape)} with strides {strides}"
-        )
-        address, read_only = interface["data"]
-        require(not read_only, "tensor_from: the array is read-only")
-        require(
-            address % ALIGNMENT == 0,
-            f"tensor_from: the array must be aligned to {ALIGNMENT} bytes, its address is {address:#x}",
-        )
-        return DeviceArray(desc, Memory(self.driver, address, desc.byte_length, owner=given), lent=True)
+    def dlpack(self, array: DeviceArray, *, read_only: bool, **options: Any) -> Any:
+        """The DLPack capsule of a tensor (`sharing.capsule`)."""
+        own, read_only = array.buffer, read_only or array.read_only
+        own.share()
+        with self.calls("__dlpack__"):
+            return sharing.capsule(own.address, array.desc, own, self.driver, read_only=read_only, **options)
 
-    def interface(self, array: DeviceArray) -> dict[str, Any]:
-        """The `__cuda_array_interface__` of a tensor; others wait for the stream in it."""
-        desc = array.desc
-        return {
-            "shape": desc.shape,
-            "typestr": np.dtype(desc.data_type).str,
-            "data": (array.buffer.address, False),
-            "strides": None,
-            "stream": self.driver.stream or 1,  # 1 is the default stream; 0 is not allowed
-            "version": 3,
-        }
+    def interface(self, array: DeviceArray, *, read_only: bool) -> dict[str, Any]:
+        """The `__cuda_array_interface__` of a tensor."""
+        array.buffer.share()
+        read_only = read_only or array.read_only
+        return sharing.interface(array.buffer.address, array.desc, self.driver, read_only=read_only)
 
     def check_lent(self, arrays: Iterable[DeviceArray]) -> None:
         """Memory that tensors have adopted lives as long as they do: they keep its owner."""
@@ -236,9 +224,11 @@ class Engine:
     def check_overlap(
         self, sources: Mapping[str, DeviceArray], targets: Mapping[str, DeviceArray], constants: object = ()
     ) -> None:
-        """Raise `ValidationError` if an output shares memory with another tensor; constants have memory of their own."""
+        """Raise `ValidationError` if an output shares memory with another tensor, or is read-only."""
         taken = [(name, array.buffer) for name, array in sources.items()]
         for name, target in targets.items():
+            if target.read_only:
+                raise ValidationError(f"dispatch: output {name!r} is read-only memory")
             for other, known in taken:
                 if _overlap(target.buffer, known):
                     raise ValidationError(f"output {name!r} overlaps the memory of {other!r}")
@@ -276,15 +266,6 @@ class Engine:
             size, key = len(kernel.source), kernel.key
             found.append(self._functions.make(key, lambda k=key: made[k], lambda _, s=size: s))  # type: ignore[misc]
         return found
-
-
-def _strides(desc: Desc) -> list[int]:
-    """The strides in bytes of an array in C order."""
-    strides, step = [], INFO[desc.data_type].bits // 8
-    for size in reversed(desc.shape):
-        strides.append(step)
-        step *= size
-    return strides[::-1]
 
 
 def _overlap(one: Memory, other: Memory) -> bool:

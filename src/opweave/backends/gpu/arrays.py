@@ -21,11 +21,13 @@ class DeviceArray:
         desc: data type and shape.
         buffer: the buffer that it begins, as the engine of the device has it.
         lent: whether the buffer is the user's, who may destroy it at any time.
+        read_only: whether nothing may write to it.
     """
 
     desc: Desc
     buffer: Any
     lent: bool = False
+    read_only: bool = False
 
     @property
     def nbytes(self) -> int:

@@ -197,16 +197,17 @@ class Engine:
             self.device.queue.submit([encoder.finish()])
         memory.copies.add(target.nbytes, reason)
 
-    def describe(self, given: Any) -> None:
-        """A buffer says neither data type nor shape of what lies in it."""
-
-    def adopt(self, buffer: Any, desc: Desc) -> DeviceArray:
-        """The user's buffer as the memory of a tensor.
+    def adopt(self, buffer: Any, desc: Desc | None) -> DeviceArray:
+        """The user's buffer as the memory of a tensor, whose data type and shape the user must say.
 
         Raises:
             ValidationError: it belongs to another device, is too small, mapped, or cannot be bound as storage.
         """
         wgpu = self.wgpu
+        if desc is None:
+            raise ValidationError(
+                "tensor_from takes a GPUBuffer, data_type and shape on WebGPU; create_tensor and write_tensor take arrays"
+            )
         require(
             isinstance(buffer, wgpu.GPUBuffer),
             f"tensor_from takes a GPUBuffer of the context's device, got {type(buffer).__name__}",

@@ -1,0 +1,300 @@
+"""A device through NVIDIA's driver.
+
+Each method makes the device's primary context current, and what was current before again at its end, because the libraries of
+the caller rely on theirs. Functions of the driver may be called from several threads; a graph may not, and is used by one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import wraps
+from itertools import pairwise
+from threading import RLock
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import finalize
+
+import numpy as np
+
+from ...errors import ValidationError
+from ...expr.gpu import Compiled, Kernel
+from . import compiler
+from .devices import DriverError, bindings, call, infos, is_done
+from .driver import Argument, Driver, Function, Launch
+from .staging import Staging
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MAX_DECLARED_SHARED = 48 << 10
+"""Bytes of shared memory that a kernel may have without asking for it (CUDA programming guide, "Shared Memory")."""
+
+LEGACY = 1
+"""The handle of the default stream, as all functions take it."""
+
+
+def _current(method: Callable[Concatenate[NvidiaDriver, P], R]) -> Callable[Concatenate[NvidiaDriver, P], R]:
+    """A method during which the device's context is that of the calling thread."""
+
+    @wraps(method)
+    def run(self: NvidiaDriver, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        call("cuCtxPushCurrent", self._context)
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            bindings().cuCtxPopCurrent()
+
+    return run
+
+
+class NvidiaDriver(Driver):
+    """A device through `cuda.bindings.driver`.
+
+    Args:
+        number: of the device.
+        stream: the handle of the caller's stream; None for one of its own.
+        owner: what must live as long as that stream is used.
+
+    Raises:
+        ValidationError: the stream belongs to a context that a library has made for itself.
+    """
+
+    def __init__(self, number: int, stream: int | None = None, owner: Any = None) -> None:
+        self.info, self.number, self._owner = infos()[number], number, owner
+        device = call("cuDeviceGet", number)
+        self._context = call("cuDevicePrimaryCtxRetain", device)
+        self._modules: list[Any] = []
+        self._retired: deque[tuple[Any, Any]] = deque()  # an event, and what lives until it
+        self._lock = RLock()  # objects end, and call this, whenever Python collects garbage
+        self._stream: Any = self._made() if stream is None else bindings().CUstream(stream)
+        self.stream = int(self._stream)
+        self._staging = Staging(self._stream)
+        held = (self._context, device, self._modules, self._staging, self._retired)
+        # At the end of the process the driver frees everything, and may be gone before this runs.
+        finalize(self, _closed, *held, self._stream if stream is None else None).atexit = False
+        if stream is not None and stream > LEGACY:
+            self._check_stream()
+
+    @_current
+    def _made(self) -> Any:
+        return call("cuStreamCreate", bindings().CUstream_flags.CU_STREAM_NON_BLOCKING)
+
+    @_current
+    def _check_stream(self) -> None:
+        if int(call("cuStreamGetCtx", self._stream)) != int(self._context):
+            raise ValidationError(
+                "cuda_stream: the stream must be of the device's primary context, which the CUDA runtime and PyTorch use"
+            )
+
+    # Kernels ---------------------------------------------------------------------------------------------------------
+
+    @_current
+    def functions(self, kernels: Sequence[Kernel]) -> list[Function]:
+        """Compile and load kernels."""
+        return [self._loaded(compiled) for compiled in compiler.binaries(kernels, self.info.architecture)]
+
+    def _loaded(self, compiled: Compiled) -> Function:
+        module = call("cuModuleLoadData", compiled.image)
+        self._modules.append(module)
+        handle = call("cuModuleGetFunction", module, compiled.entry_point.encode())
+        if compiled.shared > MAX_DECLARED_SHARED:
+            attribute = bindings().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            call("cuFuncSetAttribute", handle, attribute, compiled.shared)
+        return Function(handle, compiled.invocations, compiled.shared, compiled.trailing)
+
+    @_current
+    def graph(self, launches: Sequence[Launch]) -> Any:
+        """A chain of kernel nodes, instantiated: the executable graph, its nodes, and the graph that these belong to."""
+        graph = call("cuGraphCreate", 0)
+        nodes: list[Any] = []
+        for launch in launches:
+            parameters, kept = _node(launch)
+            before = nodes[-1:]
+            nodes.append(call("cuGraphAddKernelNode", graph, before, len(before), parameters))
+            del kept  # the driver has copied the arguments
+        return call("cuGraphInstantiate", graph, 0), nodes, graph
+
+    @_current
+    def update(self, graph: Any, number: int, launch: Launch) -> None:
+        """Set the arguments of a node; launches before keep theirs."""
+        executable, nodes, _ = graph
+        parameters, kept = _node(launch)
+        call("cuGraphExecKernelNodeSetParams", executable, nodes[number], parameters)
+        del kept
+
+    @_current
+    def launch(self, graph: Any) -> None:
+        """Submit a graph."""
+        call("cuGraphLaunch", graph[0], self._stream)
+
+    @_current
+    def release(self, graph: Any) -> None:
+        """Destroy a graph; launches that are under way finish."""
+        call("cuGraphExecDestroy", graph[0])
+        call("cuGraphDestroy", graph[2])
+
+    @_current
+    def times(self, launches: Sequence[Launch]) -> list[int]:
+        """Launch kernels with an event between each two."""
+        events = [call("cuEventCreate", 0) for _ in range(len(launches) + 1)]
+        try:
+            call("cuEventRecord", events[0], self._stream)
+            for launch, event in zip(launches, events[1:], strict=True):
+                values, pointers = _arguments(launch.parameters)
+                call(
+                    "cuLaunchKernel",
+                    launch.function.handle,
+                    *launch.workgroups,
+                    *launch.function.invocations,
+                    launch.function.shared,
+                    self._stream,
+                    pointers.ctypes.data,
+                    0,
+                )
+                del values
+                call("cuEventRecord", event, self._stream)
+            call("cuEventSynchronize", events[-1])
+            pairs = pairwise(events)
+            return [round(call("cuEventElapsedTime", start, end) * 1e6) for start, end in pairs]
+        finally:
+            for event in events:
+                call("cuEventDestroy", event)
+
+    @_current
+    def wait(self) -> None:
+        """Wait for the stream."""
+        call("cuStreamSynchronize", self._stream)
+
+    # Memory ----------------------------------------------------------------------------------------------------------
+
+    @_current
+    def allocate(self, count: int) -> int:
+        """The address of zeros, from the device's pool."""
+        address = call("cuMemAllocAsync", count, self._stream)
+        call("cuMemsetD8Async", address, 0, count, self._stream)
+        return int(address)
+
+    @_current
+    def free(self, address: int) -> None:
+        """Give memory back to the pool."""
+        call("cuMemFreeAsync", address, self._stream)
+
+    @_current
+    def free_shared(self, address: int) -> None:
+        """Give memory back once the work of all streams is done: which of them use it is not known."""
+        call("cuCtxSynchronize")
+        call("cuMemFreeAsync", address, self._stream)
+
+    @_current
+    def retire(self, owner: Any) -> None:
+        """Keep an object until an event on the stream; later calls drop it."""
+        event = self._event()
+        with self._lock:
+            self._retired.append((event, owner))
+            while self._retired and is_done(self._retired[0][0]):
+                done, _ = self._retired.popleft()
+                call("cuEventDestroy", done)
+
+    @_current
+    def device_of(self, address: int) -> int:
+        """The number of the device whose memory an address is in."""
+        kind = bindings().CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        return int(call("cuPointerGetAttribute", kind, address))
+
+    @_current
+    def upload(self, address: int, source: np.ndarray) -> None:
+        """Copy to the device."""
+        self._staging.upload(address, source)
+
+    @_current
+    def download(self, targets: Sequence[np.ndarray], addresses: Sequence[int]) -> None:
+        """Copy to the host, and wait for that."""
+        self._staging.download(targets, addresses)
+
+    @_current
+    def copy(self, target: int, source: int, count: int) -> None:
+        """Copy on the device."""
+        call("cuMemcpyDtoDAsync", target, source, count, self._stream)
+
+    # Other streams ---------------------------------------------------------------------------------------------------
+
+    @_current
+    def follow(self, stream: int) -> None:
+        """Wait for an event on another stream."""
+        self._wait(self._stream, bindings().CUstream(stream))
+
+    @_current
+    def precede(self, stream: int) -> None:
+        """Let another stream wait for an event on this one."""
+        self._wait(bindings().CUstream(stream), self._stream)
+
+    def _wait(self, later: Any, earlier: Any) -> None:
+        if (int(later) or LEGACY) == (int(earlier) or LEGACY):
+            return
+        event = self._event(earlier)
+        try:
+            call("cuStreamWaitEvent", later, event, 0)
+        finally:
+            call("cuEventDestroy", event)  # as soon as nothing waits for it
+
+    def _event(self, stream: Any = None) -> Any:
+        """An event after what has been submitted to a stream, by default this one."""
+        event = call("cuEventCreate", bindings().CUevent_flags.CU_EVENT_DISABLE_TIMING)
+        try:
+            call("cuEventRecord", event, self._stream if stream is None else stream)
+        except DriverError:
+            call("cuEventDestroy", event)
+            raise
+        return event
+
+
+def _closed(
+    context: Any, device: Any, modules: list[Any], staging: Staging, retired: deque[tuple[Any, Any]], stream: Any
+) -> None:
+    """Give everything back, after what is under way; a lost device has nothing any more.
+
+    The caller's stream, for which `stream` is None, may be gone: only the device is waited for.
+    """
+    try:
+        call("cuCtxPushCurrent", context)
+        try:
+            call("cuCtxSynchronize")
+            for module in modules:
+                call("cuModuleUnload", module)
+            staging.close()
+            for event, _ in retired:
+                call("cuEventDestroy", event)
+            if stream is not None:
+                call("cuStreamDestroy", stream)
+        finally:
+            call("cuCtxPopCurrent")
+            call("cuDevicePrimaryCtxRelease", device)
+    except DriverError:
+        pass
+
+
+def _arguments(given: Sequence[Argument]) -> tuple[np.ndarray, np.ndarray]:
+    """Arguments as the driver takes them: their values, and a pointer to each."""
+    parts = [value.to_bytes(8, sys.byteorder) if isinstance(value, int) else value for value in given]
+    starts = np.cumsum([0, *(-(-len(part) // 16) * 16 for part in parts)], dtype=np.uint64)
+    values = np.zeros(int(starts[-1]) + 16, np.uint8)
+    values = values[-values.ctypes.data % 16 :]  # no type of a parameter is aligned to more
+    for start, part in zip(starts, parts, strict=False):
+        values[int(start) : int(start) + len(part)] = np.frombuffer(part, np.uint8)
+    return values, values.ctypes.data + starts[:-1]
+
+
+def _node(launch: Launch) -> tuple[Any, Any]:
+    """The parameters of a kernel node, and what must live until the driver has read them."""
+    parameters = bindings().CUDA_KERNEL_NODE_PARAMS()
+    values, pointers = _arguments(launch.parameters)
+    parameters.func = launch.function.handle
+    parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ = launch.workgroups
+    parameters.blockDimX, parameters.blockDimY, parameters.blockDimZ = launch.function.invocations
+    parameters.sharedMemBytes = launch.function.shared
+    parameters.kernelParams = pointers.ctypes.data
+    return parameters, (values, pointers)
+
+
+__all__ = ["NvidiaDriver"]

@@ -1,0 +1,175 @@
+"""Memory of other libraries on CUDA: DLPack, and `__cuda_array_interface__` of those that have no DLPack (Numba).
+
+Both say which stream must wait for which when memory is handed over; later work is ordered by the caller.
+- https://data-apis.org/array-api/latest/API_specification/generated/array_api.array.__dlpack__.html
+- https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
+from typing import Any
+
+import numpy as np
+
+from ...dtypes import INFO
+from ...errors import ValidationError, require
+from ...graph import Desc
+from ...memory import dlpack
+from .devices import DriverError
+from .driver import Driver
+
+ALIGNMENT = 16
+"""Bytes: kernels read four float32 at a time."""
+
+DEFAULT_STREAM = 1
+"""The handle by which both protocols know the default stream; they do not allow 0."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lent:
+    """Memory of another library that kernels can use.
+
+    Attributes:
+        address: where it begins.
+        desc: data type and shape of what lies there, in C order.
+        read_only: whether it must not be written to.
+        owner: keeps it alive.
+    """
+
+    address: int
+    desc: Desc
+    read_only: bool
+    owner: Any
+
+
+def handle(driver: Driver) -> int:
+    """The handle of a driver's stream in both protocols."""
+    return driver.stream or DEFAULT_STREAM
+
+
+def lent(given: Any, driver: Driver) -> Lent:
+    """The memory of an array, for work on the driver's stream from now on.
+
+    Raises:
+        ValidationError: the array speaks neither protocol; or it is on another device, not in C order, not aligned, or of a
+            data type that WebNN does not have.
+    """
+    if hasattr(given, "__dlpack__"):
+        kind, number = given.__dlpack_device__()
+        require(
+            kind in (dlpack.CUDA, dlpack.CUDA_MANAGED),
+            "tensor_from takes an array in the memory of an NVIDIA GPU; create_tensor and write_tensor take "
+            f"{type(given).__name__} of the CPU"
+            if kind == dlpack.CPU
+            else f"tensor_from takes an array in the memory of an NVIDIA GPU, got one on DLPack's device {kind}",
+        )
+        taken = dlpack.take(given, handle(driver))
+        return _checked(
+            taken.address, taken.data_type, taken.shape, taken.strides, taken.read_only, number, taken, driver
+        )
+    interface = getattr(given, "__cuda_array_interface__", None)
+    if interface is None:
+        raise ValidationError(
+            "tensor_from takes an array with __dlpack__ or __cuda_array_interface__ on CUDA (of PyTorch, CuPy, JAX or Numba), "
+            f"got {type(given).__name__}; create_tensor and write_tensor take arrays of NumPy"
+        )
+    require(interface.get("mask") is None, "tensor_from: the array has a mask, which would be lost")
+    dtype, (address, read_only) = np.dtype(interface["typestr"]), interface["data"]
+    try:
+        number = driver.device_of(address)
+        stream = interface.get("stream")
+        if stream is not None:
+            require(stream != 0, "tensor_from: the stream of a __cuda_array_interface__ must not be 0")
+            driver.follow(stream)
+    except DriverError as error:
+        raise ValidationError(f"tensor_from: the driver does not know the array's memory or stream: {error}") from None
+    strides = interface.get("strides")
+    if strides is not None:
+        strides = [step / dtype.itemsize for step in strides]
+    return _checked(address, dtype.name, interface["shape"], strides, read_only, number, given, driver)
+
+
+def _checked(
+    address: int,
+    data_type: str,
+    shape: Sequence[int],
+    strides: Sequence[float] | None,
+    read_only: bool,
+    device: int,
+    owner: Any,
+    driver: Driver,
+) -> Lent:
+    require(device == driver.number, f"tensor_from: the array is on device {device}, the context on {driver.number}")
+    require(data_type in INFO, f"tensor_from: WebNN has no data type {data_type}")
+    desc = Desc(data_type, tuple(shape))  # type: ignore[arg-type]
+    expected = list(accumulate((1, *desc.shape[:0:-1]), mul))[::-1]
+    is_contiguous = strides is None or all(
+        size == 1 or step == wanted for size, step, wanted in zip(desc.shape, strides, expected, strict=False)
+    )
+    require(
+        is_contiguous,
+        f"tensor_from needs an array in C order, got shape {list(desc.shape)} with strides {strides and list(strides)} "
+        "(in elements)",
+    )
+    require(
+        address % ALIGNMENT == 0,
+        f"tensor_from: the array must be aligned to {ALIGNMENT} bytes, its address is {address:#x}",
+    )
+    return Lent(address, desc, bool(read_only), owner)
+
+
+def interface(address: int, desc: Desc, driver: Driver, *, read_only: bool) -> dict[str, Any]:
+    """The `__cuda_array_interface__` of a tensor; consumers wait for the stream in it."""
+    return {
+        "shape": desc.shape,
+        "typestr": np.dtype(desc.data_type).str,
+        "data": (address, read_only),
+        "strides": None,
+        "stream": handle(driver),
+        "version": 3,
+    }
+
+
+def capsule(
+    address: int,
+    desc: Desc,
+    owner: Any,
+    driver: Driver,
+    *,
+    read_only: bool,
+    stream: int | None = None,
+    max_version: tuple[int, int] | None = None,
+    dl_device: tuple[int, int] | None = None,
+    copy: bool | None = None,
+) -> Any:
+    """The DLPack capsule of a tensor, whose consumer's stream waits for the driver's.
+
+    Args:
+        address: where the tensor begins.
+        desc: its data type and shape.
+        owner: keeps it alive.
+        driver: of the device.
+        read_only: whether the consumer must not write to it.
+        stream: the consumer's: None for the default stream, -1 for one that needs no wait.
+        max_version: the newest version of DLPack that the consumer knows.
+        dl_device: where the consumer wants it; None for where it is.
+        copy: whether it must be copied; None and False for not.
+
+    Raises:
+        BufferError: it would have to be copied, or is read-only and the consumer knows no such memory.
+    """
+    here = (dlpack.CUDA, driver.number)
+    if copy or (dl_device is not None and tuple(dl_device) != here):
+        raise BufferError(f"the tensor {desc} is lent where it is, on {here}; context.read_tensor(tensor) copies it")
+    require(stream != 0, "__dlpack__: the stream 0 is ambiguous; 1 is the default stream")
+    made = dlpack.capsule(address, desc, here, owner, read_only=read_only, max_version=max_version)
+    if stream != -1:
+        driver.precede(DEFAULT_STREAM if stream is None else stream)
+    return made
+
+
+__all__ = ["ALIGNMENT", "Lent", "capsule", "interface", "lent"]

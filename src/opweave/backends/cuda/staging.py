@@ -1,0 +1,133 @@
+"""Copies between arrays of the host and a device, through page-locked memory.
+
+The driver copies to and from other memory of the host only after all work of the stream is done; through these blocks copies
+are in the order of the stream, and wait for nothing that comes after them
+(https://docs.nvidia.com/cuda/cuda-driver-api/api-sync-behavior.html).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from .devices import bindings, call, is_done
+
+PIECE_BYTES = 2**23
+"""The largest block: arrays are copied in pieces, the next one while the device copies the last."""
+
+MAX_IDLE_BYTES = 2**26
+"""Bound of the blocks that are kept for later copies."""
+
+MIN_BLOCK_BYTES = 2**12
+
+
+@dataclass(eq=False, slots=True)
+class Block:
+    """Page-locked memory.
+
+    Attributes:
+        address: where it begins.
+        size: its bytes.
+        event: recorded after the last copy that uses it.
+    """
+
+    address: int
+    size: int
+    event: Any
+
+
+class Staging:
+    """The blocks of a stream. The context of the device must be current in all calls.
+
+    Args:
+        stream: the stream.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._idle: deque[Block] = deque()  # the one that was used longest ago first
+        self._lock = Lock()
+
+    def upload(self, address: int, source: np.ndarray) -> None:
+        """Copy a contiguous array to the device; the array may change as soon as this returns."""
+        for start, size in _pieces(source.nbytes):
+            block = self._take(size)
+            try:
+                ctypes.memmove(block.address, source.ctypes.data + start, size)
+                call("cuMemcpyHtoDAsync", address + start, block.address, size, self._stream)
+                call("cuEventRecord", block.event, self._stream)
+            finally:
+                self._give_back(block)
+
+    def download(self, targets: Sequence[np.ndarray], addresses: Sequence[int]) -> None:
+        """Copy to contiguous arrays, and wait for that."""
+        pending: deque[tuple[int, int, Block]] = deque()
+        held = 0
+        try:
+            for target, address in zip(targets, addresses, strict=True):
+                for start, size in _pieces(target.nbytes):
+                    while pending and held + size > MAX_IDLE_BYTES:
+                        held -= self._finish(*pending.popleft())
+                    block = self._take(size)
+                    pending.append((target.ctypes.data + start, size, block))
+                    held += size
+                    call("cuMemcpyDtoHAsync", block.address, address + start, size, self._stream)
+                    call("cuEventRecord", block.event, self._stream)
+            while pending:
+                self._finish(*pending.popleft())
+        finally:
+            for _, _, block in pending:
+                self._give_back(block)
+
+    def _finish(self, target: int, size: int, block: Block) -> int:
+        try:
+            call("cuEventSynchronize", block.event)
+            ctypes.memmove(target, block.address, size)
+        finally:
+            self._give_back(block)
+        return size
+
+    def _take(self, count: int) -> Block:
+        """A block of at least `count` bytes that no copy uses any more."""
+        with self._lock:
+            for block in self._idle:
+                if block.size >= count and is_done(block.event):
+                    self._idle.remove(block)
+                    return block
+        size = max(MIN_BLOCK_BYTES, 1 << (count - 1).bit_length())
+        address = int(call("cuMemHostAlloc", size, 0))
+        return Block(address, size, call("cuEventCreate", bindings().CUevent_flags.CU_EVENT_DISABLE_TIMING))
+
+    def _give_back(self, block: Block) -> None:
+        surplus: list[Block] = []
+        with self._lock:
+            self._idle.append(block)
+            while sum(block.size for block in self._idle) > MAX_IDLE_BYTES:
+                surplus.append(self._idle.popleft())
+        for each in surplus:
+            _free(each)
+
+    def close(self) -> None:
+        """Free all blocks; nothing may be under way."""
+        while self._idle:
+            _free(self._idle.popleft())
+
+
+def _pieces(count: int) -> Iterator[tuple[int, int]]:
+    """The start and size of each piece of `count` bytes."""
+    return ((start, min(PIECE_BYTES, count - start)) for start in range(0, count, PIECE_BYTES))
+
+
+def _free(block: Block) -> None:
+    call("cuEventSynchronize", block.event)
+    call("cuMemFreeHost", block.address)
+    call("cuEventDestroy", block.event)
+
+
+__all__ = ["Staging"]
