@@ -10,6 +10,7 @@ import numpy as np
 from webgpu_device import gpu_context
 
 import opweave as ow
+from opweave.expr.gpu import Kernel
 
 generator = np.random.default_rng(0)
 
@@ -68,7 +69,12 @@ def computed(context: ow.MLContext, op: Any, *args: Any, **options: Any) -> Any:
     return found if len(found) > 1 else found[0]
 
 
-def kernel_count(graph: ow.MLGraph) -> int:
-    """How many kernels a graph has on the device; it must have no other steps."""
+def kernels_of(graph: ow.MLGraph) -> list[Kernel]:
+    """The kernels of a graph on the device, in the order in which they run."""
     runners: list[Any] = [step.part.runner for step in graph.check_alive().steps if step.part]
-    return sum(len(runner.steps) for runner in runners)
+    return [step.kernel for runner in runners for step in runner.steps]
+
+
+def kernel_count(graph: ow.MLGraph) -> int:
+    """How many kernels a graph runs on the device."""
+    return len(kernels_of(graph))

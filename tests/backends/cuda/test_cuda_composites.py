@@ -81,11 +81,12 @@ def test_a_cache_is_updated_where_it_is(driver: CpuDriver) -> None:
         np.testing.assert_allclose(context.read_tensor(outputs[name]), expected, rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.parametrize("hidden", [6, 267], ids=["in one kernel", "in a kernel a step"])
 @pytest.mark.parametrize("name", ["lstm", "gru"])
-def test_recurrent_networks(driver: CpuDriver, name: str) -> None:
-    gates, hidden = {"lstm": 4, "gru": 3}[name], 6
+def test_recurrent_networks(driver: CpuDriver, name: str, hidden: int) -> None:
+    gates = {"lstm": 4, "gru": 3}[name]
     arrays = {"input": normal(7, 2, 5), "weight": normal(2, gates * hidden, 5)}
-    arrays |= {"recurrent_weight": normal(2, gates * hidden, hidden), "bias": normal(2, gates * hidden)}
+    arrays |= {"recurrent_weight": normal(2, gates * hidden, hidden) / hidden, "bias": normal(2, gates * hidden)}
 
     def build(b: Any, input: Any, weight: Any, recurrent_weight: Any, bias: Any) -> Any:
         options = {"bias": bias, "direction": "both", "return_sequence": True}

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from webgpu_device import gpu_context
-from webgpu_kernels import engine_of, kernel_count
+from webgpu_kernels import engine_of, kernel_count, kernels_of
 
 import opweave as ow
+from opweave.backends.gpu.rules.sequences import MAX_HIDDEN_SIZE
 
 pytest.importorskip("wgpu", reason="wgpu is not installed")
 
@@ -95,18 +96,43 @@ def test_weights_that_are_no_constants_are_transposed_by_a_kernel() -> None:
     check("lstm", 20, "bias", constant=False, kernels=3, data_type="float16")
 
 
-def test_the_largest_hidden_state_fits_into_workgroup_memory() -> None:
-    check("lstm", 768, "bias", batches=1)
-    check("gru", 768, "bias", batches=1, reset_after=False)
+@pytest.mark.parametrize("op", ["gru", "lstm"])
+def test_the_largest_hidden_state_of_one_kernel(op: str) -> None:
+    check(op, MAX_HIDDEN_SIZE, "bias", batches=1, **({"reset_after": False} if op == "gru" else {}))
 
 
-def test_larger_hidden_states_are_decomposed() -> None:
-    check("gru", 769, batches=1, kernels=19)
+@pytest.mark.parametrize(
+    ("op", "given", "batches", "kernels", "options"),
+    [
+        ("gru", "bias recurrent_bias initial_hidden_state", 6, 8, {"direction": "both", "return_sequence": True}),
+        ("gru", "recurrent_bias", 1, 13, {"reset_after": False, "direction": "backward", "layout": "rzn"}),
+        ("gru", "initial_hidden_state", 2, 13, {"reset_after": False, "return_sequence": True, "data_type": "float16"}),
+        ("lstm", f"bias recurrent_bias peephole_weight {STATES}", 5, 9, {"direction": "both", "return_sequence": True}),
+        ("lstm", "", 1, 9, {"layout": "ifgo", "data_type": "float16", "return_sequence": True}),
+    ],
+)
+def test_a_step_of_a_large_hidden_state_is_a_kernel(
+    op: str, given: str, batches: int, kernels: int, options: dict[str, Any]
+) -> None:
+    """The weighted inputs, the first states, five steps of one kernel or two, and the last states."""
+    check(op, MAX_HIDDEN_SIZE + 13, given, batches=batches, kernels=kernels, **options)
+
+
+def test_the_kernels_of_steps_are_made_once() -> None:
+    context = gpu_context()
+    builder = ow.MLGraphBuilder(context)
+    weight, recurrent = (np.zeros((1, 3 * 300, size), "float32") for size in (INPUTS, 300))
+    x = builder.input("x", "float32", [200, 1, INPUTS])
+    (y,) = builder.gru(x, weight, recurrent, steps=200, hidden_size=300)
+    graph = builder.build({"y": y})
+    kernels = kernels_of(graph)
+    assert (len(kernels), len({kernel.source for kernel in kernels})) == (203, 4)
+    assert context.compute(graph, {"x": np.ones((200, 1, INPUTS), "float32")})["y"].tolist() == [[[0.0] * 300]]
 
 
 @pytest.mark.parametrize("op", ["gru", "lstm"])
 def test_long_sequences_are_divided_where_a_device_ends_loops_early(op: str) -> None:
     """Mesa's software adapter leaves all loops of an invocation after 65,535 iterations, without an error."""
     given = "bias initial_hidden_state" + (" initial_cell_state" if op == "lstm" else "")
-    kernels = {"gru": 4, "lstm": 4}[op] if engine_of(gpu_context()).features.is_software else 2
-    check(op, 512, given, batches=1, steps=150, return_sequence=True, direction="backward", kernels=kernels)
+    kernels = 3 if engine_of(gpu_context()).features.is_software else 2
+    check(op, MAX_HIDDEN_SIZE, given, batches=1, steps=300, return_sequence=True, direction="backward", kernels=kernels)

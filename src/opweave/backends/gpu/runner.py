@@ -95,7 +95,18 @@ class KernelRunner(Runner, Pool[Intermediates[Tied]]):
         """New memory for one run, with the kernels that use nothing else tied to it."""
         arrays = {**self._constants, **dict(zip(self._between, self._allocate(), strict=True))}
         numbers = [n for n, step in enumerate(self.steps) if all(place in arrays for place in step.places)]
-        return Intermediates(arrays, {number: self.tied(number, arrays) for number in numbers})
+        return Intermediates(arrays, self.all_tied(numbers, arrays))
+
+    def all_tied(self, numbers: Iterable[int], arrays: Mapping[Place, DeviceArray]) -> dict[int, Tied]:
+        """Kernels, by their numbers, tied to memory; those of repeated steps only once."""
+        made: dict[Step, Tied] = {}
+        found = {}
+        for number in numbers:
+            step = self.steps[number]
+            if step not in made:
+                made[step] = self.tied(number, arrays)
+            found[number] = made[step]
+        return found
 
     def given(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> dict[Place, DeviceArray]:
         """The memory of the places that a caller gives."""
@@ -167,10 +178,10 @@ class DeviceCall(Generic[Tied]):
         known = self._runs.get(memory)
         if known is None:
             arrays = {**memory.arrays, **self._given}
-            known = [
-                None if self._is_in_place(step) else memory.runs.get(number) or self.owner.tied(number, arrays)
-                for number, step in enumerate(self.owner.steps)
-            ]
+            needed = [not self._is_in_place(step) for step in self.owner.steps]
+            fresh = [number for number, is_needed in enumerate(needed) if is_needed and number not in memory.runs]
+            runs = {**memory.runs, **self.owner.all_tied(fresh, arrays)}
+            known = [runs[number] if is_needed else None for number, is_needed in enumerate(needed)]
             self._runs[memory] = known
         return known
 

@@ -33,7 +33,7 @@ from .. import Backend
 from .contraction.kernels import Contraction
 from .forms import applied, is_users_kernel, traced
 from .rules.positions import reshaped
-from .rules.results import Products, Scatter, Stage, Staged
+from .rules.results import Products, Repeated, Scatter, Stage, Staged
 
 MAX_FUSED_CALLS = 200
 """Calls and casts of one element up to which operations are fused into one kernel: the time to compile grows with their
@@ -337,8 +337,7 @@ class Schedule:
         for operand, result in zip(node.outputs, results, strict=True):
             fresh[result] = self._target(operand)
         for stage in stages:
-            targets = stage.made.targets if isinstance(stage.made, Workgroups) else [stage.target]
-            for target in targets:
+            for target in stage.targets:
                 self._places[target] = fresh.setdefault(target, Place(target.desc, "between"))
             self._stage(stage, node)
         for operand, result in zip(node.outputs, results, strict=True):
@@ -351,6 +350,8 @@ class Schedule:
             self._places[stage.target] = _viewed(self._places[made], stage.target.desc)
         elif isinstance(made, Workgroups):
             self._append([made.kernel(title, self.features)], (node,))
+        elif isinstance(made, Repeated):
+            self._repeated(made, node)
         elif isinstance(made, Scatter):
             self._fill(place, Pending(made.into, (node,)), f"{title}: the operand")
             self._scattered(place, made, node, f"{title}: the updates")
@@ -364,6 +365,18 @@ class Schedule:
             self._fill(place, value, title)
             if place.kind == "output" and (copied := self._copied(value)):
                 self.steps[-1].copies = copied, place
+
+    def _repeated(self, made: Repeated, node: Node) -> None:
+        """Schedule stages once, and the same kernels again, each time with two places swapped."""
+        start = len(self.steps)
+        for stage in made.stages:
+            self._stage(stage, node)
+        odd = self.steps[start:]
+        one, other = (self._places[array] for array in made.swapped)
+        swapped = {one: other, other: one}
+        even = [replace(step, places=tuple(swapped.get(place, place) for place in step.places)) for step in odd]
+        for number in range(1, made.count):
+            self.steps += even if number % 2 else odd
 
     def _copied(self, value: Pending) -> Place | None:
         """The input that a value is an exact copy of; None if it is computed."""

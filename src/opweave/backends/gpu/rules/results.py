@@ -46,21 +46,45 @@ class Products:
 
 
 @dataclass(frozen=True, slots=True)
+class Repeated:
+    """Stages that run several times, with kernels that are made once.
+
+    Attributes:
+        stages: programs of workgroups.
+        count: how many times.
+        swapped: two arrays of the same data type and shape, each of which takes the other's place after each time.
+    """
+
+    stages: Sequence[Stage]
+    count: int
+    swapped: tuple[Input, Input]
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
     """A part of an operation that takes several kernels.
 
     Attributes:
         target: the array that is computed; a stage after this one may read it.
-        made: the elements, as in results of rules; `Workgroups`, which write several arrays, `target` among them; or an
-            array in memory, whose bytes are read in another shape or data type.
+        made: the elements, as in results of rules; `Workgroups`, which write several arrays, `target` among them; `Repeated`
+            stages; or an array in memory, whose bytes are read in another shape or data type.
         title: what it does, for tables.
         fold: whether elements that depend on constants only are computed at build.
     """
 
     target: Input
-    made: Array | Products | Scatter | Workgroups | Input
+    made: Array | Products | Scatter | Workgroups | Repeated | Input
     title: str = ""
     fold: bool = True
+
+    @property
+    def targets(self) -> list[Input]:
+        """All arrays that are computed."""
+        if isinstance(self.made, Workgroups):
+            return self.made.targets
+        if isinstance(self.made, Repeated):
+            return [target for stage in self.made.stages for target in stage.targets]
+        return [self.target]
 
 
 class Stages:
@@ -91,6 +115,10 @@ class Stages:
         target = self.array(ir.storage(made.data_type), made.shape)
         self.stages.append(Stage(target, made, title, fold))
         return of_input(target)
+
+    def repeat(self, stages: Sequence[Stage], count: int, swapped: tuple[Input, Input]) -> None:
+        """Repeat programs of workgroups; see `Repeated`."""
+        self.stages.append(Stage(stages[-1].target, Repeated(stages, count, swapped)))
 
     def viewed(self, array: Array, shape: Sequence[int], data_type: DataType | None = None) -> Array:
         """An array in memory, whose bytes are read in another shape, and as another data type if one is given."""

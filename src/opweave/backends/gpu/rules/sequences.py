@@ -1,0 +1,374 @@
+"""Recurrent networks over sequences, for any kind of cell.
+
+The inputs of all steps are multiplied at once. Then, for small hidden states, one kernel goes through all steps: a workgroup
+for each direction and batch, which keeps the states in its own memory. For large ones a single workgroup would read the
+recurrent weights for too long in each step: there a step is a kernel, made once, whose workgroups compute some units each.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias
+
+from ....expr import Array, clamp, compute, ir, sum_over, where
+from ....expr.array import as_array
+from ....expr.gpu import Local, Workgroups
+from ....expr.ir import Cast, Input
+from ....expr.tracing import of_input
+from ..contraction.problem import product
+from .reduction import dot, narrowed, widened
+from .results import Products, Stage, Stages, source_of
+
+MAX_HIDDEN_SIZE = 256
+"""Size of hidden states up to which one kernel goes through all steps. With 256, a workgroup reads 0.8 to 1 MiB of recurrent
+weights from the cache in each step; a kernel of its own for each step shares that among workgroups, but has to be started."""
+
+BLOCK = 8
+"""Hidden units of a workgroup that computes one step: their weights in a row of the matrix fill a sector of the cache."""
+PARTS = 8
+"""Parts of a product of the recurrent weights and a vector, each computed by an invocation."""
+MAX_TILE = 4
+"""Batches of a workgroup that computes one step, at most: they share the weights."""
+
+Values: TypeAlias = Callable[[Array, Array], Array]
+"""`values(i, j)`: a value for unit `j` in batch `i`, as a workgroup numbers them."""
+
+
+@dataclass
+class Network:
+    """A recurrent network over a sequence.
+
+    Attributes:
+        stages: what computes it.
+        input: [steps, batches, input size].
+        weight: [directions, gates * hidden_size, input size].
+        recurrent_weight: [directions, gates * hidden_size, hidden_size].
+        bias: [directions, gates * hidden_size].
+        recurrent_bias: the same.
+        hidden_size: number of features of the hidden state.
+        direction: the order of the steps.
+        layout: the gates, in their order.
+        return_sequence: whether the hidden states of all steps are a result, too.
+        weighted: the weighted inputs [directions, steps * batches, rows], float32: the products of all steps at once.
+        columns: the recurrent weights [directions, hidden_size, rows], in which adjacent invocations read adjacent elements.
+        all_states: the hidden states of all steps, if they are a result.
+    """
+
+    stages: Stages
+    input: Array
+    weight: Array
+    recurrent_weight: Array
+    bias: Array | None
+    recurrent_bias: Array | None
+    hidden_size: int
+    direction: str
+    layout: str
+    return_sequence: bool
+
+    @classmethod
+    def of(cls, stages: Stages, given: dict[str, Any]) -> Network:
+        """The network of an operation with these arguments."""
+        return cls(stages, **{field.name: given[field.name] for field in fields(cls) if field.name != "stages"})
+
+    @property
+    def steps(self) -> int:
+        return self.input.shape[0]
+
+    @property
+    def state_shape(self) -> tuple[int, int, int]:
+        """[directions, batches, hidden_size]."""
+        return self.weight.shape[0], self.input.shape[1], self.hidden_size
+
+    def __post_init__(self) -> None:
+        steps, batches, size = self.input.shape
+        x = self.stages.viewed(self.input, [steps * batches, size])
+        problem = product(source_of(x), source_of(self.weight), b_transpose=True)
+        target = self.stages.array("float32", problem.layout.shape)
+        self.weighted = self.stages.add(Products(problem), target, "weighted inputs")
+        w = self.recurrent_weight
+        directions, rows, size = w.shape
+        columns = compute([directions, size, rows], lambda d, k, row: w[d, row, k])
+        self.columns = self.stages.stored(columns, "the recurrent weights")
+        self.all_states = None
+        if self.return_sequence:
+            self.all_states = self.stages.array(ir.storage(self.input.data_type), [steps, *self.state_shape])
+
+
+class Cell(ABC):
+    """What a workgroup computes of a step: some hidden units, in some batches of a direction.
+
+    Vectors have a number: the states come first, the hidden state before all others; then those that a cell makes in one phase
+    of a step for the next.
+
+    Args:
+        network: the network.
+        program: the program of workgroups; the first axis is the direction.
+        tile: how many batches.
+        count: how many units.
+        parts: how many invocations share a product.
+    """
+
+    def __init__(self, network: Network, program: Workgroups, tile: int, count: int, parts: int) -> None:
+        self.network, self.program, self.direction = network, program, program.positions[0]
+        self.shape, self.parts = [tile, count], parts
+        self.step: Array | int = 0
+
+    @abstractmethod
+    def batch(self, i: Array) -> Array:
+        """The number of a batch."""
+
+    @abstractmethod
+    def unit(self, j: Array) -> Array:
+        """The number of a unit."""
+
+    @abstractmethod
+    def element(self, vector: int, i: Array, k: Array) -> Array:
+        """An element, of any unit, of a vector as it was before this phase."""
+
+    @abstractmethod
+    def keep(self, vector: int, values: Values) -> None:
+        """Give a vector its new elements."""
+
+    def own(self, vector: int, i: Array, j: Array) -> Array:
+        """An element of a vector for a unit of this workgroup."""
+        return self.element(vector, i, self.unit(j))
+
+    def of(self, array: Array, *position: Array) -> Array:
+        """An element of an operand for the direction of the workgroup."""
+        return widened(array)[(self.direction, *position)]
+
+    def private(self, values: Values) -> Values:
+        """Values that are computed now, and kept in registers."""
+        local = self.program.private(self.shape)
+        self.program.fill(local, values)
+        return lambda i, j: self.program[local][i, j]
+
+    @property
+    def time(self) -> Array:
+        """The position of the step in the sequence."""
+        forward = self.step + self.direction * 0
+        back, direction = self.network.steps - 1 - forward, self.network.direction
+        if direction == "both":
+            return where(self.direction == 0, forward, back)
+        return back if direction == "backward" else forward
+
+    def weighted(self, gate: str, i: Array, j: Array) -> Array:
+        """The weighted input of a gate, and its bias."""
+        network = self.network
+        row = network.layout.index(gate) * network.hidden_size + self.unit(j)
+        total = self.of(network.weighted, self.time * network.state_shape[1] + self.batch(i), row)
+        return total if network.bias is None else total + self.of(network.bias, row)
+
+    def products(self, gates: str, vector: int) -> Callable[[str, Array, Array], Array]:
+        """The products of the recurrent weights and a vector.
+
+        Args:
+            gates: gates whose weights are adjacent, in any order.
+            vector: the number of the vector.
+
+        Returns:
+            `total(gate, i, j)`: a product, and its recurrent bias.
+        """
+        network, size = self.network, self.network.hidden_size
+        first, length = min(map(network.layout.index, gates)), -(-size // self.parts)
+        partial = self.program.shared([self.parts, self.shape[0], len(gates), self.shape[1]])
+
+        def part_of(part: Array, i: Array, gate: Array, j: Array) -> Array:
+            row = (gate + first) * size + self.unit(j)
+
+            def term(k: Array) -> Array:
+                at = part * length + k
+                if size % self.parts == 0:
+                    return self.of(network.columns, at, row) * self.element(vector, i, at)
+                inside = clamp(at, 0, size - 1)
+                return where(at < size, self.of(network.columns, inside, row) * self.element(vector, i, inside), 0)
+
+            return dot(length, term)
+
+        self.program.fill(partial, part_of)
+
+        def total(gate: str, i: Array, j: Array) -> Array:
+            number = network.layout.index(gate)
+            found = sum_over(self.parts, lambda part: self.program[partial][part, i, number - first, j])
+            bias = network.recurrent_bias
+            return found if bias is None else found + self.of(bias, number * size + self.unit(j))
+
+        return total
+
+
+Phase: TypeAlias = Callable[[Cell], None]
+"""A part of a step, which needs elements of all units of what earlier ones keep."""
+
+
+def in_steps(network: Network, states: Sequence[Array | None], phases: Sequence[Phase], made: int = 0) -> list[Array]:
+    """Add the kernels of a network, and return all results.
+
+    Args:
+        network: the network.
+        states: the states before the first step, [directions, batches, hidden_size]; None for zeros.
+        phases: a step.
+        made: how many vectors a phase makes for the next.
+    """
+    form = _in_one_kernel if network.hidden_size <= MAX_HIDDEN_SIZE else _in_a_kernel_a_step
+    results = [of_input(result) for result in form(network, states, phases, made)]
+    return results if network.all_states is None else [*results, of_input(network.all_states)]
+
+
+# One kernel ----------------------------------------------------------------------------------------------------------
+
+
+class _Whole(Cell):
+    """All units of a batch: a workgroup goes through several steps."""
+
+    def __init__(self, network: Network, states: Sequence[Array | None], made: int) -> None:
+        directions, batches, size = network.state_shape
+        program = Workgroups([directions, batches], width=max(32, len(network.layout) * size))
+        super().__init__(network, program, 1, size, 1)
+        self._locals: list[Local] = [program.shared([1, size]) for _ in range(len(states) + made)]
+        for local, given in zip(self._locals, states, strict=False):
+            start = lambda i, j, given=given: 0 if given is None else self.of(given, self.batch(i), j)  # noqa: E731
+            program.fill(local, start)
+
+    def batch(self, i: Array) -> Array:
+        return self.program.positions[1] + i
+
+    def unit(self, j: Array) -> Array:
+        return j
+
+    def element(self, vector: int, i: Array, k: Array) -> Array:
+        return self.program[self._locals[vector]][i, k]
+
+    def keep(self, vector: int, values: Values) -> None:
+        self.program.fill(self._locals[vector], values)
+
+    def write(self, target: Input, vector: int, *leading: Array) -> None:
+        """Write a vector to memory."""
+
+        def at(i: Array, j: Array) -> Sequence[Array]:
+            return *leading, self.direction, self.batch(i), j
+
+        self.program.write(target, self.shape, at, lambda i, j: self.element(vector, i, j))
+
+
+def _in_one_kernel(network: Network, states: Sequence[Array | None], phases: Sequence[Phase], made: int) -> list[Input]:
+    """One kernel, or several where it would repeat loops too often."""
+    stages, steps = network.stages, network.steps
+    results = [stages.array(ir.storage(network.input.data_type), network.state_shape) for _ in states]
+
+    def program_of(start: int, end: int, last: Sequence[Input]) -> Workgroups:
+        cell = _Whole(network, states, made)
+        with cell.program.repeat(end - start) as number:
+            cell.step = number + start
+            for phase in phases:
+                phase(cell)
+            if network.all_states is not None:
+                cell.write(network.all_states, 0, cell.time)
+        for vector, target in enumerate(last):
+            cell.write(target, vector)
+        return cell.program
+
+    whole, most = program_of(0, steps, results), stages.features.max_iterations
+    iterations = whole.iterations(stages.features)
+    if iterations <= most:
+        stages.add(whole, results[0], "the steps")
+        return results
+    count = max(1, steps * most // iterations - 1)  # one less for what comes before and after the steps
+    for start in range(0, steps, count):
+        end = min(start + count, steps)
+        last = results if end == steps else [stages.array("float32", network.state_shape) for _ in states]
+        stages.add(program_of(start, end, last), last[0], f"steps {start} to {end}")
+        states = list(map(of_input, last))
+    return results
+
+
+# A kernel a step -----------------------------------------------------------------------------------------------------
+
+
+class _Some(Cell):
+    """Some units of some batches: a phase of a step, from states in memory to others.
+
+    Args:
+        network: the network.
+        old: the states before the step, [states + 1, directions, batches, hidden_size]; behind them is the number of the step.
+        new: the states after it.
+        made: the vectors that phases make, in the same form.
+    """
+
+    def __init__(self, network: Network, old: Input, new: Input, made: Input) -> None:
+        directions, batches, size = network.state_shape
+        tile = min(batches, MAX_TILE)
+        sizes = [directions, -(-batches // tile), -(-size // BLOCK)]
+        program = Workgroups(sizes, width=PARTS * tile * len(network.layout) * BLOCK)
+        super().__init__(network, program, tile, BLOCK, PARTS)
+        self._old, self._new, self._made = of_input(old), new, made
+        self._states = old.desc.shape[0] - 1
+        number = Array((), Cast(self._old[self._states, 0, 0, 0].body, "index"))
+        self.step = clamp(number, 0, network.steps - 1)  # the kernel's positions stay inside, whatever lies there
+
+    def batch(self, i: Array) -> Array:
+        return clamp(self.program.positions[1] * self.shape[0] + i, 0, self.network.state_shape[1] - 1)
+
+    def unit(self, j: Array) -> Array:
+        return clamp(self.program.positions[2] * BLOCK + j, 0, self.network.hidden_size - 1)
+
+    def element(self, vector: int, i: Array, k: Array) -> Array:
+        vectors, number = self._old, vector
+        if vector >= self._states:
+            vectors, number = of_input(self._made), vector - self._states
+        return vectors[number, self.direction, self.batch(i), k]
+
+    def keep(self, vector: int, values: Values) -> None:
+        values = self.private(values)
+        target, number = self._new, vector
+        if vector >= self._states:
+            target, number = self._made, vector - self._states
+
+        def at(i: Array, j: Array) -> tuple[Array, ...]:
+            return self.direction, self.batch(i), self.unit(j)
+
+        self.program.write(target, self.shape, lambda i, j: (number, *at(i, j)), values)
+        all_states = self.network.all_states
+        if vector == 0 and all_states is not None:
+            self.program.write(all_states, self.shape, lambda i, j: (self.time, *at(i, j)), values)
+
+    def count(self) -> None:
+        """Write the number of the next step. All workgroups write the same."""
+        after = self._old[self._states, 0, 0, 0] + 1
+        self.program.write(self._new, [1], lambda i: (self._states, i, 0, 0), lambda i: after)
+
+
+def _in_a_kernel_a_step(
+    network: Network, states: Sequence[Array | None], phases: Sequence[Phase], made: int
+) -> list[Input]:
+    """A kernel for each phase, which all steps repeat with old and new states in turns."""
+    stages, shape = network.stages, [len(states) + 1, *network.state_shape]
+
+    def start(number: Array, *position: Array) -> Array:
+        found = as_array(0.0, "float32")
+        for k, given in enumerate(states):
+            if given is not None:
+                found = where(number == k, widened(given)[position], found)
+        return found
+
+    old = source_of(stages.stored(compute(shape, start), "the states", fold=False))
+    new, vectors = stages.array("float32", shape), stages.array("float32", [max(1, made), *network.state_shape])
+    step = []
+    for number, phase in enumerate(phases):
+        cell = _Some(network, old, new, vectors)
+        phase(cell)
+        is_last = number == len(phases) - 1
+        if is_last:
+            cell.count()
+        step.append(Stage(new if is_last else vectors, cell.program, "a step"))
+    stages.repeat(step, network.steps, (old, new))
+    last = of_input(new if network.steps % 2 else old)
+    results = []
+    for number in range(len(states)):
+        state = compute(network.state_shape, lambda *p, number=number: last[(number, *p)])
+        results.append(source_of(stages.stored(narrowed(state, network.input), "the last state")))
+    return results
+
+
+__all__ = ["Cell", "Network", "Phase", "in_steps"]
