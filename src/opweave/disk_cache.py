@@ -36,7 +36,7 @@ STALE_SECONDS = 3600
 KINDS = {"cubin": "compiled kernel", "o": "compiled expression", "tuning": "tuning"}
 """What the files hold, by their suffix."""
 
-_NAME = re.compile(rf"(runtime-)?[0-9a-f]{{32,64}}(-\d+)?\.({'|'.join(KINDS)})")
+_NAME = re.compile(rf"(runtime-)?[0-9a-f]{{32,64}}\.({'|'.join(KINDS)})")
 _TEMPORARY = re.compile(rf"\.({_NAME.pattern})\.\w+")
 
 DIGEST_BYTES = 32

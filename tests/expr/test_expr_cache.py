@@ -163,9 +163,9 @@ SCRIPT = """
 import os, sys, numpy as np
 import opweave.expr as ex
 from opweave.expr.halide import compile
-from opweave.expr.halide import objects
+from opweave.expr.halide import compiler, runtime
 from opweave.graph import Desc
-objects.version()  # reads files that other users may not reach
+runtime.version()  # reads files that other users may not reach, as does the import of Halide
 if sys.argv[1] != "0":
     os.setgroups([])
     os.setgid(int(sys.argv[1]))

@@ -15,7 +15,7 @@ from opweave.graph import Desc
 pytest.importorskip("halide", reason="needs the extra halide")
 pytest.importorskip("llvmlite", reason="needs the extra halide")
 
-from opweave.expr.halide import compile, compiler
+from opweave.expr.halide import compile, objects
 from opweave.expr.halide.fusion import edited
 
 rng = np.random.default_rng(0)
@@ -83,7 +83,7 @@ def code_of(rows: int, columns: int, inner: int, monkeypatch: pytest.MonkeyPatch
         made.append(edited(code))
         return made[-1]
 
-    monkeypatch.setattr(compiler, "edited", noted)
+    monkeypatch.setattr(objects, "edited", noted)
     check(rows, columns, inner)
     (code,) = made
     return code

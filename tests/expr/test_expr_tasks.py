@@ -14,7 +14,7 @@ from opweave.graph import Desc
 pytest.importorskip("halide", reason="needs the extra halide")
 pytest.importorskip("llvmlite", reason="needs the extra halide")
 
-from opweave.expr.halide import compile, compiler
+from opweave.expr.halide import compile, objects
 from opweave.expr.halide.fusion import edited
 from opweave.expr.halide.schedule import TASK_OPERATIONS, task_count
 
@@ -37,7 +37,7 @@ def is_parallel(
         made.append(edited(code))
         return made[-1]
 
-    monkeypatch.setattr(compiler, "edited", noted)
+    monkeypatch.setattr(objects, "edited", noted)
     compile(trace(function, "loop", [Desc("float32", (64, elements // 64))]))
     assert made
     return any("call i32 @halide_do_par_for" in code for code in made)

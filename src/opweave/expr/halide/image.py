@@ -1,0 +1,144 @@
+"""Compiled code as bytes that any process can load: a linked image, or object files that LLVM's loader links.
+
+Loading an image takes neither Halide nor LLVM, only memory that is written first and executable afterwards, never both.
+Object files of systems other than Linux on x86-64 are not linked here, but by llvmlite whenever they are loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from ...errors import OperationError, import_extra
+
+_LENGTH_BYTES = 4
+"""The size of the length that stands in front of a header."""
+
+
+def with_header(header: Any, data: bytes) -> bytes:
+    """Put a header, which JSON can represent, in front of data."""
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text + data
+
+
+def without_header(data: bytes) -> tuple[Any, bytes]:
+    """The header and the data that `with_header` put together."""
+    end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
+    return json.loads(data[_LENGTH_BYTES:end]), data[end:]
+
+
+@dataclass(frozen=True)
+class Image:
+    """Code, constants and variables that refer to each other by their distance.
+
+    Attributes:
+        memory: the bytes.
+        variables: how many of them, at the start, stay writable; a multiple of the page size.
+        exports: the offset of each function and variable that has a name.
+        imports: by the name of a function outside of the image, the offsets at which its address is to be written.
+        pointers: the offsets of numbers of 64 bits to which the address of the image is to be added.
+    """
+
+    memory: bytes
+    variables: int
+    exports: dict[str, int]
+    imports: dict[str, tuple[int, ...]]
+    pointers: tuple[int, ...]
+
+
+class Code(Protocol):
+    """Compiled code in this process, unloaded when the object is collected."""
+
+    def address(self, name: str) -> int:
+        """The address of a function; 0 if it does not exist."""
+
+
+def packed(files: Sequence[bytes]) -> bytes:
+    """Object files as bytes that `loaded` takes: linked if they are of a kind that `elf` knows."""
+    from .elf import is_elf, link
+
+    if not all(map(is_elf, files)):
+        return with_header({"objects": [len(data) for data in files]}, b"".join(files))
+    header = asdict(link(files))
+    memory = header.pop("memory")
+    return with_header(header, memory)
+
+
+def loaded(data: bytes, outside: Callable[[str], int]) -> Code:
+    """Load what `packed` returned.
+
+    Args:
+        data: the code.
+        outside: the address of a function by its name; 0 if it does not exist.
+
+    Raises:
+        OperationError: a function does not exist, or the system refuses memory that is executable.
+        MissingExtraError: the code is not linked, and llvmlite is not installed.
+    """
+    header, memory = without_header(data)
+    if "objects" not in header:
+        return _Mapped(Image(memory, **header), outside)
+    files, start = [], 0
+    for size in header["objects"]:
+        files.append(memory[start : start + size])
+        start += size
+    return _Linked(files, outside)
+
+
+class _Mapped:
+    """An image in memory of its own."""
+
+    def __init__(self, image: Image, outside: Callable[[str], int]) -> None:
+        self._exports = image.exports
+        size = -(-len(image.memory) // mmap.PAGESIZE) * mmap.PAGESIZE
+        # Private: a process that is forked must not share variables with this one.
+        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        self._memory = memory = mmap.mmap(-1, size, flags=private, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        self._start = start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        memory[: len(image.memory)] = image.memory
+        for at in image.pointers:
+            address = start + int.from_bytes(memory[at : at + 8], "little", signed=True)
+            memory[at : at + 8] = address.to_bytes(8, "little")
+        for name, offsets in image.imports.items():
+            address = outside(name)
+            if not address:
+                raise OperationError(f"compiled code needs {name}, which this system does not have")
+            for at in offsets:
+                memory[at : at + 8] = address.to_bytes(8, "little")
+        protect = ctypes.CDLL(None, use_errno=True).mprotect
+        protect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+        if protect(start + image.variables, size - image.variables, mmap.PROT_READ | mmap.PROT_EXEC):
+            reason = os.strerror(ctypes.get_errno())
+            raise OperationError(f"this system does not let memory be made executable: {reason}")
+
+    def address(self, name: str) -> int:
+        offset = self._exports.get(name)
+        return 0 if offset is None else self._start + offset
+
+
+class _Linked:
+    """Object files that LLVM's loader links."""
+
+    def __init__(self, files: Sequence[bytes], outside: Callable[[str], int]) -> None:
+        llvm = import_extra("llvmlite.binding", "halide", "loading compiled expressions")
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
+        # llvmlite's own memory manager takes one block for all sections. LLVM's maps each for itself, near the last one if it
+        # can; with the reservations of WebAssembly memories between them, 32-bit relocations overflow, which ends the process.
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine, use_lmm=True)
+        for name in {found.decode() for data in files for found in re.findall(rb"halide_\w+", data)}:
+            if address := outside(name):
+                llvm.add_symbol(name, address)
+        for data in files:
+            self._engine.add_object_file(llvm.ObjectFileRef.from_data(data))
+        self._engine.finalize_object()
+
+    def address(self, name: str) -> int:
+        return int(self._engine.get_function_address(name))

@@ -1,0 +1,260 @@
+"""Programs that are compiled, now or earlier, and calls of their code.
+
+What the cache on disk has runs without Halide and llvmlite being imported.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ... import disk_cache
+from ...dtypes import INFO, DataType
+from ...errors import OperationError
+from ..evaluate import check_arrays, overlap, through_copies
+from ..fingerprint import fingerprint
+from ..ir import Program
+from . import runtime
+from .image import loaded, with_header, without_header
+from .stages import checking
+
+
+def compile(program: Program) -> HalideKernel:
+    """Compile a program, or load it from the cache.
+
+    Args:
+        program: what to compile; shapes are fixed.
+
+    Returns:
+        The kernel, to be bound to arrays.
+
+    Raises:
+        MissingExtraError: halide or llvmlite is not installed.
+        OperationError: Halide cannot compile it.
+    """
+    return HalideKernel(program)
+
+
+class HalideKernel:
+    """A compiled program.
+
+    Attributes:
+        program: what it computes.
+        detail: a description for tables, such as "Halide, vectorised by 16, 2 threads".
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        checks = checking(program)
+        self._checks = _Part(checks) if checks else None
+        self._part = _Part(program)
+        self._idle: list[tuple[_Calls, Callable[[], None]]] = []
+        self._messages = [check.message for check in program.checks]
+        count = runtime.threads()
+        self.detail = f"Halide, vectorised by {self._part.compiled.lanes}, {count} thread{'s' if count != 1 else ''}"
+
+    def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
+        """A function that computes `outputs` from `inputs`, C-contiguous arrays of the program's descriptors.
+
+        Raises:
+            ValidationError: an array has another data type or shape.
+
+        Raises (the function):
+            OperationError: a check of the program fails (outputs are not modified), or out of memory.
+        """
+        check_arrays(self.program, inputs, outputs)
+        if overlap(self.program, inputs, outputs):
+            results = [np.empty_like(output) for output in outputs]
+            return through_copies(self.bind(inputs, results), results, outputs)
+        run = self._part.bound(inputs, outputs)
+        if self._checks is None:
+            return run
+        holds = [np.zeros((), "uint8") for _ in self._messages]
+        check, messages = self._checks.bound(inputs, holds), self._messages
+
+        def checked() -> None:
+            check()
+            for held, message in zip(holds, messages, strict=True):
+                if not held:
+                    raise OperationError(f"{self.program.name}: {message}")
+            run()
+
+        return checked
+
+    def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        """Run once on arrays that are known to fit; outputs must not overlap inputs.
+
+        Raises:
+            OperationError: as for `bind`.
+        """
+        if self._checks is not None:
+            self.bind(inputs, outputs)()
+            return
+        try:
+            calls, run = self._idle.pop()  # threads must not share one
+        except IndexError:
+            calls = _Calls(self._part)
+            run = calls.bound()
+        calls.fill(inputs, outputs)
+        run()
+        self._idle.append((calls, run))
+
+
+_Entry = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)  # releases the GIL
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The loops that compute a program, one function each, which are called in order.
+
+    Attributes:
+        calls: the name of each function, and the arrays that it takes, by position and shape. Arrays are counted from the
+            inputs of the program through its outputs to those of `stored`.
+        stored: data type and shape of each array between the loops.
+        lanes: numbers of float32 in a vector.
+        code: the functions, as `image.loaded` takes them.
+    """
+
+    calls: tuple[tuple[str, tuple[tuple[int, tuple[int, ...]], ...]], ...]
+    stored: tuple[tuple[DataType, tuple[int, ...]], ...]
+    lanes: int
+    code: bytes
+
+    def to_bytes(self) -> bytes:
+        """What `from_bytes` takes."""
+        return with_header([self.calls, self.stored, self.lanes], self.code)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Compiled:
+        """What `to_bytes` returned."""
+        (calls, stored, lanes), code = without_header(data)
+        return cls(calls, stored, lanes, code)
+
+
+class _Part:
+    """A program in this process, without its checks."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        host = runtime.runtime()
+        key = runtime.key(fingerprint(program))
+        self.compiled = Compiled.from_bytes(disk_cache.kept(key, self._made))
+        self.code = loaded(self.compiled.code, host.address)
+        self.entries = [_Entry(self.code.address(name)) for name, _ in self.compiled.calls]
+
+    def _made(self) -> bytes:
+        from .compiler import compiled
+
+        return compiled(self.program).to_bytes()
+
+    def bound(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
+        """A function that runs the stages on these arrays."""
+        calls = _Calls(self)
+        calls.fill(inputs, outputs)
+        return calls.bound((*inputs, *outputs))
+
+
+class _Calls:
+    """Calls of a program's loops, in order; only the addresses of inputs and outputs are missing."""
+
+    def __init__(self, part: _Part) -> None:
+        program, compiled = part.program, part.compiled
+        self._part = part
+        self._calls: list[tuple[Any, int]] = []
+        self._pointers: list[Any] = []
+        inputs, outputs = ([array.desc.data_type for array in arrays] for arrays in (program.inputs, program.outputs))
+        outer = len(inputs) + len(outputs)
+        types = [*inputs, *outputs, *(data_type for data_type, _ in compiled.stored)]
+        headers: list[list[_Header]] = [[] for _ in types]
+        for entry, (_, arguments) in zip(part.entries, compiled.calls, strict=True):
+            made = [_header(types[position], shape) for position, shape in arguments]
+            for (position, _), header in zip(arguments, made, strict=True):
+                headers[position].append(header)
+            pointers = (ctypes.POINTER(_Header) * len(made))(*map(ctypes.pointer, made))
+            self._pointers.append(pointers)
+            self._calls.append((entry, ctypes.addressof(pointers)))
+        self._stored = [np.empty(shape, data_type) for data_type, shape in compiled.stored]
+        for array, described in zip(self._stored, headers[outer:], strict=True):
+            for header in described:
+                header.host = _address(array)
+        self._headers = headers[:outer]
+
+    def fill(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        """Set the addresses of inputs and outputs."""
+        for headers, array in zip(self._headers, (*inputs, *outputs), strict=True):
+            address = _address(array)
+            for header in headers:
+                header.host = address
+
+    def bound(self, arrays: object = None) -> Callable[[], None]:
+        """A function that makes the calls, and keeps the arrays alive."""
+        name, kept = self._part.program.name, (self, arrays)
+
+        def calling(entry: Any, address: int) -> Callable[[], None]:
+            def run(_: object = kept) -> None:
+                if entry(address):
+                    raise OperationError(f"{name}: {runtime.last_error()}")
+
+            return run
+
+        runs = [calling(*call) for call in self._calls]
+        if len(runs) == 1:
+            return runs[0]
+
+        def run_all() -> None:
+            for run in runs:
+                run()
+
+        return run_all
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# halide_buffer_t
+
+
+class _Dimension(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int32) for name in ("min", "extent", "stride", "flags")]
+
+
+class _Header(ctypes.Structure):
+    """`halide_buffer_t` of HalideRuntime.h."""
+
+    _fields_ = (
+        ("device", ctypes.c_uint64),
+        ("device_interface", ctypes.c_void_p),
+        ("host", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("dimensions", ctypes.c_int32),
+        ("dim", ctypes.POINTER(_Dimension)),
+        ("padding", ctypes.c_void_p),
+    )
+
+
+_CODES = {"i": 0, "u": 1, "f": 2}
+
+
+def _header(data_type: DataType, shape: tuple[int, ...]) -> _Header:
+    """The description of a contiguous array; `host`, the address of its elements, is not set."""
+    dimensions = (_Dimension * len(shape))()
+    stride = 1
+    for k, extent in enumerate(reversed(shape)):
+        dimensions[k] = _Dimension(0, extent, stride)
+        stride *= extent
+    info = INFO[data_type]
+    code = _CODES["u" if data_type == "float16" else info.kind]
+    return _Header(code=code, bits=info.bits, lanes=1, dimensions=len(shape), dim=dimensions)
+
+
+def _address(array: np.ndarray) -> int:
+    """The address of the elements of a contiguous array, which is not empty."""
+    if array.flags.writeable:  # takes an eighth of the time
+        return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
+    address: int = array.__array_interface__["data"][0]
+    return address

@@ -1,0 +1,145 @@
+"""Halide's runtime, which owns the threads and the error handler of all compiled code in this process.
+
+It is an object file, too, compiled once and kept on disk. What is kept runs without Halide being imported, so the keys of the
+cache are made of what the system says about the processor, and of the versions of the packages.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import sys
+import threading
+from functools import cache
+from pathlib import Path
+
+from ...disk_cache import kept
+from ...errors import import_extra
+from ...processors import chosen_threads, processor_lines, processor_name, processors
+from .image import Code, loaded, packed
+
+
+@cache
+def version() -> str:
+    """A digest of what compiled code depends on besides the program and the machine: Halide, llvmlite, and this code.
+
+    Raises:
+        MissingExtraError: halide or llvmlite is not installed.
+    """
+    import hashlib
+
+    digest = hashlib.sha256(f"{_version_of('halide')} {_version_of('llvmlite')}".encode())
+    here = Path(__file__).parent
+    for path in (*sorted(here.glob("*.py")), *sorted(here.parent.glob("*.py"))):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _version_of(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version as version_of
+
+    try:
+        return version_of(package)
+    except PackageNotFoundError:
+        return str(import_extra(package, "halide", "compiling expressions").__version__)
+
+
+@cache
+def machine() -> str:
+    """What compiled code depends on: the operating system, the processor and its features."""
+    features = next(processor_lines("flags"), "")
+    if not features:  # not on Linux
+        from .objects import target
+
+        features = str(target())
+    return f"{sys.platform} {processor_name()} {features}"
+
+
+def key(*words: object) -> str:
+    """The name of what is compiled for this machine in the cache on disk."""
+    import hashlib
+
+    return hashlib.sha256(" ".join(map(str, (*words, machine(), version()))).encode()).hexdigest()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The runtime
+
+_messages: list[str] = []
+_Handler = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)
+
+
+def _note(_: int, message: bytes) -> None:
+    """Keep an error message; Halide's own handler would abort the process."""
+    _messages.append(message.decode(errors="replace").strip())
+    del _messages[:-20]
+
+
+_handler = _Handler(_note)
+
+
+def last_error() -> str:
+    """The last error message of the runtime."""
+    return _messages.pop() if _messages else "unknown error"
+
+
+_lock = threading.Lock()
+_runtime: Code | None = None
+
+
+def runtime() -> Code:
+    """Halide's runtime, loaded once for the life of the process, because its threads run in it.
+
+    Raises:
+        OperationError: it cannot be compiled or loaded.
+    """
+    global _runtime
+    with _lock:
+        if _runtime is None:
+            code = loaded(kept(f"runtime-{key()[:32]}", _compiled), _system_function)
+            ctypes.CFUNCTYPE(None, _Handler)(code.address("halide_set_error_handler"))(_handler)
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(code))  # never unloaded: threads may still run in it at exit
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(_handler))
+            atexit.register(ctypes.CFUNCTYPE(None)(code.address("halide_shutdown_thread_pool")))
+            _set_threads(code, default_threads())
+            _runtime = code
+        return _runtime
+
+
+def _compiled() -> bytes:
+    from .objects import compiled_runtime
+
+    return packed([compiled_runtime()])
+
+
+def _system_function(name: str) -> int:
+    """The address of a function of the C library; 0 if there is none."""
+    if sys.platform == "win32":  # where LLVM's loader finds them
+        return 0
+    try:
+        return ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value or 0
+    except AttributeError:
+        return 0
+
+
+def default_threads() -> int:
+    """`$HL_NUM_THREADS`, `$OPWEAVE_THREADS`, or the number of processors available to this process."""
+    chosen = os.environ.get("HL_NUM_THREADS", "")
+    if chosen.isdigit() and int(chosen) > 0:
+        return int(chosen)
+    return chosen_threads() or processors()
+
+
+def _set_threads(code: Code, count: int) -> None:
+    ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(code.address("halide_set_num_threads"))(count)
+
+
+def set_threads(count: int) -> None:
+    """Set the number of threads of compiled expressions in this process."""
+    _set_threads(runtime(), count)
+
+
+def threads() -> int:
+    """The number of threads of compiled expressions."""
+    return int(ctypes.CFUNCTYPE(ctypes.c_int)(runtime().address("halide_get_num_threads"))())
