@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 
 WITHOUT_EXTRAS := custom cli/test_demo.py lazy/test_op_level.py lazy/test_op_level_safety.py package/test_names.py run/test_segments.py
 
-.PHONY: demo test with-extras without-extras test-all test-torch test-libraries test-chat test-scale test-cuda test-web test-oldest check format docs bench models small-models fuzz clean
+.PHONY: demo test with-extras without-extras test-all test-torch test-libraries test-chat test-scale test-cuda test-web test-oldest check format docs site bench models small-models fuzz clean
 
 demo: $(VENV)/.demo
 	$(BIN)/opweave demo
@@ -73,6 +73,12 @@ docs: $(VENV)/.dev
 	$(BIN)/python tools/write_signatures.py
 	$(BIN)/python tools/draw_example.py docs/images/graph.svg
 
+# The documentation, in site/html: a warning is an error, and so is a link within it that leads nowhere. Its notebooks are run.
+site: $(VENV)-site/.installed
+	$(VENV)-site/bin/python -m gate.packages --small
+	$(VENV)-site/bin/python -m sphinx --builder html --fresh-env --fail-on-warning --keep-going --quiet --jobs auto docs site/html
+	$(VENV)-site/bin/python tools/check_site.py site/html
+
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
 
@@ -90,7 +96,7 @@ fuzz: $(VENV)/.dev
 	cd tests && ../$(BIN)/python -m fuzz $(FUZZ)
 
 clean:
-	rm -rf $(VENV) $(VENV)-torch $(VENV)-scale $(VENV)-cuda $(VENV)-oldest $(LIBRARIES) tests/web/node_modules .models .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf site $(VENV) $(VENV)-site $(VENV)-torch $(VENV)-scale $(VENV)-cuda $(VENV)-oldest $(LIBRARIES) tests/web/node_modules .models .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -133,6 +139,11 @@ $(VENV)-scale/.installed: pyproject.toml
 $(VENV)-cuda/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-cuda
 	$(VENV)-cuda/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[cuda-tests]'
+	touch $@
+
+$(VENV)-site/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-site
+	$(VENV)-site/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[site]'
 	touch $@
 
 $(VENV)-oldest/.installed: pyproject.toml | $(VENV)/.dev

@@ -20,7 +20,7 @@ from opweave.demo.network import Network
 from opweave.onnx.shape_cache import MAX_COMPILED, RECENT, VALUES
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def differences(page: str, name: str) -> list[str]:
@@ -143,7 +143,7 @@ def test_numbers_in_the_pages_are_those_of_the_code() -> None:
 def test_all_environment_variables_are_in_the_table() -> None:
     pattern = r"\b(?:OPWEAVE|HL)_[A-Z_]+\b"
     read = {name for path in (ROOT / "src").rglob("*.py") for name in re.findall(pattern, path.read_text())}
-    page = (ROOT / "docs" / "how-it-works.md").read_text()
+    page = (ROOT / "docs" / "settings.md").read_text()
     assert sorted(re.findall(rf"^\| `({pattern})`", page, re.MULTILINE)) == sorted(read)
 
 

@@ -1,4 +1,4 @@
-"""The recipes of docs/how-it-works.md, each followed in a copy of the tree: what they list is all that must be touched."""
+"""The recipes of CONTRIBUTING.md, each followed in a copy of the tree: what they list is all that must be touched."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Tree:
 
 def listed(heading: str) -> list[str]:
     """The files that a section of the page lists, in order."""
-    page = (ROOT / "docs" / "how-it-works.md").read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    page = (ROOT / "CONTRIBUTING.md").read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
     return [match[1] for line in page.splitlines() if (match := re.match(r"\d+\. `([^`]+)`", line))]
 
 
@@ -142,9 +142,7 @@ def test_a_new_back_end(tmp_path: Path) -> None:
     tree.touched.append("src/opweave/backends/accelerator/")
     line = '    "accelerator": "opweave.backends.accelerator:accelerator",\n'
     tree.insert("src/opweave/backends/__init__.py", '    "webgpu": "opweave.backends.webgpu:webgpu",\n', line)
-    tree.insert(
-        "README.md", "where a processor pretends to be one |\n", "| `accelerator` | `accelerator` | products |\n"
-    )
+    tree.insert("README.md", "or a software adapter |\n", "| `accelerator` | `accelerator` | products |\n")
     x = np.float32([[1, -2], [-3, 4]])
     assert json.loads(tree.run(str(RECIPES / "use_back_end.py"))) == {
         "kind": "npu",

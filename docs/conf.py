@@ -1,0 +1,157 @@
+"""Configuration of the documentation site, which `make site` builds with Sphinx."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from importlib import import_module
+from typing import Any
+
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+from sphinx.util.nodes import nested_parse_with_titles
+
+import opweave as ow
+from opweave.ops import Operations
+
+project = "Opweave"
+copyright = author = "The Opweave authors"
+release = version = ow.__version__
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+exclude_patterns = ["README.md"]
+nitpicky = False  # parameters between backquotes are no links
+default_role = "py:obj"  # as in `MLGraph`: a link if it is a public name, else code
+
+html_theme = "furo"
+html_title = f"Opweave {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+pygments_style, pygments_dark_style = "friendly", "monokai"
+
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+nb_execution_mode = "auto"
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+nb_execution_timeout = 120
+nb_merge_streams = True
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+autodoc_inherit_docstrings = True
+python_maximum_signature_line_length = 90
+napoleon_numpy_docstring = False
+toc_object_entries_show_parents = "hide"
+
+TYPES = {"Builder": "MLGraphBuilder", "Operand": "MLOperand | ~opweave.Array", "Long": "int", "Number": "float"}
+"""Names in annotations of operations -> what a caller knows them as."""
+
+
+class Annotation(str):
+    """The text of an annotation, which a signature shows without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def entry(name: str, op: Any, app: Sphinx) -> list[str]:
+    """The lines that document an operation: its signature without the builder, and its docstring."""
+
+    def shown(annotation: Any) -> Annotation:
+        return Annotation(
+            re.sub(r"\w+", lambda word: TYPES.get(word[0], word[0]), inspect.formatannotation(annotation).strip("'"))
+        )
+
+    signature = inspect.signature(op)
+    parameters = [p.replace(annotation=shown(p.annotation)) for p in signature.parameters.values() if p.name != "self"]
+    result = shown(signature.return_annotation)
+    text = str(inspect.Signature(parameters, return_annotation=result))
+    lines = (inspect.getdoc(op) or "").splitlines()
+    app.emit("autodoc-process-docstring", "function", name, op, None, lines)
+    return [f".. function:: {name}{text}", "", *(f"   {line}" for line in lines), ""]
+
+
+class OperationList(SphinxDirective):
+    """The operations of a package, with a section for each family."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Parse what autodoc would write if these were functions."""
+        package = import_module(self.arguments[0])
+        families: dict[str, list[str]] = {}
+        for name in getattr(package, "__all__", Operations.listing()):
+            op = getattr(package, name)
+            family = families.setdefault(op.__module__.rpartition(".")[2].capitalize(), [])
+            family += entry(name, op, self.env.app)
+        lines = [f".. currentmodule:: {package.__name__}", ""]
+        for title, entries in families.items():
+            lines += [title, "-" * len(title), "", *entries]
+        section = nodes.section()
+        section.document = self.state.document
+        nested_parse_with_titles(self.state, StringList(lines, source=package.__name__), section)
+        return section.children
+
+
+def to_rst(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Prepare a docstring, which is plain text with Google's sections, for Napoleon.
+
+    Indented paragraphs become blocks of code. What a function returns becomes a field, since Napoleon would take the words
+    before a colon for a type. Characters that mean something to reStructuredText are escaped.
+    """
+    made: list[str] = []
+    in_code = in_doctest = in_results = False
+    for before, line in zip(["", *lines], lines, strict=False):
+        depth, previous = _depth(line), _depth(next((line for line in reversed(made) if line), ""))
+        in_doctest = bool(line) and (in_doctest or line.lstrip().startswith(">>>"))
+        if line and depth == 0:
+            in_code, in_results = False, line == "Returns:"
+            if in_results:
+                continue
+        elif line and not before and depth > previous and not in_code and not in_results:
+            language = "python" if re.search(r"ow\.|import |=|@", line) else "text"
+            made += [" " * previous + f".. code-block:: {language}", ""]
+            in_code = True
+        if not in_code and not in_doctest:
+            line = _escaped(line)
+        made.append(f":returns: {line.lstrip()}" if in_results and before == "Returns:" else line)
+    lines[:] = made
+
+
+def _escaped(line: str) -> str:
+    """A line of text in which only backquotes mean something; what follows one without a space, as a plural does, is text."""
+    parts = line.split("`")
+    parts[::2] = [re.sub(r"([*|\\])", r"\\\1", part) for part in parts[::2]]
+    parts[2::2] = [re.sub(r"^(?=\w)", r"\\ ", part) for part in parts[2::2]]
+    return "`".join(parts)
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def link_pages(app: Sphinx, page: str, text: list[str]) -> None:
+    """Let links to the files at the root of the repository lead to the pages that show them."""
+
+    def target(match: re.Match[str]) -> str:
+        name = match[2].lower()
+        return f"]({'index' if name == 'readme' else name}.md{match[3] or ''})"
+
+    text[0] = re.sub(r"\]\((\.\./)?(README|CONTRIBUTING|SECURITY|CHANGELOG)\.md(#[^)]*)?\)", target, text[0])
+
+
+def setup(app: Sphinx) -> None:
+    """Add what is above to Sphinx."""
+    app.add_directive("operation-list", OperationList)
+    app.connect("autodoc-process-docstring", to_rst, priority=400)  # before Napoleon reads the sections
+    app.connect("source-read", link_pages)
+    app.connect("include-read", lambda app, path, page, text: link_pages(app, page, text))
