@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+_BYTES = tuple(bytes([number]) for number in range(128))
+
 
 def varint(number: int) -> bytes:
     """The bytes of an integer of 64 bits; negative ones take 10 bytes."""
+    if 0 <= number < 128:
+        return _BYTES[number]
     number &= 0xFFFFFFFFFFFFFFFF
     out = bytearray()
     while number > 0x7F:

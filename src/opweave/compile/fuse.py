@@ -49,9 +49,11 @@ def fusible(graph: Graph, chooser: Chooser, most: int) -> set[Node]:
     absorbed = _absorbed(graph, winners)
 
     def is_candidate(node: Node) -> bool:
-        if not chooser.could_be_loop(node) or (node.op.is_alternative and node not in winners):
+        if not chooser.could_be_loop(node):
             return False
-        return node not in absorbed if chooser.is_pointwise(node) else node in winners
+        if node in winners:
+            return node not in absorbed or not chooser.is_pointwise(node)
+        return not node.op.is_alternative and node not in absorbed and chooser.is_pointwise(node)
 
     candidates = set(filter(is_candidate, graph.nodes))
 

@@ -23,7 +23,7 @@ class FileRegion:
 
 
 def mapped_files(arrays: Iterable[np.ndarray]) -> list[FileRegion]:
-    """The memory-mapped files of this process, in order of address; empty on systems other than Linux.
+    """The memory-mapped files in which arrays may lie, in order of address; empty on systems other than Linux.
 
     Private writable mappings are left out, because they may differ from the file, and so are files that have been
     replaced or deleted.
@@ -31,8 +31,10 @@ def mapped_files(arrays: Iterable[np.ndarray]) -> list[FileRegion]:
     Args:
         arrays: what will be looked for. The result is empty, too, if the memory of all of them is NumPy's or Python's.
     """
-    if all(isinstance(owner(array), (bytes, bytearray, type(None))) for array in arrays):
+    ranges = [address_range(array) for array in arrays if not isinstance(owner(array), (bytes, bytearray, type(None)))]
+    if not ranges:
         return []
+    first, last = min(start for start, _ in ranges), max(stop for _, stop in ranges)
     regions = []
     try:
         with open("/proc/self/maps", errors="surrogateescape") as file:
@@ -44,12 +46,14 @@ def mapped_files(arrays: Iterable[np.ndarray]) -> list[FileRegion]:
         addresses, permissions, offset, device, inode, *name = line.rstrip("\n").split(maxsplit=5)
         if not name or not name[0].startswith("/") or permissions[0] != "r" or permissions[1:] == "w-p":
             continue
+        start, stop = (int(address, 16) for address in addresses.split("-"))
+        if stop <= first or start >= last:
+            continue
         path = name[0]
         if path not in identities:
             identities[path] = _identity(path)
         major, minor = (int(part, 16) for part in device.split(":"))
         if identities[path] == (major, minor, int(inode)):
-            start, stop = (int(address, 16) for address in addresses.split("-"))
             regions.append(FileRegion(start, stop, int(offset, 16), path))
     return regions
 

@@ -148,6 +148,7 @@ class Model:
     _lock: Lock = field(default_factory=Lock, repr=False)  # held while the weights are read
     _here: _Contents | None = field(default=None, repr=False)  # the serialised model, which holds weights
     _files: dict[Path, _Contents] = field(default_factory=dict, repr=False)
+    _locations: dict[str, _Contents] = field(default_factory=dict, repr=False)  # the same files, as tensors name them
     _dense_bytes: int = 0  # the size of the sparse initializers so far
 
     @classmethod
@@ -428,6 +429,8 @@ class Model:
 
     def _file(self, location: str, where: str) -> _Contents:
         """A file in the model's folder."""
+        if location in self._locations:
+            return self._locations[location]
         if self.folder is None:
             raise DataError(f"{where} are in a file, and a model of bytes has no folder to look in")
         try:
@@ -441,6 +444,7 @@ class Model:
                 self._files[path] = _Contents.mapped(path)
             except (OSError, ValueError) as error:  # an empty file cannot be mapped
                 raise DataError(f"{where}: {path.name}: {getattr(error, 'strerror', None) or error}") from None
+        self._locations[location] = self._files[path]
         return self._files[path]
 
 
