@@ -10,7 +10,8 @@ import pytest
 from served_clients import ORIGIN, Client, ClosedError, PlainClient, desc
 
 from opweave import memory
-from opweave.serve import ConnectionLimits, Server
+from opweave.serve import ConnectionLimits, Server, served_context
+from opweave.serve.limits import GRAPH_BYTES
 
 ADD: list[Any] = [
     ["input", 1, ["x", desc("float32", 2, 3)], {}],
@@ -181,6 +182,18 @@ def test_memory_is_limited_and_given_back() -> None:
         client.post("const", np.zeros(8000, "float32"), b=2, id=1, **desc("float32", 8000))
         assert "19.5 KiB" in client.next()["lost"]
         assert "error" not in client.ask("tensor", c=2, id=1, **desc("float32", 1000))
+
+
+def test_garbage_is_collected_when_much_was_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    collected: list[int] = []
+    monkeypatch.setattr(served_context, "COLLECT_BYTES", 4 * GRAPH_BYTES)
+    monkeypatch.setattr(served_context.gc, "collect", lambda: collected.append(1))
+    with Server(port=0, origins=[ORIGIN], device="cpu") as server:
+        for _ in range(9):  # also by connections that end
+            with Client(server) as client:
+                client.hello()
+                add_one(client)
+    assert 1 <= len(collected) <= 2
 
 
 def test_a_malformed_message_ends_the_connection(client: Client) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import secrets
@@ -279,8 +278,6 @@ class Connection:
             place.is_ended = True
             place.context.destroy()
             logger.info("context %d of %s has ended: %s", place.number, self._who, place.counts)
-        if places:
-            gc.collect()  # see COLLECT_BYTES
 
     @property
     def _who(self) -> str:

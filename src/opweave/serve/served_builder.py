@@ -169,13 +169,14 @@ class ServedBuilder:
             self._constants.clear()
             return graph
 
-    def release(self) -> None:
-        """Forget all operands, and give the memory of constants back."""
+    def release(self) -> int:
+        """Forget all operands, and give the memory of constants back to the budget; return how many bytes that were."""
         with self._lock:
             self._operands.clear()
             self._constants.clear()
-            self._budget.release(self.reserved)
-            self.reserved = 0
+            released, self.reserved = self.reserved, 0
+            self._budget.release(released)
+            return released
 
 
 _SOURCES = {

@@ -22,8 +22,29 @@ from .messages import Message, ProtocolError
 from .served_builder import Constant, Log, ServedBuilder, check_length
 
 COLLECT_BYTES = 64 * 2**20
-"""Nodes and their results refer to each other, so that constants of a graph stay until a garbage collection; after that many
-bytes of them are freed, one is made."""
+"""Nodes and their results refer to each other, so that constants of a graph stay until a garbage collection. One is made each time
+that so many bytes have been freed: it stops all threads, with 100 graphs alive for less time than a page takes to send so much
+(`python -m benchmarks serve`)."""
+
+
+class _Garbage:
+    """Counts what all contexts of the process have freed."""
+
+    def __init__(self) -> None:
+        self._bytes, self._lock = 0, Lock()
+
+    def add(self, count: int) -> None:
+        """Count bytes of a graph or builder that is freed, and collect the garbage if it is much."""
+        with self._lock:
+            self._bytes += count
+            is_much = self._bytes > COLLECT_BYTES
+            if is_much:
+                self._bytes = 0
+        if is_much:
+            gc.collect()
+
+
+_garbage = _Garbage()
 
 
 @dataclass
@@ -101,7 +122,6 @@ class ServedContext:
         self._graphs: dict[int, _Graph] = {}
         self._builders: dict[int, ServedBuilder] = {}
         self._builders_lock = Lock()
-        self._uncollected = 0
 
     def limits(self) -> Message:
         """`opSupportLimits()` with names as in JavaScript."""
@@ -244,16 +264,12 @@ class ServedContext:
             if (graph := self._graphs.pop(number, None)) is not None:
                 self._budget.release(graph.reserved)
                 graph.graph.destroy()
-                self._uncollected += graph.reserved
+                _garbage.add(graph.reserved)
         for number in message.get("builders", ()):
             with self._builders_lock:
                 builder = self._builders.pop(number, None)
             if builder is not None:
-                self._uncollected += builder.reserved
-                builder.release()
-        if self._uncollected > COLLECT_BYTES:
-            self._uncollected = 0
-            gc.collect()
+                _garbage.add(builder.release())
 
     def sync(self, number: int, log: Log) -> list[list[Desc]]:
         """Add operations to a builder, and return the descriptors of their results.
@@ -269,16 +285,16 @@ class ServedContext:
         """Free all that the context has; further calls do nothing."""
         for tensor in self._tensors.values():
             self._budget.release(tensor.desc.byte_length)
-        for graph in self._graphs.values():
-            self._budget.release(graph.reserved)
+        freed = sum(graph.reserved for graph in self._graphs.values())
+        self._budget.release(freed)
         self._tensors.clear()
         self._graphs.clear()
         with self._builders_lock:
             builders = list(self._builders.values())
             self._builders.clear()
-        for builder in builders:
-            builder.release()
+        freed += sum(builder.release() for builder in builders)
         self.context.destroy()
+        _garbage.add(freed)
 
     # Helpers ---------------------------------------------------------------------------------------------------------
 
