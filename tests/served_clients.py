@@ -119,7 +119,7 @@ class Client:
         return head + key + (np.frombuffer(data, np.uint8) ^ mask).tobytes()
 
     def receive(self) -> tuple[int, bytes]:
-        """The kind and the contents of the next message."""
+        """The opcode and the contents of the next frame."""
         first, second = self._read(2)
         assert first & 0xF0 == 0x80
         assert second < 128, "a server must not mask"
@@ -133,9 +133,9 @@ class Client:
     # Messages --------------------------------------------------------------------------------------------------------
 
     def send_text(self, text: str | bytes) -> None:
-        self.socket.sendall(self.frame(1, text.encode() if isinstance(text, str) else text))
+        self.send_bytes(sized(text.encode() if isinstance(text, str) else text))
 
-    def send_binary(self, data: bytes) -> None:
+    def send_bytes(self, data: bytes) -> None:
         self.socket.sendall(self.frame(2, data))
 
     def post(self, m: str, payload: np.ndarray | None = None, *, c: int = 1, **fields: Any) -> None:
@@ -146,7 +146,7 @@ class Client:
             message["bin"] = len(data)
         self.send_text(json.dumps(message))
         if data:
-            self.send_binary(data)
+            self.send_bytes(data)
 
     def next(self) -> Message:
         """The next message; its payload, if it has one, is `payload`."""
@@ -154,13 +154,14 @@ class Client:
         if kind == 8:
             code = struct.unpack(">H", data[:2])[0] if data else 1005
             raise ClosedError(code, data[2:].decode())
-        assert kind == 1
-        message: Message = json.loads(data)
-        if "bin" in message:
+        assert kind == 2
+        end = 4 + int.from_bytes(data[:4], "little")
+        message: Message = json.loads(data[4:end])
+        message["payload"] = data[end:]
+        if message.get("bin", 0) and not message["payload"]:
             kind, message["payload"] = self.receive()
             assert kind == 2
-            assert len(message["payload"]) == message["bin"]
-        return message
+        return checked(message)
 
     def ask(self, m: str, payload: np.ndarray | None = None, *, c: int = 1, **fields: Any) -> Message:
         """Send a request, and return its answer; `ClosedError` if the connection ends."""
@@ -188,16 +189,32 @@ class Client:
 
 
 class PlainClient(Client):
-    """A client as Node.js has it: no masks, and sizes of four bytes."""
+    """A client as Node.js has it: no frames."""
 
     upgrade, protocols = "opweave", "Sec-Opweave-Protocol"
 
     def frame(self, kind: int, data: bytes, *, final: bool = True) -> bytes:
-        return struct.pack("<IB", len(data), kind) + data
+        return data
 
-    def receive(self) -> tuple[int, bytes]:
-        size, kind = struct.unpack("<IB", self._read(5))
-        return kind, self._read(size)
+    def next(self) -> Message:
+        message: Message = json.loads(self._read(int.from_bytes(self._read(4), "little")))
+        if "end" in message:
+            raise ClosedError(message["end"], message["reason"])
+        message["payload"] = self._read(message.get("bin", 0))
+        return checked(message)
+
+
+def sized(text: bytes) -> bytes:
+    """A text as it is sent, with its size."""
+    return len(text).to_bytes(4, "little") + text
+
+
+def checked(message: Message) -> Message:
+    """A message whose payload is as long as announced; without `payload` if it has none."""
+    assert len(message["payload"]) == message.get("bin", 0)
+    if not message["payload"]:
+        del message["payload"]
+    return message
 
 
 def request(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from samples import SAMPLES, type_choices
-from served_clients import ORIGIN, Client, ClosedError, PlainClient, desc
+from served_clients import ORIGIN, Client, ClosedError, PlainClient, desc, sized
 
 from fuzz.builder import RandomMake
 from fuzz.frame import Campaign, Finding
@@ -206,14 +206,12 @@ def send(rng: random.Random, client: Client, page: Page) -> None:
         text = text[:at] + rng.randbytes(rng.randint(0, 3)) + text[at + rng.randint(0, 3) :]
     if rng.random() < 0.003:
         client.socket.sendall(rng.randbytes(rng.randint(1, 40)))
-    cut = rng.randint(0, len(text))
-    if type(client) is Client and rng.random() < 0.3:
-        client.socket.sendall(client.frame(1, text[:cut], final=False) + client.frame(0, text[cut:]))
-    else:
-        client.send_text(text)
-    size = made.get("bin")
+    data, size = sized(text), made.get("bin")
     if isinstance(size, int) and 0 < size <= LARGEST_PAYLOAD and rng.random() < 0.995:
-        client.send_binary(rng.randbytes(size))
+        data += rng.randbytes(size)
+    cut = rng.randint(0, len(data)) if rng.random() < 0.5 else len(data)
+    final = rng.random() < 0.5  # whether the parts are messages of WebSocket of their own
+    client.socket.sendall(client.frame(2, data[:cut], final=final) + client.frame(2 if final else 0, data[cut:]))
 
 
 def case(rng: random.Random, number: int) -> str:

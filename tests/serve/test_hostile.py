@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from served_clients import ORIGIN, Client, ClosedError, PlainClient, RefusedError, desc, request
+from served_clients import ORIGIN, Client, ClosedError, PlainClient, RefusedError, desc, request, sized
 
 from opweave.serve import ConnectionLimits, Server
 
@@ -194,13 +194,13 @@ class Attack:
                     client.session = answer["session"]
                 client.contexts.add(c)
             case {"message": message}:
-                client.socket.sendall(client.frame(1, json.dumps(message).encode()) * times)
+                client.socket.sendall(client.frame(2, sized(json.dumps(message).encode())) * times)
             case {"text": text, **more}:
                 middle = more.get("then", text) * more["times"] if "times" in more else ""
                 begin = text if "then" in more or not middle else ""
                 client.send_text(begin + middle + more.get("end", "") * more.get("times", 0) + more.get("finally", ""))
             case {"binary": count}:
-                client.send_binary(bytes(count))
+                client.send_bytes(bytes(count))
             case {"raw": digits}:
                 client.socket.sendall(bytes.fromhex(digits) * times)
             case {"fill": count}:

@@ -11,19 +11,11 @@ from threading import Thread
 
 import numpy as np
 import pytest
+from served_clients import sized
 
 from opweave.serve.http import HttpError, read_request
-from opweave.serve.wire import (
-    BINARY,
-    TEXT,
-    DisconnectedError,
-    Messages,
-    PlainMessages,
-    Stream,
-    WebSocketMessages,
-    WireError,
-    unmask,
-)
+from opweave.serve.stream import DisconnectedError, Stream, WireError
+from opweave.serve.wire import MAX_JOINED_BYTES, Messages, PlainMessages, WebSocketMessages, unmask
 
 # https://www.rfc-editor.org/rfc/rfc6455#section-5.7
 MASKED_HELLO = bytes.fromhex("818537fa213d7f9f4d5158")
@@ -67,19 +59,25 @@ def frame(kind: int, data: bytes, key: bytes, final: bool) -> bytes:
 
 
 def test_the_vectors_of_the_standard() -> None:
-    with fed(MASKED_PONG + MASKED_HELLO) as (stream, _):
-        assert WebSocketMessages(stream).text(100) == b"Hello"
+    # The standard's text "Hello" is here the contents of a binary frame.
+    hello = b"\x82" + MASKED_HELLO[1:]
+    with fed(MASKED_PONG + hello) as (stream, _):
+        target = np.zeros(5, np.uint8)
+        WebSocketMessages(stream).payload(target)
+        assert target.tobytes() == b"Hello"
+    with fed(MASKED_HELLO) as (stream, _), pytest.raises(WireError, match="expected a binary frame, got text"):
+        WebSocketMessages(stream).text(100)
     with fed(UNMASKED_HELLO) as (stream, _), pytest.raises(WireError, match="no mask"):
         WebSocketMessages(stream).text(100)
-    assert WebSocketMessages.header(TEXT, 5) + b"Hello" == UNMASKED_HELLO
-    assert WebSocketMessages.header(BINARY, 256) == UNMASKED_256
-    assert WebSocketMessages.header(BINARY, 65536) == UNMASKED_64K
+    assert WebSocketMessages.header(1, 5) + b"Hello" == UNMASKED_HELLO
+    assert WebSocketMessages.header(2, 256) == UNMASKED_256
+    assert WebSocketMessages.header(2, 65536) == UNMASKED_64K
 
 
 def test_a_ping_is_answered_with_its_data() -> None:
     ping = bytes([0x89]) + MASKED_HELLO[1:]
-    with fed(ping + MASKED_HELLO) as (stream, other):
-        assert WebSocketMessages(stream).text(100) == b"Hello"
+    with fed(ping + frame(2, sized(b"{}"), b"abcd", True)) as (stream, other):
+        assert WebSocketMessages(stream).text(100) == b"{}"
         assert other.recv(100) == bytes.fromhex("8a0548656c6c6f")
 
 
@@ -109,58 +107,66 @@ def parts_of(data: bytes, draw: random.Random) -> list[bytes]:
     return [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
 
+def random_messages(draw: random.Random) -> list[tuple[bytes, bytes]]:
+    """Texts and payloads."""
+    sizes = [0, 1, 5, 125, 126, 127, 4000, 4097, 65535, 65536, 66_000]
+    return [
+        (draw.randbytes(draw.choice(sizes)), draw.randbytes(draw.choice(sizes))) for _ in range(draw.randrange(1, 12))
+    ]
+
+
 @pytest.mark.parametrize("seed", range(40))
-def test_messages_in_random_parts(seed: int) -> None:
-    """In frames of all sizes, with pings between, in pieces of all sizes from the socket."""
+def test_messages_in_random_frames(seed: int) -> None:
+    """In WebSocket messages that begin anywhere, frames of all sizes with pings between, and pieces of all sizes."""
     draw = random.Random(seed)
-    messages: list[tuple[int, bytes]] = []
+    messages = random_messages(draw)
     sent = b""
-    for _ in range(draw.randrange(1, 12)):
-        kind = draw.choice([TEXT, BINARY])
-        data = draw.randbytes(draw.choice([0, 1, 5, 125, 126, 127, 4000, 65535, 65536, 66_000]))
-        messages.append((kind, data))
-        parts = parts_of(data, draw)
+    for whole in parts_of(b"".join(sized(text) + payload for text, payload in messages), draw):
+        parts = parts_of(whole, draw)
         for number, part in enumerate(parts):
             if draw.random() < 0.3:
                 sent += frame(9, b"ping", draw.randbytes(4), True)
-            sent += frame(0 if number else kind, part, draw.randbytes(4), number == len(parts) - 1)
+            sent += frame(0 if number else 2, part, draw.randbytes(4), number == len(parts) - 1)
     with fed(sent, step=draw.choice([0, 7, 1000, 100_000]), seed=seed) as (stream, _):
-        received = WebSocketMessages(stream)
-        for kind, data in messages:
-            check_next(received, kind, data, draw)
+        check_all(WebSocketMessages(stream), messages, draw)
 
 
-def check_next(received: Messages, kind: int, data: bytes, draw: random.Random) -> None:
-    if kind == TEXT:
-        assert received.text(len(data)) == data
-    elif draw.random() < 0.2:
-        received.skip(len(data))
-    else:
+def check_all(received: Messages, messages: list[tuple[bytes, bytes]], draw: random.Random) -> None:
+    for text, payload in messages:
+        assert received.text(len(text)) == text
+        if draw.random() < 0.2:
+            received.skip(len(payload))
+            continue
         start = draw.randrange(8)
-        memory = np.zeros(start + len(data) + 8, np.uint8)
-        received.payload(memory[start : start + len(data)])
-        assert memory[start : start + len(data)].tobytes() == data
+        memory = np.zeros(start + len(payload) + 8, np.uint8)
+        received.payload(memory[start : start + len(payload)])
+        assert memory[start : start + len(payload)].tobytes() == payload
         assert not memory[:start].any()
-        assert not memory[start + len(data) :].any()
+        assert not memory[start + len(payload) :].any()
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_messages_without_masks(seed: int) -> None:
+def test_messages_without_frames(seed: int) -> None:
     draw = random.Random(seed)
-    messages = [(draw.choice([TEXT, BINARY]), draw.randbytes(draw.choice([0, 1, 200, 70_000]))) for _ in range(8)]
-    sent = b"".join(struct.pack("<IB", len(data), kind) + data for kind, data in messages)
+    messages = random_messages(draw)
+    sent = b"".join(sized(text) + payload for text, payload in messages)
     with fed(sent, step=draw.choice([0, 3, 5000]), seed=seed) as (stream, _):
-        received = PlainMessages(stream)
-        for kind, data in messages:
-            check_next(received, kind, data, draw)
+        check_all(PlainMessages(stream), messages, draw)
 
 
 @pytest.mark.parametrize("kind", [WebSocketMessages, PlainMessages])
-def test_several_messages_leave_together(kind: type[Messages]) -> None:
+@pytest.mark.parametrize("size", [0, 4, MAX_JOINED_BYTES, MAX_JOINED_BYTES + 1, 2**22])
+def test_what_is_sent(kind: type[Messages], size: int) -> None:
     ours, theirs = socket.socketpair()
-    data = np.arange(2**22, dtype=np.uint8)
+    data = np.random.default_rng(1).integers(0, 256, size, dtype=np.uint8)
     got = bytearray()
-    expected = kind.header(TEXT, 2) + b"ab" + kind.header(BINARY, data.size) + data.tobytes()
+    header = WebSocketMessages.header
+    if kind is PlainMessages:
+        expected = sized(b"ab") + data.tobytes()
+    elif size <= MAX_JOINED_BYTES:
+        expected = header(2, 6 + size) + sized(b"ab") + data.tobytes()
+    else:
+        expected = header(2, 6) + sized(b"ab") + header(2, size) + data.tobytes()
 
     def read() -> None:
         while len(got) < len(expected):
@@ -169,15 +175,17 @@ def test_several_messages_leave_together(kind: type[Messages]) -> None:
     with ours, theirs:
         thread = Thread(target=read)
         thread.start()
-        kind(Stream(ours)).send((TEXT, b"ab"), (BINARY, data.data))
+        kind(Stream(ours)).send(b"ab", data.data)
         thread.join()
     assert got == expected
 
 
-def test_texts_have_a_limit_before_they_come() -> None:
-    with fed(frame(1, b"a" * 60, b"abcd", False) + frame(0, b"a" * 60, b"abcd", True)) as (stream, _):
-        with pytest.raises(WireError, match="more than 100 bytes") as found:
-            WebSocketMessages(stream).text(100)
+@pytest.mark.parametrize("kind", [WebSocketMessages, PlainMessages])
+def test_texts_have_a_limit_before_they_come(kind: type[Messages]) -> None:
+    size = (101).to_bytes(4, "little")
+    with fed(size if kind is PlainMessages else frame(2, size, b"abcd", False)) as (stream, _):
+        with pytest.raises(WireError, match="more than 100") as found:
+            kind(stream).text(100)
         assert found.value.code == 1009
 
 

@@ -7,6 +7,7 @@ indentation pages do not need.
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def webnn_js() -> str:
     """
     parts = (FOLDER / "js" / f"{part}.js" for part in PARTS)
     lines = (line.lstrip() for part in parts for line in part.read_text(encoding="utf-8").splitlines())
-    code = (line for line in lines if line and not line.startswith("// "))
+    code = (re.sub(r"(?<=[;,{]) // .*", "", line) for line in lines if line and not line.startswith("// "))
     return "\n".join([_HEAD + idl.table(), *code, "})();", ""])
 
 

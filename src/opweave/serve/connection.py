@@ -23,7 +23,8 @@ from .messages import REQUIRED, Message, ProtocolError, error_name, parse_messag
 from .recording import Recording
 from .served_builder import Log, LogError
 from .served_context import Answer, ServedContext, create_context, described_desc
-from .wire import BINARY, INTERNAL_ERROR, PROTOCOL_ERROR, TEXT, DisconnectedError, Messages, WireError
+from .stream import INTERNAL_ERROR, PROTOCOL_ERROR, DisconnectedError, WireError
+from .wire import Messages
 
 logger = logging.getLogger("opweave.serve")
 
@@ -194,13 +195,13 @@ class Connection:
     def _answer(self, request: int, answer: Answer) -> None:
         fields: Message = {"r": request, **answer.fields}
         if answer.payload is None:
-            self._messages.send((TEXT, _text(fields)))
+            self._messages.send(_text(fields))
         else:
             fields["bin"] = answer.payload.size
-            self._messages.send((TEXT, _text(fields)), (BINARY, answer.payload.data))
+            self._messages.send(_text(fields), answer.payload.data)
 
     def _answer_error(self, request: int, error: BaseException) -> None:
-        self._messages.send((TEXT, _text({"r": request, "error": described(error)})))
+        self._messages.send(_text({"r": request, "error": described(error)}))
 
     def sync(self, number: int, builder: int, log: Log) -> Message:
         """What `POST /sync` answers: the descriptors of results, and the first error.
@@ -232,7 +233,7 @@ class Connection:
             return
         place.is_ended = True
         with suppress(DisconnectedError):
-            self._messages.send((TEXT, _text({"c": place.number, "lost": reason})))
+            self._messages.send(_text({"c": place.number, "lost": reason}))
         place.lane.finish(place.context.destroy)
 
     def _destroy(self, place: _Place) -> None:
@@ -258,7 +259,7 @@ class Connection:
             with suppress(DisconnectedError):
                 for place in list(self._places.values()):
                     if not place.is_ended:
-                        self._messages.send((TEXT, _text({"c": place.number, "lost": reason})))
+                        self._messages.send(_text({"c": place.number, "lost": reason}))
             self._messages.close(code, reason)
 
     def close(self, code: int, reason: str) -> None:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from .wire import DisconnectedError, Stream, WireError
+from .stream import DisconnectedError, Stream, WireError
 
 MAX_HEADERS = 100
 

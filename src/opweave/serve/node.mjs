@@ -3,9 +3,9 @@
 // Where the server is: `globalThis.opweaveOptions` ({ url, token, mode, force }) if set before, or else the environment
 // (OPWEAVE_URL, OPWEAVE_TOKEN, OPWEAVE_MODE). A URL is http://127.0.0.1:PORT, or unix:/path/of/a/socket.
 //
-// Messages go over one connection without the masks of WebSocket (`Upgrade: opweave`): a length (u32, little-endian), a kind
-// (1 text, 2 binary, 8 close), the bytes; of a close, a code (u16, big-endian) and a reason. Synchronous requests are made by
-// a worker, for whose answers this thread waits.
+// Messages go over one connection without the frames of WebSocket (`Upgrade: opweave`): the size of a text (u32, little-endian),
+// the text, and the payload that it announces. The last one may be { end: code, reason }. Synchronous requests are made by a
+// worker, for whose answers this thread waits.
 
 import net from "node:net";
 import { MessageChannel, receiveMessageOnPort, Worker } from "node:worker_threads";
@@ -13,8 +13,7 @@ import { MessageChannel, receiveMessageOnPort, Worker } from "node:worker_thread
 import install from "./webnn.js";
 
 const PROTOCOL = "opweave.webnn.1";
-const [TEXT, BINARY, CLOSE] = [1, 2, 8];
-const HEADER_BYTES = 5;
+const HEADER_BYTES = 4;
 const COMMON_BYTES = 65_536; // what libuv offers for a read, too
 const MAX_SPARE_BYTES = 64 * 2 ** 20; // what an idle connection may keep
 const EMPTY = Buffer.alloc(0);
@@ -70,8 +69,8 @@ const nodeTransport =
         resolve({ send: sender(socket), sync: synchronously.sync, buffered: () => socket.writableLength, hold });
       }
 
-      function close(code, reason) {
-        why = ` (${code}, ${reason})`;
+      function close({ end, reason }) {
+        why = ` (${end}, ${reason})`;
       }
     });
 
@@ -99,28 +98,22 @@ function sender(socket) {
       });
     }
     const bytes = Buffer.from(message);
-    socket.write(header(bytes.length, TEXT));
+    const header = Buffer.allocUnsafe(HEADER_BYTES);
+    header.writeUInt32LE(bytes.length, 0);
+    socket.write(header);
     socket.write(bytes);
     if (!payload) return;
-    socket.write(header(payload.length, BINARY));
     const memory = copied(payload);
     const isKept = memory.length >= COMMON_BYTES && memory.length <= MAX_SPARE_BYTES;
     socket.write(memory.subarray(0, payload.length), isKept ? () => (spare = memory) : undefined);
   };
 }
 
-function header(length, kind) {
-  const bytes = Buffer.allocUnsafe(HEADER_BYTES);
-  bytes.writeUInt32LE(length, 0);
-  bytes[4] = kind;
-  return bytes;
-}
-
 // Cuts what arrives into the response to the upgrade, and messages. Large ones are received into the buffer that they
 // are handed on in; for others there is a common buffer.
 class Reader {
   constructor(handlers) {
-    Object.assign(this, { handlers, handshake: "", isUpgraded: false, kind: 0, body: null, at: 0, isDirect: false });
+    Object.assign(this, { handlers, handshake: "", isUpgraded: false, isPayload: false, body: null, at: 0, isDirect: false });
     this.common = Buffer.allocUnsafeSlow(COMMON_BYTES);
     this.header = Buffer.alloc(HEADER_BYTES);
     this.headed = 0;
@@ -164,9 +157,8 @@ class Reader {
     const taken = chunk.copy(this.header, this.headed);
     this.headed += taken;
     if (this.headed === HEADER_BYTES) {
-      [this.headed, this.at, this.kind] = [0, 0, this.header[4]];
+      [this.headed, this.at] = [0, 0];
       this.body = new Uint8Array(this.header.readUInt32LE(0));
-      this.finish(); // an empty one is complete
     }
     return chunk.subarray(taken);
   }
@@ -181,13 +173,21 @@ class Reader {
 
   finish() {
     if (this.at < this.body.length) return;
-    const { kind, body, handlers } = this;
+    const { body, handlers, isPayload } = this;
+    this.isPayload = false;
     this.body = null;
-    if (kind === TEXT) handlers.text(Buffer.from(body.buffer).toString("utf8"));
-    else if (kind === BINARY) handlers.binary(body.buffer);
-    else if (kind === CLOSE) {
-      handlers.close(new DataView(body.buffer).getUint16(0), Buffer.from(body.buffer, 2).toString("utf8"));
+    if (isPayload) {
+      handlers.binary(body.buffer);
+      return;
     }
+    const text = Buffer.from(body.buffer).toString("utf8");
+    if (text.startsWith('{"end":')) {
+      handlers.close(JSON.parse(text));
+      return;
+    }
+    const size = handlers.text(text);
+    if (size === 0) return;
+    [this.isPayload, this.body, this.at] = [true, new Uint8Array(size), 0];
   }
 }
 

@@ -22,9 +22,9 @@ from .messages import Message, ProtocolError
 from .served_builder import Constant, Log, ServedBuilder, check_length
 
 COLLECT_BYTES = 64 * 2**20
-"""Nodes and their results refer to each other, so that constants of a graph stay until a garbage collection. One is made each time
-that so many bytes have been freed: it stops all threads, with 100 graphs alive for less time than a page takes to send so much
-(`python -m benchmarks serve`)."""
+"""Nodes and their results refer to each other, so that constants of a graph stay until a garbage collection. One is made each
+time this much has been freed. It stops all threads, but for less time than a page takes to send as much
+(`benchmarks/serve.py`)."""
 
 
 class _Garbage:

@@ -29,7 +29,8 @@ from .limits import ConnectionLimits
 from .listener import listen_on_path, listen_on_port
 from .messages import PROTOCOL, SYNC, VERSION, ProtocolError, check_fields, parse
 from .recording import Recording
-from .wire import GOING_AWAY, DisconnectedError, Messages, PlainMessages, Stream, WebSocketMessages
+from .stream import GOING_AWAY, DisconnectedError, Stream
+from .wire import Messages, PlainMessages, WebSocketMessages
 
 logger = logging.getLogger("opweave.serve")
 

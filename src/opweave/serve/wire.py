@@ -1,4 +1,4 @@
-"""Messages over sockets: WebSocket (RFC 6455) for browsers, and frames without masks for Node.js.
+"""Messages over sockets: in WebSocket (RFC 6455) for browsers, and without frames for Node.js.
 
 Payloads go straight from the socket into the memory of the caller, and from there to the socket. The libraries that were
 tried, `picows` 2.3 and `websockets` 17.4, give out their own buffers, from which the data must be copied: with messages of
@@ -8,175 +8,39 @@ tried, `picows` 2.3 and `websockets` 17.4, give out their own buffers, from whic
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
-import socket
+import json
 import struct
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from socket import MSG_DONTWAIT
 from threading import Lock
 from typing import TypeAlias
 
 import numpy as np
 
-TEXT, BINARY, CLOSE = 1, 2, 8
-_CONTINUATION, _PING, _PONG = 0, 9, 10
-
-NORMAL, GOING_AWAY, PROTOCOL_ERROR, UNSUPPORTED_DATA, INVALID_TEXT, TOO_LARGE, INTERNAL_ERROR = (
-    1000,
-    1001,
-    1002,
-    1003,
-    1007,
-    1009,
-    1011,
+from .stream import (
+    CHUNK_BYTES,
+    LINGER_SECONDS,
+    NORMAL,
+    PROTOCOL_ERROR,
+    TOO_LARGE,
+    DisconnectedError,
+    Stream,
+    WireError,
 )
-"""Codes with which connections are closed (RFC 6455, 7.4.1)."""
 
-CHUNK_BYTES = 2**20
-"""How much is received, and then unmasked, at once. 64 MiB took 29 ms of processor time so, and 34 with 256 KiB."""
+_CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0, 1, 2, 8, 9, 10
+_ENDLESS = 2**63
 
 SHORT_BYTES = 4096
 """A text of at most this size passes through the stream's buffer, and through an integer: faster than through an array."""
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # of RFC 6455
-_LINGER_SECONDS = 1.0
+
+MAX_JOINED_BYTES = 2**16
+"""Payloads up to this size go to a page in one frame with their text: a copy in JavaScript takes less time than an event."""
 
 Buffer: TypeAlias = "bytes | memoryview"
-
-
-class DisconnectedError(Exception):
-    """The other side has closed the connection."""
-
-
-class WireError(Exception):
-    """The other side broke the rules.
-
-    Attributes:
-        code: the code to close the connection with.
-    """
-
-    def __init__(self, code: int, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
-
-
-class Stream:
-    """Reads from a socket: small pieces from a buffer, large ones straight into the memory of the caller.
-
-    Attributes:
-        socket: the socket.
-        is_trusted: whether the other side has shown a token or key, where one is needed.
-    """
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.socket = connection
-        self.is_trusted = False
-        self._deadline: float | None = None
-        self._buffer = bytearray(16 * 1024)
-        self._view = memoryview(self._buffer)
-        self._start = self._end = 0
-
-    def set_deadline(self, seconds: float | None) -> None:
-        """Let what is received from now on take at most so long, however slowly it comes; None for no limit."""
-        self._deadline = None if seconds is None else time.monotonic() + seconds
-        self.socket.settimeout(seconds)
-
-    def _receive(self, target: memoryview) -> int:
-        if self._deadline is not None:
-            remaining = self._deadline - time.monotonic()
-            if remaining <= 0:
-                raise TimeoutError
-            self.socket.settimeout(remaining)
-        try:
-            count = self.socket.recv_into(target)
-        except TimeoutError:
-            raise
-        except OSError as error:
-            raise DisconnectedError from error
-        if count == 0:
-            raise DisconnectedError
-        return count
-
-    def _fill(self, count: int) -> None:
-        """Have at least `count` bytes in the buffer."""
-        if self._end - self._start >= count:
-            return
-        if self._start:
-            left = self._end - self._start
-            self._buffer[:left] = self._buffer[self._start : self._end]
-            self._start, self._end = 0, left
-        while self._end < count:
-            self._end += self._receive(self._view[self._end :])
-
-    def read(self, count: int) -> bytes:
-        """The next `count` bytes; few, because they pass through the buffer."""
-        self._fill(count)
-        start = self._start
-        self._start = start + count
-        return self._view[start : start + count].tobytes()
-
-    def read_head(self) -> bytes:
-        """All up to and with an empty line.
-
-        Raises:
-            WireError: there is none in the first 16 KiB.
-        """
-        while (at := self._buffer.find(b"\r\n\r\n", self._start, self._end)) < 0:
-            held = self._end - self._start
-            if held == len(self._buffer):
-                raise WireError(TOO_LARGE, f"the headers have more than {held} bytes")
-            self._fill(held + 1)
-        return self.read(at + 4 - self._start)
-
-    def read_some(self, target: memoryview) -> int:
-        """Read a piece, at least a byte, into the target; return how many bytes that were."""
-        held = min(self._end - self._start, len(target))
-        if held:
-            target[:held] = self._view[self._start : self._start + held]
-            self._start += held
-            return held
-        return self._receive(target[:CHUNK_BYTES])
-
-    def read_into(self, target: np.ndarray) -> None:
-        """Fill an array of bytes."""
-        view, done = target.data, 0
-        while done < len(view):
-            done += self.read_some(view[done:])
-
-    def wait(self) -> None:
-        """Wait until there is something to read."""
-        self._fill(1)
-
-    def stop_reading(self) -> None:
-        """Let calls that wait for data end; in any thread."""
-        self._shut(socket.SHUT_RD)
-
-    def stop(self) -> None:
-        """Let calls that wait for the other side end; in any thread."""
-        self._shut(socket.SHUT_RDWR)
-
-    def _shut(self, how: int) -> None:
-        with contextlib.suppress(OSError):  # it may be closed
-            self.socket.shutdown(how)
-
-    def close(self) -> None:
-        """Close the socket, after what was sent has reached the other side.
-
-        A socket that is closed while there is something to read resets the connection, and the other side may lose what it
-        has not read yet.
-        """
-        try:
-            self.socket.shutdown(socket.SHUT_WR)
-            deadline = time.monotonic() + _LINGER_SECONDS
-            while (remaining := deadline - time.monotonic()) > 0:
-                self.socket.settimeout(remaining)
-                if not self.socket.recv_into(self._view):
-                    break
-        except OSError:
-            pass
-        self.socket.close()
 
 
 def unmask(data: np.ndarray, key: bytes, offset: int = 0) -> None:
@@ -215,7 +79,11 @@ def _unmasked(data: bytes, key: bytes) -> bytes:
 
 
 class Messages(ABC):
-    """Text and binary messages over a socket.
+    """Messages over a socket: texts, which say whether bytes follow, their payload.
+
+    From the client comes a stream of bytes: of each message the size of its text (4 bytes, little endian), the text, and the
+    payload. How frames divide this stream does not matter, so that a client sends several small messages in one frame, and
+    does not copy a large payload behind its text.
 
     One thread receives; several may send.
 
@@ -227,22 +95,42 @@ class Messages(ABC):
         self.stream = stream
         self._sending = Lock()
         self._is_closed = False
+        # The present frame: how many of its bytes are still to be read, how many were, and its mask.
+        self._left, self._at, self._key = 0, 0, b""
 
     @abstractmethod
-    def _frames(self, kind: int) -> Iterator[tuple[int, bytes]]:
-        """The size and the mask of each frame of the next message, which must be of this kind."""
+    def _next_frame(self) -> None:
+        """Receive the header of the next frame with contents."""
 
-    @staticmethod
     @abstractmethod
-    def header(kind: int, size: int) -> bytes:
-        """What precedes a message to the client."""
+    def _framed(self, text: bytes, payload: Buffer) -> list[Buffer]:
+        """A message as it is sent to the client."""
 
     @abstractmethod
     def _closing(self, code: int, reason: str) -> bytes:
-        """The last frame to the client."""
+        """The last message to the client."""
 
-    def _read(self, target: np.ndarray, key: bytes) -> None:
-        """Fill an array with the contents of a frame."""
+    def _of_frame(self, wanted: int) -> tuple[int, bytes, int]:
+        """How many of the next `wanted` bytes are in one frame, at least 1; its mask, and the position of the first in it."""
+        while not self._left:
+            self._at = 0
+            self._next_frame()
+        count, at = min(wanted, self._left), self._at
+        self._left -= count
+        self._at += count
+        return count, self._key, at
+
+    def _few(self, count: int) -> bytes:
+        """The next bytes; few, because they pass through the stream's buffer."""
+        found = b""
+        while len(found) < count:
+            size, key, at = self._of_frame(count - len(found))
+            part = self.stream.read(size)
+            found += _unmasked(part, key[at % 4 :] + key[: at % 4]) if key else part
+        return found
+
+    def _read(self, target: np.ndarray, key: bytes, at: int) -> None:
+        """Fill an array with a part of a frame that begins at this position."""
         if not key:
             self.stream.read_into(target)
             return
@@ -252,74 +140,56 @@ class Messages(ABC):
             # Up to the end of a word: no word is in two pieces.
             end = filled if filled == target.size else filled - (target.ctypes.data + filled) % 8
             if end > done:
-                unmask(target[done:end], key, done)
+                unmask(target[done:end], key, at + done)
                 done = end
 
     def text(self, limit: int) -> bytes:
-        """The next message, which must be text, of at most `limit` bytes.
+        """The text of the next message, of at most `limit` bytes.
 
         Raises:
-            WireError: it is not, or breaks the rules of its frames.
+            WireError: it is larger, or breaks the rules of its frames.
             DisconnectedError: there is none.
         """
+        size = int.from_bytes(self._few(4), "little")
+        if size > limit:
+            raise WireError(TOO_LARGE, f"a text has {size} bytes, more than {limit}")
+        if size <= SHORT_BYTES:
+            return self._few(size)
         whole = bytearray()
-        for count, key in self._frames(TEXT):
-            if len(whole) + count > limit:
-                raise WireError(TOO_LARGE, f"a text message has more than {limit} bytes")
-            if count <= SHORT_BYTES:
-                short = self.stream.read(count)
-                whole += _unmasked(short, key) if key else short
-                continue
-            done = 0
-            while done < count:  # in pieces: no memory is taken for what does not come
-                piece = np.empty(min(count - done, CHUNK_BYTES), np.uint8)
-                self.stream.read_into(piece)
-                if key:
-                    unmask(piece, key, done)
-                whole += piece.data
-                done += piece.size
+        while len(whole) < size:  # in pieces: no memory is taken for what does not come
+            piece = np.empty(min(size - len(whole), CHUNK_BYTES), np.uint8)
+            self.payload(piece)
+            whole += piece.data
         return bytes(whole)
 
     def payload(self, target: np.ndarray) -> None:
-        """Receive the next message, which must be binary and as long as the target, into an array of bytes.
+        """Receive the payload of the message whose text was read last into an array of bytes, which is as long.
 
         Raises:
-            WireError: it is not, or breaks the rules of its frames.
-            DisconnectedError: there is none, or only a part of one.
+            WireError: it breaks the rules of its frames.
+            DisconnectedError: there is none, or only a part of it.
         """
         done = 0
-        for count, key in self._frames(BINARY):
-            if done + count > target.size:
-                raise WireError(PROTOCOL_ERROR, f"a payload has more than the announced {target.size} bytes")
-            self._read(target[done : done + count], key)
+        while done < target.size:
+            count, key, at = self._of_frame(target.size - done)
+            self._read(target[done : done + count], key, at)
             done += count
-        if done != target.size:
-            raise WireError(PROTOCOL_ERROR, f"a payload has {done} bytes, and {target.size} were announced")
 
     def skip(self, size: int) -> None:
         """Receive a payload of `size` bytes, and drop it."""
-        done, scratch = 0, np.empty(min(size, CHUNK_BYTES), np.uint8)
-        for count, _ in self._frames(BINARY):
-            done += count
-            if done > size:
-                raise WireError(PROTOCOL_ERROR, f"a payload has more than the announced {size} bytes")
-            while count:
-                part = scratch[: min(count, scratch.size)]
-                self.stream.read_into(part)
-                count -= part.size
-        if done != size:
-            raise WireError(PROTOCOL_ERROR, f"a payload has {done} bytes, and {size} were announced")
+        scratch = np.empty(min(size, CHUNK_BYTES), np.uint8)
+        while size:
+            part = scratch[: min(size, scratch.size)]
+            self.payload(part)
+            size -= part.size
 
-    def send(self, *messages: tuple[int, Buffer]) -> None:
-        """Send messages, one right after the other.
+    def send(self, text: bytes, payload: Buffer = b"") -> None:
+        """Send a message.
 
         Raises:
             DisconnectedError: the connection is closed.
         """
-        parts: list[Buffer] = []
-        for kind, data in messages:
-            parts += (self.header(kind, len(data)), data)
-        self._send(parts)
+        self._send(self._framed(text, payload))
 
     def _send(self, parts: list[Buffer]) -> None:
         with self._sending:
@@ -337,11 +207,11 @@ class Messages(ABC):
 
     def close(self, code: int, reason: str = "") -> None:
         """Tell the client why the connection ends, if it listens, and receive no more; in any thread."""
-        if self._sending.acquire(timeout=_LINGER_SECONDS):
+        if self._sending.acquire(timeout=LINGER_SECONDS):
             try:
                 if not self._is_closed:
                     self._is_closed = True
-                    self.stream.socket.send(self._closing(code, reason), socket.MSG_DONTWAIT)
+                    self.stream.socket.send(self._closing(code, reason), MSG_DONTWAIT)
             except OSError:
                 pass
             finally:
@@ -355,7 +225,11 @@ class Messages(ABC):
 
 
 class WebSocketMessages(Messages):
-    """Messages in the frames of RFC 6455, at the server's side."""
+    """Messages in the binary frames of RFC 6455, at the server's side."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(stream)
+        self._is_whole = True  # whether the last frame was the last of its message in WebSocket's sense
 
     @staticmethod
     def accept(key: str) -> str:
@@ -367,30 +241,37 @@ class WebSocketMessages(Messages):
         return base64.b64encode(hashlib.sha1(key.encode() + _GUID).digest()).decode()
 
     @staticmethod
-    def header(kind: int, size: int) -> bytes:
+    def header(opcode: int, size: int) -> bytes:
         """The header of a frame without a mask, which is a whole message."""
         if size < 126:
-            return bytes((0x80 | kind, size))
+            return bytes((0x80 | opcode, size))
         if size < 2**16:
-            return struct.pack(">BBH", 0x80 | kind, 126, size)
-        return struct.pack(">BBQ", 0x80 | kind, 127, size)
+            return struct.pack(">BBH", 0x80 | opcode, 126, size)
+        return struct.pack(">BBQ", 0x80 | opcode, 127, size)
+
+    def _framed(self, text: bytes, payload: Buffer) -> list[Buffer]:
+        size = 4 + len(text)
+        length = len(text).to_bytes(4, "little")
+        if len(payload) <= MAX_JOINED_BYTES:
+            return [self.header(_BINARY, size + len(payload)) + length + text, payload]
+        # In a frame of its own: JavaScript gets a buffer of its own for each frame.
+        return [self.header(_BINARY, size) + length + text + self.header(_BINARY, len(payload)), payload]
 
     def _closing(self, code: int, reason: str) -> bytes:
         data = struct.pack(">H", code) + _shortened(reason)
-        return self.header(CLOSE, len(data)) + data
+        return self.header(_CLOSE, len(data)) + data
 
-    def _frames(self, kind: int) -> Iterator[tuple[int, bytes]]:
-        is_first = is_open = True
-        while is_open:
-            final, opcode, count = self._frame_header()
-            key = self.stream.read(4)
-            if opcode >= CLOSE:
-                self._control(opcode, count, key)
-                continue
-            if opcode != (kind if is_first else _CONTINUATION):
-                raise WireError(PROTOCOL_ERROR, _unexpected(kind, opcode, is_first))
-            is_first, is_open = False, not final
-            yield count, key
+    def _next_frame(self) -> None:
+        final, opcode, count = self._frame_header()
+        key = self.stream.read(4)
+        if opcode >= _CLOSE:
+            self._control(opcode, count, key)
+            return
+        if opcode != (_BINARY if self._is_whole else _CONTINUATION):
+            names = {_TEXT: "text", _BINARY: "a binary frame", _CONTINUATION: "a continuation"}
+            wanted = _BINARY if self._is_whole else _CONTINUATION
+            raise WireError(PROTOCOL_ERROR, f"expected {names[wanted]}, got {names[opcode]}")
+        self._is_whole, self._left, self._key = final, count, key
 
     def _frame_header(self) -> tuple[bool, int, int]:
         """Whether a frame is the last of its message, its opcode and its size."""
@@ -398,11 +279,11 @@ class WebSocketMessages(Messages):
         opcode, count = first & 0x0F, second & 0x7F
         if first & 0x70:
             raise WireError(PROTOCOL_ERROR, "a frame has reserved bits, and no extension was negotiated")
-        if opcode not in (_CONTINUATION, TEXT, BINARY, CLOSE, _PING, _PONG):
+        if opcode not in (_CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG):
             raise WireError(PROTOCOL_ERROR, f"there is no opcode {opcode}")
         if not second & 0x80:
             raise WireError(PROTOCOL_ERROR, "a frame has no mask")
-        if opcode >= CLOSE and (not first & 0x80 or count > 125):
+        if opcode >= _CLOSE and (not first & 0x80 or count > 125):
             raise WireError(PROTOCOL_ERROR, "a control frame has parts, or more than 125 bytes")
         if count >= 126:
             width, shortest = (2, 126) if count == 126 else (8, 2**16)
@@ -416,8 +297,8 @@ class WebSocketMessages(Messages):
         data = np.frombuffer(bytearray(self.stream.read(count)), np.uint8)
         unmask(data, key)
         if opcode == _PING:
-            self.send((_PONG, data.data))
-        elif opcode == CLOSE:
+            self._send([self.header(_PONG, count), data.data])
+        elif opcode == _CLOSE:
             code = int.from_bytes(data[:2].tobytes(), "big") if count > 1 else NORMAL
             is_valid = count != 1 and (code in (*range(1000, 1004), *range(1007, 1012)) or 3000 <= code < 5000)
             if not is_valid:
@@ -427,34 +308,19 @@ class WebSocketMessages(Messages):
 
 
 class PlainMessages(Messages):
-    """Messages without masks, for Node.js: the size (4 bytes, little endian), the kind (1 byte), the contents."""
+    """Messages without frames, for Node.js. The last one to the client is `{"end": code, "reason": reason}`."""
 
-    @staticmethod
-    def header(kind: int, size: int) -> bytes:
-        """Size and kind."""
-        return struct.pack("<IB", size, kind)
+    def _framed(self, text: bytes, payload: Buffer) -> list[Buffer]:
+        return [len(text).to_bytes(4, "little") + text, payload]
 
     def _closing(self, code: int, reason: str) -> bytes:
-        data = struct.pack(">H", code) + _shortened(reason)
-        return self.header(CLOSE, len(data)) + data
+        text = json.dumps({"end": code, "reason": reason}).encode()
+        return len(text).to_bytes(4, "little") + text
 
-    def _frames(self, kind: int) -> Iterator[tuple[int, bytes]]:
-        count, found = struct.unpack("<IB", self.stream.read(5))
-        if found == CLOSE:
-            self.stream.read(min(count, 125))
-            self.close(NORMAL)
-            raise DisconnectedError
-        if found != kind:
-            raise WireError(PROTOCOL_ERROR, _unexpected(kind, found, True))
-        yield count, b""
+    def _next_frame(self) -> None:
+        self._left = _ENDLESS
 
 
 def _shortened(reason: str) -> bytes:
     """The reason of a close frame, in at most 123 bytes of UTF-8."""
     return reason.encode("utf-8", "replace")[:123].decode("utf-8", "ignore").encode()
-
-
-def _unexpected(kind: int, found: int, is_first: bool) -> str:
-    names = {TEXT: "text", BINARY: "binary", _CONTINUATION: "a continuation"}
-    wanted = names[kind] if is_first else "a continuation"
-    return f"expected {wanted}, got {names.get(found, f'kind {found}')}"

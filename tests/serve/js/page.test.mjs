@@ -10,6 +10,7 @@ const { OPWEAVE_PACKAGE } = process.env;
 const { install, script } = await import(`${OPWEAVE_PACKAGE}/playwright.mjs`);
 const SHIM = readFileSync(new URL(`${OPWEAVE_PACKAGE}/webnn.js`), "utf8");
 const any = { dataTypes: ["float32"], rankRange: { min: 0, max: 8 } };
+const BUILT = { inputs: {}, outputs: {}, devices: [] };
 const HELLO = { session: "key", accelerated: false, limits: { maxTensorByteLength: 1e9, input: any, constant: any } };
 
 // A realm as a page has it; `answer` gives status and text of synchronous requests.
@@ -20,10 +21,11 @@ function page({
   ml,
   refuse = false,
   isService = false,
+  isJoined = true,
   answer = () => [200, '{"operands": []}'],
   filename = "inline.js",
 } = {}) {
-  const log = { sockets: [], requests: [], messages: [], warnings: [] };
+  const log = { sockets: [], requests: [], messages: [], payloads: [], frames: [], warnings: [] };
   class WebSocket {
     constructor(url, protocols) {
       log.sockets.push({ url, protocols, socket: this });
@@ -31,16 +33,34 @@ function page({
       queueMicrotask(() => (refuse ? this.onclose({ code: 1006, reason: "" }) : this.onopen()));
     }
 
-    send(data) {
-      if (typeof data !== "string") return;
-      log.messages.push(JSON.parse(data));
-      const { m, r } = JSON.parse(data);
-      if (r)
-        queueMicrotask(() =>
-          this.onmessage({
-            data: JSON.stringify({ r, ...(m === "hello" ? HELLO : { inputs: {}, outputs: {}, devices: [] }) }),
-          }),
-        );
+    // A stream of messages, each with its size and its payload, which frames divide anywhere.
+    send(frame) {
+      const kinds = [];
+      log.frames.push({ size: frame.length, kinds });
+      this.stream = Buffer.concat([this.stream ?? Buffer.alloc(0), frame]);
+      while (this.stream.length >= 4) {
+        const end = 4 + this.stream.readUInt32LE();
+        const message = end <= this.stream.length && JSON.parse(this.stream.toString("utf8", 4, end));
+        const { m, r, bin = 0 } = message || {};
+        if (!m || this.stream.length < end + bin) return;
+        log.messages.push(message);
+        kinds.push(m);
+        if (bin) log.payloads.push([...this.stream.subarray(end, end + bin)]);
+        this.stream = this.stream.subarray(end + bin);
+        if (r) setTimeout(() => this.answer(m, r), 0);
+      }
+    }
+
+    answer(m, r) {
+      const text = JSON.stringify({ r, ...(m === "hello" ? HELLO : m === "read" ? { bin: 4 } : BUILT) });
+      const data = Buffer.alloc(4 + text.length + 4);
+      data.writeUInt32LE(text.length);
+      data.write(text, 4);
+      data.writeUInt32LE(r, 4 + text.length);
+      const { buffer } = new Uint8Array(data);
+      const end = m === "read" && isJoined ? data.length : 4 + text.length;
+      this.onmessage({ data: buffer.slice(0, end) });
+      if (m === "read" && !isJoined) this.onmessage({ data: buffer.slice(end) });
     }
   }
   class XMLHttpRequest {
@@ -72,12 +92,31 @@ function page({
     structuredClone,
     DOMException,
     setTimeout,
+    queueMicrotask,
+    TextEncoder,
+    TextDecoder,
     document: { currentScript: source ? { src: source } : null },
     ...(options && { opweaveOptions: options }),
   });
   vm.runInContext(SHIM, scope, { filename });
   return { scope, log, run: (code) => vm.runInContext(code, scope) };
 }
+
+const RUN = `(async () => {
+  const context = await navigator.ml.createContext();
+  const builder = new MLGraphBuilder(context);
+  const graph = await builder.build({ y: builder.relu(builder.input("x", { dataType: "float32", shape: [1] })) });
+  const tensor = await context.createTensor({ dataType: "float32", shape: [1], readable: true, writable: true });
+  const data = new Uint8Array(4).fill(7);
+  for (let k = 0; k < 3; k++) {
+    context.writeTensor(tensor, data);
+    data[0] += 1;
+  }
+  const [found, again] = await Promise.all([context.readTensor(tensor), context.readTensor(tensor)]);
+  const large = await context.createTensor({ dataType: "float32", shape: [2 ** 18 + 1], writable: true });
+  context.writeTensor(large, new Uint8Array(2 ** 20 + 4));
+  return [found, again].map((buffer) => [...new Uint8Array(buffer)]);
+})()`;
 
 const RELU = `navigator.ml.createContext().then((context) => {
   const builder = new MLGraphBuilder(context);
@@ -131,6 +170,20 @@ test("operations are validated by synchronous requests without a preflight", asy
   );
   assert.deepEqual([body.session, body.log.map(([op]) => op)], ["key", ["input", "transpose"]]);
 });
+
+for (const isJoined of [true, false])
+  test(`what is sent in one task leaves in one frame; payloads ${isJoined ? "with" : "after"} their answers`, async () => {
+    const { run, log } = page({ isJoined, answer: () => [200, '{"operands": [[{"dataType": "float32", "shape": [1]}]]}'] });
+    const [[first], [second]] = await run(RUN);
+    assert.equal(second, first + 1);
+    assert.ok(log.frames.some(({ kinds }) => String(kinds) === "write,write,write,read,read"));
+    assert.deepEqual(log.payloads.slice(0, 3), [
+      [7, 7, 7, 7],
+      [8, 7, 7, 7],
+      [9, 7, 7, 7],
+    ]);
+    assert.equal(log.frames.at(-1).size, 2 ** 20 + 4); // a large payload is not copied
+  });
 
 test("errors of synchronous requests", async () => {
   await assert.rejects(page({ answer: () => [403, "no such session"] }).run(RELU), {

@@ -11,12 +11,13 @@ class Connection {
     this.contexts = new Map(); // number -> weak reference to the slots of the context
     this.frees = new Map(); // context -> { tensors, graphs, builders }: what is freed before the next message
     this.numbers = { request: 0, context: 0 };
-    this.header = null; // the answer whose payload is the next binary message
+    this.header = null; // the answer whose payload follows
     this.session = "";
     this.ended = false;
   }
 
   // `transport(handlers)` promises { send(text, payload), sync(text) -> text (or none), buffered(), hold(whether to stay alive) }.
+  // It calls `text`, which returns the size of the payload that follows, `binary` with that payload, and `closed`.
   static async open(transport) {
     const connection = new Connection();
     connection.link = await transport({
@@ -49,6 +50,7 @@ class Connection {
   receive(message) {
     if (message.bin) this.header = message;
     else this.settle(message);
+    return message.bin ?? 0;
   }
 
   settle(message, payload) {

@@ -1,5 +1,9 @@
 // Where this is loaded, and how it reaches the server.
 
+// What is sent in one task goes into this memory first, and leaves in one frame: browsers need more time for a frame than for a
+// copy of so much. Larger payloads are frames of their own.
+const STAGED_BYTES = 2 ** 20;
+
 const PROTOCOL = "opweave.webnn.1";
 const DEFAULT_URL = "http://127.0.0.1:8801";
 
@@ -10,21 +14,52 @@ const webTransport =
     new Promise((resolve, reject) => {
       const socket = new WebSocket(url.replace(/^http/, "ws"), token ? [PROTOCOL, `token.${token}`] : [PROTOCOL]);
       socket.binaryType = "arraybuffer";
-      socket.onmessage = ({ data }) => (typeof data === "string" ? text(data) : binary(data));
+      socket.onmessage = ({ data }) => receive(data);
       socket.onclose = ({ code, reason }) => {
         const why = `no connection to Opweave at ${url} (${code}${reason && `, ${reason}`}); is \`opweave serve\` running,`;
         reject(new Error(`${why} and are this page's origin and token allowed?`));
         closed(`the connection to Opweave at ${url} has ended (${code}${reason && `, ${reason}`})`);
       };
       socket.onopen = () =>
-        resolve({ send, sync: globalThis.XMLHttpRequest && sync, buffered: () => socket.bufferedAmount, hold() {} });
+        resolve({ send, sync: globalThis.XMLHttpRequest && sync, buffered: () => socket.bufferedAmount + used, hold() {} });
+      const [encoder, decoder, staged] = [new TextEncoder(), new TextDecoder(), new Uint8Array(STAGED_BYTES)];
+      let [used, awaited] = [0, 0]; // bytes that are staged, and those of the payload that comes next
 
       function send(message, payload) {
-        socket.send(message);
-        if (payload) socket.send(payload);
+        if (!used) queueMicrotask(flush);
+        const bytes = encoder.encode(message);
+        put(new Uint8Array(Uint32Array.of(bytes.length).buffer));
+        put(bytes);
+        if (payload) put(payload);
+      }
+
+      function put(bytes) {
+        if (used + bytes.length > STAGED_BYTES) flush();
+        if (bytes.length > STAGED_BYTES) return socket.send(bytes);
+        staged.set(bytes, used);
+        used += bytes.length;
+      }
+
+      function flush() {
+        if (used) socket.send(staged.subarray(0, used));
+        used = 0;
+      }
+
+      function receive(buffer) {
+        if (awaited) {
+          awaited = 0;
+          binary(buffer); // a whole frame is not copied
+          return;
+        }
+        const size = new DataView(buffer).getUint32(0, true);
+        awaited = text(decoder.decode(new Uint8Array(buffer, 4, size)));
+        if (buffer.byteLength === 4 + size) return;
+        awaited = 0;
+        binary(buffer.slice(4 + size));
       }
 
       function sync(body) {
+        flush();
         const request = new XMLHttpRequest();
         request.open("POST", `${url}/sync`, false);
         request.setRequestHeader("Content-Type", "text/plain"); // a type for which browsers send no preflight

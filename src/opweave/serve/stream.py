@@ -1,0 +1,151 @@
+"""Reading from a socket into a small buffer, or straight into the memory of the caller."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+
+import numpy as np
+
+NORMAL, GOING_AWAY, PROTOCOL_ERROR, TOO_LARGE, INTERNAL_ERROR = 1000, 1001, 1002, 1009, 1011
+"""Codes with which connections are closed (RFC 6455, 7.4.1)."""
+
+CHUNK_BYTES = 2**20
+"""How much is received, and then unmasked, at once. 64 MiB took 29 ms of processor time so, and 34 with 256 KiB."""
+
+LINGER_SECONDS = 1.0
+"""How long the end of a connection may take."""
+
+
+class DisconnectedError(Exception):
+    """The other side has closed the connection."""
+
+
+class WireError(Exception):
+    """The other side broke the rules.
+
+    Attributes:
+        code: the code to close the connection with.
+    """
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+class Stream:
+    """Reads from a socket: small pieces from a buffer, large ones straight into the memory of the caller.
+
+    Attributes:
+        socket: the socket.
+        is_trusted: whether the other side has shown a token or key, where one is needed.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self.is_trusted = False
+        self._deadline: float | None = None
+        self._buffer = bytearray(16 * 1024)
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
+
+    def set_deadline(self, seconds: float | None) -> None:
+        """Let what is received from now on take at most so long, however slowly it comes; None for no limit."""
+        self._deadline = None if seconds is None else time.monotonic() + seconds
+        self.socket.settimeout(seconds)
+
+    def _receive(self, target: memoryview) -> int:
+        if self._deadline is not None:
+            remaining = self._deadline - time.monotonic()
+            if remaining <= 0:
+                raise TimeoutError
+            self.socket.settimeout(remaining)
+        try:
+            count = self.socket.recv_into(target)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise DisconnectedError from error
+        if count == 0:
+            raise DisconnectedError
+        return count
+
+    def _fill(self, count: int) -> None:
+        """Have at least `count` bytes in the buffer."""
+        if self._end - self._start >= count:
+            return
+        if self._start:
+            left = self._end - self._start
+            self._buffer[:left] = self._buffer[self._start : self._end]
+            self._start, self._end = 0, left
+        while self._end < count:
+            self._end += self._receive(self._view[self._end :])
+
+    def read(self, count: int) -> bytes:
+        """The next `count` bytes; few, because they pass through the buffer."""
+        self._fill(count)
+        start = self._start
+        self._start = start + count
+        return self._view[start : start + count].tobytes()
+
+    def read_head(self) -> bytes:
+        """All up to and with an empty line.
+
+        Raises:
+            WireError: there is none in the first 16 KiB.
+        """
+        while (at := self._buffer.find(b"\r\n\r\n", self._start, self._end)) < 0:
+            held = self._end - self._start
+            if held == len(self._buffer):
+                raise WireError(TOO_LARGE, f"the headers have more than {held} bytes")
+            self._fill(held + 1)
+        return self.read(at + 4 - self._start)
+
+    def read_some(self, target: memoryview) -> int:
+        """Read a piece, at least a byte, into the target; return how many bytes that were."""
+        held = min(self._end - self._start, len(target))
+        if held:
+            target[:held] = self._view[self._start : self._start + held]
+            self._start += held
+            return held
+        return self._receive(target[:CHUNK_BYTES])
+
+    def read_into(self, target: np.ndarray) -> None:
+        """Fill an array of bytes."""
+        view, done = target.data, 0
+        while done < len(view):
+            done += self.read_some(view[done:])
+
+    def wait(self) -> None:
+        """Wait until there is something to read."""
+        self._fill(1)
+
+    def stop_reading(self) -> None:
+        """Let calls that wait for data end; in any thread."""
+        self._shut(socket.SHUT_RD)
+
+    def stop(self) -> None:
+        """Let calls that wait for the other side end; in any thread."""
+        self._shut(socket.SHUT_RDWR)
+
+    def _shut(self, how: int) -> None:
+        with contextlib.suppress(OSError):  # it may be closed
+            self.socket.shutdown(how)
+
+    def close(self) -> None:
+        """Close the socket, after what was sent has reached the other side.
+
+        A socket that is closed while there is something to read resets the connection, and the other side may lose what it
+        has not read yet.
+        """
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+            deadline = time.monotonic() + LINGER_SECONDS
+            while (remaining := deadline - time.monotonic()) > 0:
+                self.socket.settimeout(remaining)
+                if not self.socket.recv_into(self._view):
+                    break
+        except OSError:
+            pass
+        self.socket.close()
