@@ -87,14 +87,20 @@ def test_what_one_engine_refuses_the_other_one_runs(rival: Rival, caplog: pytest
 
 
 @pytest.mark.parametrize(
-    ("times", "chosen"), [((2.0, 1.0), "rival"), ((1.0, 2.0), "onnxruntime"), ((1.0, 0.99), "onnxruntime")]
+    ("times", "choices"),
+    [
+        ((2.0, 1.0), ["rival", "rival"]),
+        ((1.0, 2.0), ["onnxruntime", "onnxruntime"]),
+        ((1.0, 0.99), ["onnxruntime", "rival"]),  # those of the rule of thumb, for two sizes of the graph
+        ((1.0, 1.01), ["onnxruntime", "rival"]),
+    ],
 )
 def test_tuning_decides_for_the_graph_and_for_later_builds(
-    rival: Rival, monkeypatch: pytest.MonkeyPatch, times: Sequence[float], chosen: str
+    rival: Rival, monkeypatch: pytest.MonkeyPatch, times: Sequence[float], choices: list[str]
 ) -> None:
     context = ow.ml.create_context(device="cpu")
     x = np.float32([-1, 0, 2])
-    for count in (1, 2):
+    for count, chosen in zip((1, 2), choices, strict=True):
         graph = built(context, count)
         tensor, result = context.tensor_from(x), context.create_tensor("float32", [3], readable=True)
         context.dispatch(graph, {"x": tensor}, {"y": result})

@@ -62,7 +62,7 @@ def check(of: ow.InferenceSession) -> None:
 def test_results_of_quantised_models_may_differ_more(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    faster(monkeypatch, (1.0, 0.5))
+    faster(monkeypatch, (1.0, 1.0, 0.5))
     rival.error = 0.1
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xy")
     scale = helper.make_tensor("s", TensorProto.FLOAT, [], [0.1])
@@ -72,11 +72,22 @@ def test_results_of_quantised_models_may_differ_more(
     path = tmp_path / "quantised.onnx"
     path.write_bytes(model.SerializeToString())
     assert session(path).tune(seconds=0).measurements[0].chosen == "rival"
+    faster(monkeypatch, (2.0, 1.0))  # the rival's results are wrong, and it is not measured
     assert session(write(tmp_path / "plain.onnx", 2)).tune(seconds=0).measurements[0].chosen == "onnxruntime"
 
 
+@pytest.mark.parametrize(
+    ("times", "chosen"),
+    [
+        ((2.0, 1.0, 2.0), "onnxruntime"),
+        ((2.0, 2.0, 1.0), "rival"),
+        ((1.0, 2.0, 2.0), OWN_SESSION),
+        ((1.0, 1.0, 1.02), "rival"),  # which has run it until then
+        ((1.02, 1.0, 1.1), OWN_SESSION),  # which has nothing to compile
+    ],
+)
 def test_a_static_model_goes_by_the_rule_of_thumb_until_it_is_tuned(
-    rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, times: tuple[float, ...], chosen: str
 ) -> None:
     path = write(tmp_path / "static.onnx", 2)
     made = session(path)
@@ -84,12 +95,33 @@ def test_a_static_model_goes_by_the_rule_of_thumb_until_it_is_tuned(
     assert engine(made) == "engine: rival, by rule of thumb: 2 operations"
     pinned = ow.InferenceSession(path, context=ow.ml.create_context(backend="onnxruntime"))
     assert engine(pinned) == ""
-    faster(monkeypatch, (1.0, 2.0))
+    faster(monkeypatch, times)
     _, row = str(made.tune(seconds=0)).splitlines()
-    assert row.split() == ["static.onnx:", "x", "[2,", "3]", "1.00", "s", "2.00", "s", "onnxruntime"]
+    measured = [f"{seconds:.2f} s" for seconds in times]
+    assert row.split() == f"static.onnx: x [2, 3] {' '.join(measured)} {chosen}".split()
     for each in (made, session(path)):
         check(each)
-        assert engine(each) == "engine: onnxruntime, measured: onnxruntime 1.00 s, rival 2.00 s"
+        shown = ", ".join(f"{n} {s}" for n, s in zip([OWN_SESSION, "onnxruntime", "rival"], measured, strict=True))
+        prefix = "x [2, 3]" if chosen == OWN_SESSION else "engine"
+        assert f"{prefix}: {chosen}, measured: {shown}" in each.explain().splitlines()
+        assert len(each._compiled) == (chosen != OWN_SESSION)
+        assert (each._shape_cache._own_session is None) == (chosen != OWN_SESSION)
+
+
+def test_a_model_that_its_own_session_cannot_run_is_measured_without_it(
+    rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The engine refuses indices out of range, which WebNN limits."""
+    x, i, y = (helper.make_tensor_value_info(n, t, [3]) for n, t in zip("xiy", (1, 7, 1), strict=True))
+    nodes = [helper.make_node("Gather", ["x", "i"], ["a"]), helper.make_node("Neg", ["a"], ["y"])]
+    path = tmp_path / "gather.onnx"
+    opset = helper.make_opsetid("", 13)
+    graph = helper.make_graph(nodes, "g", [x, i], [y])
+    path.write_bytes(helper.make_model(graph, ir_version=8, opset_imports=[opset]).SerializeToString())
+    faster(monkeypatch, (2.0, 1.0))
+    inputs = {"x": np.ones(3, np.float32), "i": np.array([0, 1, 9])}
+    (found,) = session(path).tune(inputs=inputs, seconds=0).measurements
+    assert (found.chosen, list(found.seconds)) == ("rival", ["onnxruntime", "rival"])
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ MIN_ROUNDS = 3
 """The fewest rounds: fewer are not kept, for what slows down the machine for a moment would decide."""
 
 MARGIN = 0.97
-"""An engine that takes longer than this share of the first one's time does not replace it: that is within the noise."""
+"""An engine that takes longer than this share of another one's time does not replace it: that is within the noise."""
 
 MAX_DIFFERENCE = 1e-2
 """Engines whose results differ by more (`agreement.difference`) are not chosen."""
@@ -52,8 +52,11 @@ def measure(
     names: Sequence[str],
     seconds: float,
     is_quantised: bool = False,
+    current: str = "",
 ) -> Measurement:
     """Measure the ways to run a graph alternately, each after a pause, and keep which one is the fastest.
+
+    Of those that take at most 3% longer than the fastest, the current one is kept, or else the first of `names`.
 
     Args:
         model: the name of the model; empty for a graph.
@@ -61,9 +64,10 @@ def measure(
         digest: of the graph.
         ways: what `Backend.tunable` gives.
         made: makes the function that runs the graph in one of the ways; raises `OperationError` where that is refused.
-        names: the names of the ways, that which runs the graph unless another one is faster comes first.
+        names: the names of the ways; results of the others are compared with those of the first.
         seconds: about how long to measure all of them, without compiling.
         is_quantised: whether the graph quantises what it computes; results may differ more then.
+        current: the name of the way that has run the graph until now; empty for none of them.
 
     Raises:
         OperationError: the first way is refused.
@@ -103,8 +107,8 @@ def measure(
         found = plain
         if rounds >= MIN_ROUNDS:
             medians = {name: float(np.median(each[:rounds])) for name, each in times.items()}
-            best = min(medians, key=lambda name: medians[name])
-            chosen = best if medians[best] <= MARGIN * medians[first] else first
+            ranked = [name for name in (current, *names) if name in medians]
+            chosen = next(name for name in ranked if MARGIN * medians[name] <= min(medians.values()))
             found = replace(plain, chosen=chosen, seconds=medians, rounds=rounds)
             found = replace(found, is_kept=engines.keep(digest, ways, found))
     return found

@@ -46,7 +46,8 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
 
     what = f"a graph of {counted(len(user_graph.nodes), 'operation')}"
     digest, is_quantised = engines.digest(user_graph), any(node.op is quantize_linear for node in user_graph.nodes)
-    found = tuning.measure("", what, digest, ways, made, list(ways), seconds, is_quantised)
+    current = graph.check_alive().choice.partition(",")[0]
+    found = tuning.measure("", what, digest, ways, made, list(ways), seconds, is_quantised, current)
     if found.chosen in programs:
         program = programs[found.chosen]
         program.choice = found.reason

@@ -239,7 +239,9 @@ class ShapeCache:
 
     def compile_static(self, shapes: Shapes) -> None:
         """Compile a model of static shapes, unless its own session is to run it, or small inputs determine shapes."""
-        if self._why_none == NEVER and self.own_session(shapes):
+        tuned = self.tuned.get(text_of(tuple(shapes.items()))) if self.tuned else None
+        is_own = self._why_none == NEVER or (tuned is not None and tuned.chosen == OWN_SESSION)
+        if is_own and self.own_session(shapes):
             return
         trace = self._trace(shapes, {})  # all of it: what is broken is refused now
         if trace.deciding:
@@ -390,6 +392,11 @@ class ShapeCache:
             if model is not None:
                 model.choice = found.reason
                 self._keep(key, model)
+
+    def drop_own(self) -> None:
+        """Free the model's own session, which holds its weights once more."""
+        with self._own_lock:
+            self._own_session = None
 
     def forget_shapes(self, found: OtherShapes) -> None:
         """Drop all compiled models after ONNX's inference was wrong about shapes; new ones do not rely on it for these values.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +19,8 @@ from .shape_cache import NEVER, OWN_SESSION, Shapes, text_of
 
 if TYPE_CHECKING:
     from .session import InferenceSession
+
+log = logging.getLogger("opweave")
 
 QUANTISING = ("QuantizeLinear", "DynamicQuantizeLinear")
 """Operators that quantise what a model computes."""
@@ -36,9 +39,9 @@ class TuningMethod:
         """Measure the engines that can run the model for given shapes, and use the fastest one for these from now on.
 
         Where several engines can run it on the session's device, the model is compiled for each and measured alternately,
-        after pauses; with dynamic dimensions, so is the model's own session. These shapes stay compiled, whatever
-        `program_bytes` allows by default. The figures are kept in the cache on disk: later sessions of this model use them,
-        and compile these shapes at their first call. Ctrl-C ends it; shapes that were measured until then are kept.
+        after pauses, and so is the model's own session. These shapes stay compiled, whatever `program_bytes` allows by
+        default, unless that session is the fastest. The figures are kept in the cache on disk: later sessions of this model
+        use them, and compile these shapes at their first call. Ctrl-C ends it; shapes that were measured until then are kept.
 
         Args:
             shapes: the shapes to tune, each a shape for every input whose shape is not declared in full. Default: those that
@@ -94,9 +97,8 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
     cache, name = session._shape_cache, session._recipe.title
     if len(cache.ways) == 1:
         return tuning.unmeasured(name, text_of(tuple(shapes.items())), cache.ways)
-    own = cache.only_own if session._is_static else cache.own_session(shapes)
+    had_own, own = cache.only_own is not None, cache.own_session(shapes)
     key, trace = cache.traced(shapes, feed, {name: feed[name] for name in cache.deciding & feed.keys()})
-    names = [OWN_SESSION, *cache.ways] if own else list(cache.ways)
     made: dict[str, CompiledModel] = {}
 
     def run_of(name: str) -> tuning.Run:
@@ -108,10 +110,21 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
         names = sorted(outputs, key=lambda k: model.outputs[k])  # in one order on all engines
         return partial(model.returning(names), inputs)
 
+    names = list(cache.ways)
+    if own is not None:
+        try:
+            run_of(OWN_SESSION)()
+            names.insert(0, OWN_SESSION)
+        except tuning.REFUSALS as error:  # WebNN defines more than the engine does: indices out of range, say
+            log.info("%s is not measured: %s", OWN_SESSION, error)
     what = text_of(tuple(shapes.items()))
     is_quantised = any(step.node.op_type in QUANTISING for step in trace.steps)
-    found = tuning.measure(name, what, cache.digest(), cache.ways, run_of, names, seconds, is_quantised)
+    compiled = cache.compiled.get(key)
+    current = OWN_SESSION if compiled is None else compiled.choice.partition(",")[0]
+    found = tuning.measure(name, what, cache.digest(), cache.ways, run_of, names, seconds, is_quantised, current)
     cache.use_tuned(key, found, made.get(found.chosen))
+    if session._is_static and not had_own and found.chosen != OWN_SESSION:
+        cache.drop_own()
     return found
 
 

@@ -469,7 +469,7 @@ def test_sessions_start_few_threads(context: ow.MLContext, tmp_path: Path) -> No
     done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
     more, is_openvino, threads, processors = done.stdout.split()
-    assert int(more) == 0
+    assert int(more) <= 0  # another one may have ended
     assert is_openvino == "True"
     # NumPy's library for linear algebra starts one for each processor, too, when it is imported.
     assert int(threads) <= int(processors) + 8 + max(int(processors) - 2, 0)
