@@ -18,7 +18,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are first used
-    from . import composites as composites, expr as expr, js as js, memory as memory, onnx as onnx, ops as ops
+    from . import (
+        array_api as array_api,
+        composites as composites,
+        expr as expr,
+        js as js,
+        memory as memory,
+        onnx as onnx,
+        ops as ops,
+    )
     from .backends import Device as Device, devices as devices
     from .builder import MLGraphBuilder as MLGraphBuilder
     from .context import ML as ML, MLContext as MLContext, MLContextLostInfo as MLContextLostInfo, ml as ml
@@ -48,7 +56,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
 __version__ = "0.1.0"
 
 _HOMES = {
-    ".": ("composites", "expr", "js", "memory", "onnx", "ops"),
+    ".": ("array_api", "composites", "expr", "js", "memory", "onnx", "ops"),
     ".backends": ("Device", "devices"),
     ".builder": ("MLGraphBuilder",),
     ".context": ("ML", "MLContext", "MLContextLostInfo", "ml"),

@@ -52,6 +52,9 @@ compute = Link("lazy.force")
 op_level = Link("lazy.force")
 """A function of `opweave.ops` for arrays: `(name)`."""
 
+array_namespace = Link("array_api")
+"""The module of the array API standard: `(api_version)`."""
+
 explain = Link("inspect.explain")
 """Implements `MLGraph.explain`: `(graph)`."""
 

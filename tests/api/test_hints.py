@@ -111,15 +111,14 @@ HABITS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
         r"np.add.reduce takes .*; x.reduce_sum\(\) is in WebNN",
     ),
     "NumPy's sum of an operand": (lambda b, x: np.sum(x), r"np.add.reduce takes .*; x.reduce_sum\(\) is in WebNN"),
-    "NumPy's comparison of an array": (
-        lambda b, x: np.greater_equal(ow.array(X), X),
-        r"np.greater_equal takes .*; x.greater_or_equal\(y\) is in WebNN",
+    "NumPy's maximum of arrays": (
+        lambda b, x: np.maximum(ow.array(X), X),
+        r"np.maximum takes .*; x.max\(y\) is in WebNN",
     ),
     "NumPy's function of an array that WebNN lacks": (
         lambda b, x: np.sinh(ow.array(X)),
         "np.sinh .*; there is no such operation; x.numpy",
     ),
-    "an array compared with one of NumPy": (lambda b, x: ow.array(X) > X, r"np.less takes .*; x.lesser\(y\) is in"),
     "an array in place of one of NumPy": (
         lambda b, x: np.add(X, ow.array(X), out=X),
         r"np.add takes .*; x.add\(y\) is in",

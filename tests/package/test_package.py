@@ -296,6 +296,7 @@ def test_links_from_the_api_to_packages_that_build_on_it() -> None:
     """There are no others; adding one needs a reason."""
     found = {name: link for name, link in vars(links).items() if isinstance(link, links.Link)}
     assert {name: link.home for name, link in found.items()} == {
+        "array_namespace": "array_api",
         "call_custom": "custom",
         "compute": "lazy.force",
         "deferred_context": "lazy.deferred_context",

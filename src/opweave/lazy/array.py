@@ -27,6 +27,7 @@ from ..memory.spaces import Memory
 from ..operation import Op
 from ..operators import Operators
 from ..ops import Operations
+from .standard import COMPARISONS, StandardArray
 
 if TYPE_CHECKING:
     from ..context import MLContext
@@ -155,11 +156,12 @@ class ArrayLike(Operators):
         return self.shape[0]
 
 
-class Array(ArrayLike):
+class Array(StandardArray, ArrayLike):
     """An array in a context, whose values may be pending. Made by `opweave.array` and by operations.
 
-    It has the operators and methods of operands (`x @ w + b`, `x[..., 1:]`, `x.relu()`). Reading it with `numpy()`,
-    `np.asarray`, DLPack or `item()` computes everything that it depends on, as one graph.
+    It has the operators and methods of operands (`x @ w + b`, `x[..., 1:]`, `x.relu()`), and those of the Python array API
+    standard (`x > 0`, `x.mT`, `opweave.array_api`). Reading it with `numpy()`, `np.asarray`, DLPack or `item()` computes
+    everything that it depends on, as one graph.
     """
 
     __slots__ = ("__weakref__", "_array", "_code", "_context", "_desc", "_node", "_reads")
@@ -209,6 +211,10 @@ class Array(ArrayLike):
         self._context._space.read([values], [target], "reading an array")
         return target
 
+    def _as_read(self) -> np.ndarray:
+        """The values as Python and DLPack get them."""
+        return self._on_host()
+
     def _values(self) -> Memory:
         """The memory of the values, in the space of the context; pending values are computed first."""
         values = self._array
@@ -226,6 +232,13 @@ class Array(ArrayLike):
         """Memory for the values."""
         return room(self._context, self._desc)
 
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        if (
+            method == "__call__" and not options and ufunc.__name__ in COMPARISONS.values()
+        ):  # array < self, and its like
+            return getattr(self.__array_namespace__(), ufunc.__name__)(*inputs)
+        return super().__array_ufunc__(ufunc, method, *inputs, **options)
+
     def _refuse_ufunc(self, ufunc: Any, method: str) -> NoReturn:
         hint = hints.ufunc(ufunc, method, f"an opweave.Array {self._desc}", dir(self))
         raise ValidationError(f"{hint}; x.numpy() is an array of NumPy")
@@ -233,14 +246,23 @@ class Array(ArrayLike):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
-    def __dlpack__(self, **options: Any) -> Any:
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
         # DLPack has no read-only memory before version 1: consumers must not write to it.
-        knows_read_only = (options.get("max_version") or (0,)) >= (1,)
+        options = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
+        options = {name: value for name, value in options.items() if value is not None}
+        knows_read_only = max_version is not None and max_version >= (1, 0)
         values = self._on_host()
         if self._is_immutable():
             # PyTorch lets users write to it nevertheless: a new identity keeps it out of programs that have it as a constant.
             self._reads, self._array = _NEVER, values.view()
-        return (self.numpy() if knows_read_only else self._on_host()).__dlpack__(**options)
+        return (self.numpy() if knows_read_only else self._as_read()).__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0  # the host
@@ -248,15 +270,18 @@ class Array(ArrayLike):
     def item(self) -> int | float:
         """The value of an array of one element, as a Python number."""
         require(self.size == 1, f"item() takes an array of one element, got {self._desc}")
-        number: int | float = self._on_host().item()
+        number: int | float = self._as_read().item()
         return number
 
     def tolist(self) -> Any:
         """The values as nested lists."""
-        return self._on_host().tolist()
+        return self._as_read().tolist()
 
     def __float__(self) -> float:
         return float(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
 
     def __int__(self) -> int:
         return int(self.item())
@@ -271,7 +296,7 @@ class Array(ArrayLike):
 
     def __contains__(self, item: Any) -> bool:
         """Whether an element equals `item`."""
-        return bool((self._on_host() == item).any())
+        return bool((self._as_read() == item).any())
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec else str(self)
@@ -283,11 +308,11 @@ class Array(ArrayLike):
         return self
 
     def __repr__(self) -> str:
-        node = self._node
+        node, desc = self._node, f"{self.dtype}{list(self.shape)}"
         if self._array is None and node is not None:
-            return f"<Array {self._desc}, pending: {title(node.template.op.name, node.label)}>"
-        values = np.array2string(self._on_host(), threshold=20, edgeitems=3, separator=", ", prefix="<Array ")
-        return f"<Array {values}, {self._desc}>"
+            return f"<Array {desc}, pending: {title(node.template.op.name, node.label)}>"
+        values = np.array2string(self._as_read(), threshold=20, edgeitems=3, separator=", ", prefix="<Array ")
+        return f"<Array {values}, {desc}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an array belongs to its context and cannot be pickled; array.numpy() can")
@@ -299,10 +324,11 @@ class Array(ArrayLike):
         """Select a part with integers, slices and `...`, as in NumPy; None adds an axis of size 1."""
         frozen, context = _frozen_index(key), self._context
         if frozen is None:
-            return super().__getitem__(key)
+            result: Array = super().__getitem__(key)
+            return result
         whole = self._code, context._place, frozen
         steps = cuts.peek(whole)
-        result: Array = self
+        result = self
         if steps is not None:
             for template in steps:
                 result = defer(template, (result,), "", context, sys._getframe(1))

@@ -1,0 +1,98 @@
+"""The Python array API standard for arrays of Opweave: https://data-apis.org/array-api/.
+
+Libraries that are written for the standard find this module as `x.__array_namespace__()`. Its functions are made of WebNN's
+operations: calls are collected, and run as one compiled graph when a value is read. docs/array-api.md lists what WebNN has
+nothing for, which is missing here.
+
+>>> import opweave as ow
+>>> from opweave import array_api as xp
+>>> x = xp.asarray([[1.0, -2.0], [3.0, 4.0]])
+>>> print(xp.where(x > 0, x, 0.0).tolist(), xp.mean(x, axis=-1).tolist())
+[[1.0, 0.0], [3.0, 4.0]] [-0.5, 3.5]
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from types import ModuleType
+
+from ..links import array_namespace
+from . import creation, elementwise, manipulation, statistics, transcendental
+from .creation import *  # noqa: F403
+from .creation import _to_device as _to_device
+from .elementwise import *  # noqa: F403
+from .manipulation import *  # noqa: F403
+from .manipulation import _index as _index
+from .statistics import *  # noqa: F403
+from .transcendental import *  # noqa: F403
+from .types import (
+    Info,
+    bool,
+    can_cast,
+    finfo,
+    float16,
+    float32,
+    iinfo,
+    int8,
+    int32,
+    int64,
+    isdtype,
+    result_type,
+    uint8,
+    uint32,
+    uint64,
+)
+
+__array_api_version__ = "2024.12"
+VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
+"""The versions of the standard that have nothing which is otherwise here."""
+
+e, pi, inf, nan, newaxis = math.e, math.pi, math.inf, math.nan, None
+
+
+def __array_namespace_info__() -> Info:  # noqa: N807  (the standard's name)
+    """What there is: data types, contexts, and whether shapes may depend on values."""
+    return Info()
+
+
+@array_namespace.provide
+def namespace(api_version: str | None) -> ModuleType:
+    """This module.
+
+    Raises:
+        ValueError: it does not follow that version of the standard.
+    """
+    if api_version is not None and api_version not in VERSIONS:
+        raise ValueError(f"opweave follows the array API standard of {', '.join(VERSIONS)}, not {api_version!r}")
+    return sys.modules[__name__]
+
+
+__all__ = [
+    *creation.__all__,
+    *elementwise.__all__,
+    *manipulation.__all__,
+    *statistics.__all__,
+    *transcendental.__all__,
+    "__array_api_version__",
+    "__array_namespace_info__",
+    "bool",
+    "can_cast",
+    "e",
+    "finfo",
+    "float16",
+    "float32",
+    "iinfo",
+    "inf",
+    "int8",
+    "int32",
+    "int64",
+    "isdtype",
+    "nan",
+    "newaxis",
+    "pi",
+    "result_type",
+    "uint8",
+    "uint32",
+    "uint64",
+]

@@ -1,0 +1,123 @@
+"""Arguments of the functions of the standard: arrays, numbers, axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from ..errors import ValidationError, require
+from ..lazy.array import Array
+from ..lazy.borrowed import array
+from ..lazy.mask import Mask, as_mask
+from ..names import shown
+from .types import KINDS, DType, bool as bool_, check_number, data_type_of, promoted
+
+
+def as_array(value: Any, what: str) -> Array:
+    """An array of Opweave, or one of NumPy, whose memory is shared.
+
+    Raises:
+        ValidationError: it is neither.
+    """
+    if isinstance(value, Array):
+        return value
+    if isinstance(value, (np.ndarray, np.generic)):
+        if value.dtype == bool_:
+            return as_mask(array(np.asarray(value).view(np.uint8)))
+        return array(np.asarray(value), copy=False)
+    raise ValidationError(f"{what}: takes arrays of opweave, got {shown(value)}; asarray makes them")
+
+
+def require_kind(x: Array, kind: str, what: str) -> None:
+    """Require that an array is of a kind of data type, or of one of two: "numeric", "integral or bool"."""
+    if not any(x.dtype.kind in KINDS[each] for each in kind.split(" or ")):
+        raise ValidationError(f"{what}: takes arrays of kind {kind}, got {x.dtype}{list(x.shape)}")
+
+
+def converted(x: Array, dtype: DType) -> Array:
+    """The array in another data type; itself if that is its own."""
+    if x.dtype == dtype:
+        return x
+    if dtype == bool_:
+        return as_mask(ops.not_equal(x, 0))
+    if isinstance(x, Mask) and dtype.name == "uint8":
+        return ops.identity(x)
+    return ops.cast(x, data_type_of(dtype))
+
+
+def of_type(result: Array, dtype: DType) -> Array:
+    """A result of operations, as truth values where that is the type of their operands."""
+    return as_mask(result) if dtype == bool_ else result
+
+
+def together(what: str, kind: str, *values: Any) -> tuple[list[Any], DType]:
+    """Operands in a common data type, and that type. Python's numbers stay numbers; beside truth values they become arrays.
+
+    Raises:
+        ValidationError: there is no array among them, an array is not of that kind, or there is no common type.
+    """
+    arrays: list[Any] = [v if isinstance(v, (int, float)) else as_array(v, what) for v in values]
+    found = [v for v in arrays if isinstance(v, Array)]
+    require(bool(found), f"{what}: takes at least one array, got {shown(values)}")
+    for x in found:
+        require_kind(x, kind, what)
+    dtype = found[0].dtype
+    for x in found[1:]:
+        common = promoted(dtype, x.dtype)
+        if common is None:
+            raise ValidationError(
+                f"{what}: {dtype} and {x.dtype} have no common data type; astype converts one of them"
+            )
+        dtype = common
+    for position, value in enumerate(arrays):
+        if isinstance(value, Array):
+            arrays[position] = converted(value, dtype)
+        else:
+            check_number(value, dtype, what)
+            if dtype == bool_:
+                arrays[position] = as_mask(array(value, "uint8"))
+    return arrays, dtype
+
+
+def axis_of(axis: Any, rank: int, what: str) -> int:
+    """An axis counted from the start.
+
+    Raises:
+        ValidationError: it is no integer in [-rank, rank).
+    """
+    if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)) or not -rank <= axis < rank:
+        raise ValidationError(f"{what}: axis must be an integer in [{-rank}, {rank}), got {shown(axis)}")
+    return int(axis) % rank
+
+
+def axes_of(axis: int | Sequence[int] | None, rank: int, what: str) -> list[int]:
+    """Axes counted from the start; all for None.
+
+    Raises:
+        ValidationError: one is out of range or occurs twice.
+    """
+    if axis is None:
+        return list(range(rank))
+    found = [axis_of(each, rank, what) for each in (axis if isinstance(axis, (tuple, list)) else (axis,))]
+    require(len({*found}) == len(found), f"{what}: axis must not name an axis twice, got {shown(axis)}")
+    return found
+
+
+def with_axis(shape: Sequence[int], axis: int, size: int) -> list[int]:
+    """A shape with another size along an axis."""
+    return [*shape[:axis], size, *shape[axis + 1 :]]
+
+
+__all__ = [
+    "as_array",
+    "axes_of",
+    "axis_of",
+    "converted",
+    "of_type",
+    "require_kind",
+    "together",
+    "with_axis",
+]

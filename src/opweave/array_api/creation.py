@@ -1,0 +1,276 @@
+"""Functions of the standard that make arrays. Values that no other array tells are made in the host's memory.
+
+https://data-apis.org/array-api/latest/API_specification/creation_functions.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from ..context import MLContext
+from ..errors import ValidationError, require
+from ..lazy.array import Array
+from ..lazy.borrowed import array
+from ..lazy.mask import as_mask
+from ..names import shown
+from .arguments import as_array, converted, of_type
+from .types import as_dtype, bool as bool_, data_type_of, float32, int32, isdtype
+
+Shape = int | Sequence[int]
+
+
+def _in_context(device: Any, what: str) -> Any:
+    if device is not None and not isinstance(device, MLContext):
+        raise ValidationError(f"{what}: device must be a context, got {shown(device)}")
+    return nullcontext() if device is None else device
+
+
+def _made(values: np.ndarray, device: Any, what: str) -> Array:
+    """An array of values in the host's memory, of a type that WebNN has or of bool."""
+    with _in_context(device, what):
+        if values.dtype == bool_:
+            return as_mask(array(values.view(np.uint8)))
+        return array(values)
+
+
+def _to_device(x: Array, device: MLContext, /, *, stream: Any = None) -> Array:
+    require(stream is None, f"to_device: stream must be None, got {shown(stream)}")
+    require(isinstance(device, MLContext), f"to_device: device must be a context, got {shown(device)}")
+    return x if device is x.context else _made(x.numpy(), device, "to_device")
+
+
+def asarray(obj: Any, /, *, dtype: Any = None, device: MLContext | None = None, copy: bool | None = None) -> Array:
+    """Make an array of numbers, nested lists, an array, or what has DLPack or the buffer protocol.
+
+    Args:
+        obj: the values.
+        dtype: of the result; None for that of `obj`, float32 for Python's floats, int32 for its integers.
+        device: the context of the result; None for that of `obj` if it is an array, else for the current one.
+        copy: False to share the memory of `obj`, or fail. Arrays of Opweave are immutable: they are never copied.
+
+    Raises:
+        ValidationError: WebNN has no type for the values, or the type cannot hold them.
+        ValueError: `copy` is False and a copy is necessary.
+
+    >>> asarray([True, False]).dtype, asarray([[1, 2]], dtype=float32)
+    (dtype('bool'), <Array [[1., 2.]], float32[1, 2]>)
+    """
+    wanted = None if dtype is None else as_dtype(dtype, "asarray")
+    if isinstance(obj, Array):
+        moved = obj if device is None else _to_device(obj, device)
+        made = moved if wanted is None else converted(moved, wanted)
+        if copy is False and made is not obj:
+            raise ValueError(f"asarray: {obj.desc} cannot become {made.desc} in {made.context} without a copy")
+        return made
+    values: Any = obj
+    if not isinstance(obj, np.ndarray) and (hasattr(obj, "__array__") or hasattr(obj, "__dlpack__")):
+        values = np.asarray(obj) if hasattr(obj, "__array__") else np.from_dlpack(obj)
+    with _in_context(device, "asarray"):
+        if isinstance(values, np.ndarray):
+            if copy is False:
+                if values.dtype == bool_ or wanted not in (None, values.dtype):
+                    raise ValueError(f"asarray: {values.dtype} cannot become {wanted or 'bool'} without a copy")
+                return array(values, copy=False)
+            if wanted == bool_ or (wanted is None and values.dtype == bool_):
+                return as_mask(array(values.astype(np.bool_).view(np.uint8)))
+            return array(values, None if wanted is None else data_type_of(wanted))
+        if copy is False:
+            raise ValueError(f"asarray: {type(obj).__name__} has no memory to share")
+        if wanted is None:
+            values = np.asarray(obj)
+            return as_mask(array(values.view(np.uint8))) if values.dtype == bool_ else array(obj)
+        if wanted == bool_:
+            return as_mask(array(np.asarray(obj, np.bool_).view(np.uint8)))
+        return array(obj, data_type_of(wanted))
+
+
+def from_dlpack(x: Any, /, *, device: MLContext | None = None, copy: bool | None = None) -> Array:
+    """Make an array of what has DLPack; its memory is shared unless `copy` is True.
+
+    Raises:
+        ValidationError: WebNN has no such data type.
+    """
+    if isinstance(x, Array):
+        return asarray(x, device=device)
+    values = np.from_dlpack(x)
+    return asarray(values, device=device, copy=None if values.dtype == bool_ or copy else copy)
+
+
+def full(shape: Shape, fill_value: float, *, dtype: Any = None, device: MLContext | None = None) -> Array:
+    """An array with the same number everywhere.
+
+    Raises:
+        ValidationError: the data type cannot hold the number, or a dimension is not positive.
+    """
+    kind = bool_ if isinstance(fill_value, (bool, np.bool_)) else int32 if isinstance(fill_value, int) else float32
+    wanted = kind if dtype is None else as_dtype(dtype, "full")
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    try:
+        value = np.array(fill_value).astype(wanted) if wanted.kind in "fb" else np.array(fill_value, wanted)
+    except OverflowError:
+        raise ValidationError(f"full: {shown(fill_value)} is not a value of {wanted}") from None
+    return _made(np.full(sizes, value, wanted), device, "full")
+
+
+def zeros(shape: Shape, *, dtype: Any = None, device: MLContext | None = None) -> Array:
+    """An array of zeros; float32 unless `dtype` says otherwise."""
+    return full(shape, 0, dtype=float32 if dtype is None else dtype, device=device)
+
+
+def ones(shape: Shape, *, dtype: Any = None, device: MLContext | None = None) -> Array:
+    """An array of ones; float32 unless `dtype` says otherwise."""
+    return full(shape, 1, dtype=float32 if dtype is None else dtype, device=device)
+
+
+def empty(shape: Shape, *, dtype: Any = None, device: MLContext | None = None) -> Array:
+    """An array whose values do not matter: zeros."""
+    return zeros(shape, dtype=dtype, device=device)
+
+
+def full_like(x: Array, /, fill_value: float, *, dtype: Any = None, device: MLContext | None = None) -> Array:
+    """An array with the same number everywhere, and the shape, data type and context of another."""
+    x = as_array(x, "full_like")
+    return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device or x.context)
+
+
+def zeros_like(x: Array, /, *, dtype: Any = None, device: MLContext | None = None) -> Array:
+    """Zeros in the shape, data type and context of another array."""
+    return full_like(x, 0, dtype=dtype, device=device)
+
+
+def ones_like(x: Array, /, *, dtype: Any = None, device: MLContext | None = None) -> Array:
+    """Ones in the shape, data type and context of another array."""
+    return full_like(x, 1, dtype=dtype, device=device)
+
+
+def empty_like(x: Array, /, *, dtype: Any = None, device: MLContext | None = None) -> Array:
+    """An array whose values do not matter, in the shape, data type and context of another."""
+    return full_like(x, 0, dtype=dtype, device=device)
+
+
+def arange(
+    start: float,
+    /,
+    stop: float | None = None,
+    step: float = 1,
+    *,
+    dtype: Any = None,
+    device: MLContext | None = None,
+) -> Array:
+    """Numbers at equal distances in [start, stop), or in [0, start).
+
+    Raises:
+        ValidationError: there is none: WebNN's arrays have elements.
+    """
+    given = (start, stop, step)
+    kind = float32 if any(isinstance(each, float) for each in given) else int32
+    wanted = kind if dtype is None else as_dtype(dtype, "arange")
+    values = np.arange(*((start, stop, step) if stop is not None else (0, start, step)))
+    require(values.size > 0, f"arange: [{start}, {stop}) in steps of {step} is empty; arrays of WebNN have elements")
+    if isdtype(wanted, "integral"):
+        info = np.iinfo(wanted)
+        require(info.min <= values.min() and values.max() <= info.max, f"arange: {wanted} does not hold {values.max()}")
+    return _made(values.astype(wanted), device, "arange")
+
+
+def linspace(
+    start: float,
+    stop: float,
+    /,
+    num: int,
+    *,
+    dtype: Any = None,
+    device: MLContext | None = None,
+    endpoint: bool = True,
+) -> Array:
+    """`num` numbers at equal distances from `start` to `stop`, which is the last one if `endpoint`."""
+    require(num > 0, f"linspace: num must be positive, got {num}; arrays of WebNN have elements")
+    wanted = float32 if dtype is None else as_dtype(dtype, "linspace")
+    return _made(np.linspace(start, stop, num, endpoint).astype(wanted), device, "linspace")
+
+
+def eye(
+    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: MLContext | None = None
+) -> Array:
+    """A matrix of ones on a diagonal, the `k`-th above the main one, and zeros elsewhere."""
+    wanted = float32 if dtype is None else as_dtype(dtype, "eye")
+    return _made(np.eye(n_rows, n_cols, k, wanted), device, "eye")
+
+
+def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
+    """The coordinates of a grid, of those along each of its axes.
+
+    Args:
+        arrays: of one dimension each, and of one data type.
+        indexing: "xy" to exchange the first two axes of the results, "ij" not to.
+
+    Raises:
+        ValidationError: an array has another number of dimensions, or there is no such indexing.
+    """
+    require(indexing in ("xy", "ij"), f"meshgrid: indexing must be 'xy' or 'ij', got {shown(indexing)}")
+    rank = len(arrays)
+    lines = []
+    for x in arrays:
+        require(x.rank == 1, f"meshgrid: takes arrays of one dimension, got {x.desc}")
+    order = list(range(rank))
+    if indexing == "xy" and rank > 1:
+        order[:2] = [1, 0]
+    shape = [0] * rank
+    for x, axis in zip(arrays, order, strict=True):
+        shape[axis] = x.shape[0]
+    for x, axis in zip(arrays, order, strict=True):
+        line = ops.reshape(x, [x.shape[0] if at == axis else 1 for at in range(rank)])
+        lines.append(of_type(ops.expand(line, shape), x.dtype))
+    return lines
+
+
+def _triangle(name: str, x: Any, k: int, upper: bool) -> Array:
+    x = as_array(x, name)
+    require(x.rank >= 2, f"{name}: takes matrices, got {x.desc}")
+    return of_type(ops.triangular(x, upper=upper, diagonal=k), x.dtype)
+
+
+def tril(x: Array, /, *, k: int = 0) -> Array:
+    """The lower triangles of matrices, up to the `k`-th diagonal above the main one, and zeros elsewhere."""
+    return _triangle("tril", x, k, upper=False)
+
+
+def triu(x: Array, /, *, k: int = 0) -> Array:
+    """The upper triangles of matrices, from the `k`-th diagonal above the main one, and zeros elsewhere."""
+    return _triangle("triu", x, k, upper=True)
+
+
+def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: MLContext | None = None) -> Array:
+    """The array in another data type: floats become integers towards zero, and truth values as they differ from zero.
+
+    Raises:
+        ValidationError: WebNN has no such data type.
+    """
+    made = converted(as_array(x, "astype"), as_dtype(dtype, "astype"))
+    return made if device is None else _to_device(made, device)
+
+
+__all__ = [
+    "arange",
+    "asarray",
+    "astype",
+    "empty",
+    "empty_like",
+    "eye",
+    "from_dlpack",
+    "full",
+    "full_like",
+    "linspace",
+    "meshgrid",
+    "ones",
+    "ones_like",
+    "tril",
+    "triu",
+    "zeros",
+    "zeros_like",
+]

@@ -1,0 +1,339 @@
+"""Functions of the standard that rearrange, join and select elements, and sort them.
+
+https://data-apis.org/array-api/latest/API_specification/manipulation_functions.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from ..composites import top_k
+from ..dtypes import INDICES
+from ..errors import ValidationError, require
+from ..lazy.array import Array
+from ..names import shown
+from ..shapes import broadcast
+from .arguments import as_array, axes_of, axis_of, of_type, require_kind, together, with_axis
+from .creation import asarray
+from .types import bool as bool_
+
+
+def broadcast_to(x: Array, /, shape: Sequence[int]) -> Array:
+    """The elements repeated along axes of size 1, and along new ones in front.
+
+    Raises:
+        ValidationError: the shape of `x` does not broadcast to `shape`.
+    """
+    x = as_array(x, "broadcast_to")
+    return x if x.shape == tuple(shape) else of_type(ops.expand(x, list(shape)), x.dtype)
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """The shape of results of operands of these shapes.
+
+    Raises:
+        ValidationError: they do not broadcast to each other.
+    """
+    found: tuple[int, ...] = ()
+    for shape in shapes:
+        found = broadcast(found, tuple(shape))
+    return found
+
+
+def broadcast_arrays(*arrays: Array) -> list[Array]:
+    """The arrays, broadcast to their common shape."""
+    shape = broadcast_shapes(*(x.shape for x in arrays))
+    return [broadcast_to(x, shape) for x in arrays]
+
+
+def reshape(x: Array, /, shape: Sequence[int], *, copy: bool | None = None) -> Array:
+    """The same elements in another shape, of which one size may be -1: what is left for it.
+
+    Raises:
+        ValidationError: the shape has another number of elements.
+    """
+    x = as_array(x, "reshape")
+    sizes = [int(size) for size in ((shape,) if isinstance(shape, int) else shape)]
+    if sizes.count(-1) == 1:
+        others = -prod(sizes)
+        fits = others > 0 and x.size % others == 0
+        require(fits, f"reshape: {x.desc} with {x.size} elements does not fit {sizes}")
+        sizes[sizes.index(-1)] = x.size // others
+    return of_type(ops.reshape(x, sizes), x.dtype)
+
+
+def expand_dims(x: Array, /, axis: int | Sequence[int] = 0) -> Array:
+    """A new axis of size 1 at a position of the result, or several.
+
+    Raises:
+        ValidationError: a position is out of range, or occurs twice.
+    """
+    x = as_array(x, "expand_dims")
+    rank = x.rank + (len(axis) if isinstance(axis, (tuple, list)) else 1)
+    axes = axes_of(axis, rank, "expand_dims")
+    sizes = iter(x.shape)
+    return reshape(x, [1 if at in axes else next(sizes) for at in range(rank)])
+
+
+def squeeze(x: Array, /, axis: int | Sequence[int]) -> Array:
+    """The array without axes of size 1.
+
+    Raises:
+        ValidationError: an axis is out of range.
+        ValueError: one of them has another size.
+    """
+    x = as_array(x, "squeeze")
+    axes = axes_of(axis, x.rank, "squeeze")
+    for at in axes:
+        if x.shape[at] != 1:
+            raise ValueError(f"squeeze: axis {at} of {x.desc} has size {x.shape[at]}, not 1")
+    return reshape(x, [size for at, size in enumerate(x.shape) if at not in axes])
+
+
+def permute_dims(x: Array, /, axes: Sequence[int]) -> Array:
+    """The axes in another order: `axes` lists those of `x`.
+
+    Raises:
+        ValidationError: it does not list all of them, once each.
+    """
+    x = as_array(x, "permute_dims")
+    order = axes_of(tuple(axes), x.rank, "permute_dims")
+    require(len(order) == x.rank, f"permute_dims: axes must list {x.rank} axes, got {list(axes)}")
+    return of_type(ops.transpose(x, permutation=order), x.dtype)
+
+
+def moveaxis(x: Array, source: int | Sequence[int], destination: int | Sequence[int], /) -> Array:
+    """Axes moved to other positions; the others keep their order.
+
+    Raises:
+        ValidationError: `source` and `destination` have different lengths, or an axis is out of range.
+    """
+    x = as_array(x, "moveaxis")
+    start, end = axes_of(source, x.rank, "moveaxis"), axes_of(destination, x.rank, "moveaxis")
+    require(len(start) == len(end), f"moveaxis: source {start} and destination {end} have different lengths")
+    order = [at for at in range(x.rank) if at not in start]
+    for to, at in sorted(zip(end, start, strict=True)):
+        order.insert(to, at)
+    return permute_dims(x, order)
+
+
+def matrix_transpose(x: Array, /) -> Array:
+    """The last two axes exchanged.
+
+    Raises:
+        ValidationError: there are fewer than two.
+    """
+    x = as_array(x, "matrix_transpose")
+    require(x.rank >= 2, f"matrix_transpose: takes matrices, got {x.desc}")
+    return permute_dims(x, [*range(x.rank - 2), x.rank - 1, x.rank - 2])
+
+
+def flip(x: Array, /, *, axis: int | Sequence[int] | None = None) -> Array:
+    """The elements in reverse order along axes; None for all."""
+    x = as_array(x, "flip")
+    axes = axes_of(axis, x.rank, "flip")
+    return of_type(ops.reverse(x, axes=axes), x.dtype) if axes else x
+
+
+def roll(x: Array, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None) -> Array:
+    """The elements moved along axes; those that leave at one end enter at the other. Without axes, as if it had one.
+
+    Raises:
+        ValidationError: `shift` and `axis` have different lengths.
+    """
+    x = as_array(x, "roll")
+    if axis is None:
+        require(isinstance(shift, int), f"roll: shift must be an integer without axis, got {shown(shift)}")
+        return reshape(roll(reshape(x, [-1]), shift, axis=0), x.shape)
+    axes = [axis_of(each, x.rank, "roll") for each in ((axis,) if isinstance(axis, int) else axis)]
+    shifts = [shift] * len(axes) if isinstance(shift, int) else list(shift)
+    require(len(shifts) == len(axes), f"roll: shift {shifts} and axis {axes} have different lengths")
+    made = x
+    for at, by in zip(axes, shifts, strict=True):
+        size = x.shape[at]
+        if by % size:
+            head, tail = ops.split(made, [size - by % size, by % size], axis=at)
+            made = ops.concat([tail, head], at)
+    return of_type(made, x.dtype) if made is not x else x
+
+
+def repeat(x: Array, repeats: int, /, *, axis: int | None = None) -> Array:
+    """Each element `repeats` times in a row, along an axis; without, as if `x` had one.
+
+    Raises:
+        ValidationError: `repeats` is not a positive integer: numbers in an array would decide on the shape.
+    """
+    x = as_array(x, "repeat")
+    is_number = isinstance(repeats, int) and repeats > 0
+    require(is_number, f"repeat: repeats must be a positive integer, got {shown(repeats)}")
+    if axis is None:
+        return repeat(reshape(x, [-1]), repeats, axis=0)
+    at = axis_of(axis, x.rank, "repeat")
+    wide = broadcast_to(expand_dims(x, at + 1), [*x.shape[: at + 1], repeats, *x.shape[at + 1 :]])
+    return reshape(wide, with_axis(x.shape, at, x.shape[at] * repeats))
+
+
+def tile(x: Array, repetitions: Sequence[int], /) -> Array:
+    """The whole array repeated along axes; the last of `repetitions` belongs to the last axis."""
+    x = as_array(x, "tile")
+    rank = max(x.rank, len(repetitions))
+    wide = reshape(x, [*[1] * (rank - x.rank), *x.shape])
+    counts = [*[1] * (rank - len(repetitions)), *repetitions]
+    return of_type(ops.tile(wide, counts), x.dtype) if rank else x
+
+
+def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
+    """Arrays joined along an axis, in their common data type; without, as if each had one.
+
+    Raises:
+        ValidationError: their shapes differ elsewhere, or they have no common type.
+    """
+    given, dtype = together("concat", "numeric or bool", *arrays)
+    if axis is None:
+        given, axis = [reshape(x, [-1]) for x in given], 0
+    return of_type(ops.concat(given, axis_of(axis, given[0].rank, "concat")), dtype)
+
+
+def stack(arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
+    """Arrays of one shape joined along a new axis.
+
+    Raises:
+        ValidationError: their shapes differ, or they have no common type.
+    """
+    at = axis_of(axis, as_array(arrays[0], "stack").rank + 1, "stack")
+    return concat([expand_dims(x, at) for x in arrays], axis=at)
+
+
+def unstack(x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:
+    """The parts of an array along an axis, which they do not have."""
+    x = as_array(x, "unstack")
+    require(x.rank > 0, f"unstack: takes arrays of at least one dimension, got {x.desc}")
+    front: tuple[slice, ...] = (slice(None),) * axis_of(axis, x.rank, "unstack")
+    return tuple(x[(*front, at)] for at in range(x.shape[len(front)]))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Selection
+
+
+def _positions(x: Any, what: str) -> Array:
+    """Positions in a type that WebNN selects by."""
+    found = as_array(x, what)
+    require_kind(found, "integral", what)
+    if found.data_type in INDICES:
+        return found
+    return ops.cast(found, "int64" if found.data_type == "uint64" else "int32")
+
+
+def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
+    """The parts of an array at positions along an axis. Positions below zero count from the end.
+
+    Raises:
+        ValidationError: `axis` is missing and `x` has several, or `indices` are no integers.
+    """
+    x = as_array(x, "take")
+    require(axis is not None or x.rank == 1, f"take: axis must be given for {x.desc}")
+    at = axis_of(0 if axis is None else axis, x.rank, "take")
+    return of_type(ops.gather(x, _positions(indices, "take"), axis=at), x.dtype)
+
+
+def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
+    """For each position of `indices`, the element there along an axis; the other axes broadcast."""
+    x, at = as_array(x, "take_along_axis"), axis_of(axis, x.rank, "take_along_axis")
+    found = _positions(indices, "take_along_axis")
+    require(found.rank == x.rank, f"take_along_axis: indices must have {x.rank} dimensions, got {found.desc}")
+    shape = broadcast(with_axis(x.shape, at, 1), with_axis(found.shape, at, 1))
+    wide = broadcast_to(x, with_axis(shape, at, x.shape[at]))
+    found = broadcast_to(found, with_axis(shape, at, found.shape[at]))
+    return of_type(ops.gather_elements(wide, found, axis=at), x.dtype)
+
+
+def _index(x: Array, items: tuple[Any, ...]) -> Array:
+    """`x[items]` where arrays are among the items: integers only, for one axis, or for the first axes together.
+
+    Raises:
+        ValidationError: truth values, which would decide on the shape; or slices among several arrays.
+    """
+    for item in items:
+        if getattr(item, "dtype", None) == bool_:
+            raise ValidationError(
+                "an index of truth values has a shape that depends on them: where(mask, x, y) keeps it"
+            )
+    if len(items) == 1:
+        return take(x, items[0], axis=0)
+    arrays = [item for item in items if isinstance(item, (Array, np.ndarray))]
+    if len(arrays) == 1 and all(item == slice(None) for item in items if item is not arrays[0]):
+        return take(
+            x, as_array(arrays[0], "an index"), axis=next(at for at, item in enumerate(items) if item is arrays[0])
+        )
+    for item in items:
+        if not isinstance(item, (int, Array, np.ndarray)):
+            raise ValidationError(f"an index of several arrays takes integers beside them, got {shown(item)}")
+    require(len(items) <= x.rank, f"an array of shape {list(x.shape)} takes {x.rank} indices, got {len(items)}")
+    found = [_positions(asarray(item) if isinstance(item, int) else item, "an index") for item in items]
+    (*aligned,), _ = together("an index", "integral", *found)
+    return of_type(ops.gather_nd(x, stack(broadcast_arrays(*aligned), axis=-1)), x.dtype)
+
+
+def where(condition: Array, x1: Any, x2: Any, /) -> Array:
+    """Elements of `x1` where the condition is true, else of `x2`; one of these may be a Python number.
+
+    Raises:
+        ValidationError: `condition` is not of truth values, or `x1` and `x2` have no common type.
+    """
+    condition = as_array(condition, "where")
+    require_kind(condition, "bool", "where")
+    (x1, x2), dtype = together("where", "numeric or bool", x1, x2)
+    return of_type(ops.where(condition, x1, x2), dtype)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sorting
+
+
+def _sorted(x: Any, axis: int, descending: bool, what: str) -> tuple[Array, Array]:
+    x = as_array(x, what)
+    require_kind(x, "numeric", what)
+    at = axis_of(axis, x.rank, what)
+    values, positions = top_k(x, x.shape[at], at, largest=descending, index_type="int32")
+    return values, positions
+
+
+def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+    """The elements in order along an axis; NaN counts as positive infinity. Always stable."""
+    return _sorted(x, axis, descending, "sort")[0]
+
+
+def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+    """The positions, int32, of the elements in order along an axis. Always stable."""
+    return _sorted(x, axis, descending, "argsort")[1]
+
+
+__all__ = [
+    "argsort",
+    "broadcast_arrays",
+    "broadcast_shapes",
+    "broadcast_to",
+    "concat",
+    "expand_dims",
+    "flip",
+    "matrix_transpose",
+    "moveaxis",
+    "permute_dims",
+    "repeat",
+    "reshape",
+    "roll",
+    "sort",
+    "squeeze",
+    "stack",
+    "take",
+    "take_along_axis",
+    "tile",
+    "unstack",
+    "where",
+]

@@ -1,0 +1,265 @@
+"""Functions of the standard that combine elements along axes: sums, extremes, positions, products of matrices.
+
+https://data-apis.org/array-api/latest/API_specification/statistical_functions.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod as product
+from typing import Any
+
+from .. import ops
+from ..dtypes import WIDE
+from ..errors import ValidationError, require
+from ..lazy.array import Array
+from ..lazy.mask import as_mask
+from .arguments import as_array, axes_of, axis_of, converted, require_kind, together, with_axis
+from .creation import zeros
+from .manipulation import broadcast_arrays, concat, expand_dims, permute_dims, reshape, squeeze
+from .types import DType, as_dtype, bool as bool_, int32, uint32
+
+Axis = int | Sequence[int] | None
+
+
+def _sum_type(x: Array, dtype: Any, what: str) -> DType:
+    """The data type of sums: at least int32 or uint32 for integers."""
+    if dtype is not None:
+        return as_dtype(dtype, what)
+    if x.dtype.kind == "f" or x.dtype.itemsize > 4:
+        return x.dtype
+    return uint32 if x.dtype.kind == "u" else int32
+
+
+def _reduced(reduce: Callable[..., Array], x: Array, axis: Axis, keepdims: bool, what: str) -> Array:
+    axes = axes_of(axis, x.rank, what)
+    return reduce(x, axes=axes, keep_dimensions=bool(keepdims)) if axes else x
+
+
+def _total(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, dtype: Any, keepdims: bool) -> Array:
+    x = as_array(x, name)
+    require_kind(x, "numeric or bool", name)
+    wanted = _sum_type(x, dtype, name)
+    wide = converted(x, wanted)
+    if wide.data_type not in WIDE:
+        wide = ops.cast(wide, "int32")  # the last bits of the sum are the same
+    return converted(_reduced(reduce, wide, axis, keepdims, name), wanted)
+
+
+def sum(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
+    """The sum along axes; None for all. Of int8 and uint8 it is int32 and uint32, of truth values int32."""
+    return _total("sum", ops.reduce_sum, x, axis, dtype, keepdims)
+
+
+def prod(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
+    """The product along axes; None for all. The data type is that of `sum`."""
+    return _total("prod", ops.reduce_product, x, axis, dtype, keepdims)
+
+
+def _extreme(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, keepdims: bool) -> Array:
+    x = as_array(x, name)
+    require_kind(x, "numeric", name)
+    return _reduced(reduce, x, axis, keepdims, name)
+
+
+def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """The largest element along axes; None for all."""
+    return _extreme("max", ops.reduce_max, x, axis, keepdims)
+
+
+def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """The smallest element along axes; None for all."""
+    return _extreme("min", ops.reduce_min, x, axis, keepdims)
+
+
+def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """The mean of floats along axes; None for all."""
+    x = as_array(x, "mean")
+    require_kind(x, "real floating", "mean")
+    return _reduced(ops.reduce_mean, x, axis, keepdims, "mean")
+
+
+def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
+    """The variance of floats along axes; None for all.
+
+    Args:
+        x: the elements.
+        axis: the axes.
+        correction: subtracted from the number of elements by which the sum of squares is divided.
+        keepdims: whether the axes stay, with size 1.
+    """
+    x = as_array(x, "var")
+    require_kind(x, "real floating", "var")
+    axes = axes_of(axis, x.rank, "var")
+    count = product(x.shape[at] for at in axes)
+    off = ops.sub(x, mean(x, axis=axes, keepdims=True))
+    squares = sum(ops.mul(off, off), axis=axes, keepdims=keepdims)
+    return ops.div(squares, float(count - correction if count > correction else 0))
+
+
+def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
+    """The standard deviation of floats along axes, the square root of `var`."""
+    return ops.sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
+
+
+def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
+    """The partial sums along an axis, which only arrays of one dimension need not name.
+
+    Args:
+        x: the elements.
+        axis: the axis.
+        dtype: of the result; default: that of `sum`.
+        include_initial: whether a zero stands in front of them.
+    """
+    x = as_array(x, "cumulative_sum")
+    require_kind(x, "numeric", "cumulative_sum")
+    require(axis is not None or x.rank == 1, f"cumulative_sum: axis must be given for {x.desc}")
+    wanted, at = _sum_type(x, dtype, "cumulative_sum"), axis_of(axis or 0, x.rank, "cumulative_sum")
+    wide = converted(x, wanted)
+    if wide.data_type not in WIDE:
+        wide = ops.cast(wide, "int32")
+    made = converted(ops.cumulative_sum(wide, at), wanted)
+    if not include_initial:
+        return made
+    return concat([zeros(with_axis(x.shape, at, 1), dtype=wanted, device=x.context), made], axis=at)
+
+
+def diff(
+    x: Array, /, *, axis: int = -1, n: int = 1, prepend: Array | None = None, append: Array | None = None
+) -> Array:
+    """The differences of neighbours along an axis, `n` times.
+
+    Raises:
+        ValidationError: nothing is left.
+    """
+    x = as_array(x, "diff")
+    at = axis_of(axis, x.rank, "diff")
+    parts = [part for part in (prepend, x, append) if part is not None]
+    made = concat(parts, axis=at) if len(parts) > 1 else x
+    front: tuple[slice, ...] = (slice(None),) * at
+    for _ in range(n):
+        later, earlier = made[(*front, slice(1, None))], made[(*front, slice(None, -1))]
+        made = as_mask(ops.not_equal(later, earlier)) if x.dtype == bool_ else ops.sub(later, earlier)
+    return made
+
+
+def _position(name: str, find: Callable[..., Array], x: Any, axis: int | None, keepdims: bool) -> Array:
+    x = as_array(x, name)
+    require_kind(x, "numeric", name)
+    if axis is None:
+        found = find(reshape(x, [-1]), 0)
+        return reshape(found, [1] * x.rank) if keepdims else found
+    return find(x, axis_of(axis, x.rank, name), keep_dimensions=bool(keepdims))
+
+
+def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
+    """The position, int32, of the largest element along an axis, the first of equal ones; None for the whole array."""
+    return _position("argmax", ops.arg_max, x, axis, keepdims)
+
+
+def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
+    """The position, int32, of the smallest element along an axis, the first of equal ones; None for the whole array."""
+    return _position("argmin", ops.arg_min, x, axis, keepdims)
+
+
+def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """How many elements along axes are not zero, int32; None for all."""
+    return sum(converted(as_array(x, "count_nonzero"), bool_), axis=axis, keepdims=keepdims)
+
+
+def _test(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, keepdims: bool) -> Array:
+    x = as_array(x, name)
+    return as_mask(_reduced(reduce, converted(x, bool_), axis, keepdims, name))
+
+
+def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Whether no element along axes is zero; None for all."""
+    return _test("all", ops.reduce_min, x, axis, keepdims)
+
+
+def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Whether an element along axes is not zero; None for all."""
+    return _test("any", ops.reduce_max, x, axis, keepdims)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Products
+
+
+def matmul(x1: Array, x2: Array, /) -> Array:
+    """The product of matrices of floats, or of vectors; axes before the last two broadcast.
+
+    Raises:
+        ValidationError: the shapes do not fit, or the elements are integers: WebNN multiplies matrices of floats.
+    """
+    (x1, x2), _ = together("matmul", "real floating", x1, x2)
+    require(x1.rank > 0 and x2.rank > 0, f"matmul: takes vectors and matrices, got {x1.desc} and {x2.desc}")
+    left = expand_dims(x1, 0) if x1.rank == 1 else x1
+    right = expand_dims(x2, 1) if x2.rank == 1 else x2
+    made = ops.matmul(left, right)
+    gone = [at for at, x in ((made.rank - 2, x1), (made.rank - 1, x2)) if x.rank == 1]
+    return squeeze(made, gone) if gone else made
+
+
+def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
+    """The sums of products along an axis, which both arrays have; the others broadcast.
+
+    Raises:
+        ValidationError: it has different sizes.
+    """
+    (x1, x2), _ = together("vecdot", "numeric", x1, x2)
+    shortest = x1 if x1.rank < x2.rank else x2
+    at = axis_of(axis, shortest.rank, "vecdot") - shortest.rank
+    fits = x1.shape[at] == x2.shape[at]
+    require(fits, f"vecdot: axis {axis} must have the same size in both, got {x1.desc} and {x2.desc}")
+    return sum(ops.mul(x1, x2), axis=at, dtype=x1.dtype)
+
+
+def tensordot(x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Array:
+    """The sums of products over axes of both arrays.
+
+    Args:
+        x1: floats.
+        x2: likewise.
+        axes: how many of the last axes of `x1` are the first of `x2`, or the axes of `x1` and those of `x2`.
+
+    Raises:
+        ValidationError: the axes have different sizes, or there are too few.
+    """
+    (x1, x2), dtype = together("tensordot", "numeric", x1, x2)
+    if isinstance(axes, int):
+        require(0 <= axes <= x1.rank, f"tensordot: axes must be in [0, {x1.rank}], got {axes}")
+        axes = (range(x1.rank - axes, x1.rank), range(axes))
+    first, second = (axes_of(tuple(each), x.rank, "tensordot") for each, x in zip(axes, (x1, x2), strict=True))
+    sizes = [x1.shape[at] for at in first]
+    if sizes != [x2.shape[at] for at in second]:
+        raise ValidationError(f"tensordot: axes {first} of {x1.desc} do not fit axes {second} of {x2.desc}")
+    kept = [[at for at in range(x.rank) if at not in used] for x, used in ((x1, first), (x2, second))]
+    shape = [x.shape[at] for x, left in zip((x1, x2), kept, strict=True) for at in left]
+    left = reshape(permute_dims(x1, [*kept[0], *first]) if x1.rank else x1, [-1, product(sizes)])
+    right = reshape(permute_dims(x2, [*second, *kept[1]]) if x2.rank else x2, [product(sizes), -1])
+    if dtype.kind == "f":
+        return reshape(ops.matmul(left, right), shape)
+    a, b = broadcast_arrays(expand_dims(left, 2), expand_dims(right, 0))
+    return reshape(sum(ops.mul(a, b), axis=1, dtype=dtype), shape)
+
+
+__all__ = [
+    "all",
+    "any",
+    "argmax",
+    "argmin",
+    "count_nonzero",
+    "cumulative_sum",
+    "diff",
+    "matmul",
+    "max",
+    "mean",
+    "min",
+    "prod",
+    "std",
+    "sum",
+    "tensordot",
+    "var",
+    "vecdot",
+]

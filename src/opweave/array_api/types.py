@@ -1,0 +1,243 @@
+"""Data types of the array API standard: which there are, their kinds, promotion, limits, and `__array_namespace_info__`.
+
+Data types are NumPy's `dtype` objects, as `Array.dtype` has them. WebNN has no 16-bit integers,
+float64 and complex numbers. Its float16, which the standard does not know, is a real floating-point type below float32.
+"""
+
+from __future__ import annotations
+
+import builtins
+from dataclasses import dataclass
+from functools import cache, reduce
+from typing import Any, Literal
+
+import numpy as np
+
+from ..context import MLContext, current_context
+from ..dtypes import ANY, INFO, DataType
+from ..errors import ValidationError
+from ..lazy.array import Array
+from ..names import shown
+
+DType = np.dtype[Any]
+
+bool = np.dtype("bool")
+int8, int32, int64 = np.dtype("int8"), np.dtype("int32"), np.dtype("int64")
+uint8, uint32, uint64 = np.dtype("uint8"), np.dtype("uint32"), np.dtype("uint64")
+float16, float32 = np.dtype("float16"), np.dtype("float32")
+
+ALL: tuple[DType, ...] = (bool, *map(np.dtype, sorted(ANY)))
+
+_CODES = {"bool": "b", "signed integer": "i", "unsigned integer": "u", "integral": "iu", "real floating": "f"}
+KINDS: dict[str, str] = {**_CODES, "complex floating": "", "numeric": "iuf"}
+"""The standard's kinds of data types -> the letters of NumPy's."""
+
+
+def as_dtype(value: Any, what: str) -> DType:
+    """The data type that a value stands for: one of this module's, or anything that NumPy takes for such.
+
+    Raises:
+        ValidationError: it is none, or one that WebNN does not have.
+    """
+    if isinstance(value, np.dtype):
+        found: DType = value
+    else:
+        try:
+            found = np.dtype(value)
+        except TypeError:
+            raise ValidationError(f"{what}: dtype must be a data type, got {shown(value)}") from None
+    if found not in ALL:
+        raise ValidationError(f"{what}: WebNN has no {found}; there are {', '.join(map(str, ALL))}")
+    return found
+
+
+def data_type_of(dtype: DType) -> DataType:
+    """WebNN's data type for it: uint8 for bool."""
+    return "uint8" if dtype == bool else INFO[dtype.name].name  # type: ignore[index]
+
+
+def isdtype(dtype: Any, kind: Any) -> Any:
+    """Whether a data type is of a kind: a data type, a name such as "real floating", or a tuple of these.
+
+    >>> isdtype(float32, "numeric"), isdtype(uint8, ("bool", "signed integer")), isdtype(int8, int8)
+    (True, False, True)
+
+    Raises:
+        ValidationError: there is no such kind.
+    """
+    if isinstance(kind, tuple):
+        return any(isdtype(dtype, each) for each in kind)
+    if isinstance(kind, str):
+        if kind not in KINDS:
+            raise ValidationError(f"isdtype: kind must be one of {', '.join(KINDS)}, got {kind!r}")
+        return np.dtype(dtype).kind in KINDS[kind] if KINDS[kind] else False
+    return np.dtype(dtype) == np.dtype(kind)
+
+
+@cache
+def promoted(a: DType, b: DType) -> DType | None:
+    """The data type of results of operands of two types; None if the standard, or WebNN, has none.
+
+    >>> promoted(int8, int32), promoted(uint8, int32), promoted(uint8, int8), promoted(int32, float32)
+    (dtype('int32'), dtype('int32'), None, None)
+    """
+    if a == b:
+        return a
+    kinds = {a.kind, b.kind}
+    if kinds not in ({"i"}, {"u"}, {"f"}, {"i", "u"}):
+        return None
+    found = np.promote_types(a, b)
+    return found if found in ALL and (found.kind != "f" or kinds == {"f"}) else None
+
+
+def result_type(*arrays_and_dtypes: Any) -> DType:
+    """The data type of results of operands of these types; Python's numbers take the type of the others.
+
+    >>> result_type(int8, uint32), result_type(float16, 2.5)
+    (dtype('int64'), dtype('float16'))
+
+    Raises:
+        ValidationError: nothing was given but numbers, or there is no common type.
+    """
+    what = "result_type"
+    scalars = [value for value in arrays_and_dtypes if isinstance(value, (int, float))]
+    found = [
+        value.dtype if isinstance(value, Array) else as_dtype(value, what)
+        for value in arrays_and_dtypes
+        if not isinstance(value, (int, float))
+    ]
+    if not found:
+        raise ValidationError(f"{what}: takes at least one array or data type, got {list(scalars)}")
+    dtype = reduce(lambda a, b: _common(a, b, what), found)
+    for number in scalars:
+        check_number(number, dtype, what)
+    return dtype
+
+
+def _common(a: DType, b: DType, what: str) -> DType:
+    found = promoted(a, b)
+    if found is None:
+        raise ValidationError(f"{what}: {a} and {b} have no common data type; astype converts one of them")
+    return found
+
+
+def check_number(value: Any, dtype: DType, what: str) -> None:
+    """Require that a Python number can stand beside an array: it has the kind of the array, or a simpler one."""
+    kinds = "b" if isinstance(value, builtins.bool) else "iuf" if isinstance(value, int) else "f"
+    if dtype.kind not in kinds:
+        raise ValidationError(
+            f"{what}: {shown(value)} cannot be combined with an array of {dtype}; astype converts that"
+        )
+
+
+def can_cast(from_: Any, to: Any, /) -> Any:
+    """Whether promotion converts one type, or that of an array, to another.
+
+    >>> can_cast(int8, int32), can_cast(int32, int8)
+    (True, False)
+    """
+    source = from_.dtype if isinstance(from_, Array) else as_dtype(from_, "can_cast")
+    target = as_dtype(to, "can_cast")
+    return promoted(source, target) == target
+
+
+@dataclass(frozen=True)
+class FloatInfo:
+    """Limits of a floating-point type, as Python numbers.
+
+    Attributes:
+        bits: the number of bits.
+        eps: the distance from 1 to the next larger number.
+        max: the largest finite number.
+        min: the smallest finite number, `-max`.
+        smallest_normal: the smallest positive normal number.
+        dtype: the type.
+    """
+
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class IntegerInfo:
+    """Limits of an integer type.
+
+    Attributes:
+        bits: the number of bits.
+        max: the largest value.
+        min: the smallest value.
+        dtype: the type.
+    """
+
+    bits: int
+    max: int
+    min: int
+    dtype: DType
+
+
+def finfo(type: Any, /) -> FloatInfo:
+    """The limits of a floating-point type, or of that of an array.
+
+    >>> finfo(float32).eps
+    1.1920928955078125e-07
+
+    Raises:
+        ValidationError: it is no floating-point type of WebNN.
+    """
+    dtype = _of_kind(type, "real floating", "finfo")
+    info = np.finfo(dtype)
+    lowest, highest = float(info.min), float(info.max)
+    return FloatInfo(info.bits, float(info.eps), highest, lowest, float(info.smallest_normal), dtype)
+
+
+def iinfo(type: Any, /) -> IntegerInfo:
+    """The limits of an integer type, or of that of an array.
+
+    >>> iinfo(int8).max
+    127
+
+    Raises:
+        ValidationError: it is no integer type of WebNN.
+    """
+    dtype = _of_kind(type, "integral", "iinfo")
+    info = np.iinfo(dtype)
+    return IntegerInfo(info.bits, int(info.max), int(info.min), dtype)
+
+
+def _of_kind(value: Any, kind: str, what: str) -> DType:
+    dtype: DType = value.dtype if isinstance(value, Array) else as_dtype(value, what)
+    if not isdtype(dtype, kind):
+        raise ValidationError(f"{what}: takes a type of kind {kind!r}, got {dtype}")
+    return dtype
+
+
+class Info:
+    """What `__array_namespace_info__` returns: https://data-apis.org/array-api/latest/API_specification/inspection.html"""
+
+    def capabilities(self) -> dict[str, Any]:
+        """What depends on values has no static shape: neither indexing by truth values nor `nonzero`, `unique_values`, …"""
+        return {"boolean indexing": False, "data-dependent shapes": False, "max dimensions": None}
+
+    def default_device(self) -> MLContext:
+        """The current context."""
+        return current_context()
+
+    def devices(self) -> list[MLContext]:
+        """The current context. There can be others: `opweave.ml.create_context`."""
+        return [current_context()]
+
+    def default_dtypes(self, *, device: MLContext | None = None) -> dict[str, DType]:
+        """The data types of what is made without saying which."""
+        return {"real floating": float32, "integral": int32, "indexing": int32}
+
+    def dtypes(self, *, device: MLContext | None = None, kind: str | tuple[str, ...] | None = None) -> dict[str, DType]:
+        """The data types of the standard, by name: all, or those of a kind."""
+        listed = [dtype for dtype in ALL if dtype != float16]
+        return {dtype.name: dtype for dtype in listed if kind is None or isdtype(dtype, kind)}
+
+
+Kind = Literal["bool", "signed integer", "unsigned integer", "integral", "real floating", "numeric"]

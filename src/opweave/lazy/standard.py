@@ -1,0 +1,176 @@
+"""What the Python array API standard asks of array objects: https://data-apis.org/array-api/.
+
+The operators call the functions of `opweave.array_api`, which follow the standard's rules: truth values are of type bool, and
+operands of the same kind are promoted to a common type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from ..errors import ValidationError
+from ..links import array_namespace
+from ..operators import INFIX, Operators
+
+if TYPE_CHECKING:
+    from ..context import MLContext
+    from .array import Array
+
+COMPARISONS = {
+    "eq": "equal",
+    "ne": "not_equal",
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+}
+"""Comparisons of Python -> functions of the standard."""
+
+_BINARY = {
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+    "lshift": "bitwise_left_shift",
+    "rshift": "bitwise_right_shift",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
+}
+"""Infix operators that operations of WebNN do not have -> functions of the standard."""
+
+_PROMOTED = {"add": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "pow": "pow", "matmul": "matmul"}
+"""Operations of infix operators -> functions of the standard."""
+
+
+class StandardArray(Operators):
+    """The operators and attributes of the standard that other operands of WebNN do not have."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__  # arrays are compared element by element, but are dictionary keys by identity
+
+    if TYPE_CHECKING:
+
+        @property
+        def context(self) -> MLContext: ...  # noqa: D102  (`Array.context`)
+
+        def __lt__(self, other: Any) -> Array: ...
+        def __le__(self, other: Any) -> Array: ...
+        def __gt__(self, other: Any) -> Array: ...
+        def __ge__(self, other: Any) -> Array: ...
+        def __eq__(self, other: object) -> Array: ...  # type: ignore[override]
+        def __ne__(self, other: object) -> Array: ...  # type: ignore[override]
+        def __and__(self, other: Any) -> Array: ...
+        def __rand__(self, other: Any) -> Array: ...
+        def __or__(self, other: Any) -> Array: ...
+        def __ror__(self, other: Any) -> Array: ...
+        def __xor__(self, other: Any) -> Array: ...
+        def __rxor__(self, other: Any) -> Array: ...
+        def __lshift__(self, other: Any) -> Array: ...
+        def __rlshift__(self, other: Any) -> Array: ...
+        def __rshift__(self, other: Any) -> Array: ...
+        def __rrshift__(self, other: Any) -> Array: ...
+        def __floordiv__(self, other: Any) -> Array: ...
+        def __rfloordiv__(self, other: Any) -> Array: ...
+        def __mod__(self, other: Any) -> Array: ...
+        def __rmod__(self, other: Any) -> Array: ...
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
+        """The module with the functions of the standard, `opweave.array_api`.
+
+        Raises:
+            ValueError: it does not follow that version of the standard.
+        """
+        found: ModuleType = array_namespace(api_version)
+        return found
+
+    @property
+    def device(self) -> MLContext:
+        """Where it is computed: its context."""
+        return self.context
+
+    def to_device(self, device: MLContext, /, *, stream: Any = None) -> Array:
+        """The same values in another context: a counted copy; the array itself if it is in that context.
+
+        Raises:
+            ValidationError: `device` is not a context, or `stream` is not None.
+        """
+        return _function("_to_device")(self, device, stream=stream)
+
+    @property
+    def T(self) -> Array:  # noqa: N802  (the standard's name)
+        """A matrix with its axes exchanged."""
+        if self.rank != 2:
+            raise ValidationError(f"T: takes a matrix, got {self._desc}; x.mT and permute_dims take others")
+        return self.mT
+
+    @property
+    def mT(self) -> Array:  # noqa: N802  (the standard's name)
+        """The last two axes exchanged."""
+        return _function("matrix_transpose")(self)
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __abs__(self) -> Any:
+        return _function("abs")(self) if self.data_type.startswith("u") else self.abs()
+
+    def __neg__(self) -> Any:
+        return _function("negative")(self) if self.data_type.startswith("u") else self.neg()
+
+    def __invert__(self) -> Array:
+        return _function("bitwise_invert")(self)
+
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        raise TypeError("an opweave.Array is immutable: opweave.array_api.where(mask, value, x) makes another one")
+
+    def __getitem__(self, key: Any) -> Any:
+        items = key if isinstance(key, tuple) else (key,)
+        if any(isinstance(item, (Operators, np.ndarray)) for item in items):
+            return _function("_index")(self, items)
+        return super().__getitem__(key)
+
+
+def _function(name: str) -> Callable[..., Array]:
+    found: Callable[..., Array] = getattr(array_namespace(None), name)
+    return found
+
+
+def _is_value(other: Any) -> bool:
+    return isinstance(other, (bool, int, float, Operators)) or hasattr(other, "__array__")
+
+
+def _operator(function: str, swap: bool = False) -> Callable[[Any, Any], Any]:
+    """The method of an operator: `array op other`, or with `swap` `other op array`."""
+
+    def method(self: StandardArray, other: Any) -> Any:
+        if not _is_value(other):
+            return NotImplemented
+        return _function(function)(other, self) if swap else _function(function)(self, other)
+
+    return method
+
+
+def _promoting(operation: str, swap: bool) -> Callable[[Any, Any], Any]:
+    """The method of an operator that is an operation of WebNN, which takes operands of one type; others are promoted."""
+    name = f"__{'r' if swap else ''}{next(key for key, value in INFIX.items() if value == operation)}__"
+    plain: Callable[[Any, Any], Any] = getattr(Operators, name)
+    function = _PROMOTED[operation]
+
+    def method(self: StandardArray, other: Any) -> Any:
+        if isinstance(other, StandardArray) and other.data_type != self.data_type:
+            return _function(function)(other, self) if swap else _function(function)(self, other)
+        return plain(self, other)
+
+    return method
+
+
+for _name, _called in {**COMPARISONS, **_BINARY}.items():  # type checkers see the declarations above
+    setattr(StandardArray, f"__{_name}__", _operator(_called))
+    if _name in _BINARY:
+        setattr(StandardArray, f"__r{_name}__", _operator(_called, swap=True))
+for _name, _called in INFIX.items():
+    for _swap in (False, True):
+        setattr(StandardArray, f"__{'r' if _swap else ''}{_name}__", _promoting(_called, _swap))
