@@ -1,9 +1,9 @@
 // What benchmarks/serve.py measures in Node.js and in a page: milliseconds by name, through navigator.ml alone.
 
-const LARGE = 2 ** 24; // elements of float32: 64 MiB
+export const LARGE = 2 ** 24; // elements of float32: 64 MiB
 
 // The median of milliseconds a call, over batches of calls.
-async function perCall(call, count, batches = 9) {
+export async function perCall(call, count, batches = 9) {
   const found = [];
   for (let batch = 0; batch < batches; batch++) {
     const start = performance.now();

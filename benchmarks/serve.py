@@ -4,11 +4,12 @@
     python -m benchmarks serve --browser /usr/bin/chromium
 
 Each client runs benchmarks/serve.mjs, three times in turn; a figure is the median. Chromium runs without a debugger, which
-would slow it down.
+would slow it down. The floor is what Chromium takes for the same bytes with a server that does nothing (benchmarks/floor.py).
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -32,6 +33,7 @@ from opweave import memory
 from opweave.serve import Server
 from opweave.serve.client_files import write_clients
 
+from .floor import floor_server
 from .measure import ROOT, Parts, per_call, tell
 from .page import DOCS, machine, replace_part, table, yes
 
@@ -45,6 +47,10 @@ FLAGS = """
 --headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
 --disable-component-update --disable-sync
 """
+
+FLOOR = "floor of Chromium"
+GRAPHS, LAYERS = 100, 20
+"""What is alive while garbage is collected."""
 
 LARGE_BYTES = 64 * 2**20
 
@@ -74,34 +80,41 @@ def main(
     if browser is None:
         tell("there is no Chromium; --browser names another")
     else:
-        clients["Chromium"] = partial(in_browser, browser)
+        clients["Chromium"] = lambda server: in_browser(browser, server.script, "serve.mjs")
+    runs: dict[str, Callable[[], Results]] = {name: partial(measured, run) for name, run in clients.items()}
+    if browser is not None:
+        runs[FLOOR] = partial(floor, browser)
     parts = Parts()
-    found: dict[str, list[Results]] = {name: [] for name in clients}
+    found: dict[str, list[Results]] = {name: [] for name in runs}
     for _ in range(TURNS):
-        for name, run in clients.items():
-            result = parts.run(name, partial(measured, run))
+        for name, run in runs.items():
+            result = parts.run(name, run)
             if result is not None:
                 found[name].append(result)
     parts.end()
     medians = {name: {key: median(r[key] for r in results) for key in results[0]} for name, results in found.items()}
     text = markdown(medians)
     print(text)
-    if len(medians) == 2:
+    if len(medians) == 3:
         replace_part(PAGE, text, "figures")
 
 
 def markdown(medians: dict[str, Results]) -> str:
-    """The table, and what it was measured on."""
-    header = ["what", *(column for name in medians for column in (name, "budget", "holds"))]
+    """The table, how long the server stands still for its garbage, and what it was measured on."""
+    clients = {name: results for name, results in medians.items() if name != FLOOR}
+    header = ["what", *(column for name in clients for column in (name, "budget", "holds")), *medians.keys() & {FLOOR}]
     rows = []
     for what, value, kind, chromium, node in ROWS:
         cells = [what]
-        for name, results in medians.items():
+        for name, results in clients.items():
             budget = chromium if name == "Chromium" else node
             got = value(results)
             cells += [f"{got:.3g}", f"{kind} {budget:g}", yes(got <= budget if kind == "at most" else got >= budget)]
+        if FLOOR in medians:
+            cells.append(f"{value(medians[FLOOR]):.3g}")
         rows.append(cells)
-    return f"{table(header, rows)}\n\nMade by `python -m benchmarks serve` on: {machine()}."
+    pause = f"A garbage collection of the server with {GRAPHS} graphs of {LAYERS} layers took {collection_ms():.0f} ms."
+    return f"{table(header, rows)}\n\n{pause} Made by `python -m benchmarks serve` on: {machine()}."
 
 
 def measured(run: Callable[[Server], Results]) -> Results:
@@ -111,6 +124,26 @@ def measured(run: Callable[[Server], Results]) -> Results:
         results = run(server)
         results["copies"] = memory.copies.count
     return {**results, "dispatch30": dispatch_ms(7500), "dispatch602": dispatch_ms(150528)}
+
+
+def floor(browser: str) -> Results:
+    """What the browser takes for the same bytes with a server that does nothing."""
+    with floor_server() as port:
+        results = in_browser(browser, f"globalThis.floorPort = {port};", "floor.mjs")
+    return {**results, "dispatch30": 0, "dispatch602": 0, "copies": 0}
+
+
+def collection_ms() -> float:
+    """Milliseconds of a garbage collection with many graphs alive, while which all threads of the server wait."""
+    context = ow.ml.create_context(device="cpu", power_preference="low-power")
+    graphs = []
+    for _ in range(GRAPHS):
+        builder = ow.MLGraphBuilder(context)
+        x = builder.input("x", "float32", [1, 16])
+        for _ in range(LAYERS):
+            x = builder.relu(builder.matmul(x, builder.constant(np.ones((16, 16), np.float32))))
+        graphs.append(builder.build({"y": x}))
+    return 1e3 * median(per_call(gc.collect, 1) for _ in range(9))
 
 
 def dispatch_ms(length: int) -> float:
@@ -144,9 +177,9 @@ def in_node(server: Server) -> Results:
     return results
 
 
-def in_browser(program: str, server: Server) -> Results:
-    """The results in a page of a browser."""
-    with site(server.script) as (url, posted), TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+def in_browser(program: str, script: str, module: str) -> Results:
+    """The results of a module beside this one in a page of a browser, after a script."""
+    with site(script, module) as (url, posted), TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         with subprocess.Popen(
             [program, *FLAGS.split(), f"--user-data-dir={profile}", url],
             stdout=subprocess.DEVNULL,
@@ -165,19 +198,22 @@ def in_browser(program: str, server: Server) -> Results:
 
 
 @contextmanager
-def site(script: str) -> Iterator[tuple[str, Queue[Any]]]:
+def site(script: str, module: str) -> Iterator[tuple[str, Queue[Any]]]:
     """A site with a page that measures, and posts what it found; the address, and what was posted."""
     posted: Queue[Any] = Queue()
     page = f"""<!doctype html><meta charset="utf-8"><script>{script}</script><script type="module">
 const post = (found) => fetch("/", {{ method: "POST", body: JSON.stringify(found) }});
 const failed = (error) => post({{ error: String(error?.stack ?? error) }});
-import("/serve.mjs").then((module) => module.measure()).then(post, failed);
+import("/{module}").then((module) => module.measure()).then(post, failed);
 </script>"""
-    module = (ROOT / "benchmarks" / "serve.mjs").read_text(encoding="utf-8")
+    modules = {
+        f"/{name}": (ROOT / "benchmarks" / name).read_text(encoding="utf-8") for name in ("serve.mjs", "floor.mjs")
+    }
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            kind, body = ("text/javascript", module) if self.path == "/serve.mjs" else ("text/html", page)
+            kind = "text/javascript" if self.path in modules else "text/html"
+            body = modules.get(self.path, page)
             self.send_response(200)
             self.send_header("Content-Type", kind)
             # With these headers, clocks in the page have microseconds.

@@ -1,0 +1,53 @@
+// What benchmarks/serve.mjs measures, with the server of benchmarks/floor.py at `globalThis.floorPort`: the same bytes, and nothing
+// but the browser. A message begins with the size of its answer, or 1 for none.
+
+import { LARGE, perCall } from "/serve.mjs";
+
+const ASK_BYTES = 40; // about what a message without a payload has
+
+export async function measure() {
+  const address = `127.0.0.1:${globalThis.floorPort}`;
+  const socket = new WebSocket(`ws://${address}/`);
+  socket.binaryType = "arraybuffer";
+  await new Promise((resolve, reject) => Object.assign(socket, { onopen: resolve, onerror: reject }));
+
+  function message(size, wanted) {
+    const bytes = new Uint8Array(size);
+    new DataView(bytes.buffer).setUint32(0, wanted, true);
+    return bytes;
+  }
+
+  function ask(...messages) {
+    const answered = new Promise((resolve) => (socket.onmessage = resolve));
+    for (const one of messages) socket.send(one);
+    return answered;
+  }
+
+  function post() {
+    const request = new XMLHttpRequest();
+    request.open("POST", `http://${address}/`, false);
+    request.setRequestHeader("Content-Type", "text/plain");
+    request.send("x".repeat(200));
+    return request.responseText;
+  }
+
+  const results = {};
+  const tiny = message(ASK_BYTES, ASK_BYTES);
+  await perCall(() => ask(tiny), 100);
+  results.roundTrip = await perCall(() => ask(tiny), 100);
+  results.operation = await perCall(post, 50);
+  for (const [name, length] of [["run30", 7500], ["run602", 150528]]) {
+    const run = message(4 * length + 3 * ASK_BYTES, 4000 + ASK_BYTES);
+    await perCall(() => ask(run), 20);
+    results[name] = await perCall(() => ask(run), 50);
+  }
+  const write = message(4 * LARGE, ASK_BYTES);
+  await ask(write);
+  results.write = await perCall(() => ask(write), 1);
+  const read = message(ASK_BYTES, 4 * LARGE);
+  results.read = await perCall(() => ask(read), 1);
+  const weights = message(1_000_000, 1);
+  results.constants = await perCall(() => ask(...Array(100).fill(weights), tiny), 1, 5);
+  socket.close();
+  return results;
+}
