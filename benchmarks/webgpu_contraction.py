@@ -143,15 +143,15 @@ class Clock:
         return min(self.run(steps, times) for _ in range(5))
 
 
-def torch_function(case: Case, arrays: Sequence[np.ndarray]) -> Callable[[], Any] | None:
-    """The same with PyTorch on CUDA, in float32 and nothing less; None without it."""
+def torch_function(case: Case, arrays: Sequence[np.ndarray], *, tf32: bool = False) -> Callable[[], Any] | None:
+    """The same with PyTorch on CUDA, in the arrays' data type, or TF32 for float32; None without it."""
     try:
         import torch
     except ImportError:
         return None
     if not torch.cuda.is_available():
         return None
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     torch.backends.cudnn.benchmark = True
     a, b = (torch.from_numpy(array).cuda() for array in arrays)
     if case.op == "matmul":

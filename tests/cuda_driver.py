@@ -17,13 +17,13 @@ from cuda_on_cpu import Guarded, functions
 
 import opweave as ow
 from opweave.backends import Device
-from opweave.backends.cuda.backend import PRECISIONS, CudaBackend
+from opweave.backends.cuda.backend import CudaBackend, precisions
 from opweave.backends.cuda.devices import DriverError, Info
 from opweave.backends.cuda.driver import Driver, Function, Launch
 from opweave.backends.cuda.engine import Engine
 from opweave.expr.gpu import Kernel
 
-INFO = Info("a processor", "sm_90", units=132, max_shared=49152, memory=2**30)
+INFO = Info("a processor", "sm_90", units=132, max_shared=49152, max_dynamic_shared=232448, memory=2**30)
 
 
 @dataclass
@@ -169,7 +169,7 @@ class CpuDriver(Driver):
 def context_on(driver: Driver) -> ow.MLContext:
     """A context on a driver."""
     return ow.MLContext(
-        CudaBackend(Engine(driver)), Device("cuda", "gpu", "cuda", "", precisions=PRECISIONS), "default"
+        CudaBackend(Engine(driver)), Device("cuda", "gpu", "cuda", "", precisions=precisions(driver.info)), "default"
     )
 
 

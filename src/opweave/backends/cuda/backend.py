@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ValidationError
 from ...graph import Graph
-from .. import Device, PowerPreference, Precision
+from .. import PRECISIONS, Device, PowerPreference, Precision
 from ..gpu.backend import GpuBackend
 from . import devices
 
@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .executable import CudaRunner
 
-PRECISIONS: tuple[Precision, ...] = ("float32", "ieee")
-"""Kernels compute with float32 as they are told to: there are none yet for tensor cores, which the others are for."""
+ALL: tuple[Precision, ...] = tuple(PRECISIONS)
+"""What devices with tensor cores can do."""
+
+WITHOUT_TENSOR_CORES: tuple[Precision, ...] = ("float32", "ieee")
+"""What other devices can do, and what can be done without Triton, which compiles for tensor cores."""
 
 LEGACY = (0, 1)
 """Handles of the default stream, which each device has
@@ -50,14 +53,16 @@ class CudaBackend(GpuBackend):
         from ...expr.gpu import Features
         from ...expr.gpu.cuda import CUDA
 
-        return Features(dialect=CUDA, float16=True, int64=True) if self.engine is None else self.engine.features
+        if self.engine is None:
+            return Features(dialect=CUDA, float16=True, int64=True)
+        return self.engine.features(self.precision)
 
     def devices(self) -> list[Device]:
         trouble = devices.trouble()
         if trouble:
             return [Device("cuda", "gpu", self.name, "an NVIDIA GPU", available=False, hint=trouble)]
         return [
-            Device(_name(number), "gpu", self.name, f"{info.name}, {info.architecture}", precisions=PRECISIONS)
+            Device(_name(number), "gpu", self.name, f"{info.name}, {info.architecture}", precisions=precisions(info))
             for number, info in enumerate(devices.infos())
         ]
 
@@ -68,7 +73,7 @@ class CudaBackend(GpuBackend):
     def version(self) -> str:
         from . import compiler
 
-        return compiler.version()
+        return " and ".join(filter(None, (compiler.version(), compiler.triton_version())))
 
     def open(self, device: Device, power_preference: PowerPreference) -> CudaBackend:
         return self._opened(device)
@@ -109,6 +114,13 @@ class CudaBackend(GpuBackend):
 
         assert self.engine is not None
         return CudaRunner(graph, self, self.engine)
+
+
+def precisions(info: devices.Info) -> tuple[Precision, ...]:
+    """What a device can do."""
+    from . import compiler
+
+    return ALL if info.has_tensor_cores and compiler.triton_version() else WITHOUT_TENSOR_CORES
 
 
 def _name(number: int) -> str:

@@ -56,6 +56,7 @@ class Info:
         architecture: as NVRTC names it, "sm_90" say.
         units: number of multiprocessors.
         max_shared: bytes of shared memory that a block may declare.
+        max_dynamic_shared: bytes of it that a kernel may ask for.
         memory: bytes of its memory.
     """
 
@@ -63,7 +64,13 @@ class Info:
     architecture: str
     units: int
     max_shared: int
+    max_dynamic_shared: int
     memory: int
+
+    @property
+    def has_tensor_cores(self) -> bool:
+        """Whether the hardware multiplies matrices of TF32 and bfloat16: since Ampere."""
+        return int(self.architecture.removeprefix("sm_")) >= 80
 
 
 def is_installed() -> bool:
@@ -161,4 +168,5 @@ def _info(number: int) -> Info:
     name = call("cuDeviceGetName", 256, device).split(b"\0")[0].decode()
     major, minor = attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")
     units, shared = attribute("MULTIPROCESSOR_COUNT"), attribute("MAX_SHARED_MEMORY_PER_BLOCK")
-    return Info(name, f"sm_{major}{minor}", units, shared, call("cuDeviceTotalMem", device))
+    dynamic = attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+    return Info(name, f"sm_{major}{minor}", units, shared, dynamic, call("cuDeviceTotalMem", device))

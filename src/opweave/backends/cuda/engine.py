@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from threading import RLock
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakSet, WeakValueDictionary, finalize
 
 import numpy as np
@@ -14,13 +15,14 @@ import numpy as np
 from ... import memory
 from ...cache import Cache
 from ...errors import InvalidStateError, OperationError, ValidationError, require
-from ...expr.gpu import Features, Kernel
+from ...expr.gpu import Features, Kernel, TensorCores
 from ...expr.gpu.cuda import CUDA
 from ...graph import Desc
 from ...memory import dlpack
 from ..gpu.arrays import DeviceArray, uploaded_once
-from . import sharing
-from .devices import DriverError
+from ..precision import Precision
+from . import compiler, sharing
+from .devices import DriverError, Info
 from .driver import Driver, Function
 
 KERNEL_BYTES = 2**26
@@ -30,9 +32,21 @@ MAX_BUFFERS = 64
 """Arguments of a kernel; CUDA allows 512, but kernels that read more arrays are slow to compile."""
 
 
-def features_of(driver: Driver) -> Features:
-    """What kernels may use."""
-    info = driver.info
+PRODUCTS: dict[Precision, Literal["tf32x3", "tf32", "bfloat16", "float16"]] = {
+    "float32": "tf32x3",
+    "tf32": "tf32",
+    "bfloat16": "bfloat16",
+    "float16": "float16",
+}
+"""How tensor cores multiply float32, by precision; others do without them."""
+
+
+@cache
+def features_of(info: Info, precision: Precision) -> Features:
+    """What kernels may use, in a context of a precision."""
+    cores = None
+    if precision in PRODUCTS and info.has_tensor_cores and compiler.triton_version():
+        cores = TensorCores(PRODUCTS[precision], info.max_dynamic_shared)
     return Features(
         dialect=CUDA,
         float16=True,
@@ -42,6 +56,7 @@ def features_of(driver: Driver) -> Features:
         max_invocations=1024,
         max_shared=info.max_shared,
         units=info.units,
+        tensor_cores=cores,
     )
 
 
@@ -96,12 +111,15 @@ class Engine:
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
-        self.features = features_of(driver)
         self.description = f"{driver.info.name}, CUDA"
         self.uploaded: WeakValueDictionary[tuple[int, int], Memory] = WeakValueDictionary()
         self._contexts: WeakSet[Any] = WeakSet()
         self._functions: Cache[Hashable, Function] = Cache(max_bytes=KERNEL_BYTES, raw=True)
         self._process, self._lock = os.getpid(), RLock()
+
+    def features(self, precision: Precision) -> Features:
+        """What kernels may use, in a context of a precision."""
+        return features_of(self.driver.info, precision)
 
     # Errors ----------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ...expr.gpu import Features
 from ...graph import Graph, Node
 from ...memory import NOT_IN_PLACE, copies
 from ...memory.spaces import DeviceSpace, Pool, intermediates
@@ -28,8 +27,6 @@ Tied = TypeVar("Tied")
 
 class Engine(DeviceSpace, Protocol):
     """A device that runs kernels."""
-
-    features: Features
 
     def calls(self, what: str) -> AbstractContextManager[None]:
         """Convert errors of the device to Opweave's; a lost device loses its contexts."""
@@ -67,7 +64,7 @@ class KernelRunner(Runner, Pool[Intermediates[Tied]]):
 
     def __init__(self, graph: Graph, backend: GpuBackend, engine: Engine) -> None:
         self.backend, self.engine = backend, engine
-        self.steps: list[Step] = Schedule(graph, backend, engine.features).steps
+        self.steps: list[Step] = Schedule(graph, backend, backend.features).steps
         self.updates = _updates(self.steps)
         self.prepare()
         self._constants: dict[Place, DeviceArray] = {}

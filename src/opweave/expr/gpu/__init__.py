@@ -6,7 +6,13 @@ No device is needed: the result is source text, with its bindings and the number
 from __future__ import annotations
 
 from .block import Block as Block
-from .kernel import Buffer as Buffer, Compiled as Compiled, Features as Features, Kernel as Kernel
+from .kernel import (
+    Buffer as Buffer,
+    Compiled as Compiled,
+    Features as Features,
+    Kernel as Kernel,
+    TensorCores as TensorCores,
+)
 from .lowering import kernels as kernels, scatter as scatter, unsupported as unsupported
 from .module import Module as Module
 from .workgroups import Local as Local, Workgroups as Workgroups

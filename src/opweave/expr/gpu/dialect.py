@@ -119,34 +119,42 @@ class Source:
         return found
 
 
-class Dialect(ABC):
+class Library(ABC):
+    """A language that functions of the library (`mathematics`) are printed in.
+
+    Attributes:
+        suffixes: of the literals of each type.
+        negative: the suffix of negative literals of i32, which WGSL would take for a sign and a number of any type.
+        overrides: library functions in this language that replace the common ones, by name.
+    """
+
+    suffixes: Mapping[str, str]
+    negative: str = ""
+    overrides: Mapping[str, str] = MappingProxyType({})
+
+    @abstractmethod
+    def library_function(self, comments: Sequence[str], function: Function) -> str:
+        """A function of the library, with the lines of comments before it; empty if the language cannot express it."""
+
+    @abstractmethod
+    def library_constant(self, text: str, constant: Variable) -> str:
+        """A constant of the library; `text` is the one in WGSL. Empty if the language cannot express it."""
+
+
+class Dialect(Library):
     """A language of kernels.
 
     Attributes:
         name: its name.
         entry_point: the name of the entry point.
-        suffixes: of the literals of each type.
-        negative: the suffix of negative literals of i32, which WGSL would take for a sign and a number of any type.
         has_bytes: whether buffers can have elements of 8 bits; otherwise four share a word.
         wraps: whether arithmetic of signed integers wraps around; otherwise the functions `wrapped_*` do it.
-        overrides: library functions in this language that replace the common ones, by name.
     """
 
     name: str
     entry_point: str
-    suffixes: Mapping[str, str]
-    negative: str = ""
     has_bytes: bool = False
     wraps: bool = True
-    overrides: Mapping[str, str] = MappingProxyType({})
-
-    @abstractmethod
-    def library_function(self, comments: Sequence[str], function: Function) -> str:
-        """A function of the library, with the lines of comments before it."""
-
-    @abstractmethod
-    def library_constant(self, text: str, constant: Variable) -> str:
-        """A constant of the library; `text` is the one in WGSL."""
 
     @abstractmethod
     def module(self, source: Source, words: Collection[str]) -> str:
@@ -164,6 +172,7 @@ __all__ = [
     "Dialect",
     "Entry",
     "Function",
+    "Library",
     "Part",
     "Source",
     "Variable",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from ..ir import Input, Output, Stored
 from .dialect import Dialect
@@ -12,6 +12,20 @@ from .wgsl import WGSL
 
 Buffer: TypeAlias = Input | Stored | Output
 """What a kernel reads or writes: an operand, a stored intermediate, or a result."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorCores:
+    """Units of a GPU that multiply matrices, and the compiler of kernels for them.
+
+    Attributes:
+        float32: how operands of float32 are multiplied: as three products of TF32 (19 bits), which together are as accurate
+            as float32, or rounded to a smaller type. Sums are float32.
+        max_shared: bytes of shared memory that a kernel may ask for.
+    """
+
+    float32: Literal["tf32x3", "tf32", "bfloat16", "float16"]
+    max_shared: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +44,7 @@ class Features:
         is_software: whether it is a software adapter.
         units: approximate number of workgroups that run at the same time. WebGPU does not report it; a value that is
             too large costs less than one that is too small.
+        tensor_cores: what contractions may run on; None if they must not.
     """
 
     dialect: Dialect = WGSL
@@ -42,6 +57,7 @@ class Features:
     max_shared: int = 16384
     is_software: bool = False
     units: int = 132
+    tensor_cores: TensorCores | None = None
 
     @property
     def max_iterations(self) -> int:

@@ -1,4 +1,4 @@
-"""Library functions, which kernels include if they use them. They are written in WGSL; `Dialect` prints them.
+"""Library functions, which kernels include if they use them. They are written in WGSL; `Library` prints them.
 
 WGSL compilers may assume that there are no infinities and NaN, and built-in functions may be inaccurate or overflow: on
 some devices `tanh(100)` is NaN. The functions here are accurate for all float32 except denormals, which devices may
@@ -33,7 +33,7 @@ import numpy as np
 
 from ...dtypes import INFO
 from ..ir import INTEGERS
-from .dialect import Dialect, Function, Variable
+from .dialect import Function, Library, Variable
 from .types import computed, literal
 from .wgsl import WGSL
 
@@ -138,7 +138,7 @@ _COMMENT = re.compile(r"//[^\n]*")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
-def _declarations(dialect: Dialect) -> dict[str, str]:
+def _declarations(dialect: Library) -> dict[str, str]:
     floats = files(__package__).joinpath("functions.wgsl").read_text("utf-8")
     texts = [floats.partition("\n\n")[2]]
     for type, width in (("i32", 32), ("u32", 32), ("i64", 64), ("u64", 64)):
@@ -163,7 +163,7 @@ def _declarations(dialect: Dialect) -> dict[str, str]:
     return {**found, **dialect.overrides}
 
 
-def _printed(text: str, dialect: Dialect) -> str:
+def _printed(text: str, dialect: Library) -> str:
     """A declaration of the library in a dialect."""
     constant = _CONSTANT.fullmatch(text)
     if constant is not None:
@@ -182,7 +182,7 @@ def _filled(text: str, values: dict[str, str], suffix: str) -> str:
 
 
 @cache
-def declarations(dialect: Dialect) -> Mapping[str, str]:
+def declarations(dialect: Library) -> Mapping[str, str]:
     """Functions and constants in a dialect, by name; each precedes its users."""
     return _declarations(dialect)
 
@@ -196,7 +196,7 @@ def words(text: str) -> set[str]:
     return set(_WORD.findall(_COMMENT.sub("", text)))
 
 
-def used(texts: Iterable[str], dialect: Dialect = WGSL) -> list[str]:
+def used(texts: Iterable[str], dialect: Library = WGSL) -> list[str]:
     """The declarations that texts use, directly or indirectly, in order."""
     known = declarations(dialect)
     wanted: set[str] = set()

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...dtypes import FLOATS, INFO, DataType
 from ..ir import Type
-from .dialect import Dialect
+from .dialect import Library
 from .kernel import Features
 
 _COMPUTED: dict[Type, str] = {
@@ -64,14 +64,14 @@ def rounded(value: float) -> np.float32:
         return np.float32(value)
 
 
-def bits(value: int | float, type: Type, dialect: Dialect) -> str:
+def bits(value: int | float, type: Type, dialect: Library) -> str:
     """The bits of a number as an unsigned literal."""
     if type == "int64":
         return f"{int(value) & 2**64 - 1}{dialect.suffixes['u64']}"
     return f"0x{rounded(value).view(np.uint32):08x}u"
 
 
-def literal(value: int | float | bool, type: Type, dialect: Dialect) -> str:
+def literal(value: int | float | bool, type: Type, dialect: Library) -> str:
     """A number as a literal of the type it is computed in; floats must be plain."""
     if type == "bool":
         return "true" if value else "false"

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from ....expr import ir
-from ....expr.gpu import Features, Kernel, Module
+from ....expr.gpu import Buffer, Features, Kernel, Module
 from ....expr.gpu.dialect import Part
+from ....expr.gpu.triton import UnsupportedError
 from ....expr.ir import Index, Input, Load, Program
 from ....graph import Desc
-from . import tiled
+from . import tensor, tensor_tiles, tiled, tiles
 from .direct import Thin, is_narrow, is_thin, narrow
 from .elements import Reader, Writer
 from .epilogue import Epilogue, addition, assemble, partial_sums, put_partial
 from .problem import Matrix, Problem, divided, is_spread, strided, strides_of
-from .tiles import choose
 
 
 class Contraction:
@@ -31,9 +31,9 @@ class Contraction:
 
     Attributes:
         arranged: the rearranged constants, which take the place of others as sources.
-        method: "tiled"; "thin" for a matrix and a few vectors; "narrow" for few output channels.
-        tile: the part of the result that a workgroup computes, if tiled.
-        splits: number of workgroups that share the terms of each sum, if tiled.
+        method: "tiled"; "tensor" on tensor cores; "thin" for a matrix and a few vectors; "narrow" for few output channels.
+        tile: the part of the result that a workgroup computes, if tiled or on tensor cores.
+        splits: number of workgroups that share the terms of each sum, if tiled or on tensor cores.
     """
 
     def __init__(
@@ -41,16 +41,19 @@ class Contraction:
     ) -> None:
         self.result, self.features = result, features
         self.arranged: dict[Input, np.ndarray] = {}
-        self.problem = self._arrange(problem, constants)
-        self.tile, self.splits = choose(self.problem, features)
-        self.method = "thin" if is_thin(self.problem) else "narrow" if is_narrow(self.problem) else "tiled"
+        on_tensor_cores = tensor.suits(problem, features)
+        self.problem = self._arrange(problem, constants, on_tensor_cores)
+        self.tile: tiled.Tile | tensor.Tile
+        self.tile, self.splits = (tensor_tiles if on_tensor_cores else tiles).choose(self.problem, features)
+        narrow = "narrow" if is_narrow(self.problem) else "tiled"
+        self.method = "tensor" if on_tensor_cores else "thin" if is_thin(self.problem) else narrow
 
     @property
     def sources(self) -> tuple[Input, Input]:
         """The two arrays that are multiplied."""
         return self.problem.left.source, self.problem.right.source
 
-    def _arrange(self, problem: Problem, constants: Mapping[Input, np.ndarray]) -> Problem:
+    def _arrange(self, problem: Problem, constants: Mapping[Input, np.ndarray], on_tensor_cores: bool) -> Problem:
         """The problem with constants in the order in which kernels read them."""
         if problem.filter.source in constants and is_spread(problem) and not is_narrow(problem):
             problem, source, array = divided(problem, constants[problem.filter.source])
@@ -58,7 +61,7 @@ class Contraction:
         sides = [problem.left, problem.right]
         for k, side in enumerate(sides):
             if isinstance(side, Matrix) and side.source in constants:
-                arrange = _by_channel if is_narrow(problem) else _by_line
+                arrange = tensor.by_term if on_tensor_cores else _by_channel if is_narrow(problem) else _by_line
                 sides[k], array = arrange(side, problem, constants[side.source])
                 self.arranged[sides[k].source] = array
         return replace(problem, left=sides[0], right=sides[1])
@@ -72,14 +75,21 @@ class Contraction:
             title: for tables.
         """
         problem, features = self.problem, self.features
-        end, last = self._epilogue(epilogue, title), list[Kernel]()
+        end = self._epilogue(epilogue, title)
+        if isinstance(self.tile, tensor.Tile):
+            return self._on_tensor_cores(end, tensor.TensorKernel(problem, self.tile, self.splits, features), title)
         a, b = readers = [Reader(name, source, features) for name, source in zip("ab", self.sources, strict=True)]
+        if self.method == "tiled" and self.splits > 1:
+            sums = Writer(partial_sums(problem, self.splits), features, True)
+            parts, groups = tiled.body(problem, self.tile, a, b, self.splits)
+            comment = f"{self._size()}; tiles of {self.tile}, {self.splits} parts"
+            parts = [put_partial(problem), *parts]
+            return [
+                assemble(title, comment, readers, sums, Module(features), parts, groups),
+                *self._added(end, sums.buffer, title),
+            ]
         thin = Thin(problem, a, b) if self.method == "thin" else None
         vectors = self.method == "tiled" or (thin is not None and thin.vectors)
-        if not end.can_store(features, vectors):
-            end, last = end.as_kernels(title, features)
-        first: list[Kernel] = []
-        parts: list[Part]
         if thin is not None:
             parts, groups, how = thin.parts(), thin.workgroups, thin.comment
         elif self.method == "narrow":
@@ -88,17 +98,41 @@ class Contraction:
         else:
             parts, groups = tiled.body(problem, self.tile, a, b, self.splits)
             how = f"tiles of {self.tile}"
-        comment = f"{self._size()}; {how}"
-        if self.method == "tiled" and self.splits > 1:
-            sums = Writer(partial_sums(problem, self.splits), features, True)
-            comment, parts = f"{comment}, {self.splits} parts", [put_partial(problem), *parts]
-            first = [assemble(title, comment, readers, sums, Module(features), parts, groups)]
-            comment, readers = f"adds up {self.splits} parts of each sum", [Reader("parts", sums.buffer, features, 4)]
-            adding, groups = addition(problem, self.splits)
-            parts = [adding]
-        module = Module(features)
-        functions, writer = end.functions(module, features, vectors)
-        return [*first, assemble(title, comment, readers, writer, module, [*functions, *parts], groups), *last]
+        return self._finished(end, f"{self._size()}; {how}", readers, parts, groups, title, vectors)
+
+    def _on_tensor_cores(self, end: Epilogue, kernel: tensor.TensorKernel, title: str) -> list[Kernel]:
+        if self.splits > 1:
+            sums = partial_sums(self.problem, self.splits)
+            return [kernel.partial(sums, title), *self._added(end, sums, title)]
+        try:
+            return [kernel.finishing(end, title)]
+        except UnsupportedError:
+            end, last = end.as_kernels(title, self.features)
+            return [kernel.finishing(end, title), *last]
+
+    def _added(self, end: Epilogue, sums: Buffer, title: str) -> list[Kernel]:
+        """The kernels that add up partial sums and compute the result."""
+        comment, readers = f"adds up {self.splits} parts of each sum", [Reader("parts", sums, self.features, 4)]
+        adding, groups = addition(self.problem, self.splits)
+        return self._finished(end, comment, readers, [adding], groups, title, vectors=True)
+
+    def _finished(
+        self,
+        end: Epilogue,
+        comment: str,
+        readers: Sequence[Reader],
+        parts: Sequence[Part],
+        groups: tuple[int, int, int],
+        title: str,
+        vectors: bool,
+    ) -> list[Kernel]:
+        """The kernel of `parts` that calls `put`, and those after it if it cannot store the result."""
+        last = list[Kernel]()
+        if not end.can_store(self.features, vectors):
+            end, last = end.as_kernels(title, self.features)
+        module = Module(self.features)
+        functions, writer = end.functions(module, self.features, vectors)
+        return [assemble(title, comment, readers, writer, module, [*functions, *parts], groups), *last]
 
     def _epilogue(self, epilogue: Program | None, title: str) -> Epilogue:
         if epilogue is None:

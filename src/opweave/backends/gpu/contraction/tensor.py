@@ -1,0 +1,331 @@
+"""Kernels for tensor cores, written in Triton: matrix products, and convolutions as products with the windows of an image.
+
+A program computes a tile of the result, in steps of some terms. `row`, `column` and the terms have the shapes of what they
+are in a tile, [rows, 1], [1, columns], and [1, terms] of the left or [terms, 1] of the right operand, so that offsets and
+conditions broadcast.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from ....expr import ir
+from ....expr.gpu import Buffer, Features, Kernel
+from ....expr.gpu.triton import TYPES, Position, Statements
+from ....expr.ir import Expr, Input, Load, Source
+from ....graph import Desc
+from .direct import is_narrow, is_thin
+from .epilogue import Epilogue
+from .problem import Matrix, Problem, Window, strided, strides_of
+from .text import stack_offset
+
+MIN_LINES = 16
+"""Rows, columns and terms that a tile has at least."""
+MIN_PRODUCTS = 1 << 20
+"""Products below which the launch takes longer than the kernel, while Triton takes many times as long to compile as NVRTC."""
+BAND = 8
+"""Rows of tiles that are computed together, so that programs which run at the same time share operands in the cache."""
+MAX_WASTE = 0.25
+"""Share of a step that may be empty because it ends with the channels of a tap; beyond, steps go over taps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """How a kernel divides the work.
+
+    Attributes:
+        rows: rows of the result that a program computes.
+        columns: columns of it.
+        terms: terms of a step.
+        warps: groups of 32 threads of a program.
+        stages: steps whose operands are loaded ahead, that of the current one included.
+    """
+
+    rows: int
+    columns: int
+    terms: int
+    warps: int
+    stages: int
+
+    def __str__(self) -> str:
+        return f"{self.rows} x {self.columns} x {self.terms}"
+
+
+def suits(problem: Problem, features: Features) -> bool:
+    """Whether kernels for tensor cores take a contraction."""
+    if features.tensor_cores is None or is_thin(problem) or is_narrow(problem):
+        return False
+    image = problem.image
+    if problem.layout.phases > 1 or (isinstance(image, Window) and image.transposed):
+        return False
+    types = {side.source.desc.data_type for side in (problem.left, problem.right)}
+    small = min(problem.rows, problem.columns, problem.terms) < MIN_LINES
+    products = problem.stacks * problem.rows * problem.columns * problem.terms
+    return not small and products >= MIN_PRODUCTS and types in ({"float32"}, {"float16"})
+
+
+def by_term(matrix: Matrix, problem: Problem, array: np.ndarray) -> tuple[Matrix, np.ndarray]:
+    """A constant matrix whose terms are contiguous, and whose lines are aligned: tensor cores take TF32 in this order only."""
+    source, own = matrix.source, [(n, stride) for n, stride in matrix.stack if stride and n > 1]
+    whole = 16 // array.itemsize
+    padded = ceil(problem.terms / whole) * whole
+    shape = (*(n for n, _ in own), matrix.lines, padded)
+    fresh = iter(strides_of(shape))
+    stack = tuple((n, next(fresh) if stride and n > 1 else 0) for n, stride in matrix.stack)
+    laid = Matrix(
+        Input(source.number, Desc(source.desc.data_type, shape)), matrix.lines, padded, 1, problem.channels, stack
+    )
+    steps = (*(stride for _, stride in own), matrix.stride, matrix.tap, matrix.step)
+    view = strided(array, (*shape[:-1], problem.taps, problem.channels), steps).reshape(*shape[:-1], problem.terms)
+    return laid, np.pad(view, [(0, 0)] * (len(shape) - 1) + [(0, padded - problem.terms)])
+
+
+def python(text: str) -> str:
+    """A position in WGSL, of unsigned numbers, in Python."""
+    return re.sub(r"\b(\d+)u\b", r"\1", text).replace("/", "//")
+
+
+class Steps:
+    """The steps in which terms are added up.
+
+    Attributes:
+        by_tap: whether a step has terms of one tap only.
+        count: number of steps.
+        blocks: steps of a tap, if `by_tap`.
+        ragged: whether the last terms of a step may not exist.
+    """
+
+    def __init__(self, problem: Problem, terms: int) -> None:
+        self.problem, self.terms = problem, terms
+        self.blocks = ceil(problem.channels / terms)
+        self.by_tap = problem.taps == 1 or problem.channels >= (1 - MAX_WASTE) * self.blocks * terms
+        self.count = problem.taps * self.blocks if self.by_tap else ceil(problem.terms / terms)
+        self.ragged = bool((problem.channels if self.by_tap else problem.terms) % terms)
+
+    def lines(self) -> Iterator[str]:
+        """The tap and the channels of a step, for both operands."""
+        first = "step"
+        if self.by_tap:
+            yield f"tap = step // {self.blocks}"
+            first = f"(step % {self.blocks})"
+        for side, place in (("a", "[None, :]"), ("b", "[:, None]")):
+            numbers = f"{first} * {self.terms} + tl.arange(0, {self.terms}){place}"
+            if self.by_tap:
+                yield f"{side}_channel = {numbers}"
+            else:
+                yield f"{side}_term = {numbers}"
+                yield f"{side}_tap = {side}_term // {self.problem.channels}"
+                yield f"{side}_channel = {side}_term % {self.problem.channels}"
+
+    def tap(self, side: str) -> str:
+        """The name of the tap."""
+        return "tap" if self.by_tap else f"{side}_tap"
+
+    def exists(self, side: str) -> str:
+        """The condition that a term exists; empty if all do."""
+        if not self.ragged:
+            return ""
+        return f"{side}_channel < {self.problem.channels}" if self.by_tap else f"{side}_term < {self.problem.terms}"
+
+
+class Operand:
+    """Loads tiles of an operand.
+
+    Args:
+        side: "a" for the left operand, "b" for the right one.
+        line: "row" or "column".
+        exists: the condition that a line exists; empty if all do.
+    """
+
+    def __init__(self, matrix: Matrix | Window, side: str, line: str, exists: str, problem: Problem) -> None:
+        self.matrix, self.side, self.line, self.exists, self.problem = matrix, side, line, exists, problem
+
+    def start(self) -> Iterator[str]:
+        """What is the same for all steps."""
+        matrix, side, line = self.matrix, self.side, self.line
+        offset = python(stack_offset(matrix, "stack", self.problem.stacks))
+        if isinstance(matrix, Matrix):
+            yield f"{side}_start = {offset} + {line} * {matrix.stride}"
+            return
+        height, width = matrix.output
+        before, strides = matrix.before, matrix.strides
+        yield f"{side}_y = {line} % {height * width} // {width} * {strides[0]} - {before[0]}"
+        yield f"{side}_x = {line} % {width} * {strides[1]} - {before[1]}"
+        image = f"{line} // {height * width} * {matrix.batch}"
+        pixel = f"({side}_y * {matrix.size[1]} + {side}_x) * {matrix.pixel}"
+        yield f"{side}_start = {offset} + {image} + {pixel}"
+
+    def load(self, steps: Steps) -> Iterator[str]:
+        """The tile of a step."""
+        matrix, side, tap = self.matrix, self.side, steps.tap(self.side)
+        conditions = [self.exists, steps.exists(side)]
+        offset = f"{side}_start + {side}_channel * {matrix.step}"
+        if isinstance(matrix, Matrix):
+            if not steps.by_tap and matrix.tap == matrix.step * self.problem.channels:
+                offset = f"{side}_start + {side}_term * {matrix.step}"
+            elif self.problem.taps > 1:
+                offset += f" + {tap} * {matrix.tap}"
+        else:
+            (height, width), (down, right) = matrix.size, matrix.dilations
+            yield f"{side}_down = {tap} // {matrix.kernel[1]} * {down}"
+            yield f"{side}_right = {tap} % {matrix.kernel[1]} * {right}"
+            offset += f" + ({side}_down * {width} + {side}_right) * {matrix.pixel}"
+            if not matrix.inside:
+                for name, moved, size in (("y", "down", height), ("x", "right", width)):
+                    at = f"{side}_{name} + {side}_{moved}"
+                    conditions += [f"{at} >= 0", f"{at} < {size}"]
+        mask = " & ".join(f"({condition})" for condition in conditions if condition)
+        yield f"{side}_tile = tl.load({side} + ({offset}){f', mask={mask}, other=0.0' if mask else ''})"
+
+
+class TensorKernel:
+    """A kernel for tensor cores.
+
+    Args:
+        problem: what is multiplied and added up.
+        tile: how the work is divided.
+        splits: number of programs that share the terms of each sum.
+        features: of the device; it must have tensor cores.
+    """
+
+    def __init__(self, problem: Problem, tile: Tile, splits: int, features: Features) -> None:
+        assert features.tensor_cores is not None
+        self.problem, self.tile, self.splits, self.cores = problem, tile, splits, features.tensor_cores
+        self.steps = Steps(problem, tile.terms)
+        self.down, self.across = ceil(problem.rows / tile.rows), ceil(problem.columns / tile.columns)
+        self.inside = {
+            "row": f"row < {problem.rows}" if problem.rows % tile.rows else "",
+            "column": f"column < {problem.columns}" if problem.columns % tile.columns else "",
+        }
+
+    @property
+    def comment(self) -> str:
+        """How the work is divided."""
+        return f"tensor cores, tiles of {self.tile}"
+
+    def finishing(self, finish: Epilogue, title: str) -> Kernel:
+        """The kernel that computes the result.
+
+        Raises:
+            UnsupportedError: Triton does not compute the operations on sums.
+        """
+        problem, others = self.problem, list[Input]()
+        for source in ir.sources(finish.body):
+            assert isinstance(source, Input)
+            if source is not finish.result:
+                others.append(source)
+        names: dict[Source, str] = {source: f"x{k}" for k, source in enumerate(others)}
+        parts = "row", "column"
+        texts = [python(text) for text in problem.axes("stack", "row", "column")]
+        axes = {
+            axis: Position(f"i{k}", frozenset(part for part in parts if re.search(rf"\b{part}\b", text)))
+            for k, (axis, text) in enumerate(zip(finish.axes, texts, strict=True))
+        }
+        mask = self._mask()
+        known: dict[Expr, str] = {}
+        for node in ir.walk(finish.body):
+            if isinstance(node, Load) and node.source is finish.result:
+                known[node] = "total"
+            elif isinstance(node, Load) and node.source.desc == finish.target.desc and finish.is_aligned(node):
+                loaded = f"tl.load({names[node.source]} + at{f'{mask}, other=0' if mask else ''})"
+                known[node] = f"tl.cast({loaded}, tl.float32)" if node.type == "float16" else loaded
+        statements = Statements(names, axes, self.inside, known)
+        value = statements.stored(finish.body, finish.target.desc.data_type)
+        lines = [
+            f"at = {python(problem.flat('stack', 'row', 'column'))}",
+            *(f"i{k} = {text}" for k, text in enumerate(texts)),
+            *statements.lines,
+            f"tl.store(result + at, {value}{mask})",
+        ]
+        return self._kernel(title, others, finish.target, statements.library, lines)
+
+    def partial(self, target: Buffer, title: str) -> Kernel:
+        """The kernel that computes parts of sums, [splits * stacks, rows, columns]."""
+        width = target.desc.shape[-1]
+        line = f"((part * {self.problem.stacks} + stack) * {self.problem.rows} + row)"
+        return self._kernel(
+            title, [], target, [], [f"tl.store(result + {line} * {width} + column, total{self._mask()})"]
+        )
+
+    def _mask(self) -> str:
+        conditions = [f"({condition})" for condition in self.inside.values() if condition]
+        return f", mask={' & '.join(conditions)}" if conditions else ""
+
+    def _kernel(
+        self, title: str, others: Sequence[Input], target: Buffer, library: Sequence[str], finish: Sequence[str]
+    ) -> Kernel:
+        problem, tile = self.problem, self.tile
+        buffers = (problem.left.source, problem.right.source, *others, target)
+        names = ("a", "b", *(f"x{k}" for k in range(len(others))), "result")
+        types = {name: TYPES[buffer.desc.data_type] for name, buffer in zip(names, buffers, strict=True)}
+        lines = [*self._place(), *self._sums(), *finish]
+        source = "\n".join(
+            [
+                f"# {title}: {self.comment}".replace("\n", " "),
+                "import triton",
+                "import triton.language as tl",
+                "",
+                f"TYPES = {types}",
+                "",
+                *library,
+                "",
+                "@triton.jit",
+                f"def opweave_kernel({', '.join(names)}):",
+                *(f"    {line}" for line in lines),
+                "",
+            ]
+        )
+        options = (("max_shared", self.cores.max_shared), ("num_stages", tile.stages), ("num_warps", tile.warps))
+        return Kernel(
+            title,
+            source,
+            buffers,
+            (False,) * (len(buffers) - 1) + (True,),
+            (self.down * self.across * problem.stacks * self.splits, 1, 1),
+            "opweave_kernel",
+            invocations=(32 * tile.warps,),
+            compiler="triton",
+            options=options,
+        )
+
+    def _place(self) -> Iterator[str]:
+        """Where the tile of a program is: tiles of a column follow each other within bands of rows."""
+        tiles, stacks, tile = self.down * self.across, self.problem.stacks, self.tile
+        yield "program = tl.program_id(0)"
+        yield f"part = program // {tiles * stacks}"
+        yield f"stack = program // {tiles} % {stacks}"
+        yield f"number = program % {tiles}"
+        yield f"first = number // {BAND * self.across} * {BAND}"
+        yield f"height = tl.minimum({self.down} - first, {BAND})"
+        yield f"within = number % {BAND * self.across}"
+        yield f"row = (first + within % height) * {tile.rows} + tl.arange(0, {tile.rows})[:, None]"
+        yield f"column = within // height * {tile.columns} + tl.arange(0, {tile.columns})[None, :]"
+
+    def _sums(self) -> Iterator[str]:
+        problem, steps = self.problem, self.steps
+        a = Operand(problem.left, "a", "row", self.inside["row"], problem)
+        b = Operand(problem.right, "b", "column", self.inside["column"], problem)
+        yield from a.start()
+        yield from b.start()
+        yield f"total = tl.zeros(({self.tile.rows}, {self.tile.columns}), tl.float32)"
+        count = ceil(steps.count / self.splits)
+        last = str(steps.count) if self.splits == 1 else f"tl.minimum((part + 1) * {count}, {steps.count})"
+        yield f"for step in range({'0' if self.splits == 1 else f'part * {count}'}, {last}):"
+        body = [*steps.lines(), *a.load(steps), *b.load(steps), f"total = {self._dot()}"]
+        yield from (f"    {line}" for line in body)
+
+    def _dot(self) -> str:
+        kind = self.cores.float32
+        if self.problem.left.source.desc.data_type == "float16":
+            return "tl.dot(a_tile, b_tile, total)"
+        if kind in ("tf32", "tf32x3"):
+            return f'tl.dot(a_tile, b_tile, total, input_precision="{kind}")'
+        return f"tl.dot(tl.cast(a_tile, tl.{kind}), tl.cast(b_tile, tl.{kind}), total)"
+
+
+__all__ = ["Operand", "Steps", "TensorKernel", "Tile", "by_term", "suits"]

@@ -1,0 +1,102 @@
+"""Choose the tile of a kernel for tensor cores, with a cost model whose numbers `benchmarks/cuda_tune.py` measures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from math import ceil
+
+from ....expr.gpu import Features
+from .problem import Problem
+from .tensor import Steps, Tile
+
+TABLE = "tensor_tiles.json"
+"""The table of tiles. `python -m benchmarks.cuda_tune` writes it."""
+
+LAUNCH_US = 2.7
+"""Time of an empty kernel, in microseconds, as in `tiles`."""
+ADDITION_US = 2.7
+"""Time of the kernel that adds partial sums, without its memory traffic."""
+PARTIAL_SUMS_PER_US = 1.5e6
+"""Partial sums written or read per microsecond."""
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""Numbers of programs that may share the terms of a sum."""
+MIN_STEPS = 4
+"""Steps of a program, below which loads are not ahead of their use; so terms are not divided further."""
+MAX_PARTIAL_BYTES = 1 << 26
+"""Maximum size of all partial sums."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A tile with its speed.
+
+    Attributes:
+        tile: the tile.
+        rate: products per microsecond of a multiprocessor that has many such tiles to compute.
+        latency: microseconds of a step of a program that is alone on a multiprocessor.
+    """
+
+    tile: Tile
+    rate: float
+    latency: float
+
+
+@cache
+def table() -> dict[str, tuple[Measured, ...]]:
+    """The tiles for each kind of products: "float16" (and bfloat16), "tf32", "tf32x3"."""
+    data = json.loads(files(__package__).joinpath(TABLE).read_text("utf-8"))
+    return {kind: tuple(Measured(Tile(*row[:5]), *row[5:]) for row in rows) for kind, rows in data["tiles"].items()}
+
+
+def kind_of(problem: Problem, features: Features) -> str:
+    """How products are computed, as a key of `table`."""
+    assert features.tensor_cores is not None
+    kind = features.tensor_cores.float32
+    is_half = problem.left.source.desc.data_type == "float16"
+    return kind if not is_half and kind in ("tf32", "tf32x3") else "float16"
+
+
+def choose(problem: Problem, features: Features) -> tuple[Tile, int]:
+    """The tile, and the number of programs that share its steps."""
+    options = list(_options(problem, features))
+    times = [microseconds(problem, known, splits, features.units) for known, splits in options]
+    known, splits = options[times.index(min(times))]
+    return known.tile, splits
+
+
+def microseconds(problem: Problem, known: Measured, splits: int, units: int) -> float:
+    """Estimated time of a problem on a device with `units` multiprocessors."""
+    tile = known.tile
+    programs = ceil(problem.rows / tile.rows) * ceil(problem.columns / tile.columns) * problem.stacks * splits
+    steps = ceil(Steps(problem, tile.terms).count / splits)
+    together = ceil(programs / units) * tile.rows * tile.columns * tile.terms / known.rate
+    total = LAUNCH_US + steps * max(known.latency, together)
+    if splits > 1:
+        total += ADDITION_US + (splits + 1) * problem.stacks * problem.rows * problem.columns / PARTIAL_SUMS_PER_US
+    return total
+
+
+def shared_bytes(tile: Tile, size: int) -> int:
+    """Bytes of shared memory for the operands of all stages, whose elements have `size` bytes."""
+    return tile.stages * (tile.rows + tile.columns) * tile.terms * size
+
+
+def _options(problem: Problem, features: Features) -> Iterator[tuple[Measured, int]]:
+    """The tiles and splits that the device can run; the first tile always is one of them."""
+    assert features.tensor_cores is not None
+    size = 2 if problem.left.source.desc.data_type == "float16" else 4
+    for number, known in enumerate(table()[kind_of(problem, features)]):
+        if number and shared_bytes(known.tile, size) > features.tensor_cores.max_shared:
+            continue
+        steps = Steps(problem, known.tile.terms).count
+        for splits in SPLITS:
+            partial = 4 * splits * problem.stacks * problem.rows * problem.columns
+            each = ceil(steps / splits)
+            if splits > 1 and (each < MIN_STEPS or partial > MAX_PARTIAL_BYTES):
+                break
+            if (splits - 1) * each < steps:  # no program without steps
+                yield known, splits

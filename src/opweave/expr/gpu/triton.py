@@ -1,0 +1,220 @@
+"""Expressions as statements of Triton, each of which computes a value for all elements of a tile.
+
+Values have the shape of the tile, or of a part that broadcasts to it: a column, a row or a number. float16 is computed in
+float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ...dtypes import DataType
+from ..ir import Call, Cast, Const, Expr, Index, Load, Source, Type, walk
+from ..ranges import bounds
+from .triton_library import NAN, functions
+from .types import rounded
+
+TYPES: dict[DataType, str] = {"float32": "fp32", "float16": "fp16", "int32": "i32", "uint8": "u8"}
+"""Names of types in signatures, of elements that a kernel reads or writes."""
+
+_COMPUTED: dict[Type, str] = {
+    **dict.fromkeys(("float32", "float16"), "float32"),
+    **dict.fromkeys(("int32", "index", "uint8"), "int32"),
+    "bool": "int1",
+}
+"""Types that elements are computed in. uint8 is only compared and cast."""
+
+
+_FLOATS = {
+    "div": "tl.div_rn({0}, {1})",
+    "reciprocal": "tl.div_rn(1.0, {0})",
+    "max": f"tl.maximum({{0}}, {{1}}, {NAN})",
+    "min": f"tl.minimum({{0}}, {{1}}, {NAN})",
+    "neg": "{0} * -1.0",  # Triton computes -x as 0 - x, which is not -0 for 0
+    "abs": "tl.abs({0})",
+    "ceil": "tl.ceil({0})",
+    "floor": "tl.floor({0})",
+    "sqrt": "tl.sqrt_rn({0})",
+    "is_nan": "{0} != {0}",
+    "is_infinite": 'tl.abs({0}) == float("inf")',
+}
+_INTEGERS = {"max": "tl.maximum({0}, {1})", "min": "tl.minimum({0}, {1})", "neg": "0 - {0}"}
+_ANY = {
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "equal": "{0} == {1}",
+    "not_equal": "{0} != {1}",
+    "greater": "{0} > {1}",
+    "greater_or_equal": "{0} >= {1}",
+    "lesser": "{0} < {1}",
+    "lesser_or_equal": "{0} <= {1}",
+    "logical_and": "{0} & {1}",
+    "logical_or": "{0} | {1}",
+    "logical_xor": "{0} != {1}",
+    "logical_not": "{0} == 0",
+    "where": "tl.where({0}, {1}, {2})",
+}
+_LIBRARY = ("round_even", "exp", "log", "pow", "erf", "sigmoid", "tanh", "sign")
+
+
+class UnsupportedError(Exception):
+    """An expression that is not printed for Triton; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The position along an axis of the result.
+
+    Attributes:
+        text: its number for each element.
+        along: the directions of the tile in which it changes, of "row" and "column".
+    """
+
+    text: str
+    along: frozenset[str]
+
+
+class Statements:
+    """Statements that compute expressions.
+
+    Args:
+        names: of the pointers to arrays.
+        axes: positions along the axes of the result.
+        inside: for each direction, the condition that an element is inside of the result; empty if all are.
+        known: names of expressions that are already computed.
+
+    Attributes:
+        lines: the statements so far.
+    """
+
+    def __init__(
+        self,
+        names: Mapping[Source, str],
+        axes: Mapping[Index, Position],
+        inside: Mapping[str, str],
+        known: Mapping[Expr, str],
+    ) -> None:
+        self.names, self.axes, self.inside, self.known = names, axes, inside, dict(known)
+        self.lines: list[str] = []
+        self._called: set[str] = set()
+
+    @property
+    def library(self) -> list[str]:
+        """The library functions that the statements call, with those that these call."""
+        found = functions(self._called)
+        assert found is not None, self._called
+        return found
+
+    def value(self, root: Expr) -> str:
+        """The name of a value, in the type that it is computed in.
+
+        Raises:
+            UnsupportedError: it is not printed for Triton.
+        """
+        for node in walk(root, enter=lambda node: () if node in self.known else node.parts):
+            if node not in self.known:
+                text = self._one(node, [self.known[part] for part in node.parts])
+                if not isinstance(node, (Const, Index)):
+                    name = f"t{len(self.lines)}"
+                    self.lines.append(f"{name} = {text}")
+                    text = name
+                self.known[node] = text
+        return self.known[root]
+
+    def stored(self, root: Expr, data_type: DataType) -> str:
+        """A value as an element of an array."""
+        text = self.value(root)
+        if root.type == "bool":
+            return f"tl.cast(tl.where({text}, 1, 0), tl.uint8)"
+        return f"tl.cast({text}, tl.float16)" if data_type == "float16" else text
+
+    def _one(self, node: Expr, parts: Sequence[str]) -> str:
+        if node.type not in _COMPUTED:
+            raise UnsupportedError(f"elements of {node.type}")
+        if isinstance(node, Const):
+            return _literal(node)
+        if isinstance(node, Index):
+            if node not in self.axes:
+                raise UnsupportedError("loops")
+            return self.axes[node].text
+        if isinstance(node, Load):
+            return self._load(node, parts)
+        if isinstance(node, Cast):
+            return _cast(parts[0], node.parts[0].type, node.type)
+        if isinstance(node, Call):
+            return self._call(node, parts)
+        raise UnsupportedError("reductions")
+
+    def _load(self, node: Load, indices: Sequence[str]) -> str:
+        shape, along = node.source.desc.shape, frozenset[str]()
+        flat = "0"
+        for index, text, size in zip(node.parts, indices, shape, strict=True):
+            known = bounds(index)
+            if known is None or known[0] < 0 or known[1] >= size:
+                raise UnsupportedError("positions that may be outside of an array")
+            flat = text if flat == "0" else f"({flat}) * {size} + {text}"
+            along = along.union(*(self.axes[axis].along for axis in index.free if axis in self.axes))
+        conditions = [self.inside[way] for way in sorted(along) if self.inside[way]]
+        mask = f", mask={' & '.join(f'({c})' for c in conditions)}, other=0" if conditions else ""
+        loaded = f"tl.load({self.names[node.source]} + ({flat}){mask})"
+        return f"tl.cast({loaded}, tl.{_COMPUTED[node.type]})" if node.type in ("float16", "uint8") else loaded
+
+    def _call(self, node: Call, parts: Sequence[str]) -> str:
+        kind = _COMPUTED.get(node.parts[-1].type, "")
+        if node.name in _LIBRARY and kind == "float32":
+            name = f"{node.name}_f32"
+            self._called.add(name)
+            pairs = zip(node.parts, parts, strict=True)  # functions may ask for the bits of an argument
+            arguments = [
+                f"tl.full((1, 1), {text}, tl.float32)" if isinstance(part, Const) else text for part, text in pairs
+            ]
+            return f"{name}({', '.join(arguments)})"
+        if node.name in ("floor_div", "mod") and _is_natural(node):
+            return f"{parts[0]} {'//' if node.name == 'floor_div' else '%'} {parts[1]}"
+        table = {**_ANY, **(_FLOATS if kind == "float32" else _INTEGERS if kind == "int32" else {})}
+        if node.name not in table or node.type == "uint8":
+            raise UnsupportedError(f"{node.name} of {node.parts[-1].type}")
+        return table[node.name].format(*parts)
+
+
+def _is_natural(node: Call) -> bool:
+    """Whether a quotient is that of a number which is not negative by a positive one: Triton rounds toward 0."""
+    ranges = [bounds(part) if part.type == "index" else None for part in node.parts]
+    (low, other) = ranges
+    return low is not None and other is not None and low[0] >= 0 and other[0] > 0
+
+
+def _literal(node: Const) -> str:
+    if node.type == "bool":
+        return f"tl.full((), {bool(node.value)}, tl.int1)"
+    if _COMPUTED[node.type] == "int32":
+        return str(int(node.value)) if node.value >= 0 else f"({int(node.value)})"
+    value = float(rounded(node.value))
+    if not math.isfinite(value):
+        return f'float("{value}")'
+    if 0 < abs(value) < 2.0**-126:  # Python's numbers that are no normal float32 are float64 to Triton
+        raise UnsupportedError("denormal constants")
+    return repr(value) if math.copysign(1, value) > 0 else f"({value!r})"
+
+
+def _cast(text: str, source: Type, target: Type) -> str:
+    made, wanted = _COMPUTED.get(source), _COMPUTED[target]
+    if made is None:
+        raise UnsupportedError(f"elements of {source}")
+    if target == "bool":
+        return text if source == "bool" else f"{text} != 0"
+    if source == "bool":
+        return f"tl.where({text}, {'1.0, 0.0' if wanted == 'float32' else '1, 0'})"
+    if (made == "float32" and wanted == "int32") or target == "uint8":
+        raise UnsupportedError(f"casts from {source} to {target}")
+    if made == "int32" and wanted == "float32":
+        text = f"tl.cast({text}, tl.float32)"
+    if target == "float16" and source != "float16":
+        return f"tl.cast(tl.cast({text}, tl.float16), tl.float32)"
+    return text
+
+
+__all__ = ["TYPES", "Position", "Statements", "UnsupportedError"]

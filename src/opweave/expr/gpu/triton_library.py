@@ -1,0 +1,184 @@
+"""Library functions in Triton's language, which is Python on whole tiles.
+
+Those that only compute are translated, statement by statement; Triton has no early returns and no arrays for the others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from types import MappingProxyType
+
+from . import mathematics
+from .dialect import Function, Library, Variable
+
+_TOKEN = re.compile(
+    r"\s*((?:bitcast|vec2)<\w+>|0x[0-9a-f]+|\d+(?:\.\d*)?(?:e[+-]?\d+)?|[A-Za-z_]\w*"
+    r"|&&|\|\||<<|>>|[<>=!]=|[-+*/%&|^~!<>()\[\],.])"
+)
+_SUFFIX = re.compile(r"\b(0x[0-9a-f]+|\d+)u\b|\b(\d+(?:\.\d*)?(?:e[+-]?\d+)?)f\b")
+_STATEMENT = re.compile(r"(?:(?:let|var) )?(\w+) = (.*)|return (.*)")
+_COMMENT = re.compile(r"\s*//.*")
+
+_LEVELS = (("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", ">", "<=", ">="), ("<<", ">>"), ("+", "-"))
+"""Operators of WGSL that bind less than products do, from the weakest."""
+
+_LOGICAL = {"&&": "&", "||": "|"}
+
+TYPES = {"f32": "tl.float32", "i32": "tl.int32", "u32": "tl.uint32"}
+"""Types of elements."""
+
+NAN = "propagate_nan=tl.PropagateNan.ALL"
+"""The argument with which `tl.maximum` and `tl.minimum` return NaN if an operand is NaN."""
+
+CALLS: dict[str, str] = {
+    "select": "tl.where({2}, {1}, {0})",
+    "max": f"tl.maximum({{0}}, {{1}}, {NAN})",
+    "min": f"tl.minimum({{0}}, {{1}}, {NAN})",
+    "clamp": f"tl.minimum(tl.maximum({{0}}, {{1}}, {NAN}), {{2}}, {NAN})",
+    "abs": "tl.abs({0})",
+    "floor": "tl.floor({0})",
+    "round": "round_even_f32({0})",
+    "vec2<f32>": "({0}, {1})",
+    **{name: f"tl.cast({{0}}, {type})" for name, type in TYPES.items()},
+    **{f"bitcast<{name}>": f"tl.cast({{0}}, {type}, bitcast=True)" for name, type in TYPES.items()},
+}
+"""Functions that Triton has, by their names in WGSL."""
+
+
+def _jit(text: str) -> str:
+    return f"@triton.jit\n{text}"
+
+
+class Triton(Library):
+    """Functions of whole tiles."""
+
+    suffixes = MappingProxyType(dict.fromkeys(("f32", "i32", "u32", "i64", "u64"), ""))
+    overrides = MappingProxyType(
+        {
+            "infinity": _jit('def infinity():\n    return float("inf")'),
+            "not_a_number": _jit('def not_a_number():\n    return float("nan")'),
+            "div_f32": _jit("def div_f32(a, b):\n    return tl.div_rn(a, b)"),
+            # Numbers from 2^23 are whole; adding 2^23 to smaller ones rounds them.
+            "round_even_f32": _jit(
+                "def round_even_f32(x):\n"
+                "    size = tl.abs(x)\n"
+                "    whole = with_sign((size + 8388608.0) - 8388608.0, x)\n"
+                "    return tl.where(size < 8388608.0, whole, x)"
+            ),
+        }
+    )
+
+    def library_function(self, comments: Sequence[str], function: Function) -> str:
+        """A function of floats, without branches, loops and arrays; empty for others."""
+        lines = [_COMMENT.sub("", line).strip() for line in function.lines]
+        types = {parameter.type for parameter in function.parameters}
+        if any("[" in line for line in lines) or not types <= TYPES.keys() or "f32" not in {*types, function.result}:
+            return ""  # "/" of integers is another function, too
+        made = []
+        for line in filter(None, lines):
+            found = _STATEMENT.fullmatch(line.removesuffix(";"))
+            if found is None or not line.endswith(";"):
+                return ""
+            name, value, returned = found.groups()
+            made.append(f"return {_translated(returned)}" if returned else f"{name} = {_translated(value)}")
+        head = f"def {function.name}({', '.join(parameter.name for parameter in function.parameters)}):"
+        return _jit("\n    ".join([head, *made]))
+
+    def library_constant(self, text: str, constant: Variable) -> str:
+        """Triton has no arrays."""
+        return ""
+
+
+TRITON = Triton()
+
+
+def functions(names: Collection[str]) -> list[str] | None:
+    """Library functions, and those that they use, in order; None if Triton cannot express one."""
+    known = mathematics.declarations(TRITON)
+    if any(name not in known for name in names):
+        return None
+    found = mathematics.used(names, TRITON)
+    return None if "" in found else found
+
+
+def _translated(text: str) -> str:
+    return _Parser(text).whole()
+
+
+class _Parser:
+    """Translates an expression of WGSL, by recursive descent."""
+
+    def __init__(self, text: str) -> None:
+        plain = _SUFFIX.sub(lambda found: found[1] or found[2], text)
+        self.tokens: list[str] = _TOKEN.findall(plain)
+        self.at = 0
+
+    def whole(self) -> str:
+        made = self._binary(0)
+        assert self.at == len(self.tokens), self.tokens
+        return made
+
+    @property
+    def _next(self) -> str:
+        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+
+    def _take(self, wanted: str = "") -> str:
+        token = self._next
+        assert not wanted or token == wanted, self.tokens
+        self.at += 1
+        return token
+
+    def _binary(self, level: int) -> str:
+        inner: Callable[[], str] = self._product if level + 1 == len(_LEVELS) else lambda: self._binary(level + 1)
+        left = inner()
+        while self._next in _LEVELS[level]:
+            symbol = self._take()
+            left = f"({left} {_LOGICAL.get(symbol, symbol)} {inner()})"
+        return left
+
+    def _product(self) -> str:
+        left = self._unary()
+        while self._next in ("*", "/", "%"):
+            symbol, right = self._take(), self._unary()
+            left = f"tl.div_rn({left}, {right})" if symbol == "/" else f"({left} {symbol} {right})"
+        return left
+
+    def _unary(self) -> str:
+        if self._next == "!":
+            self._take()
+            return f"({self._unary()} == 0)"
+        if self._next == "-":
+            self._take()
+            value = self._unary()
+            # Triton computes -x as 0 - x, which is not -0 for 0.
+            return f"-{value}" if value[0].isdigit() else f"({value} * -1.0)"
+        return self._suffixed(self._primary())
+
+    def _suffixed(self, made: str) -> str:
+        while self._next == ".":
+            self._take()
+            made = f"{made}[{'xy'.index(self._take())}]"
+        return made
+
+    def _primary(self) -> str:
+        token = self._take()
+        if token == "(":
+            made = self._binary(0)
+            self._take(")")
+            return made
+        if self._next != "(":
+            return token
+        arguments = list(self._arguments())
+        return CALLS.get(token, f"{token}({', '.join(f'{{{k}}}' for k in range(len(arguments)))})").format(*arguments)
+
+    def _arguments(self) -> Iterator[str]:
+        self._take("(")
+        while self._next != ")":
+            yield self._binary(0)
+            if self._next == ",":
+                self._take()
+        self._take(")")
+
+
+__all__ = ["CALLS", "NAN", "TRITON", "TYPES", "Triton", "functions"]

@@ -1,0 +1,324 @@
+"""Kernels for tensor cores: Triton's interpreter against NumPy, and Triton's compiler, neither of which takes a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cuda_on_cpu
+import numpy as np
+import pytest
+from triton_on_cpu import interpreter
+
+import opweave as ow
+from opweave.backends.cuda import compiler
+from opweave.backends.gpu.contraction import tensor, tensor_tiles
+from opweave.backends.gpu.contraction.tensor import Tile
+from opweave.backends.gpu.schedule import Schedule, Step
+from opweave.expr.gpu import Features, TensorCores
+from opweave.graph import Graph
+
+pytestmark = pytest.mark.skipif(not compiler.triton_version(), reason="needs the extra cuda: make test-cuda")
+
+F = replace(cuda_on_cpu.FEATURES, tensor_cores=TensorCores("tf32x3", 227 << 10))
+SMALL = Tile(32, 32, 32, 4, 2)
+"""A tile with which small problems have several, and edges."""
+
+
+@pytest.fixture(autouse=True)
+def chosen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tiles and small problems, and as many parts as the test says."""
+    splits = getattr(request, "param", 1)
+    monkeypatch.setattr(tensor, "MIN_PRODUCTS", 0)
+    monkeypatch.setattr(tensor_tiles, "choose", lambda *_: (SMALL, splits))
+
+
+Build = Callable[..., ow.MLOperand]
+
+
+def steps_of(build: Build, arrays: Sequence[np.ndarray], constants: Sequence[int], features: Features) -> list[Step]:
+    from cuda_cases import _Rules
+
+    builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+    operands = [
+        builder.constant(array)
+        if number in constants
+        else builder.input(f"x{number}", array.dtype.name, list(array.shape))  # type: ignore[arg-type]
+        for number, array in enumerate(arrays)
+    ]
+    graph = Graph.reaching({"y": build(builder, *operands)})
+    return Schedule(graph, _Rules(features), features).steps
+
+
+def run(steps: Sequence[Step], inputs: Sequence[np.ndarray]) -> np.ndarray:
+    """The result of kernels, of which those in CUDA C++ run as C++."""
+    memory: dict[Any, cuda_on_cpu.Guarded] = {}
+    for step in steps:
+        for place in step.places:
+            if place not in memory:
+                given = inputs[place.number] if place.kind == "input" else place.value
+                memory[place] = cuda_on_cpu.Guarded.of(place.desc, given)
+        if step.kernel.compiler != "triton":
+            cuda_on_cpu.launch(step.kernel, [memory[place].address for place in step.places])
+            continue
+        arrays = [memory[place].view(place.desc) for place in step.places]
+        arrays[-1][...] = interpreter().run(step.kernel.source, arrays, step.kernel.workgroups[0])
+    ((place, found),) = ((place, array) for place, array in memory.items() if place.kind == "output")
+    return found.view(place.desc)
+
+
+def check(
+    build: Build,
+    *arrays: np.ndarray,
+    constants: Sequence[int] = (1,),
+    kernels: Sequence[str] = ("triton",),
+    tolerance: float = 1e-5,
+    features: Features = F,
+) -> None:
+    """The kernels are compiled as told, and their results are those of the reference."""
+    steps = steps_of(build, arrays, constants, features)
+    assert [step.kernel.compiler for step in steps] == list(kernels)
+    inputs = [array for number, array in enumerate(arrays) if number not in constants]
+    found = run(steps, inputs)
+    context = ow.ml.create_context(device="reference")
+    builder = ow.MLGraphBuilder(context)
+    operands = [builder.input(f"x{k}", a.dtype.name, list(a.shape)) for k, a in enumerate(arrays)]  # type: ignore[arg-type]
+    graph = builder.build({"y": build(builder, *operands)})
+    wanted = context.compute(graph, {f"x{k}": array for k, array in enumerate(arrays)})["y"]
+    largest = np.abs(wanted[np.isfinite(wanted)]).max() if np.isfinite(wanted).any() else 1
+    np.testing.assert_allclose(
+        found.reshape(wanted.shape).astype(np.float64), wanted, rtol=tolerance, atol=tolerance * float(largest)
+    )
+
+
+def array(*shape: int, data_type: str = "float32") -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(data_type)
+
+
+def matmul(b: ow.MLGraphBuilder, x: ow.MLOperand, y: ow.MLOperand) -> ow.MLOperand:
+    return b.matmul(x, y)
+
+
+@pytest.mark.parametrize("constants", [(), (0,), (1,)])
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ((32, 32), (32, 32)),
+        ((70, 50), (50, 45)),
+        ((64, 96), (96, 64)),
+        ((3, 40, 20), (3, 20, 36)),
+        ((2, 3, 33, 17), (1, 3, 17, 18)),
+        ((4, 1, 20, 24), (3, 24, 40)),
+        ((5, 20, 64), (64, 33)),
+    ],
+)
+def test_matmul(left: tuple[int, ...], right: tuple[int, ...], constants: tuple[int, ...]) -> None:
+    check(matmul, array(*left), array(*right), constants=constants)
+
+
+@pytest.mark.parametrize("data_type", ["float16"])
+def test_halves(data_type: str) -> None:
+    a, b = array(40, 72, data_type=data_type), array(72, 50, data_type=data_type)
+    check(matmul, a, b, tolerance=1e-3)
+    check(lambda b, x, y: b.relu(b.matmul(x, y)), a, b, constants=(), tolerance=1e-3)
+
+
+@pytest.mark.parametrize("transposes", [(False, True), (True, False), (True, True)])
+def test_gemm(transposes: tuple[bool, bool]) -> None:
+    a, b = (array(*((60, 40) if t else (40, 60))) for t in (transposes[0], not transposes[1]))
+    c = array(40)
+
+    def gemm(builder: ow.MLGraphBuilder, a: Any, b: Any, c: Any) -> Any:
+        return builder.gemm(a, b, c=c, alpha=0.5, beta=-2.0, a_transpose=transposes[0], b_transpose=transposes[1])
+
+    check(gemm, a, b, c)
+    check(gemm, a, b, c, constants=())
+
+
+@pytest.mark.parametrize("constants", [(), (1,)])
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize(
+    ("batches", "channels", "size", "outputs", "options"),
+    [
+        (2, 32, (9, 7), 40, {"padding": [1, 1, 1, 1]}),
+        (1, 48, (8, 8), 33, {"filter": (1, 1)}),
+        (2, 33, (6, 6), 32, {"filter": (1, 1)}),
+        (1, 3, (17, 19), 32, {"padding": [2, 1, 0, 3], "strides": [2, 2]}),
+        (1, 20, (14, 13), 32, {"dilations": [2, 3], "padding": [2, 0, 1, 3]}),
+        (2, 64, (6, 8), 64, {"groups": 2, "padding": [1, 1, 1, 1]}),
+        (1, 32, (12, 12), 32, {"filter": (5, 3), "strides": [3, 1]}),
+    ],
+)
+def test_conv2d(
+    batches: int, channels: int, size: tuple[int, int], outputs: int, options: Any, layout: Any, constants: Any
+) -> None:
+    options = dict(options)
+    height, width = options.pop("filter", (3, 3))
+    image = array(batches, channels, *size)
+    filter = array(outputs, channels // options.get("groups", 1), height, width)
+    if layout == "nhwc":
+        image = np.ascontiguousarray(image.transpose(0, 2, 3, 1))
+
+    def conv(b: ow.MLGraphBuilder, x: Any, w: Any) -> Any:
+        return b.conv2d(x, w, input_layout=layout, **options)
+
+    check(conv, image, filter, constants=constants)
+
+
+@pytest.mark.parametrize("layout", ["oihw", "hwio", "ohwi", "ihwo"])
+def test_layouts_of_filters(layout: Any) -> None:
+    filter = array(32, 16, 3, 3).transpose(["oihw".index(letter) for letter in layout])
+    check(lambda b, x, w: b.conv2d(x, w, filter_layout=layout), array(1, 16, 10, 10), np.ascontiguousarray(filter))
+
+
+ACTIVATIONS: dict[str, Callable[[ow.MLGraphBuilder, Any], Any]] = {
+    "relu": lambda b, x: b.relu(x),
+    "clamp": lambda b, x: b.clamp(x, min_value=-1, max_value=2),
+    "leaky_relu": lambda b, x: b.leaky_relu(x, alpha=0.1),
+    "elu": lambda b, x: b.elu(x),
+    "gelu": lambda b, x: b.gelu(x),
+    "hard_swish": lambda b, x: b.hard_swish(x),
+    "hard_sigmoid": lambda b, x: b.hard_sigmoid(x),
+    "sigmoid": lambda b, x: b.sigmoid(x),
+    "softplus": lambda b, x: b.softplus(x),
+    "softsign": lambda b, x: b.softsign(x),
+    "tanh": lambda b, x: b.tanh(x),
+    "exp_log": lambda b, x: b.log(b.exp(x)),
+    "sqrt_pow": lambda b, x: b.pow(b.sqrt(b.abs(x)), b.constant(np.float32(1.7))),
+    "floor": lambda b, x: b.floor(x),
+    "ceil": lambda b, x: b.ceil(x),
+    "round_even": lambda b, x: b.round_even(x),
+    "sign": lambda b, x: b.sign(x),
+    "neg": lambda b, x: b.neg(x),
+    "reciprocal": lambda b, x: b.reciprocal(b.add(b.abs(x), b.constant(np.float32(1)))),
+    "halves": lambda b, x: b.cast(b.relu(b.cast(x, "float16")), "float32"),
+    "quotient": lambda b, x: b.div(x, b.constant(np.float32(3.0))),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_epilogues(name: str) -> None:
+    """The same functions as on other devices, with NaN and infinities, bias and a residual."""
+    a, b, bias, rest = array(40, 32), array(32, 36), array(36), array(40, 36)
+    a[3, 5], a[4, 5], a[5, 5] = np.nan, np.inf, -np.inf
+    rest[0, :4] = 0.5, 1.5, -2.5, 88.0
+    a[0] = 0
+
+    def build(builder: ow.MLGraphBuilder, a: Any, b: Any, bias: Any, rest: Any) -> Any:
+        return ACTIVATIONS[name](builder, builder.add(builder.add(builder.matmul(a, b), bias), rest))
+
+    check(build, a, b, bias, rest, tolerance=2e-3 if name == "halves" else 2e-5)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_bias_of_a_convolution(layout: Any) -> None:
+    image = array(2, 6, 7, 16) if layout == "nhwc" else array(2, 16, 6, 7)
+    shape = [2, 6, 7, 40] if layout == "nhwc" else [2, 40, 6, 7]
+
+    def build(b: ow.MLGraphBuilder, x: Any, w: Any, bias: Any, rest: Any) -> Any:
+        return b.relu(b.add(b.conv2d(x, w, bias=bias, padding=[1, 1, 1, 1], input_layout=layout), rest))
+
+    check(build, image, array(40, 16, 3, 3), array(40), array(*shape))
+
+
+@pytest.mark.parametrize("chosen", [3], indirect=True)
+def test_parts_of_sums_are_added() -> None:
+    """The kernel that adds them computes what follows."""
+    a, b, bias = array(40, 32 * 11), array(32 * 11, 35), array(35)
+    check(
+        lambda builder, a, b, bias: builder.tanh(builder.add(builder.matmul(a, b), bias)),
+        *(a, b, bias),
+        kernels=("triton", ""),
+    )
+    check(
+        lambda b, x, w: b.conv2d(x, w, padding=[1, 1, 1, 1]),
+        *(array(2, 64, 6, 6), array(32, 64, 3, 3)),
+        kernels=("triton", ""),
+    )
+
+
+def test_what_triton_does_not_compute_follows_in_a_kernel_of_its_own() -> None:
+    check(lambda b, x, y: b.sin(b.matmul(x, y)), array(32, 32), array(32, 40), kernels=("triton", ""))
+
+
+def test_masks() -> None:
+    mask = (array(36) > 0).astype(np.uint8)
+
+    def build(builder: ow.MLGraphBuilder, a: Any, b: Any, mask: Any) -> Any:
+        return builder.where(mask, builder.matmul(a, b), builder.constant(np.float32(-np.inf)))
+
+    check(build, array(40, 32), array(32, 36), mask)
+
+
+def test_float32_is_rounded_where_that_is_allowed() -> None:
+    a, b = np.full((32, 32), 1 + 2.0**-12, np.float32), np.ones((32, 32), np.float32)
+    steps = {
+        kind: steps_of(matmul, [a, b], (), replace(F, tensor_cores=TensorCores(kind, 227 << 10)))  # type: ignore[arg-type]
+        for kind in ("tf32x3", "tf32", "bfloat16", "float16")
+    }
+    np.testing.assert_array_equal(run(steps["tf32x3"], [a, b]), 32 * (1 + 2.0**-12))
+    np.testing.assert_array_equal(run(steps["float16"], [a, b]), 32)
+    for kind, text in (("tf32x3", '"tf32x3"'), ("tf32", '"tf32"'), ("bfloat16", "tl.cast(a_tile, tl.bfloat16)")):
+        (step,) = steps[kind]  # the interpreter takes bfloat16 for integers, and does not round to TF32
+        assert text in step.kernel.source
+
+
+def test_what_keeps_other_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compilers(build: Build, *arrays: np.ndarray, features: Features = F) -> set[str]:
+        return {step.kernel.compiler for step in steps_of(build, arrays, (1,), features)}
+
+    assert compilers(matmul, array(8, 64), array(64, 64)) == {""}  # memory is the limit
+    assert compilers(matmul, array(32, 32), array(32, 32), features=replace(F, tensor_cores=None)) == {""}
+    transposed: Build = lambda b, x, w: b.conv_transpose2d(x, w, strides=[2, 2])  # noqa: E731
+    assert compilers(transposed, array(1, 32, 8, 8), array(32, 32, 4, 4)) == {""}
+    depthwise: Build = lambda b, x, w: b.conv2d(x, w, groups=32)  # noqa: E731
+    assert compilers(depthwise, array(1, 32, 8, 8), array(32, 1, 3, 3)) == {""}
+    monkeypatch.setattr(tensor, "MIN_PRODUCTS", 1 << 20)
+    assert compilers(matmul, array(32, 32), array(32, 32)) == {""}
+    assert compilers(matmul, array(128, 128), array(128, 128)) == {"triton"}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Compilation
+
+ARCHITECTURES = {"sm_80": 163 << 10, "sm_90": 227 << 10, "sm_100": 227 << 10, "sm_120": 99 << 10}
+"""Architectures, with the bytes of shared memory that a kernel may ask for."""
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_all_tiles_compile(
+    request: pytest.FixtureRequest, architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A product and a convolution with each tile of the table; one of seven, unless `--all` is given."""
+    monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
+    limit, kernels = ARCHITECTURES[architecture], []
+    for kind, known in tensor_tiles.table().items():
+        features = replace(F, tensor_cores=TensorCores("tf32" if kind == "tf32" else "tf32x3", limit))
+        data_type = "float16" if kind == "float16" else "float32"
+        for measured in known:
+            monkeypatch.setattr(tensor_tiles, "choose", lambda *_, tile=measured.tile: (tile, 1))
+            size = measured.tile.rows
+            operands = array(2 * size, 160, data_type=data_type), array(160, 320, data_type=data_type)
+            kernels += steps_of(lambda b, x, y: b.gelu(b.matmul(x, y)), operands, (1,), features)
+            image, filter = array(1, 64, 15, 15, data_type=data_type), array(192, 64, 3, 3, data_type=data_type)
+            kernels += steps_of(lambda b, x, w: b.conv2d(x, w, padding=[1, 1, 1, 1]), (image, filter), (1,), features)
+    assert {step.kernel.compiler for step in kernels} == {"triton"}
+    number = list(ARCHITECTURES).index(architecture)
+    chosen = kernels if request.config.option.all else kernels[number::7]
+    binaries = compiler.binaries([step.kernel for step in chosen], architecture)
+    for step, binary in zip(chosen, binaries, strict=True):
+        assert binary.image.startswith(b"\x7fELF")
+        assert 0 < binary.shared <= limit
+        assert (binary.invocations, binary.trailing) == (step.kernel.block, 2)
+
+
+def test_each_kind_of_products_has_tiles() -> None:
+    known = tensor_tiles.table()
+    assert known.keys() == {"float16", "tf32", "tf32x3"}
+    for kind, measured in known.items():
+        size = 2 if kind == "float16" else 4
+        assert tensor_tiles.shared_bytes(measured[0].tile, size) <= 99 << 10  # of the smallest devices
+        assert all(m.rate > 0 and m.latency > 0 for m in measured)
+        assert len({m.tile for m in measured}) == len(measured)
