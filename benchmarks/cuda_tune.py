@@ -18,8 +18,9 @@ from rich.table import Table
 
 import opweave as ow
 from opweave.backends.cuda import cuda, devices
-from opweave.backends.cuda.driver import Driver, Launch, NvidiaDriver
+from opweave.backends.cuda.driver import Driver, Launch
 from opweave.backends.cuda.engine import features_of
+from opweave.backends.cuda.nvidia import NvidiaDriver
 from opweave.backends.gpu.contraction import tensor_tiles
 from opweave.backends.gpu.contraction.kernels import Contraction
 from opweave.backends.gpu.contraction.tensor import Steps, Tile

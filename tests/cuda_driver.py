@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 from cuda_on_cpu import Guarded, functions
+from triton_on_cpu import interpreter
 
 import opweave as ow
-from opweave.backends import Device
+from opweave.backends import Device, Precision
 from opweave.backends.cuda.backend import CudaBackend, precisions
 from opweave.backends.cuda.devices import DriverError, Info
 from opweave.backends.cuda.driver import Driver, Function, Launch
@@ -57,8 +58,9 @@ class CpuDriver(Driver):
 
     def functions(self, kernels: Sequence[Kernel]) -> list[Function]:
         self.calls["functions"] += 1
-        functions.prepare(kernel.source for kernel in kernels)
-        return [Function(kernel, kernel.block) for kernel in kernels]
+        functions.prepare(kernel.source for kernel in kernels if not kernel.compiler)
+        # Triton's own arguments are two pointers.
+        return [Function(kernel, kernel.block, trailing=2 if kernel.compiler == "triton" else 0) for kernel in kernels]
 
     def allocate(self, count: int) -> int:
         self.calls["allocate"] += 1
@@ -129,9 +131,14 @@ class CpuDriver(Driver):
             assert one.workgroups == kernel.workgroups
             assert one.function.invocations == kernel.block
             addresses = [argument for argument in one.arguments if isinstance(argument, int)]
-            for address, buffer in zip(addresses, kernel.bindings, strict=True):
-                self.bytes(address, buffer.desc.byte_length)
-            run(kernel, addresses)
+            pairs = list(zip(addresses, kernel.bindings, strict=True))
+            bytes = [self.bytes(address, buffer.desc.byte_length) for address, buffer in pairs]
+            if kernel.compiler == "triton":
+                assert one.parameters == (*addresses, 0, 0)
+                arrays = [part.view(buffer.desc.data_type) for part, (_, buffer) in zip(bytes, pairs, strict=True)]
+                arrays[-1][...] = interpreter().run(kernel.source, arrays, kernel.workgroups[0])
+            else:
+                run(kernel, addresses)
 
     def release(self, graph: Graph) -> None:
         self.calls["release"] += 1
@@ -166,11 +173,10 @@ class CpuDriver(Driver):
         self.waits.append(f"{stream:#x} for {self.stream:#x}")
 
 
-def context_on(driver: Driver) -> ow.MLContext:
+def context_on(driver: Driver, precision: Precision = "float32") -> ow.MLContext:
     """A context on a driver."""
-    return ow.MLContext(
-        CudaBackend(Engine(driver)), Device("cuda", "gpu", "cuda", "", precisions=precisions(driver.info)), "default"
-    )
+    device = Device("cuda", "gpu", "cuda", "", precisions=precisions(driver.info))
+    return ow.MLContext(CudaBackend(Engine(driver)).with_precision(precision), device, "default")
 
 
 @cache

@@ -17,7 +17,7 @@ from cuda_on_cpu import compiler
 
 import opweave as ow
 from opweave import memory
-from opweave.backends.cuda import cuda, devices, nvidia
+from opweave.backends.cuda import compiler as compilers, cuda, devices, nvidia
 from opweave.backends.cuda.backend import handle_of
 
 
@@ -289,6 +289,7 @@ def test_a_context_on_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
         made.append((number, stream))
         return CpuDriver(stream=stream or 1)
 
+    monkeypatch.setattr(compilers, "triton_version", lambda: "")
     monkeypatch.setattr(devices, "trouble", lambda: "")
     monkeypatch.setattr(devices, "infos", lambda: (INFO, INFO))
     monkeypatch.setattr(devices, "number_of", lambda stream: int(stream == 18))
@@ -313,7 +314,7 @@ def test_a_context_on_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ow.ValidationError, match="gpu_device and cuda_stream must not be given together"):
         ow.ml.create_context(object(), cuda_stream=17)
     with pytest.raises(ow.NotSupportedError, match=r"cannot compute so, only as 'float32' or 'ieee'"):
-        ow.ml.create_context(cuda_stream=17, precision="tf32")
+        ow.ml.create_context(cuda_stream=17, precision="tf32")  # which takes Triton
 
 
 def test_without_the_extra() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,15 +11,23 @@ from typing import Any
 import cuda_on_cpu
 import numpy as np
 import pytest
+from cuda_driver import INFO, CpuDriver, context_on
 from triton_on_cpu import interpreter
 
 import opweave as ow
+from benchmarks import cuda_tune
 from opweave.backends.cuda import compiler
+from opweave.backends.cuda.backend import precisions
+from opweave.backends.cuda.driver import Function
+from opweave.backends.cuda.engine import features_of
 from opweave.backends.gpu.contraction import tensor, tensor_tiles
+from opweave.backends.gpu.contraction.problem import product
 from opweave.backends.gpu.contraction.tensor import Tile
+from opweave.backends.gpu.contraction.tensor_tiles import choose
 from opweave.backends.gpu.schedule import Schedule, Step
-from opweave.expr.gpu import Features, TensorCores
-from opweave.graph import Graph
+from opweave.expr.gpu import Features, Kernel, TensorCores
+from opweave.expr.ir import Input
+from opweave.graph import Desc, Graph
 
 pytestmark = pytest.mark.skipif(not compiler.triton_version(), reason="needs the extra cuda: make test-cuda")
 
@@ -281,6 +290,86 @@ def test_what_keeps_other_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# Graphs
+
+
+@pytest.mark.parametrize(("precision", "compilers"), [("float32", {"triton", ""}), ("ieee", {""})])
+def test_graphs(precision: Any, compilers: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of both compilers in one CUDA graph, whose launches have the arguments that they take."""
+    driver, loaded = CpuDriver(), set[str]()
+    load = driver.functions
+
+    def recorded(kernels: Sequence[Kernel]) -> list[Function]:
+        loaded.update(kernel.compiler for kernel in kernels)
+        return load(kernels)
+
+    monkeypatch.setattr(driver, "functions", recorded)
+    context = context_on(driver, precision)
+    builder = ow.MLGraphBuilder(context)
+    x, w = array(2, 24, 10, 10), array(40, 24, 3, 3)
+    image = builder.input("x", "float32", list(x.shape))
+    hidden = builder.relu(builder.conv2d(image, builder.constant(w), padding=[1, 1, 1, 1]))
+    graph = builder.build({"y": builder.average_pool2d(hidden)})
+    assert loaded == compilers
+    found = context.compute(graph, {"x": x})["y"]
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, [(0, 0)] * 2 + [(1, 1)] * 2), (3, 3), (2, 3))
+    wanted = np.maximum(np.einsum("nchwyx,ocyx->nohw", windows, w, optimize=True), 0).mean((2, 3), keepdims=True)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4)
+    assert driver.calls["launch"] == 1
+    again = context.compute(graph, {"x": -x})["y"]  # other memory, perhaps: arguments of nodes change
+    assert not np.allclose(again, found)
+
+
+def test_precisions_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert precisions(INFO) == ("float32", "ieee", "tf32", "bfloat16", "float16")
+    assert precisions(replace(INFO, architecture="sm_75")) == ("float32", "ieee")
+    assert features_of(INFO, "ieee").tensor_cores is None
+    assert features_of(INFO, "float32").tensor_cores == TensorCores("tf32x3", INFO.max_dynamic_shared)
+    monkeypatch.setattr(compiler, "triton_version", lambda: "")
+    assert precisions(INFO) == ("float32", "ieee")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Choice of tiles
+
+
+def test_the_choice_grows_with_the_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    def choice(rows: int, columns: int, terms: int, features: Features = F) -> tuple[Tile, int]:
+        a, b = Input(0, Desc("float32", (rows, terms))), Input(1, Desc("float32", (terms, columns)))
+        return choose(product(a, b), features)
+
+    large, parts = choice(4096, 4096, 4096)
+    assert (large.rows * large.columns, parts) == (128 * 128, 1)
+    small, _ = choice(64, 64, 256)
+    assert small.rows * small.columns <= 64 * 64
+    _, parts = choice(64, 64, 65536)  # deep and narrow
+    assert parts > 8
+    tile, _ = choice(4096, 4096, 4096, replace(F, tensor_cores=TensorCores("tf32x3", 99 << 10)))
+    assert tensor_tiles.shared_bytes(tile, 4) <= 99 << 10
+
+
+def test_measured_speeds_are_recovered() -> None:
+    tile = Tile(64, 64, 64, 4, 3)
+    samples = [
+        cuda_tune.Sample(steps, waves * 64**3, steps * max(0.4, waves * 64**3 / 1.5e6))
+        for steps in (4, 16, 64)
+        for waves in (1, 2, 5, 20)
+    ]
+    found = cuda_tune.fitted(tile, samples)
+    assert (found.tile, found.rate, found.latency) == (tile, pytest.approx(1.5e6), pytest.approx(0.4))
+
+
+def test_the_table_is_what_the_benchmark_writes(tmp_path: Path) -> None:
+    """Without a measurement, it is the estimates; a measured table has a device's name."""
+    cuda_tune.main(estimated=True, target=tmp_path / "table.json")
+    written, kept = (json.loads(path.read_text("utf-8")) for path in (tmp_path / "table.json", cuda_tune.TARGET))
+    assert {kind: [row[:5] for row in rows] for kind, rows in kept["tiles"].items()} == {
+        kind: [row[:5] for row in rows] for kind, rows in written["tiles"].items()
+    }
+    assert kept == written or "sm_" in kept["device"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Compilation
 
 ARCHITECTURES = {"sm_80": 163 << 10, "sm_90": 227 << 10, "sm_100": 227 << 10, "sm_120": 99 << 10}
@@ -291,7 +380,7 @@ ARCHITECTURES = {"sm_80": 163 << 10, "sm_90": 227 << 10, "sm_100": 227 << 10, "s
 def test_all_tiles_compile(
     request: pytest.FixtureRequest, architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A product and a convolution with each tile of the table; one of seven, unless `--all` is given."""
+    """A product and a convolution with each tile of the table; one of fourteen, unless `--all` is given."""
     monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
     limit, kernels = ARCHITECTURES[architecture], []
     for kind, known in tensor_tiles.table().items():
@@ -306,7 +395,7 @@ def test_all_tiles_compile(
             kernels += steps_of(lambda b, x, w: b.conv2d(x, w, padding=[1, 1, 1, 1]), (image, filter), (1,), features)
     assert {step.kernel.compiler for step in kernels} == {"triton"}
     number = list(ARCHITECTURES).index(architecture)
-    chosen = kernels if request.config.option.all else kernels[number::7]
+    chosen = kernels if request.config.option.all else kernels[3 * number :: 14]
     binaries = compiler.binaries([step.kernel for step in chosen], architecture)
     for step, binary in zip(chosen, binaries, strict=True):
         assert binary.image.startswith(b"\x7fELF")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
 from threading import RLock
 from typing import Any, Literal
 from weakref import WeakSet, WeakValueDictionary, finalize
@@ -41,7 +40,6 @@ PRODUCTS: dict[Precision, Literal["tf32x3", "tf32", "bfloat16", "float16"]] = {
 """How tensor cores multiply float32, by precision; others do without them."""
 
 
-@cache
 def features_of(info: Info, precision: Precision) -> Features:
     """What kernels may use, in a context of a precision."""
     cores = None
