@@ -32,8 +32,10 @@ from ...ops.movement import concat, reshape
 from .. import Backend
 from .contraction.kernels import Contraction
 from .forms import applied, is_users_kernel, traced
+from .patterns import Found, attentions
+from .rules.flash import attend
 from .rules.positions import reshaped
-from .rules.results import Products, Repeated, Scatter, Stage, Staged
+from .rules.results import Products, Repeated, Scatter, Stage, Staged, Stages
 
 MAX_FUSED_CALLS = 200
 """Calls and casts of one element up to which operations are fused into one kernel: the time to compile grows with their
@@ -157,8 +159,12 @@ class Schedule:
         self._uses.update(graph.outputs.values())
         for number, operand in enumerate(graph.inputs.values()):
             self._memory(operand, Place(operand.desc, "input", number))
+        whole = {node: found for found in attentions(graph) for node in found.nodes}
         for node in graph.nodes:
-            self._node(node)
+            if node not in whole:
+                self._node(node)
+            elif node is whole[node].nodes[-1]:
+                self._attention(whole[node])
         for operand in graph.outputs.values():
             self._in_memory(operand)
 
@@ -377,6 +383,29 @@ class Schedule:
         even = [replace(step, places=tuple(swapped.get(place, place) for place in step.places)) for step in odd]
         for number in range(1, made.count):
             self.steps += even if number % 2 else odd
+
+    def _attention(self, found: Found) -> None:
+        """The kernels of attention that a graph has in parts."""
+        operands = [self._read(operand) for operand in (found.query, found.key, found.value, *found.operands)]
+        problem, result = found.problem(*operands), found.result
+        stages = Stages(self.features)
+        target = stages.array(ir.storage(result.data_type), result.shape)
+        attend(stages, problem, target, found.place)
+        self._places[target] = place = self._target(result)
+        for stage in stages.stages:
+            assert isinstance(stage.made, Workgroups), stage
+            for array in stage.targets:
+                self._places.setdefault(array, Place(array.desc, "between"))
+            title = f"attention: {stage.title}" if stage.title else "attention"
+            self._append([stage.made.kernel(title, self.features)], found.nodes)
+        self._memory(result, place)
+
+    def _read(self, operand: Operand) -> Array:
+        """An operand as an array that is read where it is, if it only moves elements of others."""
+        value = self._values.get(operand)
+        if not isinstance(value, Pending) or not value.only_moves:
+            return self._loaded(operand)
+        return value.result if value.alias is None else reshaped(value.result, value.alias)
 
     def _copied(self, value: Pending) -> Place | None:
         """The input that a value is an exact copy of; None if it is computed."""

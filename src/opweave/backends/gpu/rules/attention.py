@@ -12,28 +12,24 @@ from ....expr.ir import Cast, storage
 from ....expr.tracing import of_input
 from ..table import gpu
 from .flash import Attention, Element, attend
+from .positions import broadcast
 from .reduction import narrowed, widened
 from .results import Staged, Stages
 from .rotary import Rotation
 
 
-def _broadcast(array: Array) -> Element:
-    """The element at a position, along the last axes of which the array may have size 1."""
-
-    def element(*position: Array) -> Array:
-        key = position[len(position) - array.rank :]
-        return array[tuple(k if size > 1 else 0 for k, size in zip(key, array.shape, strict=True))]
-
-    return element
+def _plus(term: Element) -> Element:
+    """Add a term to a score."""
+    return lambda score, *position: score + term(*position)
 
 
 def _masked(problem: Attention, mask: Array | None, causal: bool) -> Attention:
     """The same with a mask, which hides keys if it is uint8, and is added otherwise."""
     visible = None
     if mask is not None and mask.data_type == "uint8":
-        visible = _broadcast(Array(mask.shape, truth(mask.body)))
+        visible = broadcast(Array(mask.shape, truth(mask.body)))
     elif mask is not None:
-        problem = replace(problem, added=_broadcast(widened(mask)))
+        problem = replace(problem, adjusted=_plus(broadcast(widened(mask))))
     if causal:
         given = visible
 
@@ -187,7 +183,7 @@ def _(
             key=lambda *p: all_keys[p],
             value=lambda *p: all_values[p],
             visible=visible,
-            added=None if bias is None else _broadcast(widened(bias)),
+            adjusted=None if bias is None else _plus(broadcast(widened(bias))),
             sink=None if sinks is None else lambda h: widened(sinks)[h],
             softcap=softcap,
             first=(lambda b, i: position(b, i) - window + 1) if window else None,

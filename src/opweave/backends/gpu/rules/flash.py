@@ -54,11 +54,12 @@ class Attention:
         key: `key(batch, group, key, s)`.
         value: `value(batch, group, key, d)`.
         visible: `visible(batch, head, query, key)`: whether the query sees the key; None if all see all.
-        added: `added(batch, head, query, key)`: added to the score; None for nothing.
+        adjusted: `adjusted(score, batch, head, query, key)`: the score that counts; None for what it is.
         sink: `sink(head)`: the score of one more key without a value; None for no such key.
         softcap: of the scores; 0 for none.
         first: `first(batch, query)`: the first key that this query or a later one may see.
         end: `end(batch, query)`: after the last key that this query or an earlier one may see.
+        empty: the result for a query that sees no key.
         has_room: whether values that no query sees may be anything, NaN included.
     """
 
@@ -73,11 +74,12 @@ class Attention:
     key: Element
     value: Element
     visible: Element | None = None
-    added: Element | None = None
+    adjusted: Element | None = None
     sink: Element | None = None
     softcap: float = 0.0
     first: Element | None = None
     end: Element | None = None
+    empty: float = 0.0
     has_room: bool = False
 
     @property
@@ -222,8 +224,8 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None)
             if problem.softcap:
                 total = tanh(total * (1 / problem.softcap)) * problem.softcap
             position = batch, head(h), query(i), key(k)
-            if problem.added is not None:
-                total = total + problem.added(*position)
+            if problem.adjusted is not None:
+                total = problem.adjusted(total, *position)
             if problem.visible is not None:
                 total = where(problem.visible(*position), total, -math.inf)
             if problem.keys % count:
@@ -265,7 +267,7 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None)
 
         def mean(h: Array, i: Array, d: Array) -> Array:
             total = program[weight][h, i]
-            return where(total == 0, 0, program[sums][h, i, d] / total)
+            return where(total == 0, problem.empty, program[sums][h, i, d] / total)
 
         at_place = lambda h, i, d: place(batch, head(h), query(i), d)  # noqa: E731
         program.write(target, [*lines, values], at_place, mean)
@@ -301,7 +303,7 @@ def _combined(problem: Attention, parts: Array, result: Input, place: Place) -> 
 
     def element(d: Array) -> Array:
         total = dot(count, lambda part: program[factor][part] * parts[(*position, part, d)])
-        return where(program[weight][0] == 0, 0, total / program[weight][0])
+        return where(program[weight][0] == 0, problem.empty, total / program[weight][0])
 
     program.write(result, [values], lambda d: place(*position, d), element)
     return program

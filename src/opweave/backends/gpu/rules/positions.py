@@ -28,6 +28,16 @@ def position_from(index: Array, size: int) -> Array:
     return Array((), Cast(index.body, "index"))
 
 
+def broadcast(array: Array) -> Callable[..., Array]:
+    """The element at a position, along the last axes of which the array may have size 1."""
+
+    def element(*position: Array) -> Array:
+        key = position[len(position) - array.rank :]
+        return array[tuple(k if size > 1 else 0 for k, size in zip(key, array.shape, strict=True))]
+
+    return element
+
+
 def along(vector: Array, axes: Sequence[int], like: Array) -> Array:
     """Give `vector`, whose dimensions are the `axes` of `like` in that order, a shape that broadcasts to `like`."""
     shape = [size if axis in axes else 1 for axis, size in enumerate(like.shape)]

@@ -1,0 +1,187 @@
+"""Attention in graphs that have it as matrix products, a softmax, and what lies between them.
+
+Models that come from other frameworks have the parts; one kernel computes them where that is faster.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ...expr import Array, where
+from ...graph import Graph, Node, Operand
+from ...ops.elementwise import add, div, mul, where as choose
+from ...ops.matrix import matmul
+from ...ops.movement import transpose
+from ...ops.normalization import softmax
+from .rules.flash import Attention, Element
+from .rules.positions import broadcast
+from .rules.reduction import widened
+
+MAX_OPERATIONS = 2e8
+"""Additions and multiplications of an attention up to which one kernel computes it. It saves the time to start kernels and to
+write the scores, but the kernels of products take about a fifth of its time for the same work."""
+
+MAX_OPERANDS = 3
+"""Most operands, besides queries, keys and values, that scores are computed from."""
+
+Change = Callable[..., Array]
+"""`change(score, position, operands)`: what a node between the product and the softmax does with a score."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """An attention.
+
+    Attributes:
+        nodes: its nodes, whose results but the last one nothing else reads, in order.
+        query: [batches, heads, queries, size], or without batches.
+        key: [batches, heads, size, keys].
+        value: [batches, heads, keys, size of values].
+        operands: what else the scores are computed from.
+        changes: what happens to a score, one after the other; each of them takes the operands.
+        permutation: of the axes of the result; empty for none.
+    """
+
+    nodes: tuple[Node, ...]
+    query: Operand
+    key: Operand
+    value: Operand
+    operands: tuple[Operand, ...]
+    changes: tuple[Change, ...]
+    permutation: tuple[int, ...] = ()
+
+    @property
+    def result(self) -> Operand:
+        """The result."""
+        return self.nodes[-1].outputs[0]
+
+    @property
+    def operations(self) -> int:
+        """Additions and multiplications."""
+        sums = self.key.desc.element_count * self.query.shape[-2]
+        return 2 * (sums + self.value.desc.element_count * self.query.shape[-2])
+
+    def problem(self, query: Array, key: Array, value: Array, *operands: Array) -> Attention:
+        """What to compute; a query that sees no key gives NaN, as the softmax of its scores does."""
+        rank = query.rank
+        batches = query.shape[0] if rank == 4 else 1
+        heads, queries, size = query.shape[-3:]
+
+        def of(array: Array) -> Element:
+            wide = widened(array)
+            return lambda *position: wide[position[4 - rank :]]
+
+        keys, others = of(key), [broadcast(widened(array)) for array in operands]
+
+        def adjusted(score: Array, *position: Array) -> Array:
+            for change in self.changes:
+                score = change(score, position[4 - rank :], others)
+            return score
+
+        return Attention(
+            *(batches, heads, heads, queries, key.shape[-1], size, value.shape[-1]),
+            query=of(query),
+            key=lambda b, h, k, s: keys(b, h, s, k),
+            value=of(value),
+            adjusted=adjusted if self.changes else None,
+            empty=float("nan"),
+        )
+
+    def place(self, *position: Array) -> Sequence[Array]:
+        """The position of an element in the result."""
+        leading = position[4 - self.query.rank :]
+        return [leading[axis] for axis in self.permutation] if self.permutation else leading
+
+
+def attentions(graph: Graph) -> list[Found]:
+    """The attentions of a graph that one kernel computes faster than several."""
+    uses = Counter(operand for node in graph.nodes for operand in node.operands)
+    uses.update(graph.outputs.values())
+    readers = {operand: node for node in graph.nodes for operand in node.operands}
+    wanted = set(graph.outputs.values())
+    found = (_ending_in(node, uses) for node in graph.nodes if node.op is matmul)
+    return [_transposed(each, uses, readers, wanted) for each in found if each and each.operations <= MAX_OPERATIONS]
+
+
+def _ending_in(last: Node, uses: Counter[Operand]) -> Found | None:
+    """The attention whose last product is this node."""
+    weights, value = _operand(last, "a"), _operand(last, "b")
+    exponentials = weights.node
+    if exponentials is None or exponentials.op is not softmax or uses[weights] > 1:
+        return None
+    if exponentials.attributes["axis"] != weights.rank - 1 or not 3 <= weights.rank <= 4:
+        return None
+    scores, nodes = _operand(exponentials, "input"), [last, exponentials]
+    operands: list[Operand] = []
+    changes: list[Change] = []
+    while scores.node is not None and uses[scores] == 1 and scores.shape == weights.shape:
+        node = scores.node
+        nodes.append(node)
+        if node.op is matmul:
+            query, key = _operand(node, "a"), _operand(node, "b")
+            leading = [operand.shape[:-2] for operand in (query, key, value)]
+            if any(shape != leading[0] for shape in leading) or len(operands) > MAX_OPERANDS:
+                return None
+            return Found(tuple(nodes[::-1]), query, key, value, tuple(operands), tuple(changes[::-1]))
+        step = _change(node, operands)
+        if step is None:
+            return None
+        scores, change = step
+        changes.append(change)
+    return None
+
+
+def _change(node: Node, operands: list[Operand]) -> tuple[Operand, Change] | None:
+    """What a node computes scores from, and how; `operands` gets what else it reads."""
+    if node.op in (add, mul):
+        candidates = [(_operand(node, "a"), _operand(node, "b")), (_operand(node, "b"), _operand(node, "a"))]
+        scores, other = next(((s, o) for s, o in candidates if _is_computed(s, node)), candidates[0])
+        at = _noted([other], operands)
+        if node.op is add:
+            return scores, lambda score, position, others: score + others[at](*position)
+        return scores, lambda score, position, others: score * others[at](*position)
+    if node.op is div:
+        at = _noted([_operand(node, "b")], operands)
+        return _operand(node, "a"), lambda score, position, others: score / others[at](*position)
+    if node.op is choose:
+        condition, one, other = (_operand(node, name) for name in ("condition", "true_value", "false_value"))
+        is_first = _is_computed(one, node)
+        at = _noted([condition, other if is_first else one], operands)
+
+        def chosen(score: Array, position: Sequence[Array], others: Sequence[Element]) -> Array:
+            known, given = (others[at + k](*position) for k in range(2))
+            return where(known != 0, *((score, given) if is_first else (given, score)))
+
+        return one if is_first else other, chosen
+    return None
+
+
+def _is_computed(operand: Operand, reader: Node) -> bool:
+    """Whether an operand may be the scores that a node changes."""
+    made = operand.node is not None and operand.node.op in (matmul, add, mul, div, choose)
+    return made and operand.shape == reader.outputs[0].shape
+
+
+def _noted(found: Iterable[Operand], operands: list[Operand]) -> int:
+    """Append operands, and return the number of the first."""
+    operands += found
+    return len(operands) - len(list(found))
+
+
+def _transposed(found: Found, uses: Counter[Operand], readers: dict[Operand, Node], wanted: set[Operand]) -> Found:
+    """The same with the transposition of its result, if nothing else reads that."""
+    reader = readers.get(found.result)
+    if reader is None or reader.op is not transpose or uses[found.result] > 1 or found.result in wanted:
+        return found
+    return replace(found, nodes=(*found.nodes, reader), permutation=tuple(reader.attributes["permutation"]))
+
+
+def _operand(node: Node, name: str) -> Operand:
+    operand = node.inputs[name]
+    assert isinstance(operand, Operand), (node, name)
+    return operand
+
+
+__all__ = ["Found", "attentions"]
