@@ -75,7 +75,6 @@ docs: $(VENV)/.dev
 
 # The documentation, in site/html: a warning is an error, and so is a link within it that leads nowhere. Its notebooks are run.
 site: $(VENV)-site/.installed
-	$(VENV)-site/bin/python -m gate.packages --small
 	$(VENV)-site/bin/python -m sphinx --builder html --fresh-env --fail-on-warning --keep-going --quiet --jobs auto docs site/html
 	$(VENV)-site/bin/python tools/check_site.py site/html
 
@@ -144,6 +143,8 @@ $(VENV)-cuda/.installed: pyproject.toml
 $(VENV)-site/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-site
 	$(VENV)-site/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[site]'
+# Files of a model only: what the package asks for would bring OpenCV.
+	$(VENV)-site/bin/python -m pip install --quiet --disable-pip-version-check --no-deps rapidocr-onnxruntime==1.4.4
 	touch $@
 
 $(VENV)-oldest/.installed: pyproject.toml | $(VENV)/.dev
