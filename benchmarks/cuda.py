@@ -1,0 +1,451 @@
+"""Networks on NVIDIA's GPUs through CUDA: time on the clock, beside PyTorch compiled into CUDA graphs.
+
+python -m benchmarks cuda --only resnet50 --json results.json   # one part; the file keeps the others
+python -m benchmarks cuda --render results.json                 # writes docs/benchmarks-gpu.md
+
+Needs the extra cuda; PyTorch, and transformers for MiniLM and ViT, stand beside ours where they are installed. A part that
+fails is noted, and the next one runs. `--device gpu-software --tiny` runs all of it without a GPU. `cuda_tune` measures the
+tiles of single products.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import numpy as np
+import typer
+
+import opweave as ow
+from opweave.backends import Precision
+from opweave.dtypes import DataType
+
+from . import networks, webgpu_contraction as parts
+from .budgets import CUDA, Budget
+from .decode_step import Sizes, random_weight, step
+from .page import DOCS, table, versions, yes
+from .resnet50 import WithBuilder, network, random_weights
+
+RECORD = DOCS / "benchmarks-cuda.json"
+RUNS = 100
+KINDS: tuple[tuple[DataType, Precision], ...] = (("float32", "float32"), ("float32", "tf32"), ("float16", "float32"))
+"""Data types, and the precisions of contexts."""
+TOLERANCES = {"float32": 1e-4, "tf32": 2e-2, "float16": 2e-2}
+"""Differences to the processor's results in float32, relative to the largest, by precision or data type."""
+
+
+@dataclass
+class Row:
+    """A network, in milliseconds but for `build`.
+
+    Attributes:
+        part: the part of the benchmark.
+        name: what it is.
+        kind: "float32", "tf32" or "float16".
+        build: seconds to build the graph, kernels from the cache on disk included.
+        clock: from the call of `dispatch` until the device is done.
+        flow: for each of many dispatches, one after the other, which is about the time on the device.
+        kernels: how many there are.
+        error: difference to the processor's results, relative to the largest; None where there is nothing to compare.
+        torch: PyTorch in a CUDA graph, with the same precision, networks compiled; None without it.
+    """
+
+    part: str
+    name: str
+    kind: str
+    build: float
+    clock: float
+    flow: float
+    kernels: int
+    error: float | None = None
+    torch: float | None = None
+
+    @property
+    def budget(self) -> Budget | None:
+        """The limit of it."""
+        return CUDA.get(f"{self.name}, {self.kind}") or CUDA.get(self.name)
+
+    @property
+    def counts(self) -> float:
+        """What its budget limits: a network's time on the clock, a contraction's in a row."""
+        return self.flow if self.part == "contractions" else self.clock
+
+
+@dataclass
+class Results:
+    """All that was measured on a device; the failures by part."""
+
+    device: str
+    machine: str
+    rows: list[Row] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What the parts measure with.
+
+    Attributes:
+        device: the name of a device.
+        tiny: whether sizes are small and runs few, to see that it works.
+        folder: where models are written.
+        models: a folder of unpacked packages with models.
+    """
+
+    device: str
+    tiny: bool
+    folder: Path
+    models: Path
+
+    def contexts(self) -> Iterator[tuple[ow.MLContext, DataType, str]]:
+        """A context, data type and name for each kind that the device has."""
+        for data_type, precision in KINDS:
+            try:
+                context = ow.ml.create_context(device=self.device, precision=precision)
+            except ow.NotSupportedError as error:
+                print(f"{self.device}: {error}", flush=True)
+                continue
+            yield context, data_type, data_type if precision == "float32" else precision
+
+    def row(
+        self,
+        part: str,
+        name: str,
+        kind: str,
+        build: Callable[[ow.MLContext], ow.MLGraph],
+        context: ow.MLContext,
+        feeds: Mapping[str, np.ndarray],
+        *,
+        expected: Mapping[str, np.ndarray] | None = None,
+        torch: Callable[[], Any] | None = None,
+        shared: bool = False,
+    ) -> Row:
+        """Build a graph, measure it, and compare its results.
+
+        Args:
+            part: of the benchmark.
+            name: what it is.
+            kind: for the table.
+            build: makes the graph.
+            context: where it runs.
+            feeds: values of inputs; others are zeros.
+            expected: values of outputs.
+            torch: the same with PyTorch.
+            shared: whether outputs lie in the tensors of inputs of the same name.
+        """
+        start = time.perf_counter()
+        graph = build(context)
+        seconds = time.perf_counter() - start
+        inputs = {n: context.create_tensor(d.data_type, d.shape, writable=True) for n, d in graph.inputs.items()}
+        outputs = {
+            n: inputs[n] if shared and n in inputs else context.create_tensor(d.data_type, d.shape, readable=True)
+            for n, d in graph.outputs.items()
+        }
+        for n, array in feeds.items():
+            context.write_tensor(inputs[n], array)
+        clock, flow = milliseconds(context, graph, inputs, outputs, 3 if self.tiny else RUNS)
+        runners: list[Any] = [step.part.runner for step in graph.check_alive().steps if step.part]
+        error = None
+        if expected is not None:
+            error = max(_difference(context.read_tensor(outputs[n]), value) for n, value in expected.items())
+            if error > TOLERANCES[kind]:
+                raise AssertionError(f"{name}, {kind}: results differ by {error:.1e}")
+        beside = None
+        if torch is not None:
+            beside = parts.torch_milliseconds(torch) if part == "contractions" else torch_milliseconds(torch)
+        return Row(part, name, kind, seconds, clock, flow, sum(len(r.steps) for r in runners), error, beside)
+
+
+def _difference(found: np.ndarray, expected: np.ndarray) -> float:
+    wide = expected.astype("float32")
+    return float(np.abs(found.astype("float32") - wide).max() / np.abs(wide).max())
+
+
+def milliseconds(
+    context: ow.MLContext, graph: ow.MLGraph, inputs: Any, outputs: Any, count: int
+) -> tuple[float, float]:
+    """Milliseconds of a dispatch until the device is done (the median), and of each of many, one after the other."""
+    engine: Any = context.backend.space
+    for _ in range(3):
+        context.dispatch(graph, inputs, outputs)
+    engine.wait()
+    walls = []
+    for _ in range(count):
+        start = time.perf_counter()
+        context.dispatch(graph, inputs, outputs)
+        engine.wait()
+        walls.append((time.perf_counter() - start) * 1e3)
+    start = time.perf_counter()
+    for _ in range(count):
+        context.dispatch(graph, inputs, outputs)
+    engine.wait()
+    return statistics.median(walls), (time.perf_counter() - start) * 1e3 / count
+
+
+def torch_milliseconds(function: Callable[[], Any]) -> float | None:
+    """Milliseconds of a call, compiled, from the replay of its CUDA graph until the device is done (the median)."""
+    import torch
+
+    with torch.no_grad():
+        compiled = torch.compile(function)
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(cast(Any, stream)):
+            for _ in range(3):
+                compiled()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            compiled()
+    walls = []
+    for _ in range(RUNS):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        graph.replay()
+        torch.cuda.synchronize()
+        walls.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(walls)
+
+
+def cuda_torch(kind: str) -> Any:
+    """PyTorch with the precision of a kind; None without CUDA."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    if not torch.cuda.is_available():
+        return None
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = kind == "tf32"
+    torch.backends.cudnn.benchmark = True
+    return torch
+
+
+# The parts -----------------------------------------------------------------------------------------------------------
+
+
+def resnet50(bench: Bench) -> Iterator[Row]:
+    """ResNet-50 with random weights, batch 1 and 32."""
+    from .webgpu import WithTorch
+
+    for batch in (1,) if bench.tiny else (1, 32):
+        size = 64 if bench.tiny else 224
+        image = np.random.default_rng(1).standard_normal((batch, 3, size, size), "float32")
+        expected: dict[str, np.ndarray] | None = None
+        for context, data_type, kind in bench.contexts():
+            weights = [array.astype(data_type) for array in random_weights()]
+
+            build = partial(_resnet50, weights=weights, image=image.astype(data_type))
+            if expected is None:
+                host = ow.ml.create_context(device="cpu")
+                expected = dict(host.compute(build(host), {"x": image.astype(data_type)}))
+            function = None
+            if cuda_torch(kind):
+                layers = WithTorch(kind == "float16")
+                x = layers.tensor(image)
+                function = lambda layers=layers, x=x, weights=weights: network(layers, x, iter(weights))  # noqa: E731
+            feeds = {"x": image.astype(data_type)}
+            name = f"ResNet-50, batch {batch}"
+            yield bench.row("resnet50", name, kind, build, context, feeds, expected=expected, torch=function)
+
+
+def _resnet50(context: ow.MLContext, weights: list[np.ndarray], image: np.ndarray) -> ow.MLGraph:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", cast(DataType, weights[0].dtype.name), image.shape)
+    return builder.build({"y": network(WithBuilder(builder), x, iter(weights))}, fallback="error")
+
+
+def contractions(bench: Bench) -> Iterator[Row]:
+    """The convolution of the seed with its sum and relu, and products; the rate follows from the time."""
+    cases = [case for case in parts.CASES if not case.name.startswith("ResNet-50")]
+    for case in cases[:1] if bench.tiny else cases:
+        random = np.random.default_rng(0)
+        arrays = [random.standard_normal(shape, "float32") for shape in case.shapes]
+        expected: dict[str, np.ndarray] | None = None
+        for context, data_type, kind in bench.contexts():
+            typed = [array.astype(data_type) for array in arrays]
+            is_seed = case is cases[0]
+            name = f"{case.name}, add, relu" if is_seed else case.name
+
+            build = partial(_contraction, case=case, arrays=typed, is_seed=is_seed)
+            feeds = {"a": typed[0]} if case.constant else {"a": typed[0], "b": typed[1]}
+            if expected is None:
+                host = ow.ml.create_context(device="cpu")
+                expected = dict(host.compute(build(host), feeds))
+            function: Any = None
+            if torch := cuda_torch(kind):
+                function = plain = parts.torch_function(case, typed, tf32=kind == "tf32")
+                if is_seed:
+                    x = torch.from_numpy(typed[0]).cuda()
+                    function = lambda plain=plain, x=x, torch=torch: torch.relu(plain() + x)  # noqa: E731
+            yield bench.row("contractions", name, kind, build, context, feeds, expected=expected, torch=function)
+
+
+def _contraction(context: ow.MLContext, case: parts.Case, arrays: list[np.ndarray], is_seed: bool) -> ow.MLGraph:
+    builder = ow.MLGraphBuilder(context)
+    a, b = (builder.input(name, cast(DataType, x.dtype.name), x.shape) for name, x in zip("ab", arrays, strict=True))
+    y = getattr(builder, case.op)(a, builder.constant(arrays[1]) if case.constant else b, **case.options)
+    return builder.build({"y": builder.relu(builder.add(y, a)) if is_seed else y}, fallback="error")
+
+
+def token(bench: Bench) -> Iterator[Row]:
+    """A token of a language model, with past keys and values that are updated in place."""
+    sizes = Sizes(layers=1, hidden=256, heads=8, groups=2, size=32, inner=512, past=64) if bench.tiny else Sizes()
+
+    def build(context: ow.MLContext) -> ow.MLGraph:
+        builder = ow.MLGraphBuilder(context)
+        return builder.build(step(builder, sizes, random_weight(builder, sizes)), fallback="error")
+
+    context = ow.ml.create_context(device=bench.device)
+    feeds = {"lengths": np.array([sizes.past], "int32")}
+    yield bench.row("token", f"a token of {sizes.layers} layers", "float16", build, context, feeds, shared=True)
+
+
+def transformers(bench: Bench) -> Iterator[Row]:
+    """MiniLM and ViT-B/16 as ONNX models, batch 1 and 32."""
+    made: dict[str, Callable[[int], tuple[Path, networks.Feed]]] = {
+        "MiniLM-L6, 64 words": lambda batch: networks.minilm(
+            bench.folder, batch=batch, weights=networks.RandomWeights()
+        ),
+        "ViT-B/16": lambda batch: networks.vision_transformer(bench.folder, batch=batch),
+    }
+    for name, write in list(made.items())[: 1 if bench.tiny else None]:
+        for batch in (1,) if bench.tiny else (1, 32):
+            path, feed = write(batch)
+            expected = None
+            for context, data_type, kind in bench.contexts():
+                if data_type != "float32":
+                    continue
+                build = partial(ow.onnx.load, path)
+                if expected is None:
+                    host = ow.ml.create_context(device="cpu")
+                    expected = dict(host.compute(build(host), feed))
+                function = _transformer(name, feed) if cuda_torch(kind) else None
+                title = f"{name}, batch {batch}"
+                yield bench.row("transformers", title, kind, build, context, feed, expected=expected, torch=function)
+
+
+def _transformer(name: str, feed: Mapping[str, np.ndarray]) -> Callable[[], Any] | None:
+    """The same network of the package transformers, with random weights; None without it."""
+    import torch
+
+    try:
+        made: Any = import_module("transformers")
+    except ImportError:
+        return None
+    tensors = {n: torch.from_numpy(array).cuda() for n, array in feed.items()}
+    if name.startswith("ViT"):
+        vit = made.ViTForImageClassification(made.ViTConfig(num_labels=1000)).cuda().eval()
+        return lambda: vit(tensors["image"]).logits
+    sizes = {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536}
+    bert = made.BertModel(made.BertConfig(num_attention_heads=12, **sizes), add_pooling_layer=False).cuda().eval()
+    return lambda: bert(**tensors).last_hidden_state
+
+
+def recurrent(bench: Bench) -> Iterator[Row]:
+    """plcmos_v2 of the package speechmos (two GRUs in both directions), 64 frames."""
+    path = bench.models / "speechmos" / "plcmos_models" / "plcmos_v2.onnx"
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: pip install --no-deps --target {bench.models} speechmos")
+    random = np.random.default_rng(0)
+    feeds = {"degraded_audio": random.standard_normal((1, 1, 64, 257), "float32")}
+    feeds["rater_embed"] = random.standard_normal((1, 64), "float32")
+    sizes = {"batch_size": 1, "frames": 64}
+    build = partial(ow.onnx.load, path, fix_shapes=sizes)
+    host = ow.ml.create_context(device="cpu")
+    expected = dict(host.compute(build(host), feeds))
+    context = ow.ml.create_context(device=bench.device)
+    yield bench.row("recurrent", "plcmos_v2, 64 frames", "float32", build, context, feeds, expected=expected)
+
+
+PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
+    part.__name__: part for part in (resnet50, contractions, token, transformers, recurrent)
+}
+
+
+# The record and its page ---------------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> Results:
+    """Results that were written."""
+    data = json.loads(path.read_text())
+    return Results(**{**data, "rows": [Row(**row) for row in data["rows"]]})
+
+
+def section(results: Results) -> str:
+    """The part of the page about GPUs, in Markdown."""
+    head = ["", "precision", "build", "on the clock", "in a row", "kernels", "error", "PyTorch", "budget", "holds"]
+    rows = []
+    for row in results.rows:
+        budget = row.budget
+        holds = ["", ""]
+        if budget is not None and (budget.of != "ratio" or row.torch is not None):
+            found = row.counts / (row.torch or 1.0) if budget.of == "ratio" else row.counts
+            holds = [str(budget), yes(found <= budget.limit)]
+        numbers = [f"{row.build:.2f} s", f"{row.clock:.3f} ms", f"{row.flow:.3f} ms", str(row.kernels)]
+        error = "" if row.error is None else f"{row.error:.1e}"
+        rows.append([row.name, row.kind, *numbers, error, "" if row.torch is None else f"{row.torch:.3f} ms", *holds])
+    text = f"""## With CUDA
+
+Written by `python -m benchmarks cuda`: {results.device}; {results.machine}.
+
+One CUDA graph each. Times on the clock are medians, from the call until the device is done; those in a row are shares of
+{RUNS} dispatches, about the time on the device. PyTorch runs as a CUDA graph with the same precision: networks are compiled
+(`torch.compile`) and on the clock, contractions are those of cuBLAS and cuDNN, in a row. Budgets are for networks on the
+clock, and for contractions in a row. Errors are beside the processor's results.
+
+{table(head, rows, right=range(2, 8))}
+"""
+    failed = "".join(f"- {part}: {message}\n" for part, message in results.failures.items())
+    return f"{text}\nNot measured:\n\n{failed}" if failed else text
+
+
+def main(
+    device: Annotated[str, typer.Option(help="A name of `opweave devices`.")] = "cuda",
+    only: Annotated[list[str] | None, typer.Option(help=f"A part: {', '.join(PARTS)}.")] = None,
+    keep: Annotated[Path, typer.Option("--json", help="Where results are kept, after each row.")] = RECORD,
+    render: Annotated[Path | None, typer.Option(help="Measure nothing, and make the page of this file.")] = None,
+    models: Annotated[Path, typer.Option(help="A folder of unpacked packages with models.")] = Path(".models"),
+    tiny: Annotated[bool, typer.Option(help="Small sizes and few runs.")] = False,
+) -> None:
+    """Measure networks with CUDA; parts that were measured before on the same device are kept."""
+    from .gpu_page import write
+
+    if render is not None:
+        RECORD.write_text(render.read_text())
+        write()
+        return
+    if unknown := set(only or ()) - set(PARTS):
+        raise typer.BadParameter(f"--only takes {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
+    description = ow.ml.create_context(device=device).device.description
+    results = Results(description, versions("opweave", "cuda-bindings", "triton", "torch", "transformers"))
+    if keep.exists():
+        known = read(keep)
+        results = known if (known.device, known.machine) == (results.device, results.machine) else results
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(device, tiny, Path(folder), models)
+        for name in only or PARTS:
+            results.rows = [row for row in results.rows if row.part != name]
+            results.failures.pop(name, None)
+            try:
+                for row in PARTS[name](bench):
+                    results.rows.append(row)
+                    print(row, flush=True)
+                    keep.write_text(json.dumps(asdict(results), indent=1) + "\n")
+            except Exception as error:
+                traceback.print_exc()
+                results.failures[name] = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            keep.write_text(json.dumps(asdict(results), indent=1) + "\n")
+    if keep == RECORD:
+        write()
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,21 @@
+"""The page about GPUs: what was measured with WebGPU, and with CUDA."""
+
+from __future__ import annotations
+
+from . import cuda, webgpu
+from .page import DOCS
+
+PAGE = DOCS / "benchmarks-gpu.md"
+
+
+def page() -> str:
+    """The page, in Markdown, of all records that there are."""
+    sections = [webgpu.section(webgpu.read(webgpu.RECORD))] if webgpu.RECORD.exists() else []
+    sections += [cuda.section(cuda.read(cuda.RECORD))] if cuda.RECORD.exists() else []
+    return "\n".join(["# On a GPU\n", *sections])
+
+
+def write() -> None:
+    """Write the page."""
+    PAGE.write_text(page())
+    print(f"wrote {PAGE}")
