@@ -152,13 +152,16 @@ class Operand:
         if isinstance(matrix, Matrix):
             yield f"{side}_start = {offset} + {line} * {matrix.stride}"
             return
-        height, width = matrix.output
-        before, strides = matrix.before, matrix.strides
-        yield f"{side}_y = {line} % {height * width} // {width} * {strides[0]} - {before[0]}"
-        yield f"{side}_x = {line} % {width} * {strides[1]} - {before[1]}"
-        image = f"{line} // {height * width} * {matrix.batch}"
-        pixel = f"({side}_y * {matrix.size[1]} + {side}_x) * {matrix.pixel}"
-        yield f"{side}_start = {offset} + {image} + {pixel}"
+        (height, width), (above, before), (down, right) = matrix.output, matrix.before, matrix.strides
+        batch, position = "0", line
+        if matrix.batches > 1:
+            batch, position = f"{line} // {height * width} * {matrix.batch}", f"{line} % {height * width}"
+        yield f"{side}_y = {position} // {width} * {down} - {above}"
+        yield f"{side}_x = {position} % {width} * {right} - {before}"
+        pixel = f"({side}_y * {matrix.size[1]} + {side}_x)"
+        if (down, right, width) == (1, 1, matrix.size[1]):  # loads are vectors where Triton sees that pixels are adjacent
+            pixel = f"({position} - {above * width + before})"
+        yield f"{side}_start = {offset} + {batch} + {pixel} * {matrix.pixel}"
 
     def load(self, steps: Steps) -> Iterator[str]:
         """The tile of a step."""
