@@ -1,14 +1,15 @@
 """Tiles of kernels for tensor cores, measured on an NVIDIA GPU: the table that they are chosen by.
 
 Needs the extra cuda; with PyTorch, times of cuBLAS and cuDNN stand beside ours (float32 is their IEEE float32 for tf32x3, and
-TF32 for tf32). Times are the least of several runs, with an event before and after each.
+TF32 for tf32). Times are the least of several runs, with an event before and after each. Results of tiles are compared with
+float64; errors are relative to the greatest value, beside those of kernels without tensor cores.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from opweave.backends.precision import Precision
 from opweave.expr.gpu import Buffer, Features, Kernel
 from opweave.expr.ir import Input
 from opweave.expr.tracing import inputs_of
+from opweave.graph import Desc
 
 from .webgpu_contraction import CASES, Case, conv, operations, torch_function, torch_milliseconds
 
@@ -86,6 +88,10 @@ SHAPES = (
 ESTIMATED_PEAK = {"float16": 610.0, "tf32": 267.0, "tf32x3": 78.0}
 """TFLOP/s of a matrix product of 4,096 with constants in order of terms, measured with another kernel on an H200: what the
 estimates assume for the largest tile."""
+MAX_ERROR = {"float16": 2e-3, "tf32": 2e-3, "tf32x3": 1e-5}
+"""Errors beyond which a kernel is wrong."""
+REPEAT = 7
+"""Runs of each kernel, the least of which counts."""
 UNITS = 132
 """Multiprocessors of an H200."""
 HALF_RATE_INTENSITY = 30
@@ -153,7 +159,7 @@ class Clock:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
 
-    def best(self, kernels: Sequence[Kernel], memory: dict[Buffer, int], repeat: int = 7) -> float:
+    def best(self, kernels: Sequence[Kernel], memory: dict[Buffer, int], repeat: int | None = None) -> float:
         """Microseconds of kernels that run one after the other."""
         launches = []
         for kernel, function in zip(kernels, self.driver.functions(kernels), strict=True):
@@ -161,7 +167,25 @@ class Clock:
                 if bound not in memory:
                     memory[bound] = self.driver.allocate(bound.desc.byte_length + 16)
             launches.append(Launch(function, kernel.workgroups, tuple(memory[bound] for bound in kernel.bindings)))
-        return min(sum(self.driver.times(launches)) for _ in range(repeat)) / 1e3
+        return min(sum(self.driver.times(launches)) for _ in range(repeat or REPEAT)) / 1e3
+
+
+def reference(case: Case, arrays: Sequence[np.ndarray]) -> np.ndarray | None:
+    """The result in float64; None for a convolution where PyTorch has no GPU."""
+    wide = [array.astype(np.float64) for array in arrays]
+    if case.op == "matmul":
+        return wide[0] @ wide[1]
+    function = torch_function(case, wide)
+    return None if function is None else function().cpu().numpy()
+
+
+def error(driver: Driver, address: int, desc: Desc, wanted: np.ndarray | None) -> float:
+    """The greatest difference of a result to the reference, relative to the greatest value; NaN without a reference."""
+    if wanted is None:
+        return float("nan")
+    found = np.empty(desc.shape, desc.data_type)
+    driver.download([found], [address])
+    return float(np.abs(found.reshape(wanted.shape) - wanted).max() / np.abs(wanted).max())
 
 
 def ways(found: Contraction, kind: str) -> Iterator[tuple[Tile, int]]:
@@ -181,7 +205,19 @@ def ways(found: Contraction, kind: str) -> Iterator[tuple[Tile, int]]:
 def measure(driver: Driver, cases: Sequence[Case]) -> tuple[dict[str, list[Measured]], Table]:
     """The fitted tiles, and a table of the fastest way of each case."""
     clock, units = Clock(driver), driver.info.units
-    shown = Table("case", "products", "ours us", "TFLOP/s", "cuBLAS or cuDNN us", "TFLOP/s", "tile", "chosen", box=None)
+    shown = Table(
+        "case",
+        "products",
+        "ours us",
+        "TFLOP/s",
+        "cuBLAS or cuDNN us",
+        "TFLOP/s",
+        "tile",
+        "chosen",
+        "error",
+        "without",
+        box=None,
+    )
     made = {}
     for kind, (precision, data_type) in KINDS.items():
         samples: dict[Tile, list[Sample]] = {Tile(*row): [] for row in TILES[kind]}
@@ -201,17 +237,30 @@ def measure(driver: Driver, cases: Sequence[Case]) -> tuple[dict[str, list[Measu
                 found.tile, found.splits = way
                 sources.append((way, found.kernels(None, case.name)))
             driver.functions([kernel for _, kernels in sources for kernel in kernels])  # compiled together
+            operands = list(arrays.values())[:2]
+            wanted, errors = reference(case, operands), dict[tuple[Tile, int], float]()
             for way, kernels in sources:
                 times[way] = clock.best(kernels, memory)
+                errors[way] = error(driver, memory[found.result], found.result.desc, wanted)
+                if errors[way] > MAX_ERROR[kind]:
+                    raise SystemExit(f"{case.name}, {kind}, {way[0]}, {way[1]} parts: wrong by {errors[way]:.1e}")
                 tile, splits = way
-                if splits == 1:
+                if splits == 1 and tile in samples:
                     steps = Steps(found.problem, tile.terms).count
                     together = -(-kernels[0].workgroups[0] // units) * tile.rows * tile.columns * tile.terms
                     samples[tile].append(Sample(steps, together, max(0.1, times[way] - LAUNCH_US)))
+            plain, read = contraction(case, replace(features, tensor_cores=None), data_type)
+            for buffer, array in read.items():
+                if buffer not in memory:
+                    memory[buffer] = driver.allocate(array.nbytes + 16)
+                driver.upload(memory[buffer], np.ascontiguousarray(array))
+            clock.best(plain.kernels(None, case.name), memory, 1)
+            without = error(driver, memory[plain.result], plain.result.desc, wanted)
+            driver.wait()
             for address in memory.values():
                 driver.free(address)
             best = min(times, key=lambda way: times[way])
-            function = torch_function(case, list(arrays.values())[:2], tf32=kind == "tf32")
+            function = torch_function(case, operands, tf32=kind == "tf32")
             theirs = torch_milliseconds(function) * 1e3 if function is not None else None
             flops = operations(case) / 1e6
             shown.add_row(
@@ -223,6 +272,8 @@ def measure(driver: Driver, cases: Sequence[Case]) -> tuple[dict[str, list[Measu
                 "-" if theirs is None else f"{flops / theirs:.1f}",
                 f"{best[0]}, {best[1]} parts",
                 f"{times[chosen] / times[best]:.2f}x",
+                f"{errors[best]:.1e}",
+                f"{without:.1e}",
             )
         made[kind] = [fitted(tile, its) for tile, its in samples.items() if its]
     return made, shown

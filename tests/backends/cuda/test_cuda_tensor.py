@@ -16,6 +16,7 @@ from triton_on_cpu import interpreter
 
 import opweave as ow
 from benchmarks import cuda_tune
+from benchmarks.webgpu_contraction import Case
 from opweave.backends.cuda import compiler
 from opweave.backends.cuda.backend import precisions
 from opweave.backends.cuda.driver import Function
@@ -357,6 +358,22 @@ def test_measured_speeds_are_recovered() -> None:
     ]
     found = cuda_tune.fitted(tile, samples)
     assert (found.tile, found.rate, found.latency) == (tile, pytest.approx(1.5e6), pytest.approx(0.4))
+
+
+def test_tiles_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The benchmark on the processor, whose times are not those of kernels; its results are."""
+    monkeypatch.setattr(cuda_tune, "REPEAT", 1)
+    monkeypatch.setattr(cuda_tune, "TILES", {kind: tiles[:2] for kind, tiles in cuda_tune.TILES.items()})
+    driver = CpuDriver()
+    case = Case("matmul 64", "matmul", ((64, 512), (512, 64)))
+    tiles, shown = cuda_tune.measure(driver, [case])
+    assert {kind: [m.tile for m in its] for kind, its in tiles.items()} == {
+        kind: [Tile(*row) for row in rows] for kind, rows in cuda_tune.TILES.items()
+    }
+    assert (shown.row_count, driver.memory) == (3, {})
+    monkeypatch.setattr(cuda_tune, "reference", lambda *_: np.ones((64, 64)))
+    with pytest.raises(SystemExit, match=r"matmul 64, float16, 64 x 64 x 64, 1 parts: wrong by"):
+        cuda_tune.measure(driver, [case])
 
 
 def test_the_table_is_what_the_benchmark_writes(tmp_path: Path) -> None:

@@ -159,7 +159,11 @@ class Operand:
         yield f"{side}_y = {position} // {width} * {down} - {above}"
         yield f"{side}_x = {position} % {width} * {right} - {before}"
         pixel = f"({side}_y * {matrix.size[1]} + {side}_x)"
-        if (down, right, width) == (1, 1, matrix.size[1]):  # loads are vectors where Triton sees that pixels are adjacent
+        if (down, right, width) == (
+            1,
+            1,
+            matrix.size[1],
+        ):  # loads are vectors where Triton sees that pixels are adjacent
             pixel = f"({position} - {above * width + before})"
         yield f"{side}_start = {offset} + {batch} + {pixel} * {matrix.pixel}"
 
