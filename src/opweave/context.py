@@ -326,7 +326,7 @@ class MLContext(ContextTensors):
             binding = find((len(inputs), *inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values())))
         except (AttributeError, TypeError):
             binding = None
-        if binding is None or graph.context is not self:
+        if binding is None or graph._context is not self:
             binding = self._check(graph, "dispatch")._bind(inputs, outputs)
         binding()
 
@@ -351,7 +351,7 @@ class MLContext(ContextTensors):
             ValidationError: missing or unknown names; arrays that do not fit; on a CPU, positions or lengths out of the range
                 that an operation takes.
         """
-        if type(graph) is not MLGraph or graph.context is not self:
+        if type(graph) is not MLGraph or graph._context is not self:
             self._check(graph, "compute")
         return graph._compute(inputs, outputs)
 

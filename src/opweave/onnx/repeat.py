@@ -125,7 +125,7 @@ class Repeat:
                 return None
         try:
             if out is None:
-                return self._return(inputs[: self._taken])
+                return self._return(inputs if len(inputs) == self._taken else inputs[: self._taken])
             return self._run_into(given, inputs, out)
         except OperationError:
             if self._model.is_open:  # the full path finds out more

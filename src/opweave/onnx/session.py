@@ -230,7 +230,8 @@ class InferenceSession(OnnxRuntimeMethods, TuningMethod):
         trace = self._run_trace
         begin = 0 if trace is None else monotonic_ns()
         while True:
-            self._context.check_alive()
+            if self._context._lost_info is not None:  # asked here, to save each run a call
+                self._context.check_alive()
             repeat = self._repeat
             try:
                 # The fast path has few calls and objects: after a network has run, nothing of Python is in the caches.
