@@ -51,7 +51,8 @@ def decoded(value: Any, operand: Callable[[int], MLOperand], depth: int = 0) -> 
     """An argument: operands by their numbers, and numbers that JSON loses; others as they are.
 
     Raises:
-        ProtocolError: an object that is neither, or lists in lists in lists: the specification has none.
+        ProtocolError: an object that is neither, an integer beyond JavaScript's numbers, or lists in lists in lists: the
+            specification has none.
     """
     if depth > 2:
         raise ProtocolError("the lists of an argument are nested too deeply")
@@ -64,9 +65,12 @@ def decoded(value: Any, operand: Callable[[int], MLOperand], depth: int = 0) -> 
         raise ProtocolError(f"an argument must not be {shown(value)}")
     if isinstance(value, list):
         return [decoded(item, operand, depth + 1) for item in value]
-    if type(value) is int and abs(value) > MAX_SAFE_INTEGER:
+    if type(value) is not int or abs(value) <= MAX_SAFE_INTEGER:
+        return value
+    try:
         return float(value)  # JSON.stringify writes the shortest digits that give the same number of JavaScript
-    return value
+    except OverflowError:
+        raise ProtocolError(f"{shown(value)} is not a number of JavaScript") from None
 
 
 def call(builder: MLGraphBuilder, name: str, arguments: Sequence[Any], options: dict[str, Any]) -> Sequence[MLOperand]:
