@@ -130,15 +130,19 @@ class CpuDriver(Driver):
             kernel: Kernel = one.function.handle
             assert one.workgroups == kernel.workgroups
             assert one.function.invocations == kernel.block
-            addresses = [argument for argument in one.arguments if isinstance(argument, int)]
-            pairs = list(zip(addresses, kernel.bindings, strict=True))
-            bytes = [self.bytes(address, buffer.desc.byte_length) for address, buffer in pairs]
+            given = kernel.arguments or range(len(kernel.bindings))
+            pairs = [
+                (argument, number)
+                for argument, number in zip(one.arguments, given, strict=True)
+                if isinstance(number, int)
+            ]
+            bytes = [self.bytes(address, kernel.bindings[number].desc.byte_length) for address, number in pairs]  # type: ignore[arg-type]
             if kernel.compiler == "triton":
-                assert one.parameters == (*addresses, 0, 0)
-                arrays = [part.view(buffer.desc.data_type) for part, (_, buffer) in zip(bytes, pairs, strict=True)]
+                assert one.parameters == (*one.arguments, 0, 0)
+                arrays = [part.view(buffer.desc.data_type) for part, buffer in zip(bytes, kernel.bindings, strict=True)]
                 arrays[-1][...] = interpreter().run(kernel.source, arrays, kernel.workgroups[0])
             else:
-                run(kernel, addresses)
+                run(kernel, one.arguments)
 
     def release(self, graph: Graph) -> None:
         self.calls["release"] += 1

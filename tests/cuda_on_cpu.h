@@ -7,10 +7,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <sys/mman.h>
+#include <type_traits>
 #include <ucontext.h>
 #include <utility>
 
 #define __global__
+#define __device__
+#define __forceinline__ inline
 #define __shared__ static
 #define __constant__ static
 #define __launch_bounds__(count)
@@ -42,8 +45,16 @@ static void barrier() {
 
 static void on_fault(int) { siglongjmp(fault, 1); }
 
+// Pointers are given as they are, numbers by their addresses.
+template <class T> T argument(void* given) {
+    if constexpr (std::is_pointer_v<T>)
+        return (T)given;
+    else
+        return *(T*)given;
+}
+
 template <class... A, size_t... I> void call(void (*kernel)(A...), void** arguments, std::index_sequence<I...>) {
-    kernel((A)arguments[I]...);
+    kernel(argument<A>(arguments[I])...);
 }
 
 template <class... A> void enter(void (*kernel)(A...), void** arguments) {

@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import mmap
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -42,6 +43,8 @@ FEATURES = Features(
 
 HEADER = Path(__file__).with_suffix(".h").read_text("utf-8")
 OPTIONS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-w")
+WORDS = ("let", "var", "loop", "select")
+"""Macros of the prelude."""
 BATCH = 24
 """Kernels that are compiled together: most of the time goes into the header."""
 
@@ -84,19 +87,26 @@ class Functions:
 
     def _compile(self, sources: Sequence[str]) -> None:
         lines = [HEADER, PRELUDE, "}"]
+        words: tuple[str, ...]
         for number, source in enumerate(sources):
-            _, found, text = source.partition(PRELUDE)
-            assert found, source
-            text = text.rstrip().removesuffix("}  // namespace opweave")
-            barriers = str("workgroupBarrier()" in text).lower()
+            if PRELUDE in source:
+                text = source.partition(PRELUDE)[2].rstrip().removesuffix("}  // namespace opweave")
+                entry, words, space = "opweave_kernel", (), "opweave"
+            else:  # of a user: it stands alone, and the words of WGSL are not in its way
+                found = re.search(r'extern "C" __global__[^;{}]*?\b(\w+)\s*\([^()]*\)\s*\{', source)
+                assert found, source
+                text, entry, words, space = source, found[1], WORDS, "of_users"
+            barriers = str("workgroupBarrier()" in text or "__syncthreads()" in text).lower()
             lines += [
-                f"#define opweave_kernel kernel_{number}",
-                f"namespace opweave {{ namespace of_{number} {{",
+                *(f'#pragma push_macro("{word}")\n#undef {word}' for word in words),
+                f"#define {entry} kernel_{number}",
+                f"namespace {space} {{ namespace of_{number} {{",
                 text,
                 "} }",
-                "#undef opweave_kernel",
+                f"#undef {entry}",
+                *(f'#pragma pop_macro("{word}")' for word in words),
                 f'extern "C" int launch_{number}(void** arguments, const unsigned* sizes) {{',
-                f"    return on_cpu::launch(opweave::of_{number}::kernel_{number}, arguments, sizes, {barriers});",
+                f"    return on_cpu::launch({space}::of_{number}::kernel_{number}, arguments, sizes, {barriers});",
                 "}",
             ]
         text = "\n".join(lines)
@@ -150,14 +160,16 @@ class Guarded:
         return self.array.view(desc.data_type).reshape(desc.shape)
 
 
-def launch(kernel: Kernel, addresses: Sequence[int]) -> None:
-    """Run a kernel on memory.
+def launch(kernel: Kernel, arguments: Sequence[int | bytes]) -> None:
+    """Run a kernel on addresses and numbers.
 
     Raises:
         AssertionError: it reads or writes outside of its memory.
     """
     sizes = (*kernel.workgroups, *(*kernel.invocations, 1, 1)[:3])
-    pointers = (ctypes.c_void_p * len(addresses))(*addresses)
+    numbers = [ctypes.create_string_buffer(given) for given in arguments if isinstance(given, bytes)]
+    rest = map(ctypes.addressof, numbers)
+    pointers = (ctypes.c_void_p * len(arguments))(*(next(rest) if isinstance(a, bytes) else a for a in arguments))
     failed = functions[kernel.source](pointers, (ctypes.c_uint * 6)(*sizes))
     assert failed == 0, f"{kernel.title}: reads or writes outside of its buffers\n{kernel.source.partition(PRELUDE)[2]}"
 

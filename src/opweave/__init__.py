@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
     )
     from .graph import Desc as Desc, MLOperand as MLOperand
     from .inspect.diff import diff as diff
-    from .kernels import wasm as wasm, wgsl as wgsl
+    from .kernels import cuda as cuda, wasm as wasm, wgsl as wgsl
     from .lazy.array import Array as Array
     from .lazy.borrowed import array as array
     from .lazy.force import read as read
@@ -72,7 +72,7 @@ _HOMES = {
     ),
     ".graph": ("Desc", "MLOperand"),
     ".inspect.diff": ("diff",),
-    ".kernels.": ("wasm", "wgsl"),
+    ".kernels.": ("cuda", "wasm", "wgsl"),
     ".lazy.array": ("Array",),
     ".lazy.borrowed": ("array",),
     ".lazy.force": ("read",),

@@ -21,7 +21,7 @@ import numpy as np
 
 from ..conversion import Converter
 from ..dtypes import ANY
-from ..errors import MLError, NotSupportedError, ValidationError, require, user_code
+from ..errors import MLError, ValidationError, require, user_code
 from ..expr.array import Array as Traced
 from ..graph import Builder, Desc, Operand, each, flat, title
 from ..kernels import Kernel
@@ -35,7 +35,8 @@ from ..recorder import Recorder
 from .signatures import annotation_text, check_function, plain_converter, public, read_signature
 
 if TYPE_CHECKING:
-    from ..kernels.wgsl import Shader, WgslKernel
+    from ..kernels.wgsl import Shader
+    from ..kernels.wgsl.sources import SourceKernel
     from ..lazy.array import Array
     from ..tensor import MLTensor
 
@@ -122,6 +123,23 @@ class CustomOp(Op[..., Any], Generic[Made]):
         scratch: Mapping[str, Desc] = ...,
     ) -> None: ...
     @overload
+    def kernel(
+        self,
+        device: Literal["cuda"],
+        source: Any,
+        /,
+        *,
+        invocations: int | Sequence[int] | None = None,
+        grid: int | Sequence[int] | None = None,
+        block: int | Sequence[int] = 256,
+        arguments: Sequence[Any] | None = None,
+        constants: Mapping[str, Any] = ...,
+        scratch: Mapping[str, Desc] = ...,
+        shared: int = 0,
+        num_warps: int = 4,
+        num_stages: int = 3,
+    ) -> None: ...
+    @overload
     def kernel(self, device: DeviceName, function: Callable[..., Any], /) -> None: ...
     def kernel(self, device: DeviceName, /, *args: Any, **options: Any) -> Any:
         """Declare a kernel that computes the operation on a device.
@@ -129,17 +147,16 @@ class CustomOp(Op[..., Any], Generic[Made]):
         - `@op.kernel("cpu")` above a function of NumPy views (`opweave.kernels.host`), or `op.kernel("cpu", function)`;
         - `op.kernel("wasm", module, "export")`: a function of a WebAssembly module (`help(opweave.wasm)` says more);
         - `op.kernel("webgpu", "fn main(i: u32) { out[i] = x[i] * x[i]; }")`: WGSL, or `@op.kernel("webgpu")` above a function
-          that makes it (`help(opweave.wgsl)` says more).
+          that makes it (`help(opweave.wgsl)` says more);
+        - `op.kernel("cuda", "void main(unsigned i) { out[i] = x[i] * x[i]; }")`: CUDA C++, or a kernel of Triton, CuPy or
+          Numba, or `@op.kernel("cuda")` above a function that makes it (`help(opweave.cuda)` says more).
 
         Raises:
             ValidationError: an unknown device, or an invalid kernel: a function takes `out`, and parameters of the operation
                 by name.
-            NotSupportedError: no back end here runs kernels for that device.
         """
         devices = get_args(DeviceName)
         require(device in devices, f"{self.name}: kernels are for {', '.join(map(repr, devices))}, got {shown(device)}")
-        if device == "cuda":
-            raise NotSupportedError(f"{self.name}: no back end here runs kernels for {shown(device)}")
         if not args:
             return lambda function: self._add_kernel(device, function, options)
         self._add_kernel(device, *args, options)
@@ -148,7 +165,7 @@ class CustomOp(Op[..., Any], Generic[Made]):
     def _add_kernel(self, device: str, *given: Any) -> Any:
         *args, options = given
         try:
-            made: Kernel | WgslKernel
+            made: Kernel | SourceKernel
             if device == "wasm":
                 from ..kernels.wasm import WasmKernel
 
@@ -157,6 +174,10 @@ class CustomOp(Op[..., Any], Generic[Made]):
                 from ..kernels.wgsl import WgslKernel
 
                 made = WgslKernel(*args, **options)
+            elif device == "cuda":
+                from ..kernels.cuda import CudaKernel
+
+                made = CudaKernel(*args, **options)
             else:
                 made = HostKernel(*args, **options)
         except ValidationError as error:

@@ -1,6 +1,7 @@
 """Memory shared with other libraries by DLPack, on a driver of the processor's memory (`cuda_driver`).
 
-Producers and consumers are made of the structures themselves; NumPy and PyTorch are witnesses of how those are laid out.
+Producers and consumers are made of the structures themselves; NumPy is the witness of how those are laid out, and PyTorch in
+tests/pytorch.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from cuda_driver import CpuDriver, context_on
 from cuda_on_cpu import compiler
+from foreign import OnHost
 
 import opweave as ow
 from opweave.dtypes import ANY, DataType
@@ -40,23 +42,6 @@ def negated(context: ow.MLContext, shape: tuple[int, ...] = (2, 3)) -> ow.MLGrap
     return builder.build({"y": builder.neg(builder.input("x", "float32", shape))})
 
 
-class OnHost:
-    """Memory of the host as a producer of DLPack, made by Opweave."""
-
-    def __init__(self, array: np.ndarray, *, read_only: bool = False) -> None:
-        self.array, self.read_only = array, read_only
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return dlpack.CPU, 0
-
-    def __dlpack__(
-        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None
-    ) -> Any:
-        desc = Desc(self.array.dtype.name, self.array.shape)  # type: ignore[arg-type]
-        address, device = self.array.ctypes.data, self.__dlpack_device__()
-        return dlpack.capsule(address, desc, device, self.array, read_only=self.read_only, max_version=max_version)
-
-
 @pytest.mark.parametrize("shape", [(2, 3, 4), (5,), ()])
 @pytest.mark.parametrize("data_type", ANY)
 def test_numpy_and_opweave_read_each_others_capsules(data_type: DataType, shape: tuple[int, ...]) -> None:
@@ -71,19 +56,6 @@ def test_numpy_and_opweave_read_each_others_capsules(data_type: DataType, shape:
         assert taken.strides in (None, tuple(step // array.itemsize for step in array.strides))
         assert (taken.device, taken.read_only) == ((dlpack.CPU, 0), getattr(producer, "read_only", False))
     del found, taken, producer
-    assert sys.getrefcount(array) == references
-
-
-def test_pytorch_reads_capsules() -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    array = np.arange(6, dtype=np.float32).reshape(2, 3)
-    references = sys.getrefcount(array)
-    tensor = torch.from_dlpack(OnHost(array))
-    assert (tensor.data_ptr(), tensor.tolist()) == (array.ctypes.data, array.tolist())
-    taken = dlpack.take(torch.nn.Parameter(tensor), None)  # which has a gradient
-    assert (taken.address, taken.shape) == (array.ctypes.data, (2, 3))
-    del tensor, taken
-    gc.collect()
     assert sys.getrefcount(array) == references
 
 

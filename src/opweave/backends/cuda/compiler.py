@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from ... import disk_cache
 from ...errors import OperationError
 from ...expr.gpu import Compiled, Kernel
-from ...expr.gpu.cuda import OPTIONS
+from ...expr.gpu.cuda import OPTIONS, USER_OPTIONS
 from ...processors import processors
 from . import nvrtc, triton_program
 
@@ -66,12 +66,33 @@ def triton_version() -> str:
         return ""
 
 
+@cache
+def headers() -> tuple[str, ...]:
+    """The options of NVRTC for the headers of an installed CUDA toolkit; none without one."""
+    from cuda import pathfinder
+
+    folders = [pathfinder.find_nvidia_header_directory(name) for name in ("cudart", "cccl")]
+    return tuple(f"--include-path={folder}" for folder in folders if folder)
+
+
 COMPILERS = {
     "": Compiler(
         version,
         nvrtc.__file__,
         lambda requests: nvrtc.results(requests),
         lambda _, architecture: (f"--gpu-architecture={architecture}", *OPTIONS),
+        min_a_process=6,
+    ),
+    # Text of users has the compiler's own defaults.
+    "cuda": Compiler(
+        version,
+        nvrtc.__file__,
+        lambda requests: nvrtc.results(requests),
+        lambda kernel, architecture: (
+            f"--gpu-architecture={architecture}",
+            *USER_OPTIONS,
+            *(headers() if "#include" in kernel.source else ()),
+        ),
         min_a_process=6,
     ),
     # Its LLVM and that of Mesa's drivers must not meet in one process.

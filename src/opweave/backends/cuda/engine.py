@@ -55,6 +55,7 @@ def features_of(info: Info, precision: Precision) -> Features:
         max_shared=info.max_shared,
         units=info.units,
         tensor_cores=cores,
+        architecture=info.architecture,
     )
 
 

@@ -95,9 +95,12 @@ class NvidiaDriver(Driver):
         return [self._loaded(compiled) for compiled in compiler.binaries(kernels, self.info.architecture)]
 
     def _loaded(self, compiled: Compiled) -> Function:
-        module = call("cuModuleLoadData", compiled.image)
-        self._modules.append(module)
-        handle = call("cuModuleGetFunction", module, compiled.entry_point.encode())
+        if compiled.handle:
+            handle = bindings().CUfunction(compiled.handle)
+        else:
+            module = call("cuModuleLoadData", compiled.image)
+            self._modules.append(module)
+            handle = call("cuModuleGetFunction", module, compiled.entry_point.encode())
         if compiled.shared > MAX_DECLARED_SHARED:
             attribute = bindings().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             call("cuFuncSetAttribute", handle, attribute, compiled.shared)

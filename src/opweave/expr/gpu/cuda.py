@@ -19,6 +19,9 @@ OPTIONS = ("--device-as-default-execution-space", "--std=c++17", "--fmad=false")
 """Options of NVRTC that kernels need. Products and sums are fused only where a kernel says `fma`, so that library functions
 have the same results as on other devices."""
 
+USER_OPTIONS = ("--device-as-default-execution-space", "--std=c++17")
+"""Options of NVRTC for kernels that users write in CUDA C++."""
+
 PRELUDE: str = files(__package__).joinpath("prelude.cu").read_text("utf-8")
 """What precedes each kernel."""
 
@@ -114,4 +117,4 @@ def _comment(line: str) -> str:
 
 CUDA = Cuda()
 
-__all__ = ["CUDA", "OPTIONS", "PRELUDE", "Cuda"]
+__all__ = ["CUDA", "OPTIONS", "PRELUDE", "USER_OPTIONS", "Cuda"]

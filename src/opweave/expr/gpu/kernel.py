@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 
 from ..ir import Input, Output, Stored
 from .dialect import Dialect
@@ -45,6 +45,7 @@ class Features:
         units: approximate number of workgroups that run at the same time. WebGPU does not report it; a value that is
             too large costs less than one that is too small.
         tensor_cores: what contractions may run on; None if they must not.
+        architecture: of an NVIDIA GPU, as its compilers name it: "sm_90" say; empty for others.
     """
 
     dialect: Dialect = WGSL
@@ -58,6 +59,7 @@ class Features:
     is_software: bool = False
     units: int = 132
     tensor_cores: TensorCores | None = None
+    architecture: str = ""
 
     @property
     def max_iterations(self) -> int:
@@ -78,6 +80,8 @@ class Compiled:
         invocations: threads of a block in each dimension.
         shared: bytes of shared memory that a launch adds to those which the kernel declares.
         trailing: pointers that its compiler adds to the arguments, for memory that it does not need here: they are null.
+        handle: the driver's, of a kernel that another library has loaded; 0 for one that is loaded from the image.
+        owner: what keeps that kernel loaded.
     """
 
     image: bytes
@@ -85,6 +89,8 @@ class Compiled:
     invocations: tuple[int, int, int]
     shared: int = 0
     trailing: int = 0
+    handle: int = 0
+    owner: Any = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

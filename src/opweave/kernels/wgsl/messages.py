@@ -130,7 +130,7 @@ class Explained:
         return line
 
 
-def pointed(source: str, where: Written, fault: Fault) -> str:
+def pointed(source: str, where: Written, fault: Fault, language: str) -> str:
     """The message for a `Fault`, with an excerpt and a caret like the compiler's."""
     number = line_at(source, fault.start)
     column = fault.start - (source.rfind("\n", 0, fault.start) + 1)
@@ -139,8 +139,8 @@ def pointed(source: str, where: Written, fault: Fault) -> str:
     below = "".join(character if character == "\t" else " " for character in line[:column]) + "^" * fault.length
     return "\n".join(
         [
-            f"line {number} of the WGSL{where.suffix(source, number)}: {fault.said}",
-            f"{gutter} ┌─ WGSL:{number}:{column + 1}",
+            f"line {number} of the {language}{where.suffix(source, number)}: {fault.said}",
+            f"{gutter} ┌─ {language}:{number}:{column + 1}",
             f"{gutter} │",
             f"{number} │ {line}",
             f"{gutter} │ {below} {fault.label}",

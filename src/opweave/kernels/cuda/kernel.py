@@ -1,0 +1,193 @@
+"""CUDA C++, and objects that are launched, as kernels."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import NotSupportedError, ValidationError, require
+from ...expr.gpu import Features, Kernel
+from ...graph import Desc
+from ..wgsl.declarations import Bound
+from ..wgsl.shader import Buffer, sizes
+from ..wgsl.sources import SourceKernel
+from .launch import Launch, is_launched
+from .messages import OWN, USER, Explained
+from .source import HALF, SCALARS, TYPES, CudaBuffer, CudaScope, Parameter, Source
+
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
+
+
+class CudaKernel(SourceKernel):
+    """CUDA C++, or objects of other libraries, that compute the results of a node on a CUDA device."""
+
+    language = "CUDA C++"
+    kind = Source
+    options = "invocations, grid, block, constants, scratch"
+    accepts = "CUDA C++ (a string), an opweave.cuda.Source or Launch, a kernel of Triton, CuPy or Numba"
+    scope = CudaScope
+
+    def _is_launched(self, source: Any) -> bool:
+        return is_launched(source)
+
+    def _source(self, given: Any, **options: Any) -> Any:
+        return Launch(given, **options) if is_launched(given) else Source(given, **options)
+
+    def _fits(self, item: Any) -> bool:
+        return isinstance(item, (Source, Launch))
+
+    @property
+    def detail(self) -> str:
+        """A description for `explain()`."""
+        launched = [shader.title for shader in self.shaders if isinstance(shader, Launch)]
+        return ", ".join(launched) if launched else f"{self.language}{self.where.suffix()}"
+
+    def _buffer(self, name: str, desc: Desc, features: Features) -> Buffer:
+        return CudaBuffer(name, desc, TYPES[desc.data_type], TYPES[desc.data_type])
+
+    def _kernel(self, title: str, shader: Source | Launch, scope: CudaScope, out: Buffer, features: Features) -> Kernel:
+        try:
+            if isinstance(shader, Launch):
+                return shader.kernel(title, scope, out, features)
+            entry = shader.entry
+            if entry is None:
+                return self._of_elements(title, shader, scope, out, features)
+            return self._of_entry(title, shader, scope, features, *entry)
+        except ValidationError as error:
+            raise ValidationError(f"{title}: {error}{self.where.suffix()}") from None
+
+    def _of_elements(self, title: str, source: Source, scope: CudaScope, out: Buffer, features: Features) -> Kernel:
+        """A kernel that calls `void main` for each element or position."""
+        block = sizes(source.block)
+        require(len(block) == 1, f"block must be one number for void main, got {list(block)}")
+        extents = source.extents(out)
+        count = math.prod(extents)
+        bound = scope.used(source.words)
+        arguments: list[str] = []
+        stride = count
+        for extent in extents:
+            stride //= extent
+            index = "i" if stride == 1 else f"i / {stride}u"
+            arguments.append(index if not arguments else f"{index} % {extent}u")
+        tensors = ", ".join(item.buffer.variable for item in bound)
+        # The functions of the source are members of a structure, so that they see the tensors.
+        lines = [
+            *_INCLUDE.findall(source.source),
+            *self._declarations(source, scope, bound),
+            "struct Operation {",
+            *(f"    {_pointer(item)};" for item in bound),
+            f'#line 1 "{USER}"',
+            _INCLUDE.sub("", source.source),
+            f'#line 1 "{OWN}"',
+            "};",
+            f'extern "C" __global__ void __launch_bounds__({block[0]}) opweave_kernel({", ".join(map(_pointer, bound))}) {{',
+            f"    const unsigned i = blockIdx.x * {block[0]}u + threadIdx.x;",
+            f"    if (i < {count}u) Operation{{{tensors}}}.main({', '.join(arguments)});",
+            "}",
+        ]
+        return self._finished(
+            title, source, scope, bound, lines, (-(-count // block[0]),), "opweave_kernel", (), features
+        )
+
+    def _of_entry(
+        self,
+        title: str,
+        source: Source,
+        scope: CudaScope,
+        features: Features,
+        name: str,
+        parameters: Sequence[Parameter],
+    ) -> Kernel:
+        """The user's own kernel, whose parameters are given by their names."""
+        known = {item.buffer.variable: item for item in scope.bound}
+        bound: list[Bound] = []
+        arguments: list[int | bytes] = []
+        for parameter in parameters:
+            if parameter.is_pointer:
+                item = known.get(parameter.name)
+                require(
+                    item is not None,
+                    f"the parameter {parameter.name} of {name} must have the name of a tensor: {', '.join(known)}",
+                )
+                assert item is not None
+                arguments.append(len(bound))
+                bound.append(item)
+            else:
+                arguments.append(_scalar(name, parameter, scope))
+        constants = self._declarations(source, scope, bound)
+        lines = [*_INCLUDE.findall(source.source), *constants, f'#line 1 "{USER}"', _INCLUDE.sub("", source.text)]
+        grid = sizes(source.grid or 1)
+        return self._finished(title, source, scope, bound, lines, grid, name, tuple(arguments), features)
+
+    def _declarations(self, source: Source, scope: CudaScope, bound: Sequence[Bound]) -> list[str]:
+        constants = [text for name, text in scope.constants(source).items() if name in source.words]
+        has_halves = "f16" in source.words or any(item.buffer.element == "f16" for item in bound)
+        return [*([HALF] if has_halves else []), *constants]
+
+    def _finished(
+        self,
+        title: str,
+        source: Source,
+        scope: CudaScope,
+        bound: Sequence[Bound],
+        lines: Sequence[str],
+        grid: Sequence[int],
+        name: str,
+        arguments: tuple[int | bytes, ...],
+        features: Features,
+    ) -> Kernel:
+        block = sizes(source.block)
+        check_launch(grid, block, features)
+        if len(bound) > features.max_buffers:
+            raise NotSupportedError(f"{title}: it takes {len(bound)} tensors, a kernel has {features.max_buffers}")
+        x, y, z = (*map(int, grid), 1, 1)[:3]
+        return Kernel(
+            title,
+            "\n".join(lines) + "\n",
+            tuple(item.memory for item in bound),
+            tuple(item.writes for item in bound),
+            (x, y, z),
+            name,
+            Explained(source, self.where, scope.hint),
+            tuple(map(int, block)),
+            compiler="cuda",
+            arguments=arguments,
+        )
+
+
+def check_launch(grid: Sequence[int], block: Sequence[int], features: Features) -> None:
+    """Require what a device can launch."""
+    threads = math.prod(block)
+    require(
+        threads <= features.max_invocations,
+        f"a block has at most {features.max_invocations} threads on this device, got {threads}",
+    )
+    limits = (2**31 - 1, 65535, 65535)
+    fits = all(size <= limit for size, limit in zip(grid, limits, strict=False))
+    require(fits, f"a grid has at most {list(limits)} blocks, got {list(grid)}")
+
+
+def _pointer(item: Bound) -> str:
+    return f"{'' if item.writes else 'const '}{item.buffer.element}* __restrict__ {item.buffer.variable}"
+
+
+def _scalar(kernel: str, parameter: Parameter, scope: CudaScope) -> bytes:
+    """The value of a parameter that is a number, as it lies in memory."""
+    value = scope.value(parameter.name)
+    require(
+        value is not None,
+        f"the parameter {parameter.name} of {kernel} must have the name of an attribute that is a number, or of a size",
+    )
+    type = SCALARS.get(parameter.type)
+    require(
+        type is not None,
+        f"the parameter {parameter.name} of {kernel} must be one of {', '.join(SCALARS)}, or a pointer",
+    )
+    assert type is not None
+    made: np.ndarray = np.array(value).astype(type)
+    require(made == value or type in (np.float32, np.float64), f"{parameter.name} is {value!r}, no {parameter.type}")
+    return made.tobytes()

@@ -1,0 +1,279 @@
+"""Kernels of Triton, CuPy and Numba, launched with tensors and numbers.
+
+Nothing of these libraries is imported before the caller has: objects are known by the modules of their classes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...dtypes import DataType
+from ...errors import OperationError, ValidationError, require
+from ...expr.gpu import Compiled, Features, Kernel
+from ...graph import Desc
+from .. import parameters_of
+from ..wgsl.shader import Buffer, sizes
+from .source import CudaScope, check_sizes
+
+POINTERS: Mapping[DataType, str] = {
+    "float32": "fp32",
+    "float16": "fp16",
+    "int32": "i32",
+    "uint32": "u32",
+    "int8": "i8",
+    "uint8": "u8",
+    "int64": "i64",
+    "uint64": "u64",
+}
+"""Triton's names of data types."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel of another library, and how it is launched.
+
+    Args:
+        function: a function with `@triton.jit`, a `cupy.RawKernel`, or a function with `@numba.cuda.jit`.
+        grid: number of blocks, in up to three dimensions; default: one for each `block` elements of the (first) result.
+        block: threads of a block, in up to three dimensions; Triton decides them itself (`num_warps`), and with Triton the
+            default of `grid` needs it to say how many elements a program computes.
+        arguments: tensors (the `Buffer`s that a function is given, or their names), numbers, and names of numbers (attributes,
+            `x_size`); default: those with the names of the function's parameters. CuPy's numbers are of NumPy's types.
+        constants: Triton's parameters that are `tl.constexpr`.
+        shared: bytes of dynamic shared memory of a `cupy.RawKernel`.
+        scratch: buffers shared by the passes of a node: data type and shape (`opweave.Desc`) by name.
+        num_warps: of Triton.
+        num_stages: of Triton.
+
+    Raises:
+        ValidationError: a value has the wrong type.
+    """
+
+    function: Any
+    grid: int | Sequence[int] | None = None
+    block: int | Sequence[int] = 256
+    arguments: Sequence[Any] | None = None
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    shared: int = 0
+    scratch: Mapping[str, Desc] = field(default_factory=dict)
+    num_warps: int = 4
+    num_stages: int = 3
+
+    fault = None  # as `Source` has it
+    source = ""
+
+    def __post_init__(self) -> None:
+        require(
+            is_launched(self.function),
+            f"a Launch takes a kernel of Triton, CuPy or Numba, got {type(self.function).__name__}",
+        )
+        check_sizes(grid=self.grid, block=self.block)
+        self.given()
+        for name, desc in self.scratch.items():
+            require(isinstance(desc, Desc), f"scratch {name!r} must be an opweave.Desc, got {desc!r}")
+
+    @property
+    def title(self) -> str:
+        """What it is, for `explain()`."""
+        library, name = _LIBRARIES[_library(self.function)], _name(self.function)
+        return f"{library.title} kernel {name}"
+
+    @property
+    def words(self) -> frozenset[str]:
+        """The names of tensors that it uses."""
+        return frozenset(a.name if isinstance(a, Buffer) else a for a in self.given() if isinstance(a, (Buffer, str)))
+
+    def given(self) -> list[Any]:
+        """The arguments, by name where none are given."""
+        if self.arguments is not None:
+            return list(self.arguments)
+        names = _LIBRARIES[_library(self.function)].names
+        require(names is not None, "a cupy.RawKernel takes arguments=(…): tensors, numbers, or their names")
+        assert names is not None
+        return [name for name in names(self.function) if name not in self.constants]
+
+    def kernel(self, title: str, scope: CudaScope, out: Buffer, features: Features) -> Kernel:
+        """The kernel for a node.
+
+        Args:
+            title: the node, for messages.
+            scope: its tensors and attributes.
+            out: its first result.
+            features: of the device.
+
+        Raises:
+            ValidationError: an argument is neither a tensor nor a number, or its library does not take it.
+            OperationError: the library cannot compile it.
+        """
+        known = {item.buffer.name: item for item in scope.bound}
+        values: list[Any] = []
+        for given in self.given():
+            name = given.name if isinstance(given, Buffer) else given
+            if isinstance(name, str):
+                found = known[name] if name in known else scope.value(name)
+                require(found is not None, f"the argument {name} is no tensor and no number; {scope.hint(name)}")
+                values.append(found)
+            else:
+                require(
+                    isinstance(given, (bool, int, float, np.generic)), f"an argument must be a number, got {given!r}"
+                )
+                values.append(given)
+        try:
+            made, arguments = _LIBRARIES[_library(self.function)].compile(self, values, features)
+        except (ValidationError, OperationError):
+            raise
+        except Exception as error:  # libraries raise errors of many types
+            raise OperationError(f"{title}: {self.title}: {type(error).__name__}: {error}") from error
+        tensors = [value for value in values if hasattr(value, "memory")]
+        size = int(np.prod(sizes(self.block)))
+        grid = sizes(self.grid) if self.grid is not None else (-(-out.size // size),)
+        x, y, z = (*map(int, grid), 1, 1)[:3]
+        return Kernel(
+            title,
+            f"// {self.title}",
+            tuple(value.memory for value in tensors),
+            tuple(value.writes for value in tensors),
+            (x, y, z),
+            made.entry_point,
+            invocations=made.invocations,
+            compiled=made,
+            arguments=arguments,
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Libraries
+
+
+def _packed(values: Sequence[Any], number: Callable[[Any], np.generic | np.ndarray]) -> tuple[int | bytes, ...]:
+    """Arguments for values: the numbers of tensors in order, and numbers as they lie in memory."""
+    made: list[int | bytes] = []
+    for value in values:
+        is_tensor = hasattr(value, "memory")
+        made.append(sum(isinstance(item, int) for item in made) if is_tensor else number(value).tobytes())
+    return tuple(made)
+
+
+def _of_triton(launch: Launch, values: Sequence[Any], features: Features) -> tuple[Compiled, tuple[int | bytes, ...]]:
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, compile
+
+    names = list(launch.function.arg_names)
+    free = [name for name in names if name not in launch.constants]
+    require(len(free) == len(values), f"{launch.title} takes {free} besides constants, got {len(values)} arguments")
+    numbers = {
+        name: _triton_number(value) for name, value in zip(free, values, strict=True) if not hasattr(value, "memory")
+    }
+    signature = dict.fromkeys(names, "constexpr")
+    for name, value in zip(free, values, strict=True):
+        signature[name] = numbers[name][0] if name in numbers else f"*{POINTERS[value.buffer.data_type]}"
+    aligned = {(names.index(name),): [["tt.divisibility", 16]] for name in free if name not in numbers}
+    target = GPUTarget("cuda", int(features.architecture.removeprefix("sm_")), 32)
+    constants = {(names.index(name),): value for name, value in launch.constants.items()}
+    options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
+    made = compile(ASTSource(launch.function, signature, constants, aligned), target=target, options=options)
+    data = made.metadata
+    if data.global_scratch_size or getattr(data, "profile_scratch_size", 0) or getattr(data, "num_ctas", 1) != 1:
+        raise OperationError(f"{launch.title}: kernels with scratch memory, or clusters, are not supported")
+    parameters = re.search(r"\.entry [^(]*\((.*?)\)", made.asm["ptx"], re.DOTALL)
+    assert parameters is not None
+    trailing = parameters[1].count(".param") - len(free)
+    if trailing < 0:
+        raise OperationError(f"{launch.title}: this version of Triton passes arguments in a way that is not known here")
+    block = (32 * data.num_warps, 1, 1)
+    found = Compiled(made.asm["cubin"], data.name, block, shared=data.shared, trailing=trailing)
+    return found, _packed(values, lambda value: _triton_number(value)[1])
+
+
+def _triton_number(value: Any) -> tuple[str, np.generic]:
+    """The type of a number in Triton, and the number."""
+    if isinstance(value, (bool, np.bool_)):
+        return "i1", np.uint8(value)
+    if isinstance(value, (float, np.floating)):
+        return "fp32", np.float32(value)
+    return ("i32", np.int32(value)) if -(2**31) <= value < 2**31 else ("i64", np.int64(value))
+
+
+def _of_cupy(launch: Launch, values: Sequence[Any], features: Features) -> tuple[Compiled, tuple[int | bytes, ...]]:
+    # Python's numbers as CuPy passes them: int64, float64 and bool.
+    x, y, z = (*map(int, sizes(launch.block)), 1, 1)[:3]
+    function = launch.function.kernel  # compiles it for the current device
+    found = Compiled(b"", launch.function.name, (x, y, z), launch.shared, handle=int(function.ptr), owner=function)
+    return found, _packed(values, np.asarray)
+
+
+def _of_numba(launch: Launch, values: Sequence[Any], features: Features) -> tuple[Compiled, tuple[int | bytes, ...]]:
+    import numba
+    from numba import cuda
+
+    x, y, z = (*map(int, sizes(launch.block)), 1, 1)[:3]
+    signature: list[Any] = []
+    arguments: list[int | bytes] = []
+    for value in values:
+        if hasattr(value, "memory"):
+            # An array is a structure, whose fields are parameters: owners, sizes, the address, shape and strides in bytes.
+            desc: Desc = value.buffer.desc
+            dtype = np.dtype(desc.data_type)
+            signature.append(numba.types.Array(numba.from_dtype(dtype), desc.rank, "C", readonly=not value.writes))
+            strides = [dtype.itemsize * int(np.prod(desc.shape[k + 1 :])) for k in range(desc.rank)]
+            fields = [0, 0, desc.element_count, dtype.itemsize, None, *desc.shape, *strides]
+            number = sum(isinstance(item, int) for item in arguments)
+            arguments += [number if item is None else np.int64(item).tobytes() for item in fields]
+        else:
+            made = np.asarray(value)
+            signature.append(numba.from_dtype(made.dtype))
+            arguments.append(made.tobytes())
+    version = int(features.architecture.removeprefix("sm_"))
+    ptx, _ = cuda.compile_ptx(  # type: ignore[attr-defined, no-untyped-call]
+        launch.function.py_func, tuple(signature), cc=divmod(version, 10)
+    )
+    entry = re.search(r"\.entry\s+([\w$]+)\s*\(([^)]*)\)", ptx)
+    if entry is None or entry[2].count(".param") != len(arguments):
+        raise OperationError(f"{launch.title}: this version of Numba passes arguments in a way that is not known here")
+    return Compiled(f"{ptx}\0".encode(), entry[1], (x, y, z)), tuple(arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class _Library:
+    """A library of kernels.
+
+    Attributes:
+        title: its name in messages.
+        compile: the binary for a device, and the arguments.
+        names: the parameters of a function; None where it does not tell.
+    """
+
+    title: str
+    compile: Callable[[Launch, Sequence[Any], Features], tuple[Compiled, tuple[int | bytes, ...]]]
+    names: Callable[[Any], Sequence[str]] | None
+
+
+_LIBRARIES = {
+    ("triton", "JITFunction"): _Library("Triton", _of_triton, lambda f: f.arg_names),
+    ("cupy", "RawKernel"): _Library("CuPy", _of_cupy, None),
+    ("numba", "CUDADispatcher"): _Library("Numba", _of_numba, lambda f: parameters_of(f.py_func)),
+}
+"""By the package and name of the class of their kernels."""
+
+
+def _library(function: Any) -> tuple[str, str]:
+    kind = type(function)
+    return kind.__module__.partition(".")[0], kind.__name__
+
+
+def _name(function: Any) -> str:
+    inner = getattr(function, "py_func", function)
+    return str(getattr(inner, "__name__", None) or getattr(inner, "name", "?"))
+
+
+def is_launched(given: Any) -> bool:
+    """Whether it is a kernel of a library that can be launched here."""
+    return _library(given) in _LIBRARIES
+
+
+__all__ = ["Launch", "is_launched"]

@@ -1,0 +1,323 @@
+"""CUDA C++ written by users, and the names that it can use."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from operator import mul
+from typing import Any
+
+import numpy as np
+
+from ...dtypes import DataType
+from ...errors import require
+from ...graph import Desc
+from ..wgsl.declarations import Bound, Scope
+from ..wgsl.shader import Buffer, sizes
+from ..wgsl.syntax import Fault
+
+TYPES: Mapping[DataType, str] = {
+    "float32": "float",
+    "float16": "f16",
+    "int32": "int",
+    "uint32": "unsigned",
+    "int8": "signed char",
+    "uint8": "unsigned char",
+    "int64": "long long",
+    "uint64": "unsigned long long",
+}
+"""Types of elements. `f16` is a structure that converts to and from float, with the layout of `__half`."""
+
+HALF = """struct f16 {
+    unsigned short bits;
+    f16() = default;
+#ifdef __CUDA_ARCH__
+    f16(float x) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x)); }
+    operator float() const {
+        float x;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+        return x;
+    }
+#else
+    f16(float x) {
+        _Float16 half = x;
+        memcpy(&bits, &half, 2);
+    }
+    operator float() const {
+        _Float16 half;
+        memcpy(&half, &bits, 2);
+        return half;
+    }
+#endif
+};"""
+
+_WORDS = """
+alignas alignof and asm auto bool break case catch char class const const_cast constexpr continue decltype default
+    delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline int long mutable
+    namespace new noexcept not nullptr operator or private protected public register reinterpret_cast return short signed
+    sizeof static static_assert static_cast struct switch template this thread_local throw true try typedef typeid typename
+    union unsigned using virtual void volatile wchar_t while xor main f16
+"""
+_RESERVED = frozenset(_WORDS.split())
+"""Keywords of C++, and the names that Opweave uses itself."""
+
+_TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*[\s\S]*?(?:\*/|\Z)')
+_WORD = re.compile(r"[^\W\d]\w*")
+_MAIN = re.compile(r"\bvoid\s+main\s*\(([^()]*)\)\s*\{")
+_GLOBAL = re.compile(r"\b__global__\b[^;{}]*?\b(\w+)\s*\(([^()]*)\)\s*\{")
+_LINKAGE = re.compile(r'extern\s*"C"\s*(?:\{[^{}]*)?$')
+
+SCALARS = {
+    "bool": np.bool_, "char": np.int8, "signed char": np.int8, "unsigned char": np.uint8, "short": np.int16,
+    "unsigned short": np.uint16, "int": np.int32, "unsigned": np.uint32, "unsigned int": np.uint32,
+    "long long": np.int64, "unsigned long long": np.uint64, "float": np.float32, "double": np.float64,
+    "int8_t": np.int8, "uint8_t": np.uint8, "int16_t": np.int16, "uint16_t": np.uint16, "int32_t": np.int32,
+    "uint32_t": np.uint32, "int64_t": np.int64, "uint64_t": np.uint64, "size_t": np.uint64,
+}  # fmt: skip
+"""Types of parameters that are numbers. (That of `long` differs between systems.)"""
+
+
+def spelled(name: str) -> str:
+    """The name of a parameter in C++."""
+    return f"{name}_" if name in _RESERVED else name
+
+
+class CudaBuffer(Buffer):
+    """A tensor that a kernel can use; `element` is its type in C++."""
+
+    __slots__ = ()
+
+    @property
+    def variable(self) -> str:
+        """The name of the pointer to its first element."""
+        return spelled(self.name)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a kernel.
+
+    Attributes:
+        type: its type, without `const` and `__restrict__`.
+        name: its name.
+    """
+
+    type: str
+    name: str
+
+    @property
+    def is_pointer(self) -> bool:
+        """Whether it takes an address."""
+        return "*" in self.type
+
+
+@dataclass(frozen=True)
+class Source:
+    """CUDA C++, and how it is launched.
+
+    Args:
+        source: CUDA C++; `opweave.cuda` documents the names it can use.
+        invocations: number of calls of `void main(…)`, or the extents of its positions; default: the elements, or the shape,
+            of the (first) result.
+        grid: number of blocks, in up to three dimensions; for kernels with `__global__`.
+        block: threads of a block; for `void main(…)` in one dimension, for kernels with `__global__` in up to three.
+        constants: additional constants: numbers, booleans, or tuples of numbers.
+        scratch: buffers shared by the passes of a node: data type and shape (`opweave.Desc`) by name.
+
+    Raises:
+        ValidationError: a value has the wrong type.
+    """
+
+    source: str
+    invocations: int | Sequence[int] | None = None
+    grid: int | Sequence[int] | None = None
+    block: int | Sequence[int] = 256
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    scratch: Mapping[str, Desc] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.source, str), f"source must be CUDA C++, a string, got {self.source!r}")
+        check_sizes(grid=self.grid, block=self.block)
+        given = sizes(self.invocations or 1)
+        require(all(map(is_count, given)), f"invocations must be positive integers, got {self.invocations!r}")
+        for name, desc in self.scratch.items():
+            require(isinstance(desc, Desc), f"scratch {name!r} must be an opweave.Desc, got {desc!r}")
+
+    @cached_property
+    def plain(self) -> str:
+        """The source with comments and the contents of strings replaced by spaces, which keeps all positions."""
+        return _TOKEN.sub(lambda found: found[0] if found[0] == '"C"' else re.sub(r"\S", " ", found[0]), self.source)
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """The identifiers and keywords of the source."""
+        return frozenset(_WORD.findall(self.plain))
+
+    @cached_property
+    def fault(self) -> Fault | None:
+        """A missing entry point; the compiler reports other faults."""
+        if _GLOBAL.search(self.plain) or _MAIN.search(self.plain):
+            return None
+        start = len(self.plain) - len(self.plain.lstrip()) if self.plain.strip() else 0
+        said = "no entry point: void main(unsigned i), or a kernel with __global__"
+        return Fault(start, 1, said, "there is none in this text")
+
+    @property
+    def entry(self) -> tuple[str, list[Parameter]] | None:
+        """The name and the parameters of the kernel with `__global__`; None if there is none.
+
+        Raises:
+            ValidationError: there are several, or options that are for the other kind.
+        """
+        found = list(_GLOBAL.finditer(self.plain))
+        require(
+            len(found) <= 1, f"a source has one kernel, got {', '.join(m[1] for m in found)}; give a Source for each"
+        )
+        if not found:
+            require(self.grid is None, "grid= is for kernels with __global__; void main takes invocations=")
+            return None
+        name = found[0][1]
+        require(self.invocations is None, f"invocations= is for void main; {name} with __global__ takes grid=")
+        require(self.grid is not None, f"{name} with __global__ takes grid=, the number of blocks")
+        return name, [_parameter(text) for text in found[0][2].split(",") if text.strip()]
+
+    @property
+    def text(self) -> str:
+        """The source, whose kernel has a name that is not changed by the compiler."""
+        found = _GLOBAL.search(self.plain)
+        if found is None or _LINKAGE.search(self.plain[: found.start()]):
+            return self.source
+        return f'{self.source[: found.start()]}extern "C" {self.source[found.start() :]}'
+
+    @property
+    def positions(self) -> int:
+        """The number of parameters of `void main`."""
+        found = _MAIN.search(self.plain)
+        assert found is not None, "only sources without a fault are looked into"
+        count = len([part for part in found[1].split(",") if part.strip()])
+        require(count > 0, "void main takes the number of an element, or its position on each axis, got ()")
+        return count
+
+    def extents(self, out: Buffer) -> tuple[int, ...]:
+        """The number of positions for each parameter of `void main`.
+
+        Raises:
+            ValidationError: the number of parameters does not fit.
+        """
+        count = self.positions
+        shape = sizes(out.shape if self.invocations is None else self.invocations)
+        what = f"{out.name} has {out.rank} axes" if self.invocations is None else f"invocations are {list(shape)}"
+        shape = (math.prod(shape),) if count == 1 else shape
+        fits = len(shape) == count
+        require(fits, f"void main takes {count} positions, but {what}; one parameter is the number of an element")
+        require(math.prod(shape) < 2**31, f"there may be 2**31 - 1 invocations, got {list(shape)}")
+        return shape
+
+
+def _parameter(text: str) -> Parameter:
+    words = re.sub(r"\b(const|__restrict__|restrict|volatile)\b", " ", text)
+    name = re.findall(r"\w+", words)[-1]
+    type = re.sub(r"\s+", " ", words[: words.rindex(name)]).strip()
+    return Parameter(re.sub(r"\s*\*\s*", "*", type), name)
+
+
+def check_sizes(**given: Any) -> None:
+    """Require numbers of blocks or threads, in up to three dimensions."""
+    for name, value in given.items():
+        if value is not None:
+            found = sizes(value)
+            fits = 0 < len(found) <= 3 and all(map(is_count, found))
+            require(fits, f"{name} must be 1 to 3 positive integers, got {value!r}")
+
+
+def is_count(value: object) -> bool:
+    """Whether a value is a positive integer."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value > 0)
+
+
+class CudaScope(Scope):
+    """The names that the sources of a node can use, as constants of C++."""
+
+    __slots__ = ()
+
+    def constants(self, source: Source) -> dict[str, str]:
+        """The declarations of constants, by name.
+
+        Raises:
+            ValidationError: two have the same name, or a value has no constant.
+        """
+        made: dict[str, str] = {}
+        for item in self.bound:
+            for name, value in shape_constants(item.buffer).items():
+                made[name] = declaration(name, value) or ""
+        for name, value in (*self.attributes.items(), *source.constants.items()):
+            text, word = declaration(spelled(name), value), spelled(name)
+            require(
+                text is not None or name not in source.constants,
+                f"{self.title}: the constant {name} must be a finite number, true, false or a tuple of them, got {value!r}",
+            )
+            require(word not in made, f"{self.title}: two declarations are called {word}; rename a parameter")
+            if text is not None:
+                made[word] = text
+        return made
+
+    def used(self, words: frozenset[str]) -> list[Bound]:
+        """The tensors that a source uses."""
+        return [item for item in self.bound if item.buffer.variable in words]
+
+    def value(self, name: str) -> Any:
+        """The number that a parameter of a kernel stands for; None if there is none."""
+        for item in self.bound:
+            found = shape_constants(item.buffer).get(name)
+            if isinstance(found, int):
+                return found
+        attribute = self.attributes.get(name.removesuffix("_") if name not in self.attributes else name)
+        return attribute if isinstance(attribute, (int, float)) else None
+
+    def hint(self, name: str) -> str:
+        """Explain why a name is not declared."""
+        if name in self.absent:
+            return f"the operand {name} is absent here; a function can give another text then"
+        if name in self.attributes:
+            return (
+                f"{name} is {self.attributes[name]!r}, which is no constant of C++; a function can put it into the text"
+            )
+        names = [item.buffer.variable for item in self.bound]
+        names += [spelled(n) for n, value in self.attributes.items() if declaration(n, value) is not None]
+        return f"declared are {', '.join(names)}, and sizes, as opweave.cuda says"
+
+
+def shape_constants(buffer: Buffer) -> dict[str, int | tuple[int, ...]]:
+    """The constants of a tensor's shape, by name."""
+    name, shape = buffer.name, buffer.shape
+    made: dict[str, int | tuple[int, ...]] = {f"{name}_size": buffer.size, f"{name}_rank": buffer.rank}
+    if shape:  # arrays have elements
+        made[f"{name}_shape"] = shape
+        made[f"{name}_strides"] = tuple(accumulate((1, *shape[:0:-1]), mul))[::-1]
+    return made
+
+
+def declaration(name: str, value: Any) -> str | None:
+    """A constant of C++; None if the value has none."""
+    items = list(value) if isinstance(value, (tuple, list)) else [value]
+    if not items or not all(isinstance(item, (bool, int, float)) for item in items):
+        return None
+    if any(isinstance(item, float) for item in items):
+        if not all(math.isfinite(item) and abs(item) < 3.4e38 for item in items):
+            return None
+        type, texts = "float", [f"{float(item)!r}f" for item in items]
+    elif all(isinstance(item, bool) for item in items):
+        type, texts = "bool", [str(item).lower() for item in items]
+    elif all(-(2**31) < item < 2**31 for item in items):
+        type, texts = "int", [str(int(item)) for item in items]
+    elif all(-(2**63) < item < 2**63 for item in items):
+        type, texts = "long long", [f"{int(item)}ll" for item in items]
+    else:
+        return None
+    if isinstance(value, (tuple, list)):
+        return f"constexpr {type} {name}[{len(items)}] = {{{', '.join(texts)}}};"
+    return f"constexpr {type} {name} = {texts[0]};"

@@ -1,0 +1,184 @@
+"""Kernels given as source code: what the languages share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+from ...errors import ValidationError, require, user_line
+from ...expr.gpu import Features, Kernel
+from ...expr.ir import Input
+from ...graph import Desc
+from .. import KernelCall, parameters_of
+from .declarations import Bound, Scope
+from .messages import Written, pointed
+from .shader import Buffer
+
+Inputs: TypeAlias = "Mapping[str, Input | tuple[Input, ...] | None]"
+"""The memory of operands, by parameter."""
+
+
+class SourceKernel(ABC):
+    """Source code that computes the results of a node on a GPU.
+
+    Args:
+        source: text; a source with its options, or several that run in order; or a function that returns any of these for a
+            node.
+        options: options of the source, if `source` is text.
+
+    Raises:
+        ValidationError: `source` is none of these, or an option does not fit.
+    """
+
+    language: ClassVar[str]
+    """Its name in messages."""
+    kind: ClassVar[type[Any]]
+    """The class of a source with its options."""
+    options: ClassVar[str]
+    """The names of the options."""
+    accepts: ClassVar[str]
+    """What a kernel may be, for messages."""
+
+    scope: ClassVar[type[Scope]] = Scope
+    """The class of the names that sources may use."""
+
+    def __init__(self, source: Any, **options: Any) -> None:
+        self.function: Callable[..., Any] | None = None
+        self.names: list[str] = []
+        self.shaders: tuple[Any, ...] = ()
+        if callable(source) and not self._is_launched(source):
+            require(not options, f"a function returns its options in a {self.kind.__name__}, got {', '.join(options)}")
+            self.function, self.where = source, Written.of(source)
+            self.names = parameters_of(source)
+        else:
+            self.where = Written.here()
+            try:
+                alone = isinstance(source, str) or self._is_launched(source)
+                self.shaders = self._sources(self._source(source, **options) if alone else source)
+            except TypeError as error:
+                if isinstance(error, ValidationError):
+                    raise
+                raise ValidationError(f"{self.language} takes {self.options}, got {', '.join(options)}") from None
+            name = self.kind.__name__
+            require(alone or not options, f"a {name} has its options, got {', '.join(options)}")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}{self.where.suffix(form=' of {}')}>"
+
+    @property
+    def detail(self) -> str:
+        """A description for `explain()`."""
+        return f"{self.language}{self.where.suffix()}"
+
+    def kernels(self, call: KernelCall, inputs: Inputs, targets: Sequence[Input], features: Features) -> list[Kernel]:
+        """The kernels for a node, in order.
+
+        Args:
+            call: the node.
+            inputs: the memory of each operand.
+            targets: the memory of each result.
+            features: features and limits of the device.
+
+        Raises:
+            ValidationError: a shader does not fit the node, or does not write a result; messages start with
+                `call.title`.
+            NotSupportedError: a shader exceeds a limit of the device.
+            OperationError: the function raised an exception.
+        """
+        bound: list[Bound] = []
+
+        def buffer(name: str, memory: Input) -> Buffer:
+            bound.append(self._bound(name, memory, features))
+            return bound[-1].buffer
+
+        given: dict[str, Any] = {}
+        for name, value in inputs.items():
+            if isinstance(value, tuple):
+                given[name] = tuple(buffer(f"{name}{k}", item) for k, item in enumerate(value))
+            else:
+                given[name] = None if value is None else buffer(name, value)
+        names = [f"out{k}" for k in range(len(targets))] if len(targets) > 1 else ["out"]
+        results = [
+            self._bound(name, target, features, writes=True) for name, target in zip(names, targets, strict=True)
+        ]
+        outs = tuple(result.buffer for result in results)
+        given = {"features": features, "out": outs if len(outs) > 1 else outs[0], **given, **call.attributes}
+        shaders = self.shaders if self.function is None else self._made(call, given)
+        count = len(shaders)
+        titles = [f"{call.title}, pass {k + 1} of {count}" if count > 1 else call.title for k in range(count)]
+        for title, shader in zip(titles, shaders, strict=True):
+            if shader.fault is not None:
+                raise ValidationError(f"{title}: {pointed(shader.source, self.where, shader.fault, self.language)}")
+        written = set().union(*(shader.words for shader in shaders))
+        for result in results:
+            # A packed result is not declared under its own name; the compiler reports its use.
+            wanted = {result.buffer.name, result.buffer.variable, f"store_{result.buffer.name}"}
+            require(
+                bool(wanted & written),
+                f"{call.title}: the {self.language} does not write {result.buffer.name}{self.where.suffix()}",
+            )
+        absent = [name for name, value in inputs.items() if value is None]
+        shared: dict[str, Bound] = {}
+        made = []
+        for title, shader in zip(titles, shaders, strict=True):
+            own = [self._scratch(name, desc, shared, call.title, features) for name, desc in shader.scratch.items()]
+            scope = self.scope(call.title, [*bound, *results, *own], call.attributes, absent, features)
+            made.append(self._kernel(title, shader, scope, outs[0], features))
+        return made
+
+    def _made(self, call: KernelCall, given: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The shaders that the function returns for a node."""
+        function = self.function
+        assert function is not None
+        call.check_names(self.names, "features")
+        try:
+            return self._sources(function(**{name: given[name] for name in self.names}))
+        except ValidationError as error:
+            raise ValidationError(
+                f"{call.title}: {error}{user_line(error, function) or self.where.suffix()}"
+            ) from error
+        except Exception as error:
+            raise call.failed(error, function) from error
+
+    @abstractmethod
+    def _kernel(self, title: str, shader: Any, scope: Any, out: Buffer, features: Features) -> Kernel:
+        """The kernel of one source."""
+
+    @abstractmethod
+    def _buffer(self, name: str, desc: Desc, features: Features) -> Buffer:
+        """A tensor as the language sees it."""
+
+    def _is_launched(self, source: Any) -> bool:
+        """Whether it is an object that is launched, although it may be callable."""
+        return False
+
+    def _source(self, given: Any, **options: Any) -> Any:
+        """Text or an object, with its options."""
+        return self.kind(given, **options)
+
+    def _sources(self, given: Any) -> tuple[Any, ...]:
+        """One or several sources, some of which may be text or objects."""
+        items = given if isinstance(given, (tuple, list)) else (given,)
+        alone = [isinstance(item, str) or self._is_launched(item) for item in items]
+        fits = bool(items) and all(is_alone or self._fits(item) for is_alone, item in zip(alone, items, strict=True))
+        require(fits, f"a kernel is {self.accepts}, several of them, or a function of these, got {given!r}")
+        return tuple(self._source(item) if own else item for own, item in zip(alone, items, strict=True))
+
+    def _fits(self, item: Any) -> bool:
+        """Whether it is a source with its options."""
+        return isinstance(item, self.kind)
+
+    def _bound(self, name: str, memory: Input, features: Features, *, writes: bool = False) -> Bound:
+        return Bound(self._buffer(name, memory.desc, features), memory, writes)
+
+    def _scratch(self, name: str, desc: Desc, shared: dict[str, Bound], title: str, features: Features) -> Bound:
+        """A scratch buffer; passes that use the same name share it."""
+        known = shared.get(name)
+        if known is None:
+            fits = features.int64 or desc.data_type not in ("int64", "uint64")
+            require(fits, f"{title}: scratch {name}: the device has no {desc.data_type}")
+            known = shared[name] = self._bound(name, Input(len(shared), desc), features, writes=True)
+        fits = known.buffer.desc == desc
+        require(fits, f"{title}: scratch {name} is {known.buffer.desc} in one pass, {desc} in another")
+        return known
