@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from .digests import DIGEST_BYTES, digest
 from .errors import require
 
 MAX_FILE_BYTES = 2**28
@@ -38,9 +39,6 @@ KINDS = {"cubin": "compiled kernel", "o": "compiled expression", "tuning": "tuni
 
 _NAME = re.compile(rf"(runtime-)?[0-9a-f]{{32,64}}\.({'|'.join(KINDS)})")
 _TEMPORARY = re.compile(rf"\.({_NAME.pattern})\.\w+")
-
-DIGEST_BYTES = 32
-"""The size of the digest at the start of each file."""
 
 _warned: set[str] = set()
 
@@ -246,7 +244,7 @@ def _opened(path: str, flags: int) -> int:
 
 def _write(path: Path, key: str, data: bytes) -> None:
     """Write atomically: to a temporary file, which is then renamed."""
-    import tempfile  # which loads a cryptographic library, as `hashlib` does; most processes only look for a file
+    import tempfile  # which takes 1 MiB; most processes only look for a file
 
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -259,6 +257,4 @@ def _write(path: Path, key: str, data: bytes) -> None:
 
 
 def _digest(key: str, data: bytes) -> bytes:
-    import hashlib
-
-    return hashlib.sha256(key.encode() + data).digest()
+    return digest(key.encode() + data).digest()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from .. import __version__
+from .. import __version__, digests
 from ..backends import Backend
 from ..graph import Graph, Operand, each
 from ..processors import processor_name, processors
@@ -179,10 +179,8 @@ def versions(ways: Mapping[str, Backend]) -> str:
 
 def digest(graph: Graph) -> str:
     """A digest of a graph's operations, attributes, shapes and data types."""
-    import hashlib
-
     numbers: dict[Operand, int] = {}
-    described = hashlib.sha256()
+    described = digests.digest()
 
     def number(operand: Operand) -> str:
         place = numbers.setdefault(operand, len(numbers))
@@ -197,9 +195,7 @@ def digest(graph: Graph) -> str:
 
 
 def _key(digest: str, ways: Mapping[str, Backend]) -> str:
-    import hashlib
-
-    return hashlib.sha256(f"{FORMAT} {digest} {machine(ways)} {versions(ways)}".encode()).hexdigest()
+    return digests.digest(f"{FORMAT} {digest} {machine(ways)} {versions(ways)}".encode()).hexdigest()
 
 
 def _parsed(data: bytes | None) -> list[Measurement]:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..digests import digest
 from ..graph import Desc
 from .ir import Expr, Index, Program, Source, payload, walk
 
 
 def fingerprint(program: Program) -> str:
     """A digest of what a program computes, independent of names and messages."""
-    import hashlib  # loads OpenSSL, 3.5 MiB, which a model without expressions does not need
-
-    digest = hashlib.sha256()
+    found = digest()
     numbers: dict[Expr, int] = {}
     variables: dict[Index, int] = {}
     arrays: dict[Source, str] = {source: f"x{source.number}" for source in program.inputs}
 
     def add(*words: object) -> None:
-        digest.update((" ".join(map(str, words)) + "\n").encode())
+        found.update((" ".join(map(str, words)) + "\n").encode())
 
     def number(variable: Index) -> int:
         return variables.setdefault(variable, len(variables))
@@ -50,4 +49,4 @@ def fingerprint(program: Program) -> str:
         array(f"y{k}", output.axes, output.body, output.desc)
     for check in program.checks:
         add("check", nodes(check.condition))
-    return digest.hexdigest()
+    return found.hexdigest()

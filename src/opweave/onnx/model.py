@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .. import memory
+from ..digests import digest
 from ..errors import DataError, NotSupportedError, require
 from ..names import shown
 from .booleans import check_bool
@@ -482,9 +483,7 @@ def _first_line(error: Exception) -> str:
 
 def digest_of(model: Model) -> str:
     """A digest of the nodes of a model, and of the names, data types and shapes of its weights, but not of their values."""
-    import hashlib
-
-    found = hashlib.sha256(repr(sorted(model.opsets.items())).encode())
+    found = digest(repr(sorted(model.opsets.items())).encode())
     graph = model.proto.graph
     for tensor in graph.initializer:
         found.update(f"{tensor.name} {tensor.data_type} {list(tensor.dims)}\n".encode())

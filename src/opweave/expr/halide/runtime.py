@@ -14,6 +14,7 @@ import threading
 from functools import cache
 from pathlib import Path
 
+from ...digests import digest
 from ...disk_cache import kept
 from ...errors import import_extra
 from ...processors import chosen_threads, processor_lines, processor_name, processors
@@ -27,13 +28,11 @@ def version() -> str:
     Raises:
         MissingExtraError: halide or llvmlite is not installed.
     """
-    import hashlib
-
-    digest = hashlib.sha256(f"{_version_of('halide')} {_version_of('llvmlite')}".encode())
+    found = digest(f"{_version_of('halide')} {_version_of('llvmlite')}".encode())
     here = Path(__file__).parent
     for path in (*sorted(here.glob("*.py")), *sorted(here.parent.glob("*.py"))):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+        found.update(path.read_bytes())
+    return found.hexdigest()
 
 
 def _version_of(package: str) -> str:
@@ -58,9 +57,7 @@ def machine() -> str:
 
 def key(*words: object) -> str:
     """The name of what is compiled for this machine in the cache on disk."""
-    import hashlib
-
-    return hashlib.sha256(" ".join(map(str, (*words, machine(), version()))).encode()).hexdigest()
+    return digest(" ".join(map(str, (*words, machine(), version()))).encode()).hexdigest()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

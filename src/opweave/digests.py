@@ -1,0 +1,20 @@
+"""Digests of graphs, programs and files, by which they are cached."""
+
+from __future__ import annotations
+
+try:  # part of Python itself; `hashlib` also loads OpenSSL, which takes 3.5 MiB of every process
+    from _blake2 import blake2b
+except ImportError:  # a Python that is built without it
+    from hashlib import blake2b
+
+DIGEST_BYTES = 32
+"""The size of a digest."""
+
+
+def digest(data: bytes = b"") -> blake2b:
+    """A BLAKE2b digest of 256 bits (https://www.rfc-editor.org/rfc/rfc7693), to `update` with further bytes.
+
+    >>> digest(b"abc").hexdigest()[:16]
+    'bddd813c63423972'
+    """
+    return blake2b(data, digest_size=DIGEST_BYTES)
