@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any
 
 from ..errors import require
@@ -39,13 +40,27 @@ class RuleTable:
 
     Attributes:
         name: leads the messages of errors.
-        rules: by operation, in the order in which they are tried.
     """
 
     name: str
 
     def __init__(self) -> None:
-        self.rules: dict[Op[..., Any], list[Rule]] = {}
+        self._rules: dict[Op[..., Any], list[Rule]] = {}
+        self._loading = _Loading(self.load)  # copies of a back end share both
+
+    @property
+    def rules(self) -> dict[Op[..., Any], list[Rule]]:
+        """The rules by operation, in the order in which they are tried; they are loaded when they are first read."""
+        if not self._loading.is_done:
+            self._loading.run()
+        return self._rules
+
+    @rules.setter
+    def rules(self, rules: dict[Op[..., Any], list[Rule]]) -> None:
+        self._rules, self._loading = rules, _Loading()
+
+    def load(self) -> None:
+        """Import what adds rules when they are first read. Most processes do without those of GPUs."""
 
     def lower(
         self, *ops: Op[..., Any], when: Callable[..., bool] | None = None
@@ -64,6 +79,28 @@ class RuleTable:
             return function
 
         return register
+
+
+class _Loading:
+    """Runs a function once, in the first thread that asks for it; the others wait.
+
+    Args:
+        load: the function, during which the thread may ask again; None for nothing.
+    """
+
+    def __init__(self, load: Callable[[], None] | None = None) -> None:
+        self.is_done, self._load, self._lock, self._is_running = load is None, load, RLock(), False
+
+    def run(self) -> None:
+        with self._lock:
+            if self.is_done or self._is_running or self._load is None:
+                return
+            self._is_running = True
+            try:
+                self._load()
+                self.is_done = True
+            finally:
+                self._is_running = False
 
 
 __all__ = ["Rule", "RuleFunction", "RuleTable"]

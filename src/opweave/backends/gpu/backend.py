@@ -9,8 +9,6 @@ from ...dtypes import ANY, DataType
 from ...graph import Node
 from ...operation import Op
 from .. import Backend
-from . import rules as rules  # they register themselves in the table
-from .forms import supported
 from .table import gpu
 
 if TYPE_CHECKING:
@@ -26,9 +24,10 @@ class GpuBackend(Backend):
 
     title: str
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.rules = {op: list(rules) for op, rules in gpu.rules.items()}
+    def load(self) -> None:
+        from . import rules as rules  # they register themselves in the table
+
+        self._rules.update((op, list(rules)) for op, rules in gpu.rules.items())
 
     @property
     @abstractmethod
@@ -42,6 +41,8 @@ class GpuBackend(Backend):
 
     def why_not(self, node: Node) -> str | None:
         """The reason why a node cannot run here; empty if it can; None if its decomposition may."""
+        from .forms import supported
+
         return supported(node, self, self.features)
 
     def supports(self, node: Node) -> bool:
