@@ -67,10 +67,9 @@ def lent(given: Any, driver: Driver) -> Lent:
             if kind == dlpack.CPU
             else f"tensor_from takes an array in the memory of an NVIDIA GPU, got one on DLPack's device {kind}",
         )
+        _check_device(number, driver)  # before the producer on another device is asked to let this stream wait
         taken = dlpack.take(given, handle(driver))
-        return _checked(
-            taken.address, taken.data_type, taken.shape, taken.strides, taken.read_only, number, taken, driver
-        )
+        return _checked(taken.address, taken.data_type, taken.shape, taken.strides, taken.read_only, taken)
     interface = getattr(given, "__cuda_array_interface__", None)
     if interface is None:
         raise ValidationError(
@@ -80,17 +79,23 @@ def lent(given: Any, driver: Driver) -> Lent:
     require(interface.get("mask") is None, "tensor_from: the array has a mask, which would be lost")
     dtype, (address, read_only) = np.dtype(interface["typestr"]), interface["data"]
     try:
-        number = driver.device_of(address)
+        _check_device(driver.device_of(address), driver)
         stream = interface.get("stream")
         if stream is not None:
             require(stream != 0, "tensor_from: the stream of a __cuda_array_interface__ must not be 0")
             driver.follow(stream)
     except DriverError as error:
+        if error.is_sticky:
+            raise
         raise ValidationError(f"tensor_from: the driver does not know the array's memory or stream: {error}") from None
     strides = interface.get("strides")
     if strides is not None:
         strides = [step / dtype.itemsize for step in strides]
-    return _checked(address, dtype.name, interface["shape"], strides, read_only, number, given, driver)
+    return _checked(address, dtype.name, interface["shape"], strides, read_only, given)
+
+
+def _check_device(number: int, driver: Driver) -> None:
+    require(number == driver.number, f"tensor_from: the array is on device {number}, the context on {driver.number}")
 
 
 def _checked(
@@ -99,11 +104,8 @@ def _checked(
     shape: Sequence[int],
     strides: Sequence[float] | None,
     read_only: bool,
-    device: int,
     owner: Any,
-    driver: Driver,
 ) -> Lent:
-    require(device == driver.number, f"tensor_from: the array is on device {device}, the context on {driver.number}")
     require(data_type in INFO, f"tensor_from: WebNN has no data type {data_type}")
     desc = Desc(data_type, tuple(shape))  # type: ignore[arg-type]
     expected = list(accumulate((1, *desc.shape[:0:-1]), mul))[::-1]
