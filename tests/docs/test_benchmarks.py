@@ -29,6 +29,7 @@ SHARED = {
     "__main__",
     "budgets",
     "decode_step",
+    "floor",
     "gpu_page",
     "hot_paths",
     "measure",
