@@ -151,6 +151,8 @@ class Client:
     def next(self) -> Message:
         """The next message; its payload, if it has one, is `payload`."""
         kind, data = self.receive()
+        while kind == 10:  # a pong
+            kind, data = self.receive()
         if kind == 8:
             code = struct.unpack(">H", data[:2])[0] if data else 1005
             raise ClosedError(code, data[2:].decode())
