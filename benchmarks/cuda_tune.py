@@ -19,8 +19,9 @@ from rich.table import Table
 
 import opweave as ow
 from opweave.backends.cuda import cuda, devices
-from opweave.backends.cuda.driver import Driver, Launch
+from opweave.backends.cuda.driver import Driver
 from opweave.backends.cuda.engine import features_of
+from opweave.backends.cuda.measured_tiles import microseconds
 from opweave.backends.cuda.nvidia import NvidiaDriver
 from opweave.backends.gpu.contraction import tensor_tiles
 from opweave.backends.gpu.contraction.kernels import Contraction
@@ -28,7 +29,7 @@ from opweave.backends.gpu.contraction.tensor import Steps, Tile
 from opweave.backends.gpu.contraction.tensor_tiles import LAUNCH_US, Measured
 from opweave.backends.gpu.forms import applied
 from opweave.backends.precision import Precision
-from opweave.expr.gpu import Buffer, Features, Kernel
+from opweave.expr.gpu import Buffer, Features
 from opweave.expr.ir import Input
 from opweave.expr.tracing import inputs_of
 from opweave.graph import Desc
@@ -153,23 +154,6 @@ def contraction(case: Case, features: Features, data_type: str) -> tuple[Contrac
     return found, read | dict(found.arranged.items())
 
 
-class Clock:
-    """Runs kernels on a device and takes their time there."""
-
-    def __init__(self, driver: Driver) -> None:
-        self.driver = driver
-
-    def best(self, kernels: Sequence[Kernel], memory: dict[Buffer, int], repeat: int | None = None) -> float:
-        """Microseconds of kernels that run one after the other."""
-        launches = []
-        for kernel, function in zip(kernels, self.driver.functions(kernels), strict=True):
-            for bound in kernel.bindings:
-                if bound not in memory:
-                    memory[bound] = self.driver.allocate(bound.desc.byte_length + 16)
-            launches.append(Launch(function, kernel.workgroups, tuple(memory[bound] for bound in kernel.bindings)))
-        return min(sum(self.driver.times(launches)) for _ in range(repeat or REPEAT)) / 1e3
-
-
 def reference(case: Case, arrays: Sequence[np.ndarray]) -> np.ndarray | None:
     """The result in float64; None for a convolution where PyTorch has no GPU."""
     wide = [array.astype(np.float64) for array in arrays]
@@ -204,7 +188,7 @@ def ways(found: Contraction, kind: str) -> Iterator[tuple[Tile, int]]:
 
 def measure(driver: Driver, cases: Sequence[Case]) -> tuple[dict[str, list[Measured]], Table]:
     """The fitted tiles, and a table of the fastest way of each case."""
-    clock, units = Clock(driver), driver.info.units
+    units = driver.info.units
     shown = Table(
         "case",
         "products",
@@ -240,7 +224,7 @@ def measure(driver: Driver, cases: Sequence[Case]) -> tuple[dict[str, list[Measu
             operands = list(arrays.values())[:2]
             wanted, errors = reference(case, operands), dict[tuple[Tile, int], float]()
             for way, kernels in sources:
-                times[way] = clock.best(kernels, memory)
+                times[way] = microseconds(driver, kernels, memory, REPEAT)
                 errors[way] = error(driver, memory[found.result], found.result.desc, wanted)
                 if errors[way] > MAX_ERROR[kind]:
                     raise SystemExit(f"{case.name}, {kind}, {way[0]}, {way[1]} parts: wrong by {errors[way]:.1e}")
@@ -254,7 +238,7 @@ def measure(driver: Driver, cases: Sequence[Case]) -> tuple[dict[str, list[Measu
                 if buffer not in memory:
                     memory[buffer] = driver.allocate(array.nbytes + 16)
                 driver.upload(memory[buffer], np.ascontiguousarray(array))
-            clock.best(plain.kernels(None, case.name), memory, 1)
+            microseconds(driver, plain.kernels(None, case.name), memory, 1)
             without = error(driver, memory[plain.result], plain.result.desc, wanted)
             driver.wait()
             for address in memory.values():

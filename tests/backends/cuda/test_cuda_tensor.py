@@ -19,7 +19,7 @@ from benchmarks import cuda_tune
 from benchmarks.webgpu_contraction import Case
 from opweave.backends.cuda import compiler
 from opweave.backends.cuda.backend import precisions
-from opweave.backends.cuda.driver import Function
+from opweave.backends.cuda.driver import Function, Launch
 from opweave.backends.cuda.engine import features_of
 from opweave.backends.gpu.contraction import tensor, tensor_tiles
 from opweave.backends.gpu.contraction.problem import product
@@ -347,6 +347,51 @@ def test_the_choice_grows_with_the_problem(monkeypatch: pytest.MonkeyPatch) -> N
     assert parts > 8
     tile, _ = choice(4096, 4096, 4096, replace(F, tensor_cores=TensorCores("tf32x3", 99 << 10)))
     assert tensor_tiles.shared_bytes(tile, 4) <= 99 << 10
+
+
+def test_tuning_measures_tiles_on_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fastest tile is kept for later graphs with the same contraction, in other processes, too."""
+    monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
+    others = [Tile(64, 32, 32, 4, 2), SMALL, Tile(32, 64, 32, 4, 2)]
+    monkeypatch.setattr(tensor_tiles, "ranked", lambda *_: iter([(tile, 1) for tile in others]))
+    monkeypatch.setattr(tensor_tiles, "choose", lambda *_: (others[0], 1))
+    driver = CpuDriver()
+
+    def times(launches: Sequence[Launch]) -> list[int]:
+        driver._run(launches)
+        return [1 if "32 x 32 x 32" in launch.function.handle.source else 5 for launch in launches]
+
+    monkeypatch.setattr(driver, "times", times)
+
+    def build(context: ow.MLContext) -> tuple[ow.MLGraph, list[str]]:
+        loaded: list[str] = []
+        own = context._backend.engine.driver  # type: ignore[attr-defined]
+        load = own.functions
+
+        def recorded(kernels: Sequence[Kernel]) -> list[Function]:
+            loaded.extend(kernel.source for kernel in kernels)
+            return load(kernels)
+
+        monkeypatch.setattr(own, "functions", recorded)
+        builder = ow.MLGraphBuilder(context)
+        product = builder.matmul(builder.input("x", "float32", [40, 64]), builder.constant(array(64, 40)))
+        return builder.build({"y": builder.relu(product)}), loaded
+
+    def tile_of(sources: list[str]) -> str:
+        return sources[-1].split("tiles of ")[1].split("\n")[0]
+
+    graph, loaded = build(context_on(driver))
+    assert tile_of(loaded) == "64 x 32 x 32"
+    (found,) = graph.tune(seconds=0).measurements
+    assert list(found.seconds) == ["cuda", "measured tiles"]
+    assert tile_of(loaded) == "32 x 32 x 32"
+    graph, loaded = build(context_on(CpuDriver()))
+    assert tile_of(loaded) == "32 x 32 x 32"
+    x = array(40, 64)
+    wanted = np.maximum(x @ array(64, 40), 0)
+    np.testing.assert_allclose(graph.context.compute(graph, {"x": x})["y"], wanted, rtol=1e-4, atol=1e-4)
+    graph, loaded = build(context_on(CpuDriver(), "tf32"))
+    assert tile_of(loaded) == "64 x 32 x 32"  # another kind of products
 
 
 def test_measured_speeds_are_recovered() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ValidationError
@@ -12,6 +13,9 @@ from . import devices
 
 if TYPE_CHECKING:
     from ...expr.gpu import Features
+    from .. import Backend
+    from ..gpu.contraction.kernels import Contraction
+    from ..gpu.contraction.tensor import Tile
     from .engine import Engine
     from .executable import CudaRunner
 
@@ -39,6 +43,8 @@ class CudaBackend(GpuBackend):
     name = "cuda"
     title = "CUDA"
     claims = "cuda_stream"
+    measures = False
+    """Whether it measures tiles on the device for graphs that it compiles."""
 
     def __init__(self, engine: Engine | None = None) -> None:
         super().__init__()
@@ -65,6 +71,20 @@ class CudaBackend(GpuBackend):
             Device(_name(number), "gpu", self.name, f"{info.name}, {info.architecture}", precisions=precisions(info))
             for number, info in enumerate(devices.infos())
         ]
+
+    def tile(self, contraction: Contraction) -> tuple[Tile, int]:
+        assert self.engine is not None
+        tiles = self.engine.tiles
+        return tiles.measured(contraction) if self.measures else tiles.known(contraction) or super().tile(contraction)
+
+    def tunable(self, graph: Graph) -> dict[str, Backend]:
+        """With tensor cores, tiles by the table, or those that were measured before, and measured ones."""
+        ways = super().tunable(graph)
+        if self.engine is not None and self.features.tensor_cores is not None:
+            measuring = copy(self)
+            measuring.measures = True
+            ways["measured tiles"] = measuring
+        return ways
 
     def by_default(self) -> bool:
         # `gpu` is what contexts get without a name: it takes all vendors' devices.

@@ -23,6 +23,7 @@ from ..precision import Precision
 from . import compiler, sharing
 from .devices import DriverError, Info
 from .driver import Driver, Function
+from .measured_tiles import MeasuredTiles
 
 KERNEL_BYTES = 2**26
 """Bound of the loaded kernels that are cached for later graphs, by their sources. Graphs keep their own alive."""
@@ -102,6 +103,7 @@ class Engine:
 
     Attributes:
         uploaded: the memory of constants, by address and size of the array, for as long as both are in use.
+        tiles: those of kernels for tensor cores that were measured.
     """
 
     is_host = False
@@ -115,6 +117,7 @@ class Engine:
         self._contexts: WeakSet[Any] = WeakSet()
         self._functions: Cache[Hashable, Function] = Cache(max_bytes=KERNEL_BYTES, raw=True)
         self._process, self._lock = os.getpid(), RLock()
+        self.tiles = MeasuredTiles(driver)
 
     def features(self, precision: Precision) -> Features:
         """What kernels may use, in a context of a precision."""

@@ -13,6 +13,8 @@ from .table import gpu
 
 if TYPE_CHECKING:
     from ...expr.gpu import Features
+    from .contraction.kernels import Contraction
+    from .contraction.tensor import Tile
 
 
 class GpuBackend(Backend):
@@ -33,6 +35,12 @@ class GpuBackend(Backend):
     @abstractmethod
     def features(self) -> Features:
         """Features of the device; the registered instance has all of those that change what is supported."""
+
+    def tile(self, contraction: Contraction) -> tuple[Tile, int]:
+        """The tile of a contraction on tensor cores, and the number of programs that share its steps."""
+        from .contraction.kernels import by_table
+
+        return by_table(contraction)
 
     def data_types(self, op: Op[..., Any], operand: str) -> tuple[DataType, ...] | None:
         if self.features.int64:

@@ -29,7 +29,7 @@ from ...graph import Desc, Graph, Node, Operand, each, flat
 from ...kernels import KernelCall
 from ...kernels.expression import descs_of, in_data_type
 from ...ops.movement import concat, reshape
-from .. import Backend
+from .backend import GpuBackend
 from .contraction.kernels import Contraction
 from .forms import applied, is_users_kernel, traced
 from .patterns import Found, attentions
@@ -149,7 +149,7 @@ class Schedule:
         steps: in the order in which they run.
     """
 
-    def __init__(self, graph: Graph, backend: Backend, features: Features) -> None:
+    def __init__(self, graph: Graph, backend: GpuBackend, features: Features) -> None:
         self.backend, self.features = backend, features
         self.steps: list[Step] = []
         self._values: dict[Operand, Pending | Input] = {}
@@ -329,7 +329,7 @@ class Schedule:
     def _multiplied(self, made: Products, desc: Desc, node: Node) -> Pending:
         places = {side.source: self._places[side.source] for side in (made.problem.left, made.problem.right)}
         constants = {source: place.value for source, place in places.items() if place.kind == "constant"}
-        found = Contraction(made.problem, Input(len(self._places), desc), constants, self.features)
+        found = Contraction(made.problem, Input(len(self._places), desc), constants, self.features, self.backend.tile)
         for source, array in found.arranged.items():
             self._places[source] = Place(source.desc, "constant", value=array)
         return Pending(made.finish(of_input(found.result)), (node,), found)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,6 +20,14 @@ from .elements import Reader, Writer
 from .epilogue import Epilogue, addition, assemble, partial_sums, put_partial
 from .problem import Matrix, Problem, divided, is_spread, strided, strides_of
 
+Choose: TypeAlias = Callable[["Contraction"], tuple[tensor.Tile, int]]
+"""Chooses the tile of a contraction on tensor cores, and the number of programs that share its steps."""
+
+
+def by_table(contraction: Contraction) -> tuple[tensor.Tile, int]:
+    """The tile on tensor cores that is estimated to be the fastest, and the number of programs that share its steps."""
+    return tensor_tiles.choose(contraction.problem, contraction.features)
+
 
 class Contraction:
     """The kernels of a contraction.
@@ -28,6 +37,7 @@ class Contraction:
         result: stands for the sums in the expressions of epilogues: an array of the result's data type and shape.
         constants: those of the sources that are constants, which may be rearranged.
         features: features and limits of the device.
+        choose: chooses the tile on tensor cores.
 
     Attributes:
         arranged: the rearranged constants, which take the place of others as sources.
@@ -37,16 +47,21 @@ class Contraction:
     """
 
     def __init__(
-        self, problem: Problem, result: Input, constants: Mapping[Input, np.ndarray], features: Features
+        self,
+        problem: Problem,
+        result: Input,
+        constants: Mapping[Input, np.ndarray],
+        features: Features,
+        choose: Choose = by_table,
     ) -> None:
         self.result, self.features = result, features
         self.arranged: dict[Input, np.ndarray] = {}
         on_tensor_cores = tensor.suits(problem, features)
         self.problem = self._arrange(problem, constants, on_tensor_cores)
-        self.tile: tiled.Tile | tensor.Tile
-        self.tile, self.splits = (tensor_tiles if on_tensor_cores else tiles).choose(self.problem, features)
         narrow = "narrow" if is_narrow(self.problem) else "tiled"
         self.method = "tensor" if on_tensor_cores else "thin" if is_thin(self.problem) else narrow
+        self.tile: tiled.Tile | tensor.Tile
+        self.tile, self.splits = choose(self) if on_tensor_cores else tiles.choose(self.problem, features)
 
     @property
     def sources(self) -> tuple[Input, Input]:

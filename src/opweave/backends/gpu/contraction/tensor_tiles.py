@@ -62,10 +62,16 @@ def kind_of(problem: Problem, features: Features) -> str:
 
 def choose(problem: Problem, features: Features) -> tuple[Tile, int]:
     """The tile, and the number of programs that share its steps."""
-    options = list(_options(problem, features))
-    times = [microseconds(problem, known, splits, features.units) for known, splits in options]
-    known, splits = options[times.index(min(times))]
-    return known.tile, splits
+    return next(ranked(problem, features))
+
+
+def ranked(problem: Problem, features: Features) -> Iterator[tuple[Tile, int]]:
+    """The tiles and splits that the device can run; what is estimated to be the fastest comes first."""
+    options = _options(problem, features)
+    for known, splits in sorted(
+        options, key=lambda option: microseconds(problem, option[0], option[1], features.units)
+    ):
+        yield known.tile, splits
 
 
 def microseconds(problem: Problem, known: Measured, splits: int, units: int) -> float:

@@ -1,0 +1,132 @@
+"""Tiles of kernels for tensor cores that were measured on a device; the cache on disk keeps which one is the fastest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import astuple, replace
+from itertools import islice
+
+import numpy as np
+
+from ... import __version__, disk_cache
+from ...expr.gpu import Buffer, Kernel
+from ...expr.ir import Input
+from ..gpu.contraction import tensor_tiles
+from ..gpu.contraction.kernels import Contraction
+from ..gpu.contraction.problem import Problem
+from ..gpu.contraction.tensor import Tile
+from . import compiler
+from .driver import Driver, Launch
+
+KIND = "tuning"
+"""The suffix of files in the cache."""
+
+MAX_OPTIONS = 8
+"""Tiles and splits that are measured of each contraction: those that the cost model has first."""
+
+REPEAT = 7
+"""Runs of each, the least of which counts."""
+
+PADDING = 16
+"""Bytes behind an array that kernels may read as a part of a vector."""
+
+
+def microseconds(driver: Driver, kernels: Sequence[Kernel], memory: dict[Buffer, int], repeat: int = REPEAT) -> float:
+    """The time of kernels that run one after the other, the least of several.
+
+    Args:
+        driver: the device.
+        kernels: the kernels.
+        memory: addresses of what they read and write; those that lack are allocated and added.
+        repeat: how often they run.
+    """
+    launches = []
+    for kernel, function in zip(kernels, driver.functions(kernels), strict=True):
+        for bound in kernel.bindings:
+            if bound not in memory:
+                memory[bound] = driver.allocate(bound.desc.byte_length + PADDING)
+        launches.append(Launch(function, kernel.workgroups, tuple(memory[bound] for bound in kernel.bindings)))
+    return min(sum(driver.times(launches)) for _ in range(repeat)) / 1e3
+
+
+class MeasuredTiles:
+    """The tiles of contractions on one device.
+
+    Args:
+        driver: the device.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self._lock = threading.Lock()
+        self._kept: dict[str, list[int]] | None = None
+
+    def known(self, contraction: Contraction) -> tuple[Tile, int] | None:
+        """The fastest tile, and its number of parts, if they were measured."""
+        with self._lock:
+            if self._kept is None:
+                self._kept = self._loaded()
+            row = self._kept.get(_key(contraction))
+        return None if row is None else (Tile(*row[:5]), row[5])
+
+    def measured(self, contraction: Contraction) -> tuple[Tile, int]:
+        """The fastest tile, and its number of parts; they are measured unless they were before."""
+        known = self.known(contraction)
+        if known is not None:
+            return known
+        options = list(islice(tensor_tiles.ranked(contraction.problem, contraction.features), MAX_OPTIONS))
+        made = []
+        for contraction.tile, contraction.splits in options:
+            made.append(contraction.kernels(None, "tuning"))
+        self.driver.functions([kernel for kernels in made for kernel in kernels])  # compiled together
+        memory: dict[Buffer, int] = {}
+        random = np.random.default_rng(0)
+        try:
+            for source in dict.fromkeys(contraction.sources):
+                values = random.standard_normal(source.desc.shape, np.float32).astype(source.desc.data_type)
+                memory[source] = self.driver.allocate(values.nbytes + PADDING)
+                self.driver.upload(memory[source], values)
+            times = [microseconds(self.driver, kernels, memory) for kernels in made]
+        finally:
+            self.driver.wait()
+            for address in memory.values():
+                self.driver.free(address)
+        best = options[times.index(min(times))]
+        self._keep(_key(contraction), best)
+        return best
+
+    @property
+    def _file(self) -> str:
+        """The key of the file for this device and these versions."""
+        info = self.driver.info
+        text = f"tiles {info.name} {info.architecture} {info.units} {__version__} {compiler.triton_version()}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def _loaded(self) -> dict[str, list[int]]:
+        data = disk_cache.load(self._file, KIND)
+        try:
+            found: dict[str, list[int]] = json.loads(data)["tiles"] if data is not None else {}
+        except (ValueError, KeyError):  # of another format
+            return {}
+        return found
+
+    def _keep(self, key: str, best: tuple[Tile, int]) -> None:
+        tile, splits = best
+        with self._lock:
+            # Other processes may have added some since.
+            self._kept = {**self._loaded(), **(self._kept or {}), key: [*astuple(tile), splits]}
+            disk_cache.store(self._file, KIND, json.dumps({"tiles": self._kept}).encode())
+
+
+def _key(contraction: Contraction) -> str:
+    problem: Problem = contraction.problem
+    # Numbers of sources are those of places in a graph.
+    left, right = (replace(side, source=Input(0, side.source.desc)) for side in (problem.left, problem.right))
+    text = f"{replace(problem, left=left, right=right)} {contraction.features.tensor_cores}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+__all__ = ["MeasuredTiles", "microseconds"]
