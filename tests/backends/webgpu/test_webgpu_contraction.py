@@ -16,7 +16,7 @@ import pytest
 from wgsl_runner import Runner
 
 import opweave as ow
-from opweave.backends.gpu.contraction import kernels as contractions
+from opweave.backends.gpu.contraction import tiles as tile_choice
 from opweave.backends.gpu.contraction.kernels import Contraction
 from opweave.backends.gpu.contraction.problem import Problem
 from opweave.backends.gpu.contraction.tiled import Tile
@@ -284,7 +284,7 @@ def test_every_tile_has_right_tails(shape: Any, splits: int, monkeypatch: pytest
     # The text of deeper and larger ones takes a software device long.
     depth = 20 if shape.rows + shape.columns <= 96 and splits > 1 else 8
     tile = Tile(shape.rows, shape.columns, depth, shape.height, shape.width)
-    monkeypatch.setattr(contractions.tiles, "choose", lambda problem, features: (tile, splits))
+    monkeypatch.setattr(tile_choice, "choose", lambda problem, features: (tile, splits))
     check(conv((2, 20, 9, 10), (36, 20, 3, 3), "filter", padding=(1, 1, 1, 1), bias=36))
     if shape.rows + shape.columns <= 128 and splits == 1:
         check(matmul((2, 70, 63), (63, 70)))
@@ -347,7 +347,7 @@ def test_what_follows_where_stacks_divide_the_positions(features: Features) -> N
 
 @pytest.mark.parametrize("features", [FLOAT16, PACKED], ids=["f16", "packed"])
 def test_what_follows_parts_of_sums(features: Features, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contractions.tiles, "choose", lambda problem, features: (Tile(32, 32, 16, 4, 4), 4))
+    monkeypatch.setattr(tile_choice, "choose", lambda problem, features: (Tile(32, 32, 16, 4, 4), 4))
     row = conv((1, 32, 5, 5), (7, 32, 3, 3), "filter", bias=7)
     values = values_of(row, "float16")
     found = made(row, values, features)
