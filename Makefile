@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 
 WITHOUT_EXTRAS := custom cli/test_demo.py lazy/test_op_level.py lazy/test_op_level_safety.py package/test_names.py run/test_segments.py
 
-.PHONY: demo test with-extras without-extras test-all test-torch test-libraries test-chat test-scale test-cuda test-web test-oldest check format docs site bench models small-models fuzz clean
+.PHONY: demo test with-extras without-extras test-all test-torch test-libraries test-chat test-scale test-cuda test-gpu test-web test-oldest check format docs site bench models small-models fuzz clean
 
 demo: $(VENV)/.demo
 	$(BIN)/opweave demo
@@ -50,6 +50,10 @@ test-scale: $(VENV)-scale/.installed
 CUDA ?=
 test-cuda: $(VENV)-cuda/.installed
 	$(VENV)-cuda/bin/python -m pytest tests/backends/cuda $(CUDA)
+
+# On an NVIDIA GPU: all conformance cases, users' kernels, sessions, threads; it says what was skipped, and why.
+test-gpu: $(VENV)-cuda/.installed
+	OPWEAVE_TEST_DEVICE=cuda $(VENV)-cuda/bin/python -m pytest --all -rs tests/backends/cuda/test_cuda_device.py tests/backends/cuda/test_cuda_custom.py
 
 # Libraries of npm that call navigator.ml, in Chromium and Node.js, on `opweave serve`.
 test-web: $(VENV)/.web small-models tests/web/node_modules/.package-lock.json

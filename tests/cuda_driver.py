@@ -6,6 +6,7 @@ done when it is submitted, so what a real stream defers is not seen; that takes 
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from cuda_on_cpu import Guarded, functions
+from cuda_on_cpu import Guarded, compiler, functions
 from triton_on_cpu import interpreter
 
 import opweave as ow
@@ -183,7 +184,14 @@ def context_on(driver: Driver, precision: Precision = "float32") -> ow.MLContext
     return ow.MLContext(CudaBackend(Engine(driver)).with_precision(precision), device, "default")
 
 
+HARDWARE = os.environ.get("OPWEAVE_TEST_DEVICE", "").startswith("cuda")
+"""Whether tests run on an NVIDIA GPU (`make test-gpu`)."""
+
+
 @cache
 def cuda_context() -> ow.MLContext:
-    """A context on the processor, the same for all tests."""
+    """A context on the processor, or on the GPU that the environment variable OPWEAVE_TEST_DEVICE names ("cuda", "cuda:1")."""
+    if HARDWARE:
+        return ow.ml.create_context(device=os.environ["OPWEAVE_TEST_DEVICE"])
+    compiler()
     return context_on(CpuDriver())
