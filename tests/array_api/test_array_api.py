@@ -103,6 +103,8 @@ ROWS: dict[str, Callable[..., Any]] = {
     "prod": lambda p, a: p.prod(a(X), axis=1),
     "max": lambda p, a: p.max(a(X), axis=0),
     "min": lambda p, a: p.min(a(I)),
+    "max with NaN": lambda p, a: p.max(a(SPECIAL)),
+    "min with NaN": lambda p, a: p.min(p.reshape(a(SPECIAL), (3, 4)), axis=1),
     "mean": lambda p, a: p.mean(a(X), axis=-1, keepdims=True),
     "var": lambda p, a: p.var(a(X), axis=1, correction=1),
     "std": lambda p, a: p.std(a(X)),
@@ -178,6 +180,9 @@ def test_functions_of_one_element(name: str) -> None:
         values, wanted, found = (array[np.isfinite(values)] for array in (values, wanted, found))
     assert found.dtype == wanted.dtype
     np.testing.assert_allclose(found, wanted, rtol=5e-6, atol=3e-7 if name in ("sin", "cos", "tan") else 0)
+    zeros = np.flatnonzero(wanted == 0)
+    if name != "sign":  # that of zero is 0
+        np.testing.assert_array_equal(np.signbit(found[zeros]), np.signbit(wanted[zeros]))
 
 
 @pytest.mark.parametrize("name", BINARY)

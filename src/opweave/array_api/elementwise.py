@@ -54,6 +54,25 @@ def _remainder(x1: Any, x2: Any) -> Array:
     return ops.where(ops.is_nan(a), a, bounded)
 
 
+def _is_negative(x: Array) -> Array:
+    """Whether each element has the sign bit, also -0."""
+    return ops.logical_or(ops.lesser(x, 0.0), ops.lesser(ops.reciprocal(x), 0.0))
+
+
+def with_sign_of(size: Array, x: Array) -> Array:
+    """`size` with the sign of `x`. It is multiplied by 1 or -1: ONNX Runtime's Where would lose the sign of zero."""
+    return ops.mul(size, ops.sub(1.0, ops.mul(ops.cast(_is_negative(x), x.data_type), 2.0)))
+
+
+def _copysign(x1: Any, x2: Any) -> Array:
+    size, sign = as_operands(x1, x2)
+    return with_sign_of(ops.abs(size), sign)
+
+
+copysign = binary("copysign", "real floating", _copysign, "Elements of the size of `x1` and the sign of `x2`.")
+signbit = unary("signbit", "real floating", _is_negative, "Whether each element is negative, or -0.", to_mask=True)
+
+
 def _whole(operation: Callable[[Array], Array]) -> Callable[[Array], Array]:
     """A rounding function: integers stay as they are."""
     return lambda x: operation(x) if is_float(x) else x
@@ -85,7 +104,7 @@ round = unary(
 trunc = unary(
     "trunc",
     "numeric",
-    _whole(lambda x: ops.where(ops.lesser(x, 0.0), ops.ceil(x), ops.floor(x))),
+    _whole(lambda x: with_sign_of(ops.floor(ops.abs(x)), x)),
     "Each element rounded towards zero.",
 )
 
@@ -238,6 +257,7 @@ __all__ = [
     "ceil",
     "clip",
     "conj",
+    "copysign",
     "divide",
     "equal",
     "floor",
@@ -264,6 +284,7 @@ __all__ = [
     "remainder",
     "round",
     "sign",
+    "signbit",
     "sqrt",
     "square",
     "subtract",

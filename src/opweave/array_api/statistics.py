@@ -6,7 +6,7 @@ https://data-apis.org/array-api/latest/API_specification/statistical_functions.h
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod as product
+from math import nan, prod as product
 from typing import Any
 
 from .. import ops
@@ -59,16 +59,20 @@ def prod(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = 
 def _extreme(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, keepdims: bool) -> Array:
     x = as_array(x, name)
     require_kind(x, "numeric", name)
-    return _reduced(reduce, x, axis, keepdims, name)
+    made = _reduced(reduce, x, axis, keepdims, name)
+    if x.dtype.kind != "f" or made is x:
+        return made
+    # The standard wants NaN where an element is NaN; engines ignore it.
+    return ops.where(_reduced(ops.reduce_max, ops.is_nan(x), axis, keepdims, name), nan, made)
 
 
 def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The largest element along axes; None for all."""
+    """The largest element along axes; None for all. NaN if one of them is."""
     return _extreme("max", ops.reduce_max, x, axis, keepdims)
 
 
 def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The smallest element along axes; None for all."""
+    """The smallest element along axes; None for all. NaN if one of them is."""
     return _extreme("min", ops.reduce_min, x, axis, keepdims)
 
 

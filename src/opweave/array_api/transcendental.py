@@ -11,6 +11,7 @@ from typing import Any
 from .. import ops
 from ..lazy.array import Array
 from .declare import as_operands, binary, unary
+from .elementwise import with_sign_of
 
 exp = unary("exp", "real floating", ops.exp, "e to the power of each element.")
 log = unary("log", "real floating", ops.log, "The natural logarithm of each element.")
@@ -23,28 +24,19 @@ tanh = unary("tanh", "real floating", ops.tanh, "The hyperbolic tangent of each 
 
 
 def _log1p(x: Array) -> Array:
-    """log(u) * x / (u - 1) for u = 1 + x, rounded: the error of u cancels (Kahan; Goldberg 1991, theorem 4)."""
+    """Compute x * log(u) / (u - 1) for u = 1 + x, rounded: the error of u cancels (Kahan; Goldberg 1991, theorem 4)."""
     u = ops.add(x, 1.0)
-    near = ops.div(ops.mul(ops.log(u), x), ops.sub(u, 1.0))
-    return ops.where(ops.equal(u, 1.0), x, ops.where(ops.is_infinite(u), ops.log(u), near))
+    is_limit = ops.logical_or(ops.equal(u, 1.0), ops.equal(u, math.inf))
+    return ops.mul(x, ops.where(is_limit, 1.0, ops.div(ops.log(u), ops.sub(u, 1.0))))
 
 
 def _expm1(x: Array) -> Array:
-    """(u - 1) * x / log(u) for u = exp(x), rounded: the error of u cancels (Kahan; Higham 2002, section 1.14.1)."""
+    """Compute x * (u - 1) / log(u) for u = exp(x), rounded: the error of u cancels (Kahan; Higham 2002, section 1.14.1)."""
+    x = ops.max(x, -30.0)  # below, the result is -1, and log(u) would become infinite
     u = ops.exp(x)
-    below = ops.sub(u, 1.0)
-    near = ops.div(ops.mul(below, x), ops.log(u))
-    far = ops.logical_or(ops.equal(below, -1.0), ops.is_infinite(u))
-    return ops.where(ops.equal(u, 1.0), x, ops.where(far, below, near))
-
-
-def _with_sign_of(size: Array, x: Array) -> Array:
-    return ops.where(_negative(x), ops.neg(size), size)
-
-
-def _negative(x: Array) -> Array:
-    """Whether each element has the sign bit, also -0."""
-    return ops.logical_or(ops.lesser(x, 0.0), ops.lesser(ops.reciprocal(x), 0.0))
+    slope = ops.div(ops.sub(u, 1.0), ops.log(u))
+    slope = ops.where(ops.is_infinite(u), math.inf, ops.where(ops.equal(u, 1.0), 1.0, slope))
+    return ops.mul(x, slope)
 
 
 def _sinh(x: Array) -> Array:
@@ -54,7 +46,7 @@ def _sinh(x: Array) -> Array:
     small = ops.mul(ops.add(grown, ops.div(grown, ops.add(grown, 1.0))), 0.5)
     half = ops.exp(ops.mul(size, 0.5))
     large = ops.mul(ops.mul(half, 0.5), half)
-    return _with_sign_of(ops.where(ops.greater(size, 20.0), large, small), x)
+    return with_sign_of(ops.where(ops.greater(size, 20.0), large, small), x)
 
 
 def _cosh(x: Array) -> Array:
@@ -66,7 +58,7 @@ def _asinh(x: Array) -> Array:
     size = ops.abs(x)
     near = ops.add(size, ops.div(ops.mul(size, size), ops.add(ops.sqrt(ops.add(ops.mul(size, size), 1.0)), 1.0)))
     far = ops.add(ops.log(size), math.log(2))
-    return _with_sign_of(ops.where(ops.greater(size, _far(x)), far, _log1p(near)), x)
+    return with_sign_of(ops.where(ops.greater(size, _far(x)), far, _log1p(near)), x)
 
 
 def _acosh(x: Array) -> Array:
@@ -82,7 +74,7 @@ def _far(x: Array) -> float:
 
 def _atanh(x: Array) -> Array:
     size = ops.abs(x)
-    return _with_sign_of(ops.mul(_log1p(ops.div(ops.mul(size, 2.0), ops.sub(1.0, size))), 0.5), x)
+    return with_sign_of(ops.mul(_log1p(ops.div(ops.mul(size, 2.0), ops.sub(1.0, size))), 0.5), x)
 
 
 def _logaddexp(x1: Any, x2: Any) -> Array:
@@ -111,21 +103,10 @@ atanh = unary("atanh", "real floating", _atanh, "The inverse hyperbolic tangent 
 logaddexp = binary("logaddexp", "real floating", _logaddexp, "The logarithm of exp(x1) + exp(x2), without overflow.")
 hypot = binary("hypot", "real floating", _hypot, "The square root of x1² + x2², without overflow.")
 
-
-def _copysign(x1: Any, x2: Any) -> Array:
-    size, sign = as_operands(x1, x2)
-    return _with_sign_of(ops.abs(size), sign)
-
-
-copysign = binary("copysign", "real floating", _copysign, "Elements of the size of `x1` and the sign of `x2`.")
-signbit = unary("signbit", "real floating", _negative, "Whether each element is negative, or -0.", to_mask=True)
-
-
 __all__ = [
     "acosh",
     "asinh",
     "atanh",
-    "copysign",
     "cos",
     "cosh",
     "exp",
@@ -136,7 +117,6 @@ __all__ = [
     "log2",
     "log10",
     "logaddexp",
-    "signbit",
     "sin",
     "sinh",
     "tan",
