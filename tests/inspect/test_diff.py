@@ -161,6 +161,82 @@ def test_float16_overflow_is_found_against_the_model_in_float32() -> None:
     assert ow.diff(network(REFERENCE, data_type="float16"), network(REFERENCE), feed).first is None
 
 
+def converted(context: ow.MLContext, gain: float = 1.0, back: bool = False) -> ow.MLGraph:
+    """A network of float32 in float16 between two conversions, as tools make it; `back` in the middle, too."""
+    b = ow.MLGraphBuilder(context)
+    x = b.cast(b.input("x", "float32", [4, 32]), "float16", label="in")
+    y = b.matmul(x, b.constant(WEIGHTS[2].astype("float16")), label="dense")
+    y = b.linear(y, alpha=gain, label="gain")
+    if back:  # as around an operation that is kept in float32
+        y = b.cast(b.softmax(b.cast(y, "float32", label="up"), 1), "float16", label="down")
+    else:
+        y = b.softmax(y, 1)
+    return b.build({"y": b.cast(y, "float32", label="out")})
+
+
+def single(context: ow.MLContext, gain: float = 1.0) -> ow.MLGraph:
+    """The same network in float32."""
+    b = ow.MLGraphBuilder(context)
+    y = b.matmul(b.input("x", "float32", [4, 32]), b.constant(WEIGHTS[2]), label="dense")
+    return b.build({"y": b.softmax(b.linear(y, alpha=gain, label="gain"), 1)})
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_model_with_conversions_is_compared_with_one_in_float32(back: bool) -> None:
+    found = ow.diff(converted(CPU, back=back), single(CPU))
+    assert found.first is None, str(found)
+    assert found.is_complete
+    middle = ["cast 'up'", "softmax", "cast 'down'"] if back else ["softmax"]
+    assert [row.title for row in found.rows] == ["cast 'in'", "matmul 'dense'", "linear 'gain'", *middle, "cast 'out'"]
+    assert 0 < found.outputs[0].total.relative < 1e-2
+    other_way = ow.diff(single(CPU), converted(CPU, back=back))
+    assert other_way.first is None, str(other_way)
+    assert [row.title for row in other_way.rows] == ["matmul 'dense'", "linear 'gain'", "softmax"]
+    both = ow.diff(converted(CPU, back=back))
+    assert both.first is None, str(both)
+
+
+def test_an_overflow_between_conversions_is_found() -> None:
+    found = ow.diff(converted(CPU, gain=30000.0), single(CPU, gain=30000.0))
+    assert found.first is not None
+    assert (found.first.title, found.first.verdict) == ("linear 'gain'", "overflow")
+    large = np.full((4, 32), 70000, "float32")
+    found = ow.diff(converted(CPU), single(CPU), {"x": large})
+    assert found.first is not None
+    assert (found.first.title, found.first.verdict) == ("cast 'in'", "overflow")
+
+
+def test_float16_reads_rounded_numbers_without_being_blamed_for_them() -> None:
+    """The logarithm of 9e-8 and of the number next to it in float16 differ by 0.29."""
+    builder = ow.MLGraphBuilder(CPU)
+    half = builder.log(builder.cast(builder.input("x", "float32", [2]), "float16"))
+    other = ow.MLGraphBuilder(CPU)
+    values = {"x": np.float32([8.961e-08, 1.71])}
+    found = ow.diff(builder.build({"y": half}), other.build({"y": other.log(other.input("x", "float32", [2]))}), values)
+    assert [row.verdict for row in found.rows] == ["ok", "ok"], str(found)
+
+
+def test_a_changed_weight_between_conversions_is_found() -> None:
+    b = ow.MLGraphBuilder(CPU)
+    weight = WEIGHTS[2].copy()
+    weight[3, 4] += 0.5
+    y = b.matmul(b.input("x", "float32", [4, 32]), b.constant(weight), label="dense")
+    found = ow.diff(converted(CPU), b.build({"y": b.softmax(b.linear(y, label="gain"), 1)}))
+    assert [row.title for row in found.found] == ["matmul 'dense'"]
+    assert "differs in 1 of 320 elements, most at [3, 4]" in found.found[0].changes[0]
+
+
+def test_operations_that_one_engine_fuses_are_compared_one_by_one() -> None:
+    """OpenVINO adds 3 to the sums of a convolution before it rounds: near -3, the product is far from that of its operands."""
+    pytest.importorskip("openvino")
+    b = ow.MLGraphBuilder(CPU)
+    weights = np.random.default_rng(0).standard_normal((16, 16, 1, 1)).astype("float32")
+    x = b.conv2d(b.input("x", "float32", [1, 16, 64, 64]), b.constant(weights))
+    graph = b.build({"y": b.mul(x, b.clamp(b.add(x, 3.0), min_value=0, max_value=6), label="hard swish")})
+    found = ow.diff(graph, against=ow.ml.create_context(device="cpu", backend="openvino"))
+    assert found.first is None, str(found)
+
+
 def test_infinities_that_are_meant_are_no_overflow() -> None:
     b = ow.MLGraphBuilder(REFERENCE)
     x = b.input("x", "float16", [3])

@@ -6,8 +6,10 @@ nothing is compiled for each operation, and memory holds the intermediates of a 
 
 from __future__ import annotations
 
+import math
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -53,7 +55,8 @@ class Comparison:
         self.a, self.b, self.title = a, b, title
         # The reference is exact; of two engines, either may be off.
         self.factor = factor if reference.name in (a.backend.name, b.backend.name) else 2 * factor
-        self.pair = corresponding(a.graph, b.graph)
+        pairs = corresponding(a.graph, b.graph)
+        self.pair, self.steps = pairs.operands, pairs.steps
         self.inputs = [inputs[name] for name in a.graph.inputs]
         self.precision: Precision = max(a.precision, b.precision, key=UNIT.__getitem__)
         self.rows: list[OperationDifference] = []
@@ -65,23 +68,30 @@ class Comparison:
         runs = self._runs()
         got: dict[Operand, np.ndarray] = dict(zip(a.graph.inputs.values(), self.inputs, strict=True))
         expected = {self.pair[operand]: _as(array, self.pair[operand]) for operand, array in got.items()}
-        last_use = {operand: number for number, node in enumerate(a.nodes) for operand in node.operands}
-        kept = {*a.graph.outputs.values()}
+        last_use = self._last_uses()
         start = 0
         for size in self._sizes():
-            progress(start, len(a.nodes), a.nodes[start].title)
-            mine, theirs = a.nodes[start : start + size], b.nodes[start : start + size]
+            done = len(self.rows)
+            steps = self.steps[start : start + size]
+            mine = [node for node, _ in steps if node is not None]
+            theirs = [node for _, node in steps if node is not None]
+            progress(done, len(a.nodes), a.nodes[min(done, len(a.nodes) - 1)].title)
             b.step(theirs, expected)
             a.step(mine, got)
-            read = dict.fromkeys(operand for node in mine for operand in node.operands if not operand.is_constant)
-            own = a.alone(mine, {operand: _as(expected[self.pair[operand]], operand) for operand in read})
-            for number, (node, other) in enumerate(zip(mine, theirs, strict=True), start):
-                self.rows.append(self._row(number, node, other, own, got, expected, runs[number]))
+            own = a.alone(mine, {operand: _as(expected[self.pair[operand]], operand) for operand in _reads(mine)})
+            wanted = self._wanted(steps, expected)
+            for node, other in steps:
+                number = len(self.rows)
+                if node is not None and other is not None:
+                    self.rows.append(self._row(number, node, other, own, wanted, got, expected, runs[number]))
+                elif node is not None:
+                    self.rows.append(self._conversion_row(number, node, own, got, expected, runs[number]))
             start += size
-            for operand in [*got]:
-                if last_use.get(operand, -1) < start and operand not in kept:
-                    del got[operand], expected[self.pair[operand]]
-        progress(start, len(a.nodes), "the whole graph")
+            for values in (got, expected):
+                for operand in [*values]:
+                    if last_use[operand] < start:
+                        del values[operand]
+        progress(len(a.nodes), len(a.nodes), "the whole graph")
         self.outputs = tuple(self._outputs(got, expected))
         return self.result()
 
@@ -90,16 +100,51 @@ class Comparison:
         a, b = self.a, self.b
         return Difference(a.title, b.title, tuple(self.rows), self.outputs, len(a.nodes), self.title, a.graph)
 
+    def _wanted(
+        self, steps: Sequence[tuple[Node | None, Node | None]], expected: Mapping[Operand, np.ndarray]
+    ) -> Mapping[Operand, np.ndarray]:
+        """The results of the second graph's operations one by one, each on what the first graph's operation reads.
+
+        They are those of the step if it ran on the reference. Engines fuse operations: a fused one did not read the results of
+        others. And float16 reads rounded numbers, which change much where the result depends much on them (log near 0).
+        """
+        made: dict[Operand, np.ndarray] = {}
+        pairs = [(node, other) for node, other in steps if node is not None and other is not None]
+        mixed = [(node, other) for node, other in pairs if _is_mixed(node, other)]
+        rounded = {
+            counterpart: _as(_as(expected[counterpart], operand), counterpart)
+            for node, other in mixed
+            for operand, counterpart in zip(node.operands, other.operands, strict=True)
+            if not counterpart.is_constant
+        }
+        made.update(self.b.alone([other for _, other in mixed], rounded))
+        if self.b.backend is not reference:
+            rest = [other for _, other in pairs if other.outputs[0] not in made]
+            made.update(self.b.alone(rest, {operand: expected[operand] for operand in _reads(rest)}))
+        return ChainMap(made, cast("dict[Operand, np.ndarray]", expected))
+
     def _sizes(self) -> Iterator[int]:
         """The numbers of operations of the slices."""
         count = total = 0
-        for node in self.a.nodes:
-            size = sum(output.desc.byte_length for output in node.outputs)
+        for node, other in self.steps:
+            size = max(sum(out.desc.byte_length for out in each.outputs) for each in (node, other) if each is not None)
             if count and (count == SLICE_NODES or total + size > SLICE_BYTES):
                 yield count
                 count = total = 0
             count, total = count + 1, total + size
         yield count
+
+    def _last_uses(self) -> dict[Operand, float]:
+        """The last step in which each operand of both graphs is read, or made; infinite for outputs."""
+        found: dict[Operand, float] = {}
+        for number, nodes in enumerate(self.steps):
+            for node in filter(None, nodes):
+                found.update(dict.fromkeys([*node.operands, *node.outputs], number))
+        for operand in self.a.graph.outputs.values():
+            found[operand] = math.inf
+        for operand, counterpart in self.pair.items():
+            found[counterpart] = max(found.get(counterpart, -1), found.setdefault(operand, -1))
+        return found
 
     def _runs(self) -> list[str]:
         """Run the graph of the examined side as a whole, and keep its outputs; what runs each of its operations."""
@@ -119,17 +164,53 @@ class Comparison:
             whole, wanted, steps = self.whole[name], expected[self.pair[operand]], got[operand]
             yield OutputDifference(name, error(whole, wanted, Values.of(wanted)), error(whole, steps, Values.of(steps)))
 
+    def _conversion_row(
+        self,
+        number: int,
+        node: Node,
+        own: Mapping[Operand, np.ndarray],
+        got: Mapping[Operand, np.ndarray],
+        expected: Mapping[Operand, np.ndarray],
+        runs: str,
+    ) -> OperationDifference:
+        """The row of a conversion that the other graph does not have: compared with what it converts, in float16."""
+        (output,) = node.outputs
+        whole = expected[self.pair[output]]
+        with np.errstate(over="ignore"):
+            wanted = whole.astype(np.float16)
+        values = Values.of(whole)
+        reads = tuple(Read(name, str(operand.desc), values, False) for name, operand in named(node))
+        tolerance = tolerance_of(node, self.precision, self.factor)
+        mine, total = error(own[output], wanted, values, 0, tolerance), error(got[output], whole, values)
+        overflow = _overflow(node, own[output], whole, expected, reads)
+        verdict: Verdict = "overflow" if overflow else "differs" if mine.beyond else "ok"
+        return OperationDifference(
+            number,
+            node.title,
+            str(output.desc),
+            reads,
+            str(tolerance),
+            mine,
+            total,
+            values,
+            (),
+            overflow,
+            verdict,
+            runs,
+        )
+
     def _row(
         self,
         number: int,
         node: Node,
         other: Node,
         own: Mapping[Operand, np.ndarray],
+        wanted: Mapping[Operand, np.ndarray],
         got: Mapping[Operand, np.ndarray],
         expected: Mapping[Operand, np.ndarray],
         runs: str,
     ) -> OperationDifference:
-        is_mixed = any(a.data_type != b.data_type for a, b in zip(node.operands, other.operands, strict=True))
+        is_mixed = _is_mixed(node, other)
         coarser = node if node.outputs[0].data_type == "float16" else other
         tolerance = tolerance_of(coarser, "float16" if is_mixed else self.precision, self.factor)
         reads = tuple(
@@ -145,13 +226,13 @@ class Comparison:
         found: list[tuple[Error, Error, Values, Operand]] = []
         overflow = ""
         for output, counterpart in zip(node.outputs, other.outputs, strict=True):
-            wanted = expected[counterpart]
-            values = Values.of(wanted)
-            mine = error(own[output], wanted, values, scale, tolerance)
+            values = Values.of(wanted[counterpart])
+            mine = error(own[output], wanted[counterpart], values, scale, tolerance)
             if mine.beyond and (magnitudes := _magnitudes(other, expected)) is not None:
-                mine = error(own[output], wanted, values, scale, tolerance, magnitudes)
-            found.append((mine, error(got[output], wanted, values, scale), values, output))
-            overflow = overflow or _overflow(other, own[output], wanted, expected, reads)
+                mine = error(own[output], wanted[counterpart], values, scale, tolerance, magnitudes)
+            total = error(got[output], expected[counterpart], Values.of(expected[counterpart]), scale)
+            found.append((mine, total, values, output))
+            overflow = overflow or _overflow(other, own[output], wanted[counterpart], expected, reads)
         mine, total, values, output = max(found, key=lambda each: each[0].ratio)
         changed = tuple(changes(node, other))
         verdict: Verdict = "overflow" if overflow else "differs" if mine.beyond else "changed" if changed else "ok"
@@ -169,6 +250,16 @@ class Comparison:
             verdict,
             runs,
         )
+
+
+def _is_mixed(node: Node, other: Node) -> bool:
+    """Whether nodes that correspond to each other read different data types."""
+    return any(a.data_type != b.data_type for a, b in zip(node.operands, other.operands, strict=True))
+
+
+def _reads(nodes: Sequence[Node]) -> list[Operand]:
+    """The operands of nodes that are not constants."""
+    return list(dict.fromkeys(operand for node in nodes for operand in node.operands if not operand.is_constant))
 
 
 def _as(array: np.ndarray, operand: Operand) -> np.ndarray:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,21 +11,38 @@ import numpy as np
 from ...errors import ValidationError
 from ...graph import Graph, Node, Operand
 from ...names import counted, shown
+from ...ops import Operations
 from .measure import Values, error
 
 FLOATS = ("float32", "float16")
 
 
-def corresponding(a: Graph, b: Graph) -> dict[Operand, Operand]:
-    """For each input and result in `a`, its counterpart in `b`.
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """What corresponds to each other in two graphs.
+
+    Attributes:
+        operands: for each input and result in the first graph, its counterpart in the second.
+        steps: the nodes of both graphs in an order in which both can run, those that correspond side by side; None beside a
+            conversion between float32 and float16 that the other graph does not have.
+    """
+
+    operands: Mapping[Operand, Operand]
+    steps: tuple[tuple[Node | None, Node | None], ...]
+
+
+def corresponding(a: Graph, b: Graph) -> Pairs:
+    """Pair the operands and nodes of two graphs.
 
     Both must apply the same operations to each other's results in the same order. Constants and attributes may differ, as may
-    float32 and float16.
+    float32 and float16, and where one graph converts these into each other.
 
     Raises:
         ValidationError: they do not; the message names the first difference.
     """
     found: dict[Operand, Operand] = {}
+    sources: dict[Operand, Operand] = {}  # results of conversions that only b has -> what they convert
+    steps: list[tuple[Node | None, Node | None]] = []
     if len(a.inputs) != len(b.inputs):
         raise ValidationError(f"diff: the graphs have different inputs: {list(a.inputs)} and {list(b.inputs)}")
     by_name = a.inputs.keys() == b.inputs.keys()
@@ -32,8 +50,24 @@ def corresponding(a: Graph, b: Graph) -> dict[Operand, Operand]:
         counterpart = b.inputs[name] if by_name else by_order
         _check_like(operand, counterpart, f"input {name!r}")
         found[operand] = counterpart
-    for number, (node, other) in enumerate(zip(a.nodes, b.nodes, strict=False)):
-        where = f"operation {number}"
+    mine, theirs = list(a.nodes), list(b.nodes)
+    while mine or theirs:
+        node, other = mine[0] if mine else None, theirs[0] if theirs else None
+        both = False
+        if node is not None and other is not None and _converts(node) and _converts(other):
+            both = _source(found[next(node.operands)], sources) is _source(next(other.operands), sources)
+        if node is not None and _converts(node) and not both:
+            found[node.outputs[0]] = found[next(node.operands)]
+            steps.append((mine.pop(0), None))
+            continue
+        if other is not None and _converts(other) and not both:
+            sources[other.outputs[0]] = _source(next(other.operands), sources)
+            steps.append((None, theirs.pop(0)))
+            continue
+        if node is None or other is None:
+            counts = " and ".join(counted(len(graph.nodes), "operation") for graph in (a, b))
+            raise ValidationError(f"diff: the graphs have {counts}")
+        where = f"operation {a.nodes.index(node)}"
         if node.op is not other.op:
             raise ValidationError(f"diff: the graphs differ at {where}: {node.title} and {other.title}")
         operands, others = list(node.operands), list(other.operands)
@@ -42,17 +76,27 @@ def corresponding(a: Graph, b: Graph) -> dict[Operand, Operand]:
         for operand, counterpart in zip(operands, others, strict=True):
             if operand.is_constant and counterpart.is_constant:
                 _check_like(operand, counterpart, f"a constant of {where}, {node.title}")
-            elif found.get(operand) is not counterpart:
+            elif operand.is_constant or _source(found[operand], sources) is not _source(counterpart, sources):
                 raise ValidationError(f"diff: the graphs differ at {where}, {node.title}: it reads other results")
         for output, counterpart in zip(node.outputs, other.outputs, strict=True):
             _check_like(output, counterpart, f"the result of {where}, {node.title},")
             found[output] = counterpart
-    if len(a.nodes) != len(b.nodes):
-        counts = " and ".join(counted(len(graph.nodes), "operation") for graph in (a, b))
-        raise ValidationError(f"diff: the graphs have {counts}")
+        steps.append((mine.pop(0), theirs.pop(0)))
     if len(a.outputs) != len(b.outputs):
         raise ValidationError(f"diff: the graphs have different outputs: {list(a.outputs)} and {list(b.outputs)}")
-    return found
+    return Pairs(found, tuple(steps))
+
+
+def _converts(node: Node) -> bool:
+    """Whether a node converts float32 to float16, or back, and not a constant."""
+    if node.op is not Operations.cast:
+        return False
+    operand = next(node.operands)
+    return not operand.is_constant and {operand.data_type, node.outputs[0].data_type} == {*FLOATS}
+
+
+def _source(operand: Operand, sources: Mapping[Operand, Operand]) -> Operand:
+    return sources.get(operand, operand)
 
 
 def _check_like(a: Operand, b: Operand, what: str) -> None:
@@ -70,7 +114,8 @@ def changes(a: Node, b: Node) -> Iterator[str]:
         other = b.attributes[name]
         if any(halves) and not all(halves):  # attributes are rounded to the data type of an operand
             value, other = _as_half(value), _as_half(other)
-        if value != other and not (value != value and other != other):
+        is_float = {*FLOATS}.issuperset((value, other)) if name == "data_type" else False
+        if value != other and not is_float and not (value != value and other != other):
             yield f"{name} is {shown(value)}, expected {shown(other)}"
     for (name, operand), (_, other) in zip(named(a), named(b), strict=True):
         if operand.is_constant and (text := _changed(operand.value, other.value)):

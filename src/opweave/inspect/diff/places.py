@@ -96,12 +96,16 @@ class Side:
 
     def step(self, nodes: Sequence[Node], values: dict[Operand, np.ndarray]) -> None:
         """Run nodes together, each on the results of those before it, and add all results to `values`."""
+        if not nodes:
+            return
         outputs = [output for node in nodes for output in node.outputs]
         graph, reads = cut_out(values, outputs)
         values.update(zip(outputs, self.run(graph, [values[operand] for operand in reads]), strict=True))
 
     def alone(self, nodes: Sequence[Node], given: Mapping[Operand, np.ndarray]) -> dict[Operand, np.ndarray]:
         """Run nodes side by side, each on the given values of its operands; all results."""
+        if not nodes:
+            return {}
         recorder = Recorder()
         stand_ins: dict[Operand, Operand] = {}
 
