@@ -15,6 +15,7 @@ import opweave as ow
 from opweave.cli import app
 from opweave.compile import tuning
 from opweave.onnx.shape_cache import OWN_SESSION
+from opweave.onnx.tuning import _random
 
 X = np.arange(-3, 3, dtype=np.float32).reshape(2, 3)
 
@@ -106,6 +107,26 @@ def test_a_static_model_goes_by_the_rule_of_thumb_until_it_is_tuned(
         assert f"{prefix}: {chosen}, measured: {shown}" in each.explain().splitlines()
         assert len(each._compiled) == (chosen != OWN_SESSION)
         assert (each._shape_cache._own_session is None) == (chosen != OWN_SESSION)
+
+
+def test_random_indices_are_from_all_of_a_table(rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The smallest one, if an input selects from several; others are 0 and 1, as masks are."""
+    i, mask = (helper.make_tensor_value_info(name, TensorProto.INT64, [200]) for name in ("i", "mask"))
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [200])
+    tables = [helper.make_tensor(name, 1, [rows], np.zeros(rows)) for name, rows in (("a", 70), ("b", 50))]
+    nodes = [helper.make_node("Gather", [name, "i"], [f"{name}_i"]) for name in "ab"]
+    nodes += [
+        helper.make_node("Cast", ["mask"], ["m"], to=1),
+        helper.make_node("Sum", ["a_i", "b_i", "m"], ["y"]),
+    ]
+    model = helper.make_model(helper.make_graph(nodes, "g", [i, mask], [y], tables), ir_version=8)
+    model.opset_import[0].version = 13
+    made = ow.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    found = _random(made, {"i": (200,), "mask": (200,)})
+    assert set(found["mask"].tolist()) == {0, 1}
+    assert (found["i"].min(), found["i"].max()) == (0, 49)
+    faster(monkeypatch, (1.0, 2.0, 3.0))
+    assert made.tune(seconds=0).measurements[0].refused == {}
 
 
 def test_a_model_that_its_own_session_cannot_run_is_measured_without_it(

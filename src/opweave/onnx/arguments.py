@@ -78,8 +78,13 @@ class Argument:
         """The shape, with 1 for dynamic dimensions."""
         return tuple(size if isinstance(size, int) else 1 for size in self.dims or ())
 
-    def random(self, shape: Sequence[int], generator: np.random.Generator) -> np.ndarray:
+    def random(self, shape: Sequence[int], generator: np.random.Generator, count: int = 2) -> np.ndarray:
         """Random values: normally distributed floats, or integers 0 and 1, which are valid indices and masks.
+
+        Args:
+            shape: of the array.
+            generator: of the numbers.
+            count: the number of different integers, from 0: the rows of a table, for indices into it.
 
         Raises:
             ValidationError: it does not take numbers.
@@ -88,7 +93,7 @@ class Argument:
         require(is_number, f"input {self.name!r} is {self.type}, which cannot be random")
         if self.dtype.kind == "f":
             return np.asarray(generator.standard_normal(shape)).astype(self.dtype)
-        return np.asarray(generator.integers(0, 2, shape)).astype(self.dtype)
+        return np.asarray(generator.integers(0, count, shape)).astype(self.dtype)
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -14,6 +14,7 @@ from ..compile.engines import Measurement, Tuning
 from ..errors import require
 from ..names import shown
 from ..run.graph import check_names
+from ..value_ranges import InputRange
 from .compiled import CompiledModel
 from .shape_cache import NEVER, OWN_SESSION, Shapes, text_of
 
@@ -46,8 +47,8 @@ class TuningMethod:
         Args:
             shapes: the shapes to tune, each a shape for every input whose shape is not declared in full. Default: those that
                 are compiled, and those of recent calls.
-            inputs: a value for each input, of the only shapes to tune; instead of `shapes`. Default: random ones, with
-                integers 0 and 1.
+            inputs: a value for each input, of the only shapes to tune; instead of `shapes`. Default: random ones;
+                integers are indices into a weight, or 0 and 1.
             seconds: about how long to measure for each of the shapes, without compiling.
 
         Returns:
@@ -129,6 +130,15 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
 
 
 def _random(session: InferenceSession, shapes: Shapes) -> dict[str, np.ndarray]:
-    """Random values for the inputs of a model."""
+    """Random values for the inputs of a model; indices, such as those of words, are from all of the table.
+
+    Of two words in random order, results of networks in 8 bits hardly depend on the input, but on how it is rounded.
+    """
     generator = np.random.default_rng(0)
-    return {each.name: each.random(shapes[each.name] or (), generator) for each in session._inputs}
+    counts: dict[str, int] = {}
+    for known in session._ranges:
+        if isinstance(known, InputRange):
+            counts[known.name] = min(known.values.high + 1, counts.get(known.name, known.values.high + 1))
+    return {
+        each.name: each.random(shapes[each.name] or (), generator, counts.get(each.name, 2)) for each in session._inputs
+    }
