@@ -14,7 +14,7 @@ from opweave import NotSupportedError
 from opweave.cli import app
 from opweave.cli.extras import PURPOSES, missing
 
-FOR_DEVELOPERS = {"all", "dev", "torch"}
+FOR_DEVELOPERS = {"all", "dev", "site", "torch"}
 
 
 def package(folder: Path, name: str, version: str, *requirements: str, extras: tuple[str, ...] = ()) -> None:

@@ -163,7 +163,7 @@ SCRIPT = """
 import os, sys, numpy as np
 import opweave.expr as ex
 from opweave.expr.halide import compile
-from opweave.expr.halide import compiler, runtime
+from opweave.expr.halide import compiler, elf, image, runtime
 from opweave.graph import Desc
 runtime.version()  # reads files that other users may not reach, as does the import of Halide
 if sys.argv[1] != "0":
