@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 
 WITHOUT_EXTRAS := custom cli/test_demo.py lazy/test_op_level.py lazy/test_op_level_safety.py package/test_names.py run/test_segments.py
 
-.PHONY: demo test with-extras without-extras test-all test-torch test-libraries test-chat test-scale test-cuda test-gpu test-web test-oldest check format docs site bench models small-models fuzz clean
+.PHONY: demo test with-extras without-extras test-all test-torch test-libraries test-chat test-scale test-cuda test-gpu test-web test-oldest check format docs site dist bench models small-models fuzz clean
 
 demo: $(VENV)/.demo
 	$(BIN)/opweave demo
@@ -82,6 +82,10 @@ site: $(VENV)-site/.installed
 	$(VENV)-site/bin/python -m sphinx --builder html --fresh-env --fail-on-warning --keep-going --quiet --jobs auto docs site/html
 	$(VENV)-site/bin/python tools/check_site.py site/html
 
+# The wheel and the sdist of a release, checked by twine, and installed in an empty environment of each Python that is here.
+dist: $(VENV)-dist/.installed
+	$(VENV)-dist/bin/python tools/check_dist.py
+
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
 
@@ -99,7 +103,7 @@ fuzz: $(VENV)/.dev
 	cd tests && ../$(BIN)/python -m fuzz $(FUZZ)
 
 clean:
-	rm -rf site $(VENV) $(VENV)-site $(VENV)-torch $(VENV)-scale $(VENV)-cuda $(VENV)-oldest $(LIBRARIES) tests/web/node_modules .models .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf dist site $(VENV) $(VENV)-site $(VENV)-dist $(VENV)-torch $(VENV)-scale $(VENV)-cuda $(VENV)-oldest $(LIBRARIES) tests/web/node_modules .models .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -149,6 +153,11 @@ $(VENV)-site/.installed: pyproject.toml
 	$(VENV)-site/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[site]'
 # Files of a model only: what the package asks for would bring OpenCV.
 	$(VENV)-site/bin/python -m pip install --quiet --disable-pip-version-check --no-deps rapidocr-onnxruntime==1.4.4
+	touch $@
+
+$(VENV)-dist/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-dist
+	$(VENV)-dist/bin/python -m pip install --quiet --disable-pip-version-check build twine
 	touch $@
 
 $(VENV)-oldest/.installed: pyproject.toml | $(VENV)/.dev

@@ -53,7 +53,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
     from .run.graph import MLGraph as MLGraph
     from .tensor import MLTensor as MLTensor
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     ".": ("array_api", "composites", "expr", "js", "memory", "onnx", "ops"),
