@@ -7,21 +7,26 @@ import os
 import platform
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .errors import require
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 _share: float = math.inf  # see `share_processors`
 
-CGROUPS = Path("/sys/fs/cgroup")
+CGROUPS = "/sys/fs/cgroup"
 """Where Linux describes the limits of control groups, which containers are."""
 
 
 def processors() -> int:
     """How many processors this process may use: those it may run on, within the limit of its container and its share."""
+    from pathlib import Path  # it takes longer to import than this module
+
     affinity = getattr(os, "sched_getaffinity", None)  # not everywhere
     count = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-    limit = min(container_limit(CGROUPS, Path("/proc/self/cgroup")), _share)
+    limit = min(container_limit(Path(CGROUPS), Path("/proc/self/cgroup")), _share)
     return count if limit >= count else max(1, math.ceil(limit))
 
 

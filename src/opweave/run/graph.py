@@ -7,7 +7,6 @@ order, the tensors' by identity, then the graph's, so that threads cannot deadlo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from threading import RLock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -27,6 +26,8 @@ from ..tensor import MLTensor
 from .locks import Locks
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..backends import Pairs, Placement
     from ..compile.engines import Tuning
     from ..context import MLContext
