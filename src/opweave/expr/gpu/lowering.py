@@ -13,7 +13,7 @@ from ...graph import Desc
 from .. import ir
 from ..ir import Expr, Index, Load, Output, Program, Reduce, Stored, call, size_of, substitute, walk
 from ..reductions import split, stored_value
-from .forms import MAX_INLINE_ELEMENTS, MIN_ROWS, Form, Target, reductions, row_axes
+from .forms import MAX_INLINE_ELEMENTS, MIN_RESULTS, MIN_ROWS, Form, Target, reductions, row_axes
 from .kernel import Features, Kernel
 from .types import layout
 from .writing import read
@@ -24,6 +24,9 @@ MAX_REPEATED_STEPS = 4096
 """Reductions that take at most this many steps in total are recomputed for each element rather than stored."""
 MAX_UNDIVIDED_ELEMENTS = 1 << 15
 """Larger reductions to few results are divided into parts."""
+
+MAX_REDUCTIONS = 4
+"""Share of the iterations of a device, as a divisor, that a reduction may take: a kernel may have several."""
 
 lowered: Cache[tuple[Program, Features], list[Kernel]] = Cache(4)
 """Kernels of the most recent programs, because `unsupported` needs them before `kernels` is called."""
@@ -129,21 +132,25 @@ class _Lowering:
         """Move reductions that would be recomputed, or use too few invocations, into kernels of their own."""
         while True:
             rows = row_axes(axes, bodies, lanes)
-            chosen = next((n for n in reductions(bodies) if self._is_separate(n, axes, bodies, rows)), None)
+            chosen = next((n for n in reductions(bodies) if self._is_separate(n, axes, bodies, rows, lanes)), None)
             if chosen is None:
                 return bodies
-            value = self._kept(chosen)
+            value = self._kept(chosen, lanes)
             bodies = tuple(substitute(body, {chosen: value}) for body in bodies)
 
-    @staticmethod
     def _is_separate(
-        node: Reduce, axes: tuple[Index, ...], bodies: tuple[Expr, ...], rows: tuple[Index, ...] | None
+        self,
+        node: Reduce,
+        axes: tuple[Index, ...],
+        bodies: tuple[Expr, ...],
+        rows: tuple[Index, ...] | None,
+        lanes: int,
     ) -> bool:
         """Whether a reduction is faster as a kernel of its own."""
         size, results = size_of(node.variables), size_of(node.free)
         if size <= MAX_INLINE_ELEMENTS:
             return False
-        if is_huge(size, results):
+        if self._is_huge(node, lanes):
             return True
         around = _around(node, axes, bodies)
         repetition = size_of(around) // results
@@ -152,11 +159,20 @@ class _Lowering:
         in_rows = rows is not None and node.free == {axis for axis in rows if axis.extent > 1}
         return not (in_rows and around <= set(axes))
 
-    def _kept(self, node: Reduce) -> Expr:
+    def _is_huge(self, node: Reduce, lanes: int) -> bool:
+        """Whether a reduction would use too few invocations, or repeat loops too often for the device."""
+        size, results = size_of(node.variables), size_of(node.free)
+        if size > MAX_UNDIVIDED_ELEMENTS and results <= MIN_ROWS:
+            return True
+        # With few results, the invocations of a workgroup share each; else one may compute those of a word.
+        alone = size * lanes if results >= MIN_RESULTS else size // 64
+        return alone > self.features.max_iterations // MAX_REDUCTIONS
+
+    def _kept(self, node: Reduce, lanes: int) -> Expr:
         """A load of a reduction that is an array of its own."""
         known = self.replaced.get(node)
         if known is None:
-            huge = is_huge(size_of(node.variables), size_of(node.free))
+            huge = self._is_huge(node, lanes)
             known = self.replaced[node] = self._in_parts(node) if huge else self._stored(node)
         return known
 
@@ -193,11 +209,6 @@ class _Lowering:
             return ir.Cast(substitute(at, {parts.part: ir.Cast(best, "index")}), "int32")
         partial = self._stored(Reduce(node.reduction, (parts.position, *rest), parts.masked(node, first)))
         return Reduce(node.reduction, (*whole, parts.part), partial)
-
-
-def is_huge(size: int, results: int) -> bool:
-    """Whether a reduction of `size` elements to each of `results` would use too few invocations."""
-    return size > MAX_UNDIVIDED_ELEMENTS and results <= MIN_ROWS
 
 
 def _parts(node: Reduce) -> int:

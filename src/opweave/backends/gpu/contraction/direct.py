@@ -26,6 +26,8 @@ PREFETCHED_TERMS = 8
 """Terms that an invocation loads before it uses the first of them."""
 MIN_WORKGROUPS = 256
 """Workgroups that keep a device busy; with fewer, each gets fewer lines."""
+MAX_SERIAL_CHANNELS = 1 << 14
+"""Maximum channels that an invocation goes through; with more, tiles divide them, and some devices end longer loops."""
 MAX_UNROLLED_PRODUCTS = 256
 """Maximum products of an invocation that are unrolled; beyond, there is a loop over channels."""
 MIN_UNGROUPED_POSITIONS = 1 << 17
@@ -44,7 +46,7 @@ def is_narrow(problem: Problem) -> bool:
         return False
     outputs = problem.outputs
     positions = problem.rows * problem.columns // outputs
-    if problem.taps * outputs > MAX_UNROLLED_PRODUCTS:
+    if problem.taps * outputs > MAX_UNROLLED_PRODUCTS or problem.channels > MAX_SERIAL_CHANNELS:
         return False
     if problem.stacks > 1:
         return outputs <= MAX_NARROW_CHANNELS

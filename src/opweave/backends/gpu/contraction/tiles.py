@@ -99,7 +99,10 @@ def _options(problem: Problem, features: Features) -> Iterator[tuple[Shape, int,
             if tile.invocations > features.max_invocations or tile.shared > features.max_shared:
                 continue
             steps = Steps.of(problem, depth).count
-            for splits in (1,) if features.is_software else SPLITS:
+            if features.is_software:
+                yield shape, depth, ceil(steps / (features.max_iterations // 2))
+                continue
+            for splits in SPLITS:
                 bytes = 4 * splits * problem.stacks * problem.rows * problem.columns
                 if splits > 1 and (steps < 2 * splits or bytes > MAX_PARTIAL_BYTES):
                     break
