@@ -23,8 +23,7 @@ from .served_builder import Constant, Log, ServedBuilder, check_length
 
 COLLECT_BYTES = 64 * 2**20
 """Nodes and their results refer to each other, so that constants of a graph stay until a garbage collection. One is made each
-time this much has been freed. It stops all threads, but for less time than a page takes to send as much
-(`benchmarks/serve.py`)."""
+time this much has been freed. It stops all threads; `python -m benchmarks serve` prints for how long."""
 
 
 class _Garbage:
