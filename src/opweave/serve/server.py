@@ -175,10 +175,11 @@ class Server:
             connection.close(GOING_AWAY, "the server ends")
         for stream in clients:
             stream.stop()
-        for thread in clients.values():
-            thread.join()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join()  # first: it starts the threads of clients
+        for thread in clients.values():
+            if thread.ident is not None:  # None: the system had no thread for it
+                thread.join()
 
     def __enter__(self) -> Server:
         return self.start()
