@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 from onnx import ModelProto, helper, numpy_helper
+from onnx_nodes import compiled_models
 
 from opweave.onnx.session import InferenceSession
 
@@ -61,5 +62,5 @@ def check(
 
 def operations(session: InferenceSession) -> list[str]:
     """What a session that is compiled once runs."""
-    (compiled,) = session._compiled.values()
+    (compiled,) = compiled_models(session)
     return [placement.node.split()[0] for placement in compiled.program.placements]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -150,9 +151,56 @@ def test_numbers_are_converted(value: Any) -> None:
 
 
 def test_an_operator_that_nothing_knows_names_the_function_that_registers_one() -> None:
-    node = helper.make_node("Frobnicate", ["x"], ["y"], domain="test.declared")
-    with pytest.raises(ow.OperationError, match=r"ow\.register_onnx\('test\.declared', 'Frobnicate', op\)"):
+    node = helper.make_node("Frobnicate", ["x"], ["y"], "own", domain="test.declared")
+    text = (
+        r"^Frobnicate 'own': neither Opweave nor ONNX Runtime has the operator Frobnicate of the domain 'test\.declared'; "
+        r".* ow\.register_onnx\('test\.declared', 'Frobnicate', operation\) before the model is loaded"
+    )
+    with pytest.raises(ow.OperationError, match=text):
         ow.InferenceSession(model([node], {"x": (FLOAT, [2])}, ["y"]), CONTEXT)
+    with pytest.raises(ow.OperationError, match=text):  # though no shape is compiled yet
+        ow.InferenceSession(model([node], {"x": (FLOAT, ["n"])}, ["y"]), CONTEXT)
+
+
+def test_a_node_that_does_not_fit_its_operation_says_what_fits() -> None:
+    @ow.expression
+    def shifted(x, *, offset: float = 1.0):  # type: ignore[no-untyped-def]
+        return x + offset
+
+    inputs = {"x": (FLOAT, [2]), "z": (FLOAT, [2])}
+    ow.register_onnx("test.declared", "Shifted", shifted)
+    other = helper.make_node("Shifted", ["x"], ["y"], "own", domain="test.declared", offsets=2.0)
+    text = (
+        r"Shifted 'own': shifted has no attribute 'offsets', only \['offset'\]; did you mean 'offset'\?; register_onnx"
+    )
+    with pytest.raises(ow.NotSupportedError, match=text):
+        ow.InferenceSession(model([other], inputs, ["y"]), CONTEXT)
+    ow.register_onnx("test.declared", "Shifted", shifted, attributes={"offsets": "offset"})
+    (y,) = ow.InferenceSession(model([other], inputs, ["y"]), CONTEXT).run(
+        None, dict.fromkeys("xz", np.float32([1, 2]))
+    )
+    assert y.tolist() == [3, 4]
+    more = helper.make_node("Shifted", ["x", "z"], ["y"], "own", domain="test.declared")
+    with pytest.raises(ow.NotSupportedError, match=r"Shifted 'own': it has 2 inputs, and shifted takes 1$"):
+        ow.InferenceSession(model([more], inputs, ["y"]), CONTEXT)
+    with pytest.raises(ow.ValidationError, match=r"Shifted needs an operation, got <function .*; @ow\.expression, "):
+        ow.register_onnx("test.declared", "Shifted", lambda x: x)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("start", "what"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:", "git lfs pull"),
+        (b"PK\x03\x04 archive/data.pkl", "ZIP archive"),
+        (b"<!doctype html><html>", "HTML page"),
+        (b"GGUF\x03\0\0\0", "opweave.chat"),
+        (b"hello", "parsing"),
+    ],
+)
+def test_files_of_other_formats_are_named(start: bytes, what: str, tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(start)
+    with pytest.raises(ow.DataError, match=f"model.onnx: not an ONNX model .*{what}"):
+        ow.InferenceSession(tmp_path / "model.onnx")
 
 
 @pytest.mark.parametrize("name", ["b", "outputs", "types", "opset"])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from foreign import Foreign
 from onnx import TensorProto, helper
+from onnx_nodes import compiled_models
 from session_models import (
     BOOL,
     CONTEXT,
@@ -51,7 +52,7 @@ def test_nothing_is_copied_on_the_way_through_webnn_and_fallback() -> None:
 
 def test_segments_read_what_others_have_written_in_place() -> None:
     s = session(mixed_model())
-    (compiled,) = s._compiled.values()
+    (compiled,) = compiled_models(s)
     layout, (given, wanted) = compiled.program.default, (0, 1)  # the numbers of x and z
     assert len(layout.steps) >= 3
     assert not any(step.part is None for step in layout.steps)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from onnx_nodes import CONTEXT, check_agreement, model_of, node_model, reasons
+from onnx_nodes import CONTEXT, check_agreement, compiled_models, model_of, node_model, reasons
 
 from opweave.errors import NotSupportedError
 from opweave.onnx.session import InferenceSession
@@ -313,7 +313,7 @@ def test_one_operation_a_node() -> None:
     ]
     for op_type, inputs, attributes, wanted in rows:
         session = InferenceSession(node_model(op_type, inputs, attributes, opset=18)[0], CONTEXT)
-        (compiled,) = session._compiled.values()
+        (compiled,) = compiled_models(session)
         operand = compiled.trace.values["y0"].operand  # type: ignore[union-attr]
         found, pending = [], [operand]
         while pending:

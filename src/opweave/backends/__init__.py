@@ -86,8 +86,8 @@ class Runner(ABC):
             outputs: likewise for its outputs.
 
         Returns:
-            What runs the graph once; synchronously on the host, with the GIL released where it can be. If it has a method
-            `read(position, memory)`, that exchanges the memory of an input which no kernel updates.
+            A function that runs the graph once; synchronously on the host, with the GIL released where it can be. If it has a
+            method `read(position, memory)`, that exchanges the memory of an input which no kernel updates.
         """
 
     @abstractmethod
@@ -103,7 +103,7 @@ class Runner(ABC):
         self.bind(inputs, outputs)()
 
     def returning(self, outputs: Sequence[int]) -> Returning | None:
-        """What runs the graph once, and returns these outputs in memory that the engine allocates; None where it cannot."""
+        """A function that runs the graph once, and returns these outputs in memory of the engine; None if it cannot."""
         return None
 
     def measured(self) -> Measured | None:
@@ -166,6 +166,11 @@ class Device:
         provider: ONNX Runtime's name of the plug-in execution provider that drives it; empty for all other devices.
         precisions: what `create_context(precision=...)` takes for it; back ends state more than "float32".
         is_software: whether it computes on the processor in place of other hardware, or to define results: right, and slow.
+
+    >>> import opweave as ow
+    >>> reference = next(device for device in ow.devices() if device.name == "reference")
+    >>> reference.kind, reference.backend, reference.available, reference.is_software
+    ('cpu', 'reference', True, True)
     """
 
     name: str
@@ -453,10 +458,10 @@ def find_device(name: str, backend: str | None = None, precision: Precision = "f
     of = f" of back end {backend!r}" if backend else ""
     if same:
         raise lacks_precision(f"device {name!r}{of}", same, precision, devices())
+    names = ", ".join(dict.fromkeys(repr(device.name) for device in known if device.available)) or "none"
     same = [device for device in known if device.name == name]
     if same:
-        raise NotSupportedError(f"device {name!r} is not available here: {same[0].hint}")
-    names = ", ".join(dict.fromkeys(repr(device.name) for device in known if device.available)) or "none"
+        raise NotSupportedError(f"device {name!r} is not available here: {same[0].hint}; available: {names}")
     raise NotSupportedError(f"there is no device {name!r}{of}; available: {names}")
 
 

@@ -23,3 +23,5 @@ from .limits import Limits as Limits
 from .register import register_onnx as register_onnx
 from .replacement import replacing_onnxruntime as replacing_onnxruntime
 from .session import InferenceSession as InferenceSession
+
+__all__ = ["InferenceSession", "Limits", "load", "register_onnx", "replacing_onnxruntime", "save"]

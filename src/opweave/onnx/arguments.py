@@ -147,7 +147,7 @@ class Argument:
                 return list(value)
             return value
         if isinstance(value, MLTensor):
-            array = as_declared(value.memory(), self.element_type)
+            array = as_declared(value._memory(), self.element_type)
         elif self.element_type == TensorProto.STRING:
             array = np.asarray(value)
             if isinstance(value, (list, tuple)) and array.dtype.kind in "biufc":
@@ -189,7 +189,7 @@ class Argument:
         numeric = self.element_type and self.element_type != TensorProto.STRING
         require(bool(numeric), f"{what}: {self.type} cannot be written into an array")
         if isinstance(value, MLTensor):
-            array = as_declared(value.memory(), self.element_type)
+            array = as_declared(value._memory(), self.element_type)
         else:
             known = isinstance(value, np.ndarray) or hasattr(value, "__dlpack__")
             require(known, f"{what} must be an array, got {type(value).__name__}")

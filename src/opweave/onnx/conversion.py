@@ -10,6 +10,8 @@ import numpy as np
 from ..builder import MLGraphBuilder
 from ..dtypes import FLOATS
 from ..graph import MLOperand
+from ..hints import meant
+from ..names import counted
 from .booleans import as_declared, bool_as_uint8
 from .messages import NodeProto, TensorProto, TypeProto, attribute_value, domain_of, sub_graphs, tensor_type
 from .operators.logic import BOOLEAN
@@ -94,7 +96,7 @@ def _keywords(
     keywords: dict[str, Any] = {}
     for attribute in node.attribute:
         if attribute.name not in converter.attributes:
-            raise Unsupported(f"its attribute {attribute.name} is not supported")
+            raise Unsupported(_unknown_attribute(converter, attribute.name))
         value = attribute_value(attribute)
         keywords[attribute.name] = [_text(item) for item in value] if isinstance(value, list) else _text(value)
     extras: dict[str, Any] = {"label": node.name}
@@ -102,8 +104,21 @@ def _keywords(
         extras |= {"opset": opsets.get(domain_of(node), 1), "outputs": len(node.output), "types": types}
     keywords.update({name: value for name, value in extras.items() if name in converter.attributes})
     if (converter.inputs is not None and inputs > converter.inputs) or inputs < converter.required:
-        raise Unsupported(f"it has {inputs} inputs")
+        most = "any number" if converter.inputs is None else converter.inputs
+        takes = f"{most}" if converter.required == converter.inputs else f"{converter.required} to {most}"
+        raise Unsupported(f"it has {counted(inputs, 'input')}, and {converter.op or 'WebNN'} takes {takes}")
     return keywords
+
+
+def _unknown_attribute(converter: Converter, name: str) -> str:
+    """Why an attribute cannot be passed to a converter."""
+    if not converter.op:
+        return f"its attribute {name} is not supported"
+    known = sorted(converter.attributes - {"label"})
+    return (
+        f"{converter.op} has no attribute {name!r}, only {known}{meant(name, known)}; "
+        "register_onnx(…, attributes={onnx_name: name}) maps names"
+    )
 
 
 def _text(value: Any) -> Any:

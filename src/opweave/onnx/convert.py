@@ -44,6 +44,13 @@ def load(
         DataError: the model cannot be read, or exceeds a limit.
         ValidationError: an input has a dynamic dimension that is not fixed.
         NotSupportedError: WebNN cannot express the model.
+
+    >>> import numpy as np, opweave as ow
+    >>> from onnx.parser import parse_model
+    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
+    >>> graph = ow.onnx.load(parse_model(text), fix_shapes={"n": 2})
+    >>> graph.context.compute(graph, {"x": np.float32([-1, 2])})["y"].tolist()
+    [0.0, 2.0]
     """
     source = Model.load(model, limits)
     context = context or ml.create_context()

@@ -52,11 +52,20 @@ def save(graph: MLGraph, path: str | Path, *, operators: Operators = "onnx") -> 
             regular file, and the weights need a second one.
         InvalidStateError: the graph is destroyed.
         DataError: the file cannot be written.
+
+    >>> import numpy as np, opweave as ow, tempfile
+    >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+    >>> graph = builder.build({"y": builder.input("x", "float32", [2]).relu()})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ow.onnx.save(graph, f"{folder}/model.onnx")
+    ...     session = ow.InferenceSession(f"{folder}/model.onnx")
+    >>> session.run(None, {"x": np.float32([-1, 2])})[0].tolist()
+    [0.0, 2.0]
     """
     require(isinstance(graph, MLGraph), f"save takes an MLGraph, got {type(graph).__name__}")
     choices = get_args(Operators)
     require(operators in choices, f"save: operators must be one of {list(choices)}, got {shown(operators)}")
-    graph.check_alive()
+    graph._check_alive()
     assert graph._graph is not None
     model, weights = to_onnx(graph._graph, operators)
     size = sum(array.nbytes for array in weights.values())

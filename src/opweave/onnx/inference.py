@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from .messages import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, domain_of, sub_graphs
@@ -21,9 +22,17 @@ def schema_of(node: NodeProto, model: Model) -> Any:
 
     domain = domain_of(node)
     try:
-        return defs.get_schema(node.op_type, model.opsets.get(domain, 1), domain)
+        return _schema(node.op_type, model.opsets.get(domain, 1), domain)
     except defs.SchemaError:
         return None
+
+
+@cache
+def _schema(op_type: str, version: int, domain: str) -> Any:
+    """A schema: each lookup in ONNX's registry would make a new object."""
+    from onnx import defs
+
+    return defs.get_schema(op_type, version, domain)
 
 
 def infer(
@@ -116,6 +125,12 @@ def _infer_in_model(
     return {value.name: value.type for value in found.graph.output if value.type.WhichOneof("value")}
 
 
+def is_defined(node: NodeProto, model: Model) -> bool:
+    """Whether ONNX defines the operator of a node by others."""
+    schema = schema_of(node, model)
+    return schema is not None and (schema.has_function or schema.has_context_dependent_function)
+
+
 def definition_of(node: NodeProto, types: Mapping[str, TypeProto], model: Model, prefix: str) -> list[NodeProto]:
     """The nodes by which ONNX defines an operator; empty if it has no definition for these inputs.
 
@@ -125,10 +140,10 @@ def definition_of(node: NodeProto, types: Mapping[str, TypeProto], model: Model,
         model: the model that it is part of.
         prefix: added to the names inside the definition, to make them unique.
     """
+    if not is_defined(node, model):
+        return []
     schema = schema_of(node, model)
     given = {attribute.name for attribute in node.attribute}
-    if schema is None or not (schema.has_function or schema.has_context_dependent_function):
-        return []
     if not given.issubset(schema.attributes):
         return []  # the inliner would ignore the others
     from onnx import inliner

@@ -76,7 +76,7 @@ class IOBinding:
         self._results: dict[str, Any] = {}
         self._is_used = False  # whether it has run
         self._bound: _Bound | None = None  # the last run, for as long as bindings only exchange some inputs
-        self._new: set[str] = set()  # the inputs that were bound since
+        self._new: set[str] = set()  # the inputs that were bound since the last run
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
         """Bind an input to an array, or to any other value that `run` takes.
@@ -212,13 +212,13 @@ class IOBinding:
         bound, self._bound = self._bound, None
         is_current = bound is not None and self._owner._shape_cache.only_own is bound.model
         if bound is not None and is_current and all(self._exchange(bound, name) for name in self._new):
-            with suppress(OperationError, OtherShapes):  # the session finds out more
+            with suppress(OperationError, OtherShapes):  # the session, which runs next, says what is wrong
                 self._run_bound(bound)
                 self._bound = bound
                 self._new.clear()
                 return
         self._run_as_new()
-        if self._is_used:  # many are made for one run
+        if self._is_used:  # many bindings run only once
             self._bound = self._bind()
         self._is_used = True
         self._new.clear()
@@ -227,7 +227,7 @@ class IOBinding:
         """Run the model in the way of the last run, with the inputs that were exchanged."""
         session = self._owner
         begin = monotonic_ns()
-        session._context.check_alive()
+        session._context._check_alive()
         for each in session._ranges:
             each.check(self._feeds)
         self._results = bound.run()
@@ -246,7 +246,7 @@ class IOBinding:
         shared = memory.in_place(feeds, given, session._in_place)
         written = memory.merged_ranges(given.values())
         if any(memory.meets(written, feeds[name]) for name in feeds.keys() - shared.values()):
-            return None  # the outputs were computed in other memory
+            return None  # an output over an input is computed in other memory, and copied
         outputs = {name: Cell() if target is None else target for name, target in self._targets.items()}
         taken, made = [feeds[name] for name in model.inputs], [outputs.get(name) for name in model.outputs]
         call = model.program.bind(taken, made, model.pairs(shared))

@@ -20,6 +20,13 @@ class Limits:
 
     Raises:
         ValidationError: a limit is not a positive integer.
+
+    >>> import opweave as ow
+    >>> from onnx.parser import parse_model
+    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
+    >>> ow.InferenceSession(parse_model(text.replace("Relu(x)", "Relu(x) z = Neg(y)")), limits=ow.onnx.Limits(nodes=1))
+    Traceback (most recent call last):
+    opweave.errors.DataError: ...
     """
 
     nodes: int = 1_000_000

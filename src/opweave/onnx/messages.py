@@ -49,6 +49,9 @@ else:
     ModelProto, NodeProto, SparseTensorProto = _found.ModelProto, _found.NodeProto, _found.SparseTensorProto
     TensorProto, TypeProto, ValueInfoProto = _found.TensorProto, _found.TypeProto, _found.ValueInfoProto
 
+KNOWN_TYPES = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
+"""All element types of tensors."""
+
 PLAIN: dict[int, str] = {element_type: name for name, element_type in ONNX_TYPES.items()}
 """NumPy's names for the element types that it has; it reads their raw bytes without conversion."""
 

@@ -48,7 +48,57 @@ class ModelMetadata:
 
 
 class OnnxRuntimeMethods:
-    """Mixin with the methods of ONNX Runtime's session that are built on `run`; `compatibility` lists all methods."""
+    """Mixin with the methods of ONNX Runtime's session that are built on `run`; `compatibility` lists all methods.
+
+    >>> import numpy as np, opweave as ow
+    >>> from onnx.parser import parse_model
+    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
+    >>> session = ow.InferenceSession(parse_model(text), providers=["CPUExecutionProvider"])
+    >>> [(each.name, each.type, each.shape) for each in (*session.get_inputs(), *session.get_outputs())]
+    [('x', 'tensor(float)', ['n']), ('y', 'tensor(float)', ['n'])]
+    >>> session.shapes(), session.get_overridable_initializers()
+    ({}, [])
+    >>> print(session.explain({"x": [2]}))
+    precision float32...
+    segment 0: 1 node, WebNN on cpu
+      Relu
+    0 nodes computed when the model was compiled
+    >>> import asyncio
+    >>> asyncio.run(session.run_async(None, {"x": np.float32([-1, 2])}))[0].tolist()
+    [0.0, 2.0]
+    >>> session.set_providers(["CPUExecutionProvider"])
+    >>> session.context.device.name
+    'cpu'
+    >>> session.get_modelmeta().graph_name, session.get_providers(), session.get_provider_options()
+    ('g', ['CPUExecutionProvider'], {'CPUExecutionProvider': {}})
+    >>> x = session.create_ortvalue_from_shape_and_type([2], np.float32)
+    >>> x.update_inplace(np.float32([-1, 2]))
+    >>> session.run_with_ort_values(None, {"x": x})[0].numpy().tolist()
+    [0.0, 2.0]
+    >>> binding = session.io_binding()
+    >>> binding.bind_ortvalue_input("x", x)
+    >>> binding.bind_output("y")
+    >>> session.run_with_iobinding(binding)
+    >>> binding.copy_outputs_to_cpu()[0].tolist()
+    [0.0, 2.0]
+    >>> session.get_session_options().enable_profiling, session.end_profiling(), session.get_profiling_start_time_ns()
+    (False, '', 0)
+
+    What only an execution provider of ONNX Runtime could do is refused, or has no effect (`docs/onnxruntime.md` lists all):
+
+    >>> session.get_input_epdevices()
+    Traceback (most recent call last):
+    opweave.errors.NotSupportedError: ...
+    >>> session.get_provider_graph_assignment_info()
+    Traceback (most recent call last):
+    opweave.errors.NotSupportedError: ...
+    >>> [len(infos) for infos in (session.get_input_memory_infos(), session.get_output_memory_infos())]
+    [1, 1]
+    >>> session.get_tuning_results(), session.set_tuning_results([]), session.set_ep_dynamic_options({})
+    ([], None, None)
+    >>> session.enable_fallback(), session.disable_fallback(), session.release_captured_graph()
+    (None, None, None)
+    """
 
     _binding_class: type[IOBinding] = IOBinding
     _settings: options.Settings
@@ -196,7 +246,20 @@ class OnnxRuntimeMethods:
         fetches: Any,
         fetch_devices: Any,
     ) -> None:
-        """`run` with ONNX Runtime's vectors of values; results are appended to `fetches`."""
+        """`run` with ONNX Runtime's vectors of values; results are appended to `fetches`.
+
+        >>> import numpy as np, opweave as ow
+        >>> from onnx.parser import parse_model
+        >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
+        >>> import onnxruntime
+        >>> session = ow.InferenceSession(parse_model(text))
+        >>> vector = onnxruntime.capi.onnxruntime_pybind11_state.OrtValueVector
+        >>> feeds, fetches, x = vector(), vector(), np.float32([-1, 2])
+        >>> feeds.push_back(onnxruntime.OrtValue.ortvalue_from_numpy(x)._get_c_value())  # does not keep `x` alive
+        >>> session.run_with_ortvaluevector(None, ["x"], feeds, ["y"], fetches, None)
+        >>> fetches[0].numpy().tolist()
+        [0.0, 2.0]
+        """
         import onnxruntime
 
         feed = dict(zip(feed_names, (onnxruntime.OrtValue(value) for value in feeds), strict=True))

@@ -9,6 +9,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -24,6 +25,7 @@ from .booleans import check_bool
 from .checks import MAX_RANK, check_node, count_nodes, needs_inputs, needs_values, title_of, with_expected_inputs
 from .limits import DEFAULT, Limits
 from .messages import (
+    KNOWN_TYPES,
     PLAIN,
     AttributeProto,
     GraphProto,
@@ -37,8 +39,9 @@ from .messages import (
     stored_bytes,
     sub_graphs,
 )
+from .order import with_sorted_nodes
 from .scopes import initializer_names
-from .texts import with_text
+from .texts import other_format, with_text
 from .wire import HERE, LEAST_BYTES, without_weights
 
 KNOWN_OPSET = 21
@@ -46,7 +49,6 @@ KNOWN_OPSET = 21
 
 LARGE_BYTES = 2**20
 """Models of this size or more are parsed without their weights, and their files are mapped into memory."""
-
 
 SMALL_BYTES = 4096
 """Weights up to this size are copied from mapped files: reading one also maps many pages around it, which stay resident."""
@@ -183,7 +185,7 @@ class Model:
                 lean = without_weights(data, nodes=here.is_fixed) if len(data) >= LARGE_BYTES else None
                 proto = ModelProto.FromString(lean or bytes(data))
             except Exception as error:
-                raise DataError(f"{what}: not an ONNX model ({error})") from None
+                raise DataError(f"{what}: not an ONNX model ({other_format(data) or error})") from None
             here.forget()
         if not proto.graph.node and not proto.graph.output:
             raise DataError(f"{what}: not an ONNX model (there is no graph in it)")
@@ -236,14 +238,13 @@ class Model:
         return [*self._files.values(), *([self._here] if self._here is not None else [])]
 
     def _check(self) -> None:
-        """Check what tracing relies on: operator sets, and values that have names and are made once, before they are used."""
+        """Ensure what tracing relies on: operator sets, and values that have names and are made once, before they are used."""
         if not self.opsets:
             raise DataError("the model does not say which operator sets it uses (opset_import)")
         for domain, version in self.opsets.items():
             if domain and not 0 < version < 2**31:
                 raise NotSupportedError(f"the model uses version {version} of the operator set {domain[:200]!r}")
-        opset = self.opsets.get("", 1)
-        if not 1 <= opset <= KNOWN_OPSET:
+        if not 1 <= (opset := self.opsets.get("", 1)) <= KNOWN_OPSET:
             from onnx import defs
 
             newest = defs.onnx_opset_version()
@@ -264,7 +265,11 @@ class Model:
                 dims = value.type.tensor_type.shape.dim
                 if dims and all(dim.HasField("dim_value") for dim in dims):
                     shapes.setdefault(value.name, tuple(dim.dim_value for dim in dims))
-        self._check_nodes(graph, set(), "", shapes, {})
+        with suppress(DataError):
+            self._check_nodes(graph, set(), "", shapes, {})
+            return
+        self.proto, self._owned = with_sorted_nodes(self.proto), True  # not beforehand: nearly all models are in order
+        self._check_nodes(self.proto.graph, set(), "", shapes, {})
 
     def _check_nodes(
         self,
@@ -292,7 +297,6 @@ class Model:
             names = sorted({name for name, count in Counter(initialised).items() if count > 1 or not name})
             raise DataError(f"initializers{where} need names of their own; without or used twice: {names}")
         made = outer | {i.name for i in graph.input} | set(initialised)
-        self.names |= made
         own = made - outer
         later = {name for node in graph.node for name in node.output}
         for node in graph.node:
@@ -301,8 +305,8 @@ class Model:
                 raise DataError(f"a node{where} says no operator: {node.name!r}")
             for name in node.input:
                 if name and name not in made:
-                    why = "which is made only after it (the graph has a cycle, or is out of order)"
-                    raise DataError(f"{title} uses {name!r}, {why if name in later else 'which nothing makes'}")
+                    why = "which is made only after it" if name in later else "which nothing makes"
+                    raise DataError(f"{title} uses {name!r}, {why}")
             known = [shapes.get(name) for name in node.input] if shapes and needs_inputs(node) else ()
             # Tracing knows the constants of the model's graph; those of sub-graphs are read here.
             values = [self._known(constants.get(name)) for name in node.input] if where and needs_values(node) else ()
@@ -311,13 +315,12 @@ class Model:
                 constants[node.output[0]] = node
             for inner in sub_graphs(node):
                 self._check_nodes(inner, made, f" inside of {title[:500]}", {}, constants)
-            for name in node.output:
-                if name and name in own:
+            for name in filter(None, node.output):
+                if name in own:
                     raise DataError(f"{title} makes {name!r}, which exists already")
-                if name:
-                    made.add(name)
-                    own.add(name)
-                    self.names.add(name)
+                made.add(name)
+                own.add(name)
+        self.names |= own
         for value in graph.output:
             if value.name not in made:
                 raise DataError(f"nothing makes the output {value.name!r}{where}")
@@ -351,7 +354,7 @@ class Model:
         """
         shape, name = tuple(tensor.dims), PLAIN.get(tensor.data_type)
         what = f"the tensor {tensor.name!r}"
-        if tensor.data_type not in TensorProto.DataType.values() or tensor.data_type == TensorProto.UNDEFINED:
+        if name is None and tensor.data_type not in KNOWN_TYPES:
             raise DataError(f"{what} has no data type that is known: {tensor.data_type}")
         elements = _element_count(shape, what)
         external = tensor.data_location == TensorProto.EXTERNAL

@@ -56,7 +56,7 @@ class ModelProgram:
         self._gives_values = all(known is None or known[1].kind != "b" for known in results)
 
     def returning(self, wanted: Sequence[int]) -> Returning:
-        """What runs it on values that have been checked, and returns the outputs at the positions `wanted` in new memory."""
+        """A function that runs it on checked values, and returns the outputs at the positions `wanted` in new memory."""
         call = self.program.returning(wanted) if self._takes_values and self._gives_values else None
         return call or partial(self.run, outputs=[None] * len(self.outputs), wanted=wanted)
 
@@ -99,12 +99,12 @@ class ModelProgram:
         return results
 
     def pairs(self, shared: Mapping[str, str]) -> Pairs:
-        """The positions of inputs and of the outputs in their memory, which `shared` has by name."""
+        """The positions of the inputs, and of the outputs in their memory, that `shared` names."""
         places = {name: k for k, name in enumerate(self.inputs)}
         return tuple((places[shared[name]], k) for k, name in enumerate(self.outputs) if shared.get(name) in places)
 
     def _new(self, position: int, is_wanted: bool) -> Any:
-        """New memory for an output: a cell where its size is not known, None where nobody reads it."""
+        """New memory for an output: a cell where its size is not known, None where nothing reads it."""
         if (result := self._results[position]) is None:
             return Cell() if is_wanted or not self.is_open else None
         desc, dtype = result

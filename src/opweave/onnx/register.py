@@ -6,10 +6,33 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..builder import MLGraphBuilder
-from ..errors import ValidationError, require
+from ..errors import OperationError, ValidationError, require
+from ..names import shown
 from ..operation import Op
-from .messages import TensorProto, array_of
-from .registry import CONVERTERS, MICROSOFT, Converter, Tensor, operand
+from .inference import is_defined
+from .messages import NodeProto, TensorProto, array_of, domain_of
+from .model import Model
+from .registry import CONVERTERS, MICROSOFT, Converter, Tensor, key_of, operand
+
+
+def require_operators(model: Model) -> None:
+    """Require that each operator of a model from other domains than ONNX's own can run.
+
+    It can if WebNN, the user or the engine has it, or if ONNX defines it by others.
+
+    Raises:
+        OperationError: an operator that nothing has.
+    """
+
+    def is_known(node: NodeProto) -> bool:
+        return key_of(node) in CONVERTERS or is_defined(node, model)
+
+    if all(domain_of(node) == "" or is_known(node) for node in model.proto.graph.node):
+        return  # without loading the schemas of the engine
+    from ..backends.onnxruntime.opsets import unknown_operator
+
+    if unknown := unknown_operator(model.proto, is_known):
+        raise OperationError(unknown)
 
 
 def register_onnx(domain: str, op_type: str, op: Op[..., Any], *, attributes: Mapping[str, str] | None = None) -> None:
@@ -34,7 +57,8 @@ def register_onnx(domain: str, op_type: str, op: Op[..., Any], *, attributes: Ma
         require(isinstance(value, str), f"register_onnx: {what} must be a string, got {value!r}")
     require(op_type != "", "register_onnx: op_type must not be empty")
     if not isinstance(op, Op):
-        raise ValidationError(f"register_onnx: {op_type} needs an operation (opweave.op), got {type(op).__name__}")
+        declared = "@ow.expression, @ow.composite and @ow.op declare one"
+        raise ValidationError(f"register_onnx: {op_type} needs an operation, got {shown(op)}; {declared}")
     names = {name: name for name in op.attributes}
     for theirs, ours in (attributes or {}).items():
         require(

@@ -40,6 +40,22 @@ class replacing_onnxruntime(ContextDecorator):  # noqa: N801  (called like a fun
 
         replacement = ow.onnx.replacing_onnxruntime()
         replacement.start()  # for the rest of the program, or until replacement.stop()
+
+    >>> import numpy as np, onnxruntime, opweave as ow
+    >>> from onnx.parser import parse_model
+    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
+    >>> model = parse_model(text).SerializeToString()
+    >>> with ow.onnx.replacing_onnxruntime():
+    ...     isinstance(onnxruntime.InferenceSession(model), ow.InferenceSession)
+    True
+    >>> isinstance(onnxruntime.InferenceSession(model), ow.InferenceSession)
+    False
+
+    >>> replacement = ow.onnx.replacing_onnxruntime()
+    >>> replacement.start()
+    >>> onnxruntime.InferenceSession(model).run(None, {"x": np.float32([-1, 2])})[0].tolist()
+    [0.0, 2.0]
+    >>> replacement.stop()
     """
 
     def __init__(self, *, context: MLContext | None = None) -> None:

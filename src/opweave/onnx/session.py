@@ -10,12 +10,12 @@ from typing import Any, Literal, get_args, overload
 import numpy as np
 
 from .. import memory
-from ..backends import PRECISIONS, Precision
+from ..backends import Precision
 from ..context import MLContext
 from ..context_tensors import in_thread
 from ..errors import MLError, OperationError, ValidationError, require
 from ..graph import Desc
-from ..names import counted, listed
+from ..names import listed
 from ..progress import reported
 from ..run.graph import check_names
 from ..run.locks import Locks
@@ -33,6 +33,7 @@ from .model_program import ModelProgram
 from .options import Settings, check_run_options, write_optimized
 from .ort_values import unwrapped
 from .pickling import Recipe
+from .register import require_operators
 from .registry import in_place
 from .repeat import Repeat
 from .run_trace import RunTrace
@@ -76,8 +77,15 @@ class InferenceSession(OnnxRuntimeMethods, TuningMethod):
         DataError: the model cannot be read, or exceeds a limit.
         ValidationError: an argument is wrong.
         NotSupportedError: `fallback="error"`, and the model needs it; no device can compute in `precision`.
+        OperationError: the model has an operator that nothing here has.
 
     A model without dynamic dimensions is compiled when the session is made.
+
+    >>> import numpy as np, opweave as ow
+    >>> from onnx.parser import parse_model
+    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
+    >>> ow.InferenceSession(parse_model(text)).run(["y"], {"x": np.float32([-1, 2])})[0].tolist()
+    [0.0, 2.0]
     """
 
     def __init__(
@@ -128,6 +136,7 @@ class InferenceSession(OnnxRuntimeMethods, TuningMethod):
         else:
             self._model = Model.load(model, limits)
             write_optimized(sess_options, model)
+        require_operators(self._model)
         self._run_trace = RunTrace.asked(sess_options)
         self._settings.prepare(self._model)
         self._context = self._settings.context
@@ -230,8 +239,7 @@ class InferenceSession(OnnxRuntimeMethods, TuningMethod):
         trace = self._run_trace
         begin = 0 if trace is None else monotonic_ns()
         while True:
-            if self._context._lost_info is not None:  # asked here, to save each run a call
-                self._context.check_alive()
+            self._context._check_alive()
             repeat = self._repeat
             try:
                 # The fast path has few calls and objects: after a network has run, nothing of Python is in the caches.
@@ -282,7 +290,7 @@ class InferenceSession(OnnxRuntimeMethods, TuningMethod):
             model: ModelProgram
             model, is_settled = self._shape_cache.select(shapes, values)
             made = self._new_tensors(model, [name for name in names if name not in targets])
-            targets |= {name: tensor.memory() for name, tensor in made.items()}
+            targets |= {name: tensor._memory() for name, tensor in made.items()}
             try:
                 results = _run_by_name(model, feed, names, targets, shared)
             except OperationError as error:
@@ -348,7 +356,7 @@ class InferenceSession(OnnxRuntimeMethods, TuningMethod):
                 return self._context.tensor_from(stored)
             tensor = self._tensor(Desc(stored.dtype.name, stored.shape))
             self._context._space.write(
-                tensor.memory(), stored, f"the output {output.name!r}, whose shape was not known"
+                tensor._memory(), stored, f"the output {output.name!r}, whose shape was not known"
             )
             return tensor
         except ValidationError as error:
@@ -410,7 +418,7 @@ class InferenceSession(OnnxRuntimeMethods, TuningMethod):
             input_shapes: for models with dynamic dimensions, the shapes to explain for; they are compiled if they are not
                 yet. Default: the compiled ones that were used last, and what runs the others.
         """
-        kept = self._compiled
+        kept = [compiled for _, compiled in self._shape_cache.compiled.items()]
         if input_shapes is not None:
             compiled = self._compiled_for(input_shapes)
         elif not kept and (found := self.shapes()):
@@ -418,21 +426,8 @@ class InferenceSession(OnnxRuntimeMethods, TuningMethod):
         else:
             is_known = self._is_static or bool(kept)
             require(is_known, "the model has dynamic dimensions; run it first, or pass input_shapes")
-            compiled = next(reversed(kept.values())) if kept else self._compiled_for({})
-        folded = sum(step.kind == "folded" for step in compiled.trace.steps)
-        precision = self._context.precision
-        lines = [f"precision {precision}: {PRECISIONS[precision]}"]
-        lines += [f"engine: {compiled.choice}"] if compiled.choice else []
-        for number, segment in enumerate(compiled.segments):
-            where = f"WebNN on {self._context.device.name}" if segment.kind == "webnn" else "ONNX Runtime (fallback)"
-            lines.append(f"segment {number}: {counted(len(segment.nodes), 'node')}, {where}")
-            for step in segment.nodes:
-                name = f" {step.node.name!r}" if step.node.name else ""
-                lines.append(f"  {step.node.op_type}{name}" + (f": {step.reason}" if step.reason else ""))
-            lines += [f"  custom: {p.node}, {p.how}, {p.detail}" for p in compiled.custom(number)]
-            if self._context.device.provider:
-                lines += [f"  {p.node} on {p.device}: {p.detail}" for p in compiled.placements(number)]
-        lines.append(f"{counted(folded, 'node')} computed when the model was compiled")
+            compiled = kept[-1] if kept else self._compiled_for({})
+        lines = summary.explained(compiled, self._context)
         if not self._is_static and input_shapes is None:
             lines += [f"{shapes}: {what}" for shapes, what in self.shapes().items()]
         return "\n".join(lines)
@@ -473,11 +468,6 @@ class InferenceSession(OnnxRuntimeMethods, TuningMethod):
             fits = location == "cpu" or output.fits_tensor
             require(fits, f"preferred_output_location: {name!r} is {output.type}, which a tensor cannot hold")
         return {name: chosen.get(name, "cpu") for name in names}
-
-    @property
-    def _compiled(self) -> dict[Any, CompiledModel]:
-        """The compiled models that are kept, by shapes; the one used last comes last."""
-        return dict(self._shape_cache.compiled.items())
 
 
 def _run_by_name(

@@ -1,4 +1,4 @@
-"""Summaries of a session: one line, and a table for notebooks."""
+"""Summaries of a session: one line, a table for notebooks, and what runs each node."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ..backends import PRECISIONS
 from ..graph import printable
 from ..names import counted
 from .arguments import NodeArg
 
 if TYPE_CHECKING:
+    from ..context import MLContext
+    from .compiled import CompiledModel
     from .session import InferenceSession
 
 MAX_SHOWN = 6
@@ -29,7 +32,7 @@ def line(session: InferenceSession) -> str:
 
 def html(session: InferenceSession) -> str:
     """Inputs, outputs and operators as a table."""
-    from html import escape  # with a table of all entities, 0.4 MiB, that a session does not need
+    from html import escape  # loads a table of all entities, which a session does not need
 
     rows = [
         (what, argument.name, argument.type, _shape(argument))
@@ -45,6 +48,25 @@ def html(session: InferenceSession) -> str:
     note = f"{counted(len(nodes), 'node')} on {session.context.device.name}: {', '.join(names)}"
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div style="max-height:24em;overflow:auto">{table}</div><p>{escape(note)}</p>'
+
+
+def explained(compiled: CompiledModel, context: MLContext) -> list[str]:
+    """Lines that tell which node of a compiled model runs where, and for nodes that fell back, why."""
+    folded = sum(step.kind == "folded" for step in compiled.trace.steps)
+    precision = context.precision
+    lines = [f"precision {precision}: {PRECISIONS[precision]}"]
+    lines += [f"engine: {compiled.choice}"] if compiled.choice else []
+    for number, segment in enumerate(compiled.segments):
+        where = f"WebNN on {context.device.name}" if segment.kind == "webnn" else "ONNX Runtime (fallback)"
+        lines.append(f"segment {number}: {counted(len(segment.nodes), 'node')}, {where}")
+        for step in segment.nodes:
+            name = f" {step.node.name!r}" if step.node.name else ""
+            lines.append(f"  {step.node.op_type}{name}" + (f": {step.reason}" if step.reason else ""))
+        lines += [f"  custom: {p.node}, {p.how}, {p.detail}" for p in compiled.custom(number)]
+        if context.device.provider:
+            lines += [f"  {p.node} on {p.device}: {p.detail}" for p in compiled.placements(number)]
+    lines.append(f"{counted(folded, 'node')} computed when the model was compiled")
+    return lines
 
 
 def _listed(arguments: Sequence[NodeArg]) -> str:

@@ -17,6 +17,23 @@ _DESCRIPTIVE = frozenset(
 )
 """Fields that no other part of a model refers to: "field", or "Message.field"."""
 
+_OTHER_FORMATS = {
+    b"version https://git-lfs": "it is a pointer of Git LFS: `git lfs pull` fetches the file itself",
+    b"PK\x03\x04": "it is a ZIP archive, as files of PyTorch and Keras are: export the model as ONNX",
+    b"\x80\x02": "it is a pickle, as files of PyTorch are: export the model as ONNX",
+    b"\x89HDF": "it is an HDF5 file, as those of Keras are: export the model as ONNX",
+    b"GGUF": "it is a GGUF file, which opweave.chat reads",
+    b"<!DOCTYPE": "it is an HTML page: the download failed",
+    b"<html": "it is an HTML page: the download failed",
+}
+"""How files begin that are taken for ONNX models -> what they are."""
+
+
+def other_format(data: bytes | memoryview) -> str:
+    """What a file is that is not an ONNX model, by its first bytes; empty if they are of no known format."""
+    head = bytes(data[:32])
+    return next((what for start, what in _OTHER_FORMATS.items() if head.lower().startswith(start.lower())), "")
+
 
 def with_text(proto: ModelProto, what: str, is_owned: bool) -> ModelProto:
     """The model, or a copy, in which all text is `str`.
@@ -50,8 +67,10 @@ def _bytes_in(proto: ModelProto) -> Iterator[tuple[Any, str, bytes]]:
     while pending:
         message = pending.pop()
         for field, value in message.ListFields():
+            if isinstance(value, (str, int, float)):  # most fields: reading their type takes longer than reading them
+                continue
             if field.type == field.TYPE_MESSAGE:
                 pending += [value] if hasattr(value, "DESCRIPTOR") else value
             elif field.type == field.TYPE_STRING:
-                texts = [value] if isinstance(value, (str, bytes)) else value
+                texts = [value] if isinstance(value, bytes) else value
                 yield from ((message, field.name, text) for text in texts if isinstance(text, bytes))

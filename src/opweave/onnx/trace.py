@@ -26,7 +26,7 @@ from . import checks, operators as operators  # importing `operators` registers 
 from .control import CONTROL, check_ends
 from .conversion import convert
 from .fold import fold
-from .inference import definition_of, infer, is_static, is_valid
+from .inference import definition_of, infer, is_defined, is_static, is_valid
 from .messages import (
     GraphProto,
     NodeProto,
@@ -243,18 +243,18 @@ class Tracer:
         Raises:
             DataError: the node is invalid.
         """
-        title = checks.title_of(node)
         try:
             steps = self._trace(node)
         except (MLError, Unsupported):
             raise
         except MemoryError:
-            raise OperationError(f"{title}: there is no memory for what it makes") from None
+            raise OperationError(f"{checks.title_of(node)}: there is no memory for what it makes") from None
         except Exception as error:  # invalid nodes fail in many ways: missing inputs, attributes of another type
             self._blame(node, error)
-            raise DataError(f"{title} is broken ({_described(error)})") from error
+            raise DataError(f"{checks.title_of(node)} is broken ({_described(error)})") from error
         for position, name in enumerate(node.output):
             if name and name not in self.trace.values:
+                title = checks.title_of(node)
                 raise DataError(f"{title} makes no output {position}, which the model calls {name[:200]!r}")
         return steps
 
@@ -311,6 +311,8 @@ class Tracer:
         """The steps of the nodes that define an operator, if WebNN expresses all of them or ONNX Runtime lacks it."""
         from ..backends.onnxruntime.opsets import knows
 
+        if not is_defined(node, self.model):
+            return []
         types = {name: type_of(value) for name, value in zip(node.input, values, strict=True)}
         if not all(type.WhichOneof("value") for name, type in types.items() if name):
             return []

@@ -57,10 +57,18 @@ class TuningMethod:
         Raises:
             ValidationError: names or shapes that do not fit; no shapes are in use; `specialise="never"`.
             OperationError: the model fails with these inputs.
+
+        >>> import numpy as np, opweave as ow
+        >>> from onnx.parser import parse_model
+        >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
+        >>> session = ow.InferenceSession(parse_model(text), context=ow.ml.create_context(device="reference"))
+        >>> print(session.tune([{"x": [2]}], seconds=0))
+        tuned           chosen
+        a model: x [2]  reference  there is no other engine for it
         """
         tuning.check_seconds(seconds)
         session = cast("InferenceSession", self)
-        session.context.check_alive()
+        session.context._check_alive()
         wanted, given = _wanted(session, shapes, inputs)
         found = []
         try:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from agreement import REFERENCE, assert_agree, outputs_of, record, run, run_decomposed
+from cuda_driver import HARDWARE, cuda_context
 from hypothesis import given, settings, strategies as st
 from openvino_device import openvino_context
 from samples import SAMPLES, Make, type_choices
@@ -99,6 +100,25 @@ def test_webgpu_agrees_with_reference(op: Op[..., Any], types: dict[str, str]) -
     context, sample = gpu_context(), SAMPLES[op]
 
     @settings(few, max_examples=4)
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        call = sample.make(Make(data.draw, types))
+        assert_agree(sample, call, run(context, op, call), run(REFERENCE, op, call))
+
+    check()
+
+
+ON_CUDA = () if HARDWARE else (pytest.mark.larger("conformance cases as CUDA C++"),)
+"""Each kernel is compiled as C++, which takes seconds without a GPU."""
+
+
+@pytest.mark.parametrize(
+    ("op", "types"), [pytest.param(*row.values, id=row.id, marks=(*row.marks, *ON_CUDA)) for row in rows()]
+)
+def test_cuda_agrees_with_reference(op: Op[..., Any], types: dict[str, str]) -> None:
+    context, sample = cuda_context(), SAMPLES[op]
+
+    @settings(few, max_examples=15 if HARDWARE else 2)
     @given(st.data())
     def check(data: st.DataObject) -> None:
         call = sample.make(Make(data.draw, types))

@@ -1,4 +1,4 @@
-"""Values that the specification fixes, or that we promise, on the back ends of the host."""
+"""Values that the specification fixes, or that we promise, on back ends that have all float32, denormals among them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_driver import HARDWARE, cuda_context
 from openvino_device import openvino_context
 
 import opweave as ow
@@ -15,6 +16,7 @@ from opweave.dtypes import ANY, INFO
 
 CONTEXTS: dict[str, Callable[[], ow.MLContext]] = {
     "cpu": cache(partial(ow.ml.create_context, device="cpu")),
+    "cuda": cuda_context,
     "openvino": openvino_context,
     "reference": cache(partial(ow.ml.create_context, device="reference")),
 }
@@ -23,7 +25,11 @@ NAN, INF = float("nan"), float("inf")
 INTEGERS = [data_type for data_type in ANY if INFO[data_type].kind != "f"]
 FLOATS = ["float32", "float16"]
 
-devices = pytest.mark.parametrize("device", CONTEXTS)
+# Each kernel is compiled as C++, which takes seconds without a GPU.
+ON_CUDA = pytest.mark.larger("conformance cases as CUDA C++") if not HARDWARE else ()
+devices = pytest.mark.parametrize(
+    "device", [pytest.param(name, marks=ON_CUDA if name == "cuda" else ()) for name in CONTEXTS]
+)
 
 
 def run(device: str, op: str, *arguments: Any, **options: Any) -> np.ndarray:
@@ -116,6 +122,14 @@ def test_integer_division_is_truncated_and_wraps(device: str, data_type: ow.Data
         assert run(device, "div", a, -1).tolist() == [7, -7, 7, low, low, -high]
         for op in ("abs", "neg"):
             assert run(device, op, np.array([low, high], data_type)).tolist() == [low, high if op == "abs" else -high]
+
+
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+def test_a_power_of_one_half_is_no_square_root(device: str) -> None:
+    """IEEE 754: the power of an infinity is infinite, its square root is NaN, also where one exponent is for all elements."""
+    x = float32([-INF, 4.0, -4.0, INF])
+    for half in (float32(0.5), float32([0.5]), float32([0.5] * 4)):
+        np.testing.assert_array_equal(run(device, "pow", x, half), float32([INF, 2.0, NAN, INF]))
 
 
 @devices

@@ -100,5 +100,5 @@ def test_a_rule_of_webgpu_becomes_part_of_other_kernels() -> None:
         {"y": builder.relu(op(builder, elementwise.neg(builder, builder.input("x", "float32", [1, 3]))))}
     )
     assert context.compute(graph, {"x": X})["y"].tolist() == np.maximum(-2 * X + 1, 0).tolist()
-    (step,) = graph.check_alive().steps
+    (step,) = graph._check_alive().steps
     assert len(step.part.runner.steps) == 1  # type: ignore[union-attr]

@@ -169,11 +169,13 @@ def quantised(dtype: str, scale_shape: tuple[int, int], form: str = "") -> tuple
     exact = X.astype(np.float64) @ ((numbers.astype(np.float64) - low - 128) * whole)
 
     def build(b: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.MLOperand:
-        turned = form in ("turned", "gemm turned")
+        turned = form in ("turned", "gemm turned", "gemm of a transposition")
         arrays = [np.ascontiguousarray(array.T if turned else array) for array in (numbers, scale, zeros)]
         weight = b.dequantize_linear(*map(b.constant, arrays))
         if form == "gemm turned":
             return b.gemm(x, weight, b_transpose=True)
+        if form == "gemm of a transposition":
+            return b.gemm(x, b.transpose(weight))
         if form in ("gemm", "gemm times 2"):
             return b.div(b.gemm(x, weight, alpha=2), 2) if "2" in form else b.gemm(x, weight)
         return b.matmul(x, b.transpose(weight) if turned else weight)
@@ -190,7 +192,7 @@ def quantised(dtype: str, scale_shape: tuple[int, int], form: str = "") -> tuple
             for rows, columns in [(1, 1), (1, 64), (256, 1), (4, 64), (16, 64), (32, 64), (256, 16)]
         ),
         *((shape, form) for shape in [(1, 1), (1, 64), (4, 64)] for form in ("turned", "gemm")),
-        *(((1, 1), form) for form in ("gemm turned", "gemm times 2")),
+        *(((1, 1), form) for form in ("gemm turned", "gemm times 2", "gemm of a transposition")),
     ],
 )
 def test_products_that_round_an_operand_say_so_and_ieee_forbids_it(
@@ -205,6 +207,25 @@ def test_products_that_round_an_operand_say_so_and_ieee_forbids_it(
         says = "an operand rounded to 8 bits" in graph.explain()
         assert says == (error > 1e-5), (error, graph.explain())
         assert precision == "float32" or not says
+
+
+@pytest.mark.parametrize("op", ["matmul", "gemm"])
+@pytest.mark.parametrize("blocks", [(1, 1), (64, 1), (1, 256), (64, 4), (2, 1), (2, 2)], ids=str)
+def test_products_of_two_dequantised_operands_say_whether_they_round(op: str, blocks: tuple[int, int]) -> None:
+    """The engine's own operator does not take blocks along two axes: then it rounds what comes of them."""
+    build, _ = quantised("int8", (1, 64), op)
+    given = _RANDOM.integers(0, 256, X.shape).astype(np.uint8)
+    results = []
+    for device, backend in (("cpu", "onnxruntime"), ("reference", "reference")):
+        context = ow.ml.create_context(device=device, backend=backend)
+        b = ow.MLGraphBuilder(context)
+        scale, zeros = b.constant(np.full(blocks, 0.013, "float32")), b.constant(np.full(blocks, 128, "uint8"))
+        x = b.dequantize_linear(b.input("x", "uint8", X.shape), scale, zeros)
+        graph = b.build({"y": build(b, x)})
+        results.append((context.compute(graph, {"x": given})["y"], "an operand rounded to 8 bits" in graph.explain()))
+    (result, says), (exact, _) = results
+    error = np.abs(result - exact).max() / np.abs(exact).max()
+    assert says == (error > 1e-5), error
 
 
 @pytest.mark.parametrize("deferred", [False, True])

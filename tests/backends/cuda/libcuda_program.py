@@ -134,9 +134,36 @@ def sharing(context: ow.MLContext, other: ow.MLContext) -> None:
     np.testing.assert_allclose(other.read_tensor(z), wanted(wanted(array)), 1e-3, 1e3)
 
 
+def unloading(context: ow.MLContext) -> None:
+    """Kernels that neither a graph nor the cache has are unloaded, after the work that was submitted with them."""
+    engine = context._backend.engine  # type: ignore[attr-defined]
+    engine._functions.clear()
+    engine._functions.max_bytes = 0
+    gc.collect()
+    engine.driver.wait()
+    engine.driver.retire(None)
+    assert "modules" not in left(), left()
+    array = np.random.default_rng(3).standard_normal((2, 4000)).astype(np.float32)
+    graph = graph_of(context, array.shape)
+    x = context.create_tensor("float32", array.shape, writable=True)
+    y = context.create_tensor("float32", array.shape, readable=True)
+    context.write_tensor(x, array)
+    for _ in range(2):
+        context.dispatch(graph, {"x": x}, {"y": y})
+    count = left()["modules"]
+    graph.destroy()
+    del graph
+    gc.collect()
+    assert left()["modules"] == count > 1  # the dispatches have not run yet
+    checked(array, context.read_tensor(y))
+    engine.driver.retire(None)
+    assert "modules" not in left(), left()
+
+
 def run() -> None:
     context = ow.ml.create_context(device="cuda")
     dispatches(context)
+    unloading(context)
     large_arrays(context)
     call("cuCtxPushCurrent", call("cuDevicePrimaryCtxRetain", 1))
     stream = int(call("cuStreamCreate", 0))

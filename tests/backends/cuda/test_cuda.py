@@ -14,22 +14,12 @@ import pytest
 import wpt
 from cuda_driver import INFO, CpuDriver, context_on
 from cuda_on_cpu import compiler
+from threads import together
 
 import opweave as ow
 from opweave import memory
 from opweave.backends.cuda import compiler as compilers, cuda, devices, nvidia
 from opweave.backends.cuda.backend import handle_of
-
-
-@pytest.fixture
-def driver() -> CpuDriver:
-    compiler()
-    return CpuDriver()
-
-
-@pytest.fixture
-def context(driver: CpuDriver) -> ow.MLContext:
-    return context_on(driver)
 
 
 def network(context: ow.MLContext) -> ow.MLGraph:
@@ -105,14 +95,10 @@ def test_nothing_stays_allocated(driver: CpuDriver) -> None:
 
 def test_threads_have_intermediates_of_their_own(driver: CpuDriver, context: ow.MLContext) -> None:
     graph, wanted = network(context), reference()
-    failed: list[Any] = []
 
     def work() -> None:
-        try:
-            for _ in range(5):
-                np.testing.assert_allclose(context.compute(graph, {"x": IMAGE})["y"], wanted, rtol=1e-5)
-        except BaseException as error:
-            failed.append(error)
+        for _ in range(5):
+            np.testing.assert_allclose(context.compute(graph, {"x": IMAGE})["y"], wanted, rtol=1e-5)
 
     original, lock = driver._run, threading.Lock()
 
@@ -121,12 +107,7 @@ def test_threads_have_intermediates_of_their_own(driver: CpuDriver, context: ow.
             original(launches)
 
     driver._run = one_at_a_time  # type: ignore[method-assign]
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
+    together(*[work] * 4)
 
 
 def test_profile(context: ow.MLContext) -> None:
@@ -278,7 +259,8 @@ def test_where_there_is_no_gpu() -> None:
     )
     with pytest.raises(ow.NotSupportedError) as caught:
         ow.ml.create_context(device="cuda")
-    assert str(caught.value) == f"device 'cuda' is not available here: {device.hint}"
+    names = ", ".join(dict.fromkeys(repr(each.name) for each in ow.devices() if each.available))
+    assert str(caught.value) == f"device 'cuda' is not available here: {device.hint}; available: {names}"
 
 
 def test_a_context_on_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,6 +172,34 @@ def test_between_other_operations_in_one_graph(context: ow.MLContext) -> None:
 # Messages
 
 
+@pytest.mark.parametrize("fallback", ["auto", "error"])
+def test_a_kernel_in_wgsl_alone(context: ow.MLContext, fallback: Any) -> None:
+    @ow.op
+    def halved(self: Any, x: ow.MLOperand) -> Any:
+        return x.desc
+
+    halved.kernel("webgpu", "fn main(i: u32) { out[i] = x[i] / 2; }")
+    builder = ow.MLGraphBuilder(context)
+    result = halved(builder.input("x", "float32", [4]), label="h")
+    reason = "its kernels are for 'webgpu', not for 'cuda': add halved.kernel('cuda', …)"
+    with pytest.raises(ow.NotSupportedError, match=re.escape(f"halved 'h': cuda cannot run it ({reason})")):
+        builder.build({"y": result}, fallback=fallback)
+    halved.kernel("cuda", "void main(unsigned i) { out[i] = x[i] / 2; }")
+    x = np.float32([1, 2, 3])
+    np.testing.assert_array_equal(computed(context, halved, x), x / 2)
+
+
+def test_a_kernel_in_wgsl_and_an_expression(context: ow.MLContext) -> None:
+    @ow.op
+    def tripled(self: Any, x: ow.MLOperand) -> Any:
+        return x.desc
+
+    tripled.kernel("webgpu", "fn main(i: u32) { out[i] = x[i] * 3; }")
+    tripled.expression(lambda x: x * 3)
+    x = np.float32([1, 2, 3])
+    np.testing.assert_array_equal(computed(context, tripled, x), x * 3)
+
+
 def operation(text: Any, **options: Any) -> Any:
     @ow.op
     def broken(self: Any, x: ow.MLOperand, bias: ow.MLOperand | None = None, *, mode: str = "fast", k: int = 3) -> Any:

@@ -199,7 +199,8 @@ def test_text() -> None:
             "    const vec3<u32> global(blockIdx.x * blockDim.x + threadIdx.x, blockIdx.y * blockDim.y + threadIdx.y, "
             "blockIdx.z * blockDim.z + threadIdx.z);",
             "    let flat = global.x;",
-            "    y0[flat] = f16(at_least(f32(x0[flat]), 0.0f));",
+            "    let t0 = f32(x0[flat]);",
+            "    y0[flat] = f16(at_least(t0, 0.0f));",
             "}",
             "",
             "}  // namespace opweave",

@@ -14,27 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_driver import CpuDriver, context_on
-from cuda_on_cpu import compiler
+from cuda_driver import CpuDriver, OnDevice, context_on
 from foreign import OnHost
 
 import opweave as ow
 from opweave.dtypes import ANY, DataType
-from opweave.graph import Desc
 from opweave.memory import copies, dlpack
 
-CUDA = (2, 0)
-
-
-@pytest.fixture
-def driver() -> CpuDriver:
-    compiler()
-    return CpuDriver()
-
-
-@pytest.fixture
-def context(driver: CpuDriver) -> ow.MLContext:
-    return context_on(driver)
+CUDA = (dlpack.CUDA, 0)
 
 
 def negated(context: ow.MLContext, shape: tuple[int, ...] = (2, 3)) -> ow.MLGraph:
@@ -105,34 +92,6 @@ def test_a_newer_version_is_refused_and_given_back() -> None:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # On the device
-
-
-class OnDevice:
-    """An array of another library on the device, which notes for which stream it is asked."""
-
-    def __init__(
-        self,
-        driver: CpuDriver,
-        array: np.ndarray,
-        device: tuple[int, int] = CUDA,
-        *,
-        old: bool = False,
-        offset: int = 0,
-    ) -> None:
-        self.address, self.device, self.old = driver.lend(array) + offset, device, old
-        self.desc = Desc(array.dtype.name, array.shape)  # type: ignore[arg-type]
-        self.streams: list[int | None] = []
-        self.read_only = False
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.device
-
-    def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
-        if self.old and options:
-            raise TypeError(f"__dlpack__() got unexpected keyword arguments {list(options)}")
-        self.streams.append(stream)
-        version = options.get("max_version")
-        return dlpack.capsule(self.address, self.desc, self.device, self, read_only=self.read_only, max_version=version)
 
 
 @pytest.mark.parametrize("old", [False, True])

@@ -8,31 +8,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import cuda_on_cpu
 import numpy as np
 import pytest
 from cuda_driver import INFO, CpuDriver, context_on
-from triton_on_cpu import interpreter
+from triton_cases import Build, F, array, check, run, steps_of
 
 import opweave as ow
 from benchmarks import cuda_tune
 from benchmarks.webgpu_contraction import Case
-from opweave.backends.cuda import compiler
+from opweave.backends.cuda import compiler, measured_tiles
 from opweave.backends.cuda.backend import precisions
-from opweave.backends.cuda.driver import Function, Launch
+from opweave.backends.cuda.driver import Function
 from opweave.backends.cuda.engine import features_of
 from opweave.backends.gpu.contraction import tensor, tensor_tiles
 from opweave.backends.gpu.contraction.problem import product
 from opweave.backends.gpu.contraction.tensor import Tile
-from opweave.backends.gpu.contraction.tensor_tiles import choose
-from opweave.backends.gpu.schedule import Schedule, Step
+from opweave.backends.gpu.contraction.tensor_tiles import Measured, choose
 from opweave.expr.gpu import Features, Kernel, TensorCores
 from opweave.expr.ir import Input
-from opweave.graph import Desc, Graph
+from opweave.graph import Desc
 
 pytestmark = pytest.mark.skipif(not compiler.triton_version(), reason="needs the extra cuda: make test-cuda")
 
-F = replace(cuda_on_cpu.FEATURES, tensor_cores=TensorCores("tf32x3", 227 << 10))
 SMALL = Tile(32, 32, 32, 4, 2)
 """A tile with which small problems have several, and edges."""
 
@@ -43,68 +40,6 @@ def chosen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     splits = getattr(request, "param", 1)
     monkeypatch.setattr(tensor, "MIN_PRODUCTS", 0)
     monkeypatch.setattr(tensor_tiles, "choose", lambda *_: (SMALL, splits))
-
-
-Build = Callable[..., ow.MLOperand]
-
-
-def steps_of(build: Build, arrays: Sequence[np.ndarray], constants: Sequence[int], features: Features) -> list[Step]:
-    from cuda_cases import _Rules
-
-    builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
-    operands = [
-        builder.constant(array)
-        if number in constants
-        else builder.input(f"x{number}", array.dtype.name, list(array.shape))  # type: ignore[arg-type]
-        for number, array in enumerate(arrays)
-    ]
-    graph = Graph.reaching({"y": build(builder, *operands)})
-    return Schedule(graph, _Rules(features), features).steps
-
-
-def run(steps: Sequence[Step], inputs: Sequence[np.ndarray]) -> np.ndarray:
-    """The result of kernels, of which those in CUDA C++ run as C++."""
-    memory: dict[Any, cuda_on_cpu.Guarded] = {}
-    for step in steps:
-        for place in step.places:
-            if place not in memory:
-                given = inputs[place.number] if place.kind == "input" else place.value
-                memory[place] = cuda_on_cpu.Guarded.of(place.desc, given)
-        if step.kernel.compiler != "triton":
-            cuda_on_cpu.launch(step.kernel, [memory[place].address for place in step.places])
-            continue
-        arrays = [memory[place].view(place.desc) for place in step.places]
-        arrays[-1][...] = interpreter().run(step.kernel.source, arrays, step.kernel.workgroups[0])
-    ((place, found),) = ((place, array) for place, array in memory.items() if place.kind == "output")
-    return found.view(place.desc)
-
-
-def check(
-    build: Build,
-    *arrays: np.ndarray,
-    constants: Sequence[int] = (1,),
-    kernels: Sequence[str] = ("triton",),
-    tolerance: float = 1e-5,
-    features: Features = F,
-) -> None:
-    """The kernels are compiled as told, and their results are those of the reference."""
-    steps = steps_of(build, arrays, constants, features)
-    assert [step.kernel.compiler for step in steps] == list(kernels)
-    inputs = [array for number, array in enumerate(arrays) if number not in constants]
-    found = run(steps, inputs)
-    context = ow.ml.create_context(device="reference")
-    builder = ow.MLGraphBuilder(context)
-    operands = [builder.input(f"x{k}", a.dtype.name, list(a.shape)) for k, a in enumerate(arrays)]  # type: ignore[arg-type]
-    graph = builder.build({"y": build(builder, *operands)})
-    wanted = context.compute(graph, {f"x{k}": array for k, array in enumerate(arrays)})["y"]
-    largest = np.abs(wanted[np.isfinite(wanted)]).max() if np.isfinite(wanted).any() else 1
-    np.testing.assert_allclose(
-        found.reshape(wanted.shape).astype(np.float64), wanted, rtol=tolerance, atol=tolerance * float(largest)
-    )
-
-
-def array(*shape: int, data_type: str = "float32") -> np.ndarray:
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(data_type)
 
 
 def matmul(b: ow.MLGraphBuilder, x: ow.MLOperand, y: ow.MLOperand) -> ow.MLOperand:
@@ -270,7 +205,7 @@ def test_float32_is_rounded_where_that_is_allowed() -> None:
     }
     np.testing.assert_array_equal(run(steps["tf32x3"], [a, b]), 32 * (1 + 2.0**-12))
     np.testing.assert_array_equal(run(steps["float16"], [a, b]), 32)
-    for kind, text in (("tf32x3", '"tf32x3"'), ("tf32", '"tf32"'), ("bfloat16", "tl.cast(a_tile, tl.bfloat16)")):
+    for kind, text in (("tf32x3", "divided(a_tile)"), ("tf32", '"tf32"'), ("bfloat16", "tl.cast(a_tile, tl.bfloat16)")):
         (step,) = steps[kind]  # the interpreter takes bfloat16 for integers, and does not round to TF32
         assert text in step.kernel.source
 
@@ -340,7 +275,7 @@ def test_the_choice_grows_with_the_problem(monkeypatch: pytest.MonkeyPatch) -> N
         return choose(product(a, b), features)
 
     large, parts = choice(4096, 4096, 4096)
-    assert (large.rows * large.columns, parts) == (128 * 128, 1)
+    assert (large.rows * large.columns, parts) == (64 * 128, 1)
     small, _ = choice(64, 64, 256)
     assert small.rows * small.columns <= 64 * 64
     _, parts = choice(64, 64, 65536)  # deep and narrow
@@ -357,11 +292,13 @@ def test_tuning_measures_tiles_on_the_device(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(tensor_tiles, "choose", lambda *_: (others[0], 1))
     driver = CpuDriver()
 
-    def times(launches: Sequence[Launch]) -> list[int]:
-        driver._run(launches)
-        return [1 if "32 x 32 x 32" in launch.function.handle.source else 5 for launch in launches]
+    measure = measured_tiles.microseconds
 
-    monkeypatch.setattr(driver, "times", times)
+    def time(driver: CpuDriver, kernels: Sequence[Kernel], memory: dict[Any, int]) -> float:
+        measure(driver, kernels, memory, repeat=1)
+        return 1 if "32 x 32 x 32" in kernels[0].source else 5
+
+    monkeypatch.setattr(measured_tiles, "microseconds", time)
 
     def build(context: ow.MLContext) -> tuple[ow.MLGraph, list[str]]:
         loaded: list[str] = []
@@ -397,38 +334,40 @@ def test_tuning_measures_tiles_on_the_device(tmp_path: Path, monkeypatch: pytest
 def test_measured_speeds_are_recovered() -> None:
     tile = Tile(64, 64, 64, 4, 3)
     samples = [
-        cuda_tune.Sample(steps, waves * 64**3, steps * max(0.4, waves * 64**3 / 1.5e6))
+        (steps, waves * 64**3, 2.5 + steps * max(0.4, waves * 64**3 / 1.5e6))
         for steps in (4, 16, 64)
         for waves in (1, 2, 5, 20)
     ]
     found = cuda_tune.fitted(tile, samples)
-    assert (found.tile, found.rate, found.latency) == (tile, pytest.approx(1.5e6), pytest.approx(0.4))
+    assert found == Measured(tile, pytest.approx(1.5e6), pytest.approx(0.4), 2.5)
 
 
-def test_tiles_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiles_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The benchmark on the processor, whose times are not those of kernels; its results are."""
     monkeypatch.setattr(cuda_tune, "REPEAT", 1)
     monkeypatch.setattr(cuda_tune, "TILES", {kind: tiles[:2] for kind, tiles in cuda_tune.TILES.items()})
     driver = CpuDriver()
     case = Case("matmul 64", "matmul", ((64, 512), (512, 64)))
-    tiles, shown = cuda_tune.measure(driver, [case])
-    assert {kind: [m.tile for m in its] for kind, its in tiles.items()} == {
-        kind: [Tile(*row) for row in rows] for kind, rows in cuda_tune.TILES.items()
-    }
+    monkeypatch.setattr(cuda_tune, "SHAPES", (case,))
+    record, shown = cuda_tune.measure(driver, [case])
+    rows = {kind: [list(row) for row in rows] for kind, rows in cuda_tune.TILES.items()}
+    for kind, its in rows.items():
+        assert [row for row in its if row in [time[2] for time in record["times"] if time[0] == kind]] == its
+    cuda_tune.write(tmp_path / "table.json", record)
+    written = json.loads((tmp_path / "table.json").read_text("utf-8"))
+    assert {kind: [row[:5] for row in its] for kind, its in written["tiles"].items()} == rows
     assert (shown.row_count, driver.memory) == (3, {})
     monkeypatch.setattr(cuda_tune, "reference", lambda *_: np.ones((64, 64)))
     with pytest.raises(SystemExit, match=r"matmul 64, float16, 64 x 64 x 64, 1 parts: wrong by"):
         cuda_tune.measure(driver, [case])
 
 
-def test_the_table_is_what_the_benchmark_writes(tmp_path: Path) -> None:
-    """Without a measurement, it is the estimates; a measured table has a device's name."""
-    cuda_tune.main(estimated=True, target=tmp_path / "table.json")
-    written, kept = (json.loads(path.read_text("utf-8")) for path in (tmp_path / "table.json", cuda_tune.TARGET))
-    assert {kind: [row[:5] for row in rows] for kind, rows in kept["tiles"].items()} == {
-        kind: [row[:5] for row in rows] for kind, rows in written["tiles"].items()
-    }
-    assert kept == written or "sm_" in kept["device"]
+def test_the_table_was_measured() -> None:
+    kept = json.loads(cuda_tune.TARGET.read_text("utf-8"))
+    assert "sm_" in kept["device"]
+    assert list(kept["tiles"]) == [*cuda_tune.TILES, "tf32x3 in kernels"]
+    for kind, rows in kept["tiles"].items():
+        assert [tuple(row[:5]) for row in rows] == list(cuda_tune.TILES[kind.removesuffix(" in kernels")])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -467,7 +406,7 @@ def test_all_tiles_compile(
 
 def test_each_kind_of_products_has_tiles() -> None:
     known = tensor_tiles.table()
-    assert known.keys() == {"float16", "tf32", "tf32x3"}
+    assert known.keys() == {"float16", "tf32", "tf32x3", "tf32x3 in kernels"}
     for kind, measured in known.items():
         size = 2 if kind == "float16" else 4
         assert tensor_tiles.shared_bytes(measured[0].tile, size) <= 99 << 10  # of the smallest devices

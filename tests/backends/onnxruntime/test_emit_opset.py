@@ -47,7 +47,7 @@ def pooled(context: ow.MLContext, **options: Any) -> tuple[ow.MLGraph, int]:
     x = builder.input("x", "float32", [1, 4, 9, 9])
     y = builder.average_pool2d(x, window_dimensions=[3, 3], padding=[1, 1, 1, 1], strides=[2, 2], **options)
     graph = builder.build({"y": y})
-    ctx, outputs, _ = emit(discover()["onnxruntime"], graph.check_alive().graph)  # type: ignore[arg-type]
+    ctx, outputs, _ = emit(discover()["onnxruntime"], graph._check_alive().graph)  # type: ignore[arg-type]
     model = onnx.ModelProto.FromString(ctx.finish(outputs)[0])
     onnx.checker.check_model(model, full_check=True)
     return graph, next(entry.version for entry in model.opset_import if not entry.domain)

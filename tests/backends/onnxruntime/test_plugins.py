@@ -62,7 +62,7 @@ def test_graphs_run_on_the_device_of_a_plugin() -> None:
     assert context.device.provider == PROVIDER
     assert context.device.backend == "onnxruntime"
     graph = graph_on(context)
-    (step,) = graph.check_alive().steps
+    (step,) = graph._check_alive().steps
     assert step.part is not None
     assert isinstance(step.part.runner, ProviderSession)
     x = np.random.default_rng(0).standard_normal((4, 600)).astype("float32")

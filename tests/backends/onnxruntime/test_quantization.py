@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Literal
+
 import numpy as np
 import pytest
 
@@ -101,3 +104,72 @@ def test_products_of_dequantised_matrices_with_any_scales(
         graph = b.build({"y": getattr(b, op)(left, right)})
         results.append(context.compute(graph, {"x": x})["y"])
     np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("rows", [(1, 1), (32, 1), (1, 32), (2, 2)], ids=str)
+@pytest.mark.parametrize("columns", [(1, 1), (1, 32), (32, 1), (2, 32), (2, 2)], ids=str)
+@pytest.mark.parametrize("known", [False, True], ids=["input", "constant"])
+@pytest.mark.parametrize("result", ["float32", "uint8"])
+@pytest.mark.parametrize("form", ["matmul", "matmul turned", "gemm", "gemm turned", "gemm b_transpose"])
+def test_square_products_take_scales_for_their_own_axes(
+    form: str, result: str, known: bool, columns: tuple[int, int], rows: tuple[int, int]
+) -> None:
+    """ONNX Runtime's kernels for integers take scales along any axis of the right size for those of the columns."""
+    rng = np.random.default_rng(0)
+    x, numbers = (rng.integers(0, 200, (32, 32)).astype("uint8") for _ in range(2))
+    scales = {shape: random_scales(rng, shape) for shape in (rows, columns)}
+
+    def build(b: ow.MLGraphBuilder) -> ow.MLOperand:
+        a = dequantised(b, b.input("x", "uint8", x.shape), scales[rows])
+        w = dequantised(b, b.constant(numbers) if known else b.input("w", "uint8", numbers.shape), scales[columns])
+        if form == "gemm b_transpose":
+            y = b.gemm(a, w, b_transpose=True)
+        else:
+            y = getattr(b, form.split()[0])(a, b.transpose(w) if "turned" in form else w)
+        return y if result == "float32" else b.quantize_linear(y, np.float32([[0.5]]), np.uint8([[128]]))
+
+    assert_same(build, {"x": x} if known else {"x": x, "w": numbers}, 1 if result == "uint8" else ROUNDED)
+
+
+@pytest.mark.parametrize("image", [(1, 1, 1, 1), (1, 8, 1, 1), (1, 1, 5, 1)], ids=str)
+@pytest.mark.parametrize("filters", [(1, 1, 1, 1), (8, 1, 1, 1), (1, 8, 1, 1)], ids=str)
+@pytest.mark.parametrize("layout", ["oihw", "ihwo"])
+def test_convolutions_take_scales_for_their_own_axes(
+    layout: Literal["oihw", "ihwo"], filters: tuple[int, ...], image: tuple[int, ...]
+) -> None:
+    rng = np.random.default_rng(0)
+    x, numbers = rng.integers(0, 200, (1, 8, 5, 5)).astype("uint8"), rng.integers(0, 200, (8, 8, 3, 3)).astype("uint8")
+    order = ["oihw".index(letter) for letter in layout]
+    scales = random_scales(rng, image), random_scales(rng, filters).transpose(order)
+
+    def build(b: ow.MLGraphBuilder) -> ow.MLOperand:
+        weights = np.ascontiguousarray(numbers.transpose(order))
+        w = dequantised(b, b.constant(weights), np.ascontiguousarray(scales[1]))
+        y = b.conv2d(dequantised(b, b.input("x", "uint8", x.shape), scales[0]), w, filter_layout=layout)
+        return b.quantize_linear(y, np.full((1, 1, 1, 1), 0.5, "float32"), np.full((1, 1, 1, 1), 128, "uint8"))
+
+    assert_same(build, {"x": x}, 1)
+
+
+ROUNDED = 0.01
+"""Of the largest result: where only one operand reaches the engine as dequantised, it rounds the other one to 8 bits."""
+
+
+def random_scales(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return rng.uniform(0.002, 0.02, shape).astype("float32")
+
+
+def dequantised(b: ow.MLGraphBuilder, x: ow.MLOperand, scale: np.ndarray) -> ow.MLOperand:
+    return b.dequantize_linear(x, b.constant(scale), b.constant(np.full(scale.shape, 100, "uint8")))
+
+
+def assert_same(
+    build: Callable[[ow.MLGraphBuilder], ow.MLOperand], feed: dict[str, np.ndarray], tolerance: float
+) -> None:
+    """Compare with the reference: integers by steps, floats by the largest of them."""
+    found = []
+    for context in (ORT, REFERENCE):
+        b = ow.MLGraphBuilder(context)
+        found.append(context.compute(b.build({"y": build(b)}), feed)["y"].astype("float64"))
+    limit = tolerance if tolerance >= 1 else tolerance * np.abs(found[1]).max()
+    assert np.abs(found[0] - found[1]).max() <= limit

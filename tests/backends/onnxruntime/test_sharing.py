@@ -59,7 +59,7 @@ def feed(new: int, last: int) -> dict[str, Any]:
 
 def runner(graph: ow.MLGraph) -> Any:
     """What runs a graph that has one step."""
-    (only,) = graph.check_alive().steps
+    (only,) = graph._check_alive().steps
     assert only.part is not None
     return only.part.runner
 

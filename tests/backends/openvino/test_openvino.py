@@ -100,7 +100,7 @@ def test_arrays_are_not_kept_after_a_run(context: ow.MLContext) -> None:
     graph = builder.build({"y": builder.relu(builder.input("x", "float32", [8]))})
     x, y = np.ones(8, float32), np.empty(8, float32)
     before = sys.getrefcount(x), sys.getrefcount(y)
-    graph.check_alive().run([x], [y])
+    graph._check_alive().run([x], [y])
     assert (sys.getrefcount(x), sys.getrefcount(y)) == before
 
 
@@ -443,7 +443,7 @@ threads = lambda: len(os.listdir("/proc/self/task"))
 
 context = ow.ml.create_context(backend="openvino", device="cpu")
 kept = []
-for size in range(2, 12):
+for size in range(2, 34):
     builder = ow.MLGraphBuilder(context)
     graph = builder.build({"y": builder.relu(builder.input("x", "float32", [size]))})
     context.compute(graph, {"x": np.ones(size, np.float32)})
@@ -469,7 +469,7 @@ def test_sessions_start_few_threads(context: ow.MLContext, tmp_path: Path) -> No
     done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
     more, is_openvino, threads, processors = done.stdout.split()
-    assert int(more) <= 0  # another one may have ended
+    assert int(more) <= 4  # threads that the process needs once may start late: one for each graph would be 31
     assert is_openvino == "True"
     # NumPy's library for linear algebra starts one for each processor, too, when it is imported.
     assert int(threads) <= int(processors) + 8 + max(int(processors) - 2, 0)

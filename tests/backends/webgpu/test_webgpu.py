@@ -6,12 +6,12 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from webgpu_device import LEAST, adapter, gpu_context
+from webgpu_device import adapter, gpu_context
+from webgpu_kernels import generator
 
 import opweave as ow
 from opweave import backends
@@ -19,25 +19,6 @@ from opweave.backends import Device
 from opweave.context import _choose
 
 wgpu = pytest.importorskip("wgpu", reason="wgpu is not installed")
-
-generator = np.random.default_rng(0)
-
-
-def normal(*shape: int) -> np.ndarray:
-    return generator.standard_normal(shape).astype("float32")
-
-
-@pytest.fixture(scope="module")
-def context() -> ow.MLContext:
-    return gpu_context()
-
-
-@pytest.fixture
-def device() -> Iterator[Any]:
-    """A device with no features, and the least that there is."""
-    made = adapter().request_device_sync(required_limits=LEAST)
-    yield made
-    made.destroy()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -295,6 +276,12 @@ def in_process(code: str, **environment: str) -> str:
     return result.stdout
 
 
+def available_without_webgpu() -> str:
+    """What errors about devices end with where WebGPU has none."""
+    found = (device for device in ow.devices() if device.available and device.backend != "webgpu")
+    return "; available: " + ", ".join(dict.fromkeys(repr(device.name) for device in found))
+
+
 ASK = """
 import opweave as ow
 for arguments in ({"device": "gpu"}, {"device": "gpu-software"}, {"gpu_device": object()}):
@@ -311,9 +298,10 @@ def test_without_wgpu() -> None:
 import sys
 sys.modules["wgpu"] = None
 """
+    others = available_without_webgpu()
     assert in_process(refuse + ASK).splitlines() == [
-        "NotSupportedError device 'gpu' is not available here: pip install 'opweave[webgpu]'",
-        "NotSupportedError device 'gpu-software' is not available here: pip install 'opweave[webgpu]'",
+        f"NotSupportedError device 'gpu' is not available here: pip install 'opweave[webgpu]'{others}",
+        f"NotSupportedError device 'gpu-software' is not available here: pip install 'opweave[webgpu]'{others}",
         "MissingExtraError running on WebGPU devices needs wgpu: pip install 'opweave[webgpu]'",
         "cpu",
     ]
@@ -322,11 +310,12 @@ sys.modules["wgpu"] = None
 @pytest.mark.skipif(sys.platform != "linux", reason="the variable is that of Vulkan's loader on Linux")
 def test_without_an_adapter() -> None:
     lines = in_process(ASK, VK_DRIVER_FILES="/nowhere.json", VK_ICD_FILENAMES="/nowhere.json").splitlines()
+    others = available_without_webgpu()
     assert lines == [
         "NotSupportedError device 'gpu' is not available here: there is no adapter for a GPU; a driver for Vulkan, Metal "
-        "or DirectX 12 makes one",
+        f"or DirectX 12 makes one{others}",
         "NotSupportedError device 'gpu-software' is not available here: there is no driver of that kind; on Debian and "
-        "Ubuntu, apt install mesa-vulkan-drivers libvulkan1",
+        f"Ubuntu, apt install mesa-vulkan-drivers libvulkan1{others}",
         "ValidationError gpu_device must be a wgpu.GPUDevice, got object",
         "cpu",
     ]

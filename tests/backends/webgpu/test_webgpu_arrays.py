@@ -7,21 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from webgpu_device import gpu_context
+from webgpu_kernels import normal
 
 import opweave as ow
 
 wgpu = pytest.importorskip("wgpu", reason="wgpu is not installed")
-
-generator = np.random.default_rng(0)
-
-
-def normal(*shape: int) -> np.ndarray:
-    return generator.standard_normal(shape).astype("float32")
-
-
-@pytest.fixture(scope="module")
-def context() -> ow.MLContext:
-    return gpu_context()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

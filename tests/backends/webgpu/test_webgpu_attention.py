@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from webgpu_device import gpu_context
-from webgpu_kernels import engine_of, kernel_count, limited
+from webgpu_kernels import engine_of, generator, kernel_count, limited
 
 import opweave as ow
 from opweave import composites
 
 pytest.importorskip("wgpu", reason="wgpu is not installed")
-
-generator = np.random.default_rng(0)
 
 
 def compare(

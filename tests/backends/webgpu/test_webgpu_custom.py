@@ -10,17 +10,11 @@ import pytest
 from composite_cases import CASES, check, few, run
 from hypothesis import given, settings, strategies as st
 from samples import Make
-from webgpu_device import gpu_context
 from webgpu_kernels import computed, engine_of, line_of, mapped, normal
 
 import opweave as ow
 
 wgpu = pytest.importorskip("wgpu", reason="wgpu is not installed")
-
-
-@pytest.fixture(scope="module")
-def context() -> ow.MLContext:
-    return gpu_context()
 
 
 def test_devices_run_their_own_kernels(context: ow.MLContext) -> None:

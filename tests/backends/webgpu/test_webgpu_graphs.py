@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from webgpu_device import LEAST, adapter, gpu_context
+from webgpu_device import adapter, gpu_context
+from webgpu_kernels import generator, normal
 
 import opweave as ow
 
 wgpu = pytest.importorskip("wgpu", reason="wgpu is not installed")
 
-generator = np.random.default_rng(0)
-
-
-def normal(*shape: int) -> np.ndarray:
-    return generator.standard_normal(shape).astype("float32")
-
-
-@pytest.fixture(scope="module")
-def context() -> ow.MLContext:
-    return gpu_context()
-
-
-@pytest.fixture
-def device() -> Iterator[Any]:
-    """A device with no features, and the least that there is."""
-    made = adapter().request_device_sync(required_limits=LEAST)
-    yield made
-    made.destroy()
-
 
 def kernels(graph: ow.MLGraph) -> list[str]:
     """The titles of a graph's kernels, in order."""
-    runners: list[Any] = [step.part.runner for step in graph.check_alive().steps if step.part]
+    runners: list[Any] = [step.part.runner for step in graph._check_alive().steps if step.part]
     return [step.kernel.title for runner in runners for step in runner.steps]
 
 

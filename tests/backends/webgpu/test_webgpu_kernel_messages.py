@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from webgpu_device import gpu_context
 from webgpu_kernels import computed, limited, line_of, mapped, normal, place_of
 
 import opweave as ow
@@ -21,11 +20,6 @@ wgpu = pytest.importorskip("wgpu", reason="wgpu is not installed")
 BODY, OWN = "{ out[0] = x[0]; }", "@compute @workgroup_size(4) fn"
 ONE = "one parameter is the number of an element"
 TAKES = "fn main takes the number of an element, or its position on each axis, as u32 or i32"
-
-
-@pytest.fixture(scope="module")
-def context() -> ow.MLContext:
-    return gpu_context()
 
 
 def refused(context: ow.MLContext, *args: Any, kind: type[Exception] = ow.OperationError, **options: Any) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from webgpu_device import gpu_context
 from webgpu_kernels import computed, engine_of, limited, line_of, mapped, normal
 
 import opweave as ow
@@ -18,11 +17,6 @@ from opweave.kernels import KernelCall
 from opweave.kernels.wgsl import Buffer, WgslKernel
 
 wgpu = pytest.importorskip("wgpu", reason="wgpu is not installed")
-
-
-@pytest.fixture(scope="module")
-def context() -> ow.MLContext:
-    return gpu_context()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -317,7 +317,7 @@ def test_a_run_may_begin_while_another_is_being_submitted(monkeypatch: pytest.Mo
     first, second = (np.float32([[k, 2, 3, 4]]) for k in (1, 5))
     wanted = [context.compute(graph, {"x": value})["y"].tolist() for value in (first, second)]
     assert [row[0] for row in wanted] == [[1, 2, 3, 4, 1, 2, 3, 4], [5, 2, 3, 4, 5, 2, 3, 4]]
-    (step,) = graph.check_alive().steps
+    (step,) = graph._check_alive().steps
     assert step.part is not None
     runner: Any = step.part.runner
     assert len(runner.idle) == 1

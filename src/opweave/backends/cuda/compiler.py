@@ -25,8 +25,8 @@ from . import nvrtc, triton_program
 KIND = "cubin"
 """The suffix of files in the cache."""
 
-MAX_PROCESSES = 8
-"""Most processes at a time; each takes about 150 MB with NVRTC, and 400 MB with Triton."""
+MAX_PROCESSES = 16
+"""Most processes at a time, however many processors there are: each loads a compiler of its own. An estimate."""
 
 Result: TypeAlias = dict[str, Any] | str
 """What a compiler's program returns for a source: fields of `Compiled`, or the text of an error."""
@@ -57,13 +57,20 @@ def version() -> str:
     return "NVRTC {}.{}".format(*nvrtc.version())
 
 
+MIN_TRITON = (3, 9)
+"""The oldest version of Triton that is used, as in the extra cuda: kernels that 3.6 compiled for a tile read outside of their
+buffers on an H200."""
+
+
 @cache
 def triton_version() -> str:
-    """The version of Triton, which is not imported for it; empty if it is not installed."""
+    """The version of Triton, which is not imported for it; empty if it is not installed, or too old."""
     try:
-        return f"Triton {importlib.metadata.version('triton')}"
+        version = importlib.metadata.version("triton")
     except importlib.metadata.PackageNotFoundError:
         return ""
+    known = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    return f"Triton {version}" if known >= MIN_TRITON else ""
 
 
 @cache
@@ -123,16 +130,23 @@ def binaries(kernels: Sequence[Kernel], architecture: str) -> list[Compiled]:
     """
     by_key = {kernel.key: kernel for kernel in kernels}
     found = {key: kernel.compiled or _stored(kernel, architecture) for key, kernel in by_key.items()}
-    for name, compiler in COMPILERS.items():
-        fresh = [by_key[key] for key, known in found.items() if known is None and by_key[key].compiler == name]
-        requests = [(kernel.source, compiler.options(kernel, architecture)) for kernel in fresh]
-        for kernel, result in zip(fresh, _compiled(compiler, requests), strict=True):
+    lacking = [by_key[key] for key, known in found.items() if known is None]
+    groups = [own for name in COMPILERS if (own := [kernel for kernel in lacking if kernel.compiler == name])]
+
+    def results(group: list[Kernel]) -> list[Result]:
+        compiler = COMPILERS[group[0].compiler]
+        return _compiled(compiler, [(kernel.source, compiler.options(kernel, architecture)) for kernel in group])
+
+    with ThreadPoolExecutor(max(1, len(groups))) as pool:  # compilers work at the same time
+        made = list(pool.map(results, groups))
+    for group, its in zip(groups, made, strict=True):
+        for kernel, result in zip(group, its, strict=True):
             if isinstance(result, str):
                 raise OperationError(explained(kernel, result))
             compiled = Compiled(**{"entry_point": kernel.entry_point, "invocations": kernel.block, **result})
             disk_cache.store(_disk_key(kernel, architecture), KIND, _packed(compiled))
             found[kernel.key] = compiled
-    return [made for kernel in kernels if (made := found[kernel.key]) is not None]
+    return [known for kernel in kernels if (known := found[kernel.key]) is not None]
 
 
 def _stored(kernel: Kernel, architecture: str) -> Compiled | None:
@@ -166,10 +180,8 @@ def _compiled(compiler: Compiler, requests: list[tuple[str, Any]]) -> list[Resul
     count = min(processors(), MAX_PROCESSES, len(requests) // compiler.min_a_process)
     if compiler.results is not None and (count < 2 or not sys.executable):
         return compiler.results(requests)
-    count = max(count, min(1, len(requests)))
+    count = max(count, 1)
     made: list[Result] = [""] * len(requests)
-    if count == 0:
-        return made
     with ThreadPoolExecutor(count) as pool:
         parts = [requests[k::count] for k in range(count)]
         for k, part in enumerate(pool.map(lambda part: _in_process(compiler, part), parts)):

@@ -49,7 +49,7 @@ class DriverError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """What a device is.
+    """The description of a device.
 
     Attributes:
         name: of the hardware.

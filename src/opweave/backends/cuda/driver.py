@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from ...expr.gpu import Kernel
-from .devices import Info
+from .devices import DriverError, Info
 
 Argument: TypeAlias = int | bytes
 """An argument of a kernel: an address, or a value as it lies in memory."""
@@ -25,12 +26,14 @@ class Function:
         invocations: threads of a block in each dimension.
         shared: bytes of shared memory that a launch adds to those which the kernel declares.
         trailing: null pointers after the arguments.
+        module: what keeps it loaded.
     """
 
     handle: Any
     invocations: tuple[int, int, int]
     shared: int = 0
     trailing: int = 0
+    module: Any = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,12 @@ class Launch:
     def parameters(self) -> tuple[Argument, ...]:
         """The arguments, and the null pointers after them."""
         return *self.arguments, *[0] * self.function.trailing
+
+
+def given_back(free: Callable[[Any], None], held: Any) -> None:
+    """Free something on the device; where the device is lost, it is gone already."""
+    with suppress(DriverError):
+        free(held)
 
 
 class Driver(ABC):
@@ -137,4 +146,4 @@ class Driver(ABC):
         """Wait until all submitted work is done."""
 
 
-__all__ = ["Argument", "Driver", "Function", "Launch"]
+__all__ = ["Argument", "Driver", "Function", "Launch", "given_back"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from threading import RLock
 from typing import Any, Literal
 from weakref import WeakSet, WeakValueDictionary, finalize
@@ -22,11 +22,12 @@ from ..gpu.arrays import DeviceArray, uploaded_once
 from ..precision import Precision
 from . import compiler, sharing
 from .devices import DriverError, Info
-from .driver import Driver, Function
+from .driver import Driver, Function, given_back
 from .measured_tiles import MeasuredTiles
 
 KERNEL_BYTES = 2**26
-"""Bound of the loaded kernels that are cached for later graphs, by their sources. Graphs keep their own alive."""
+"""Bound of the loaded kernels that are cached for later graphs, by their sources. Graphs keep their own alive; others are
+unloaded."""
 
 MAX_BUFFERS = 64
 """Arguments of a kernel; CUDA allows 512, but kernels that read more arrays are slow to compile."""
@@ -42,7 +43,7 @@ PRODUCTS: dict[Precision, Literal["tf32x3", "tf32", "bfloat16", "float16"]] = {
 
 
 def features_of(info: Info, precision: Precision) -> Features:
-    """What kernels may use, in a context of a precision."""
+    """Features and limits of kernels on a device, in a context of a precision."""
     cores = None
     if precision in PRODUCTS and info.has_tensor_cores and compiler.triton_version():
         cores = TensorCores(PRODUCTS[precision], info.max_dynamic_shared)
@@ -58,12 +59,6 @@ def features_of(info: Info, precision: Precision) -> Features:
         tensor_cores=cores,
         architecture=info.architecture,
     )
-
-
-def given_back(free: Callable[[Any], None], held: Any) -> None:
-    """Free something on the device; where the device is lost, it is gone already."""
-    with suppress(DriverError):
-        free(held)
 
 
 class Memory:
@@ -120,7 +115,7 @@ class Engine:
         self.tiles = MeasuredTiles(driver)
 
     def features(self, precision: Precision) -> Features:
-        """What kernels may use, in a context of a precision."""
+        """Features and limits of kernels, in a context of a precision."""
         return features_of(self.driver.info, precision)
 
     # Errors ----------------------------------------------------------------------------------------------------------
@@ -144,7 +139,7 @@ class Engine:
             if not error.is_sticky:
                 raise OperationError(f"{what}: {error}") from error
             for context in list(self._contexts):
-                context.lose(f"its CUDA device is lost ({self.description}): {error}")
+                context._lose(f"its CUDA device is lost ({self.description}): {error}")
             raise InvalidStateError(f"{what}: the CUDA device is lost: {error}") from error
 
     def attach(self, context: Any) -> None:
@@ -292,4 +287,4 @@ def _overlap(one: Memory, other: Memory) -> bool:
     return one.address < other.address + other.count and other.address < one.address + one.count
 
 
-__all__ = ["Engine", "Memory", "features_of", "given_back"]
+__all__ = ["Engine", "Memory", "features_of"]

@@ -11,9 +11,9 @@ from .. import How, KernelTime, Measured
 from ..gpu.arrays import DeviceArray
 from ..gpu.backend import GpuBackend
 from ..gpu.runner import DeviceCall, Intermediates, KernelRunner
-from ..gpu.schedule import Place
-from .driver import Launch
-from .engine import Engine, given_back
+from ..gpu.steps import Place
+from .driver import Launch, given_back
+from .engine import Engine
 
 
 class _Chain:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import astuple, replace
 from itertools import islice
@@ -16,7 +17,7 @@ from ...expr.gpu import Buffer, Kernel
 from ...expr.ir import Input
 from ..gpu.contraction import tensor_tiles
 from ..gpu.contraction.kernels import Contraction
-from ..gpu.contraction.problem import Problem
+from ..gpu.contraction.problem import Matrix, Problem, Window
 from ..gpu.contraction.tensor import Tile
 from . import compiler
 from .driver import Driver, Launch
@@ -30,18 +31,24 @@ MAX_OPTIONS = 8
 REPEAT = 7
 """Runs of each, the least of which counts."""
 
+TIMES = 20
+"""How often a graph that is measured has the kernels: the time to launch it is divided by as many."""
+
+WARM_SECONDS = 0.01
+"""How long a graph runs before it is measured."""
+
 PADDING = 16
 """Bytes behind an array that kernels may read as a part of a vector."""
 
 
 def microseconds(driver: Driver, kernels: Sequence[Kernel], memory: dict[Buffer, int], repeat: int = REPEAT) -> float:
-    """The time of kernels that run one after the other, the least of several.
+    """The time of kernels that run one after the other: the least of several graphs, each of which has them many times.
 
     Args:
         driver: the device.
         kernels: the kernels.
         memory: addresses of what they read and write; those that lack are allocated and added.
-        repeat: how often they run.
+        repeat: how many graphs count.
     """
     launches = []
     for kernel, function in zip(kernels, driver.functions(kernels), strict=True):
@@ -49,7 +56,22 @@ def microseconds(driver: Driver, kernels: Sequence[Kernel], memory: dict[Buffer,
             if bound not in memory:
                 memory[bound] = driver.allocate(bound.desc.byte_length + PADDING)
         launches.append(Launch(function, kernel.workgroups, tuple(memory[bound] for bound in kernel.bindings)))
-    return min(sum(driver.times(launches)) for _ in range(repeat)) / 1e3
+    graph = driver.graph(launches * TIMES)
+
+    def measured() -> float:
+        driver.wait()
+        start = time.perf_counter()
+        driver.launch(graph)
+        driver.wait()
+        return time.perf_counter() - start
+
+    try:
+        end = time.perf_counter() + WARM_SECONDS
+        while time.perf_counter() < end:  # an idle device has a low clock
+            measured()
+        return min(measured() for _ in range(repeat)) / TIMES * 1e6
+    finally:
+        driver.release(graph)
 
 
 class MeasuredTiles:
@@ -85,7 +107,7 @@ class MeasuredTiles:
         memory: dict[Buffer, int] = {}
         random = np.random.default_rng(0)
         try:
-            for source in dict.fromkeys(contraction.sources):
+            for source in dict.fromkeys(contraction.read):
                 values = random.standard_normal(source.desc.shape, np.float32).astype(source.desc.data_type)
                 memory[source] = self.driver.allocate(values.nbytes + PADDING)
                 self.driver.upload(memory[source], values)
@@ -124,9 +146,14 @@ class MeasuredTiles:
 def _key(contraction: Contraction) -> str:
     problem: Problem = contraction.problem
     # Numbers of sources are those of places in a graph.
-    left, right = (replace(side, source=Input(0, side.source.desc)) for side in (problem.left, problem.right))
+    left, right = (_unnumbered(side) for side in (problem.left, problem.right))
     text = f"{replace(problem, left=left, right=right)} {contraction.features.tensor_cores}"
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _unnumbered(side: Matrix | Window) -> Matrix | Window:
+    source = Input(0, side.source.desc)
+    return replace(side, source=source) if isinstance(side, Window) else replace(side, source=source, rest=None)
 
 
 __all__ = ["MeasuredTiles", "microseconds"]

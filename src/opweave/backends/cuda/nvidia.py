@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from itertools import pairwise
 from threading import RLock
@@ -21,7 +22,7 @@ from ...errors import ValidationError
 from ...expr.gpu import Compiled, Kernel
 from . import compiler
 from .devices import DriverError, bindings, call, infos, is_done
-from .driver import Argument, Driver, Function, Launch
+from .driver import Argument, Driver, Function, Launch, given_back
 from .staging import Staging
 
 P = ParamSpec("P")
@@ -64,13 +65,12 @@ class NvidiaDriver(Driver):
         self.info, self.number, self._owner = infos()[number], number, owner
         device = call("cuDeviceGet", number)
         self._context = call("cuDevicePrimaryCtxRetain", device)
-        self._modules: list[Any] = []
-        self._retired: deque[tuple[Any, Any]] = deque()  # an event, and what lives until it
+        self._retired: deque[_Retired] = deque()
         self._lock = RLock()  # objects end, and call this, whenever Python collects garbage
         self._stream: Any = self._made() if stream is None else bindings().CUstream(stream)
         self.stream = int(self._stream)
         self._staging = Staging(self._stream)
-        held = (self._context, device, self._modules, self._staging, self._retired)
+        held = (self._context, device, self._staging, self._retired)
         # At the end of the process the driver frees everything, and may be gone before this runs.
         finalize(self, _closed, *held, self._stream if stream is None else None).atexit = False
         if stream is not None and stream > LEGACY:
@@ -95,16 +95,17 @@ class NvidiaDriver(Driver):
         return [self._loaded(compiled) for compiled in compiler.binaries(kernels, self.info.architecture)]
 
     def _loaded(self, compiled: Compiled) -> Function:
+        module = None
         if compiled.handle:
             handle = bindings().CUfunction(compiled.handle)
         else:
-            module = call("cuModuleLoadData", compiled.image)
-            self._modules.append(module)
-            handle = call("cuModuleGetFunction", module, compiled.entry_point.encode())
+            module = _Module(call("cuModuleLoadData", compiled.image))
+            finalize(module, given_back, self._unload, module.handle).atexit = False
+            handle = call("cuModuleGetFunction", module.handle, compiled.entry_point.encode())
         if compiled.shared > MAX_DECLARED_SHARED:
             attribute = bindings().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             call("cuFuncSetAttribute", handle, attribute, compiled.shared)
-        return Function(handle, compiled.invocations, compiled.shared, compiled.trailing)
+        return Function(handle, compiled.invocations, compiled.shared, compiled.trailing, module)
 
     @_current
     def graph(self, launches: Sequence[Launch]) -> Any:
@@ -192,12 +193,18 @@ class NvidiaDriver(Driver):
     @_current
     def retire(self, owner: Any) -> None:
         """Keep an object until an event on the stream; later calls drop it."""
-        event = self._event()
+        self._until_now(_Retired(self._event(), owner))
+
+    @_current
+    def _unload(self, module: Any) -> None:
+        """Unload a module after an event on the stream, in a later call: launches under way run its kernels."""
+        self._until_now(_Retired(self._event(), module=module))
+
+    def _until_now(self, retired: _Retired) -> None:
         with self._lock:
-            self._retired.append((event, owner))
-            while self._retired and is_done(self._retired[0][0]):
-                done, _ = self._retired.popleft()
-                call("cuEventDestroy", done)
+            self._retired.append(retired)
+            while self._retired and is_done(self._retired[0].event):
+                self._retired.popleft().end()
 
     @_current
     def device_of(self, address: int) -> int:
@@ -252,9 +259,35 @@ class NvidiaDriver(Driver):
         return event
 
 
-def _closed(
-    context: Any, device: Any, modules: list[Any], staging: Staging, retired: deque[tuple[Any, Any]], stream: Any
-) -> None:
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class _Module:
+    """A module that is loaded; it is unloaded after its functions are gone."""
+
+    handle: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Retired:
+    """What must live until an event.
+
+    Attributes:
+        event: on the stream.
+        owner: an object of Python's.
+        module: the driver's; None for none.
+    """
+
+    event: Any
+    owner: Any = None
+    module: Any = None
+
+    def end(self) -> None:
+        """Give it back, after the event."""
+        call("cuEventDestroy", self.event)
+        if self.module is not None:
+            call("cuModuleUnload", self.module)
+
+
+def _closed(context: Any, device: Any, staging: Staging, retired: deque[_Retired], stream: Any) -> None:
     """Give everything back, after what is under way; a lost device has nothing any more.
 
     The caller's stream, for which `stream` is None, may be gone: only the device is waited for.
@@ -263,11 +296,9 @@ def _closed(
         call("cuCtxPushCurrent", context)
         try:
             call("cuCtxSynchronize")
-            for module in modules:
-                call("cuModuleUnload", module)
             staging.close()
-            for event, _ in retired:
-                call("cuEventDestroy", event)
+            for one in retired:
+                one.end()
             if stream is not None:
                 call("cuStreamDestroy", stream)
         finally:

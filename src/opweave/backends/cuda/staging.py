@@ -25,6 +25,7 @@ MAX_IDLE_BYTES = 2**26
 """Bound of the blocks that are kept for later copies."""
 
 MIN_BLOCK_BYTES = 2**12
+"""The smallest block: a page, the unit in which memory is locked."""
 
 
 @dataclass(eq=False, slots=True)

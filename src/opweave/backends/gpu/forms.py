@@ -83,13 +83,21 @@ def supported(node: Node, backend: Backend, features: Features) -> str | None:
         return ""
     if form_of(node, backend) is None:
         if node.op.decomposition is None and node.op.kernels:
-            return f"its kernels are for {', '.join(map(repr, node.op.kernels))}, not for {backend.name!r}"
+            return _no_kernel(node, backend)
         return None
     try:
         made = traced(node, backend)
     except ValidationError as error:  # positions beyond int32
         return str(error)
     return gpu.unsupported(made, features) if isinstance(made, Program) else ""
+
+
+def _no_kernel(node: Node, backend: Backend) -> str:
+    """Why the kernels of an operation do not serve a device; source code for other GPUs is not translated."""
+    kernels = node.op.kernels
+    reason = f"its kernels are for {', '.join(map(repr, kernels))}, not for {backend.name!r}"
+    has_source = "webgpu" in kernels or "cuda" in kernels
+    return f"{reason}: add {node.op.name}.kernel({backend.name!r}, …)" if has_source else reason
 
 
 __all__ = ["applied", "form_of", "is_users_kernel", "supported", "traced"]

@@ -19,7 +19,8 @@ from .. import How, KernelTime, Runner, Update
 from .arrays import DeviceArray
 from .backend import GpuBackend
 from .forms import is_users_kernel
-from .schedule import Place, Schedule, Step
+from .schedule import Schedule
+from .steps import Place, Step
 
 Tied = TypeVar("Tied")
 """A kernel tied to memory."""
@@ -38,7 +39,7 @@ class Engine(DeviceSpace, Protocol):
         """The buffer of a constant; graphs that share the array share the buffer."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@dataclass(frozen=True, eq=False)
 class Intermediates(Generic[Tied]):
     """Memory of one run at a time: constants, and what lies between kernels.
 

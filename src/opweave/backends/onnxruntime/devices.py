@@ -16,7 +16,7 @@ from .plugins import plugins
 
 @cache
 def version() -> str:
-    """The version of the engine, from the text of its package: loading it takes 20 MB, which processes on OpenVINO spare.
+    """The version of the engine, read in its package without loading it, which processes on OpenVINO need not do.
 
     Packages of several names contain the module, so that those that describe themselves are not looked for.
     """

@@ -29,8 +29,9 @@ T = TypeVar("T")
 OPSET = 21
 """The ONNX operator set that models are written in; the engine's optimiser knows its forms best."""
 POOLING_OPSET = 18
-"""The one for graphs with AveragePool, where it can be: from 19 on, its kernel for the CPU takes seven times as long."""
+"""The one for graphs with AveragePool, where it can be: from 19 on, its kernel for the CPU is several times slower."""
 IR_VERSION = 10
+"""The version of ONNX's file format that came with this operator set."""
 MICROSOFT = "com.microsoft"
 INLINE_BYTES = 1024
 """Constants up to this size lie inside the model."""

@@ -54,10 +54,10 @@ def find_updates(
 
 
 def updates_of(ctx: Emitter, emitted: Mapping[str, tuple[Value, Desc]], graph: Graph) -> list[Update]:
-    """What the nodes update that an emitter has written for a graph; its inputs are called `i0`, `i1`, …"""
+    """The updates in place by the nodes that an emitter wrote for a graph, whose inputs are called `i0`, `i1`, …"""
     places: dict[str, int] = {}
     for k, (value, _) in enumerate(emitted.values()):
-        places.setdefault(value.name, k)  # an output again has an Identity of its own
+        places.setdefault(value.name, k)  # an output that is given twice has an Identity of its own
     nodes = ((node.op_type, node.inputs, node.outputs) for node in ctx.nodes)
     return find_updates(nodes, {f"i{k}": k for k in range(len(graph.inputs))}, places, ctx.sizes)
 
@@ -72,7 +72,7 @@ def count_copies(updates: Sequence[Update], inputs: Sequence[Memory], outputs: S
 def counting(
     call: Callable[[], None], updates: Sequence[Update], inputs: Sequence[Memory], outputs: Sequence[Memory]
 ) -> Callable[[], None]:
-    """What calls `call`, which is bound to this memory, and counts copies inside of the engine; `call` if there are none."""
+    """A function that calls `call`, bound to this memory, and counts copies inside of the engine; `call` if there are none."""
     if not any(update.copied(inputs, outputs) for update in updates):
         return call
 

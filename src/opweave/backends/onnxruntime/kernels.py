@@ -44,7 +44,7 @@ def saturates() -> bool:
 
     On x86 without VNNI instructions, the engine adds up pairs of products in 16 bits, which saturate. Its maintainers consider
     this acceptable (https://github.com/microsoft/onnxruntime/issues/6004). The option `PRECISE_PRODUCTS` in `sessions`
-    avoids it for constant operands only. The answer is measured once, by a product of two vectors (about 1 ms).
+    avoids it for constant operands only. The answer is measured once, by a product of two vectors.
     """
     import numpy as np
     from onnxruntime import SessionOptions

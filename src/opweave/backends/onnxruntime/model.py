@@ -76,9 +76,10 @@ class ModelSession(Runner):
             self._constants = add_constants(proto.graph, constants, options)  # kept: the engine reads their memory
             session = NativeSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
         except ENGINE_ERRORS as error:
-            from .opsets import advice
+            from .opsets import unknown_operator
 
-            raise OperationError(f"ONNX Runtime does not take {title}: {error}{advice(proto)}") from error
+            unknown = unknown_operator(proto)
+            raise OperationError(unknown or f"ONNX Runtime does not take {title}: {error}") from error
         self.inputs = [value.name for value in session.get_inputs()]
         self.outputs = [value.name for value in session.get_outputs()]
         self.types = {value.name: value.type for value in (*session.get_inputs(), *session.get_outputs())}
@@ -134,7 +135,7 @@ class ModelSession(Runner):
         fill(results, outputs, self.outputs, "an output of a model with strings or sequences")
 
     def returning(self, outputs: Sequence[int]) -> Returning:
-        """What runs it once on arrays and lists of arrays, and returns these outputs in memory of the engine's."""
+        """A function that runs it once on arrays and lists of arrays, and returns these outputs in memory of the engine."""
         if self._can_bind and not self.is_plain:
             return partial(self._run_bound, outputs)
         return engine_call(self.session, self.inputs, [self.outputs[k] for k in outputs], {}, self.updates, self.failed)

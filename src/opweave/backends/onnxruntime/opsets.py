@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 import onnx
@@ -34,6 +34,7 @@ DEFINED_BY = {"Bernoulli": "RandomUniformLike"}
 """Operators without a kernel -> the operator of their definition whose kernels stop at an older operator set."""
 
 NO_LAST_VERSION = 2**31 - 1
+"""The end of a kernel's range of operator sets in the engine's registry, if it has none."""
 
 
 @cache
@@ -69,14 +70,24 @@ def knows(node: NodeProto, domain: str) -> bool:
     return known is not None and all(attribute.name in known for attribute in node.attribute)
 
 
-def advice(proto: onnx.ModelProto) -> str:
-    """How to supply the first operator of a model that the engine does not know; empty if it knows all."""
+def unknown_operator(proto: onnx.ModelProto, needs_none: Callable[[NodeProto], bool] = lambda node: False) -> str:
+    """Name the first operator of a model that the engine does not know, and how to supply it; empty if it knows all.
+
+    Args:
+        proto: the model.
+        needs_none: whether a node needs no engine; without it, all need one.
+    """
     local = {(function.domain, function.name) for function in proto.functions}
     for node in (node for graph in all_graphs(proto.graph) for node in graph.node):
         domain = "" if node.domain == "ai.onnx" else node.domain
-        if (domain, node.op_type) not in engine_operators() and (node.domain, node.op_type) not in local:
-            call = f"ow.register_onnx({domain!r}, {node.op_type!r}, op)"
-            return f"; the operator {node.op_type} is unknown: {call} lets your own operation compute it"
+        is_known = (domain, node.op_type) in engine_operators() or (node.domain, node.op_type) in local
+        if not is_known and not needs_none(node):
+            title = f"{node.op_type} {node.name!r}" if node.name else node.op_type
+            return (
+                f"{title}: neither Opweave nor ONNX Runtime has the operator {node.op_type} of the domain {domain!r}; "
+                f"declare an operation for it, and call ow.register_onnx({domain!r}, {node.op_type!r}, operation) before the "
+                "model is loaded (on the command line, in a module that --operations names)"
+            )
     return ""
 
 

@@ -9,7 +9,7 @@ from ...composites import matmul_n_bits
 from ...graph import Node, Operand
 from ...ops.matrix import gemm, matmul
 from ...ops.movement import transpose
-from ...ops.quantization import dequantize_linear
+from .dequantised import BYTES, is_dequantised, native_form
 
 FLOAT_LEVEL, INT8_LEVEL = 1, 4
 """Values of `accuracy_level` of MatMulNBits: float32, and operands of 8 bits."""
@@ -23,13 +23,21 @@ def rounds_input(node: Node) -> bool:
     arguments = node.arguments
     if node.op is matmul_n_bits:
         return bool(arguments["accuracy"] == "int8")
-    if node.op is gemm and (arguments["alpha"] != 1 or arguments["a_transpose"] or arguments["b_transpose"]):
+    if node.op not in (matmul, gemm) or not _is_quantised_weight(arguments["b"]):
         return False
-    return node.op in (matmul, gemm) and _is_quantised_weight(arguments["b"]) and not _is_dequantised(arguments["a"])
+    if node.op is matmul:
+        return not is_dequantised(arguments["a"])
+    is_plain = arguments["alpha"] == 1 and not arguments["a_transpose"] and not arguments["b_transpose"]
+    return is_plain and is_dequantised(arguments["b"]) and not _is_dequantised_by_engine(arguments["a"])
 
 
-def _is_dequantised(operand: Operand) -> bool:
-    return operand.node is not None and operand.node.op is dequantize_linear
+def _is_dequantised_by_engine(operand: Operand) -> bool:
+    """Whether the engine's own operator dequantises an operand: its scales are not those of blocks along two axes."""
+    if not is_dequantised(operand):
+        return False
+    given = operand.node.arguments  # type: ignore[union-attr]
+    form = native_form(given["input"].shape, given["scale"].shape)
+    return given["input"].data_type in BYTES and form is not None
 
 
 def _is_quantised_weight(weight: Operand) -> bool:
@@ -37,7 +45,7 @@ def _is_quantised_weight(weight: Operand) -> bool:
     is_turned = weight.node is not None and weight.node.op is transpose
     if is_turned:
         weight = weight.node.arguments["input"]  # type: ignore[union-attr]
-    if weight.rank != 2 or not _is_dequantised(weight):
+    if weight.rank != 2 or not is_dequantised(weight):
         return False
     given = weight.node.arguments  # type: ignore[union-attr]
     if not all(given[name].is_constant for name in ("input", "scale", "zero_point")):

@@ -61,9 +61,8 @@ FOLDED_BYTES = 2**28
 double their input take all memory while a model is loaded."""
 
 SERIAL_ELEMENTS = 8192
-"""Graphs whose operations all read and write arrays of fewer elements get no threads of their own. On two processors, 20
-additions or sigmoids in a row take the same time with two threads as with one up to 16,384 elements, and 8 products of
-128 x 128 with 64 x 128 take 7% longer with two."""
+"""Graphs whose operations all read and write arrays of fewer elements get no threads of their own. To
+wake a thread takes longer than it would save. An estimate."""
 
 
 def compile(
@@ -139,8 +138,8 @@ class Loaded:
 
 
 TRIMMED_BYTES = 2**24
-"""Once a session with more weights is made, freed memory is returned to the system: the engine copies weights before it
-rearranges them. For SmolLM2 that leaves 50 MB."""
+"""Once a session with more weights is made, freed memory is returned to the system: the engine frees copies of weights while
+it rearranges them. With fewer weights there is too little to return for a pass over all heaps. An estimate."""
 
 _loaded: WeakValueDictionary[Any, Loaded] = WeakValueDictionary()
 """The sessions in use that take any sizes, by model and settings."""
@@ -274,7 +273,7 @@ def session_options(
 def _shares_memory() -> bool:
     """Whether our sessions use one arena, made by the first of them; others' sessions keep arenas of their own.
 
-    Six sessions of nudenet's detector for six image sizes take 240 MB with arenas of their own, 140 MB with this one.
+    An arena keeps the most memory that a run has needed: one for all keeps it once, not once for each session.
     """
     where = onnxruntime.OrtMemoryInfo(
         "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
@@ -367,7 +366,7 @@ class Session(Runner):
             count_copies(self.updates, inputs, outputs)
 
     def returning(self, outputs: Sequence[int]) -> Returning:
-        """What runs the session once on arrays, and returns these outputs in new memory of the engine's.
+        """A function that runs the session once on arrays, and returns these outputs in new memory of the engine.
 
         It needs no binding. For small networks, the overhead (the time without the kernels) is half of that of `run`.
         """
@@ -409,7 +408,7 @@ def engine_call(
     updates: Sequence[Update],
     failed: Callable[[Exception], OperationError],
 ) -> Returning:
-    """What runs a session of the engine on values of its inputs, and returns outputs in memory of the engine's.
+    """A function that runs a session of the engine on values of its inputs, and returns outputs in memory of the engine.
 
     Args:
         session: the session.

@@ -14,7 +14,7 @@ from ...dtypes import ONNX_TYPES
 from .constants import is_plain
 from .sessions import CPU
 
-_NAMES = {"float32": "float", "float64": "double"}  # of other types, NumPy's
+_NAMES = {"float32": "float", "float64": "double"}  # the engine calls other types as NumPy does
 
 PLAIN_TYPES = frozenset(f"tensor({_NAMES.get(name, name)})" for name in ONNX_TYPES)
 """The engine's names for the types that NumPy itself has."""

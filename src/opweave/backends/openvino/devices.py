@@ -22,7 +22,7 @@ INTEL = "0x8086"
 """Intel in these files: the engine drives no others' NPUs and GPUs."""
 
 WINDOWS_GPU = "/dev/dxg"
-"""The device file of Windows' GPUs on Linux, whoever made them."""
+"""The device file of GPUs of all vendors in the Windows Subsystem for Linux."""
 
 NAMES: dict[str, tuple[str, Literal["cpu", "gpu", "npu"]]] = {
     "CPU": ("cpu", "cpu"),
@@ -79,7 +79,7 @@ def core() -> Any:
 def engine_name(device: str) -> str:
     """What the engine calls a device that is here.
 
-    The engine loads the plug-ins for all kinds of devices to list them, which takes 15 MB: it is not asked about the CPU.
+    The engine loads the plug-ins for all kinds of devices to list them, which takes memory: it is not asked about the CPU.
     """
     return "CPU" if device == "cpu" else engine_names()[device]
 

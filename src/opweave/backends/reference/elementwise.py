@@ -54,7 +54,8 @@ def _(a: Array, b: Array) -> Array:
 @reference.lower(ops.pow)
 def _(a: Array, b: Array) -> Array:
     if b.dtype.kind != "i":
-        return np.power(a, b)
+        # With one exponent for many elements, NumPy takes square roots for 0.5: NaN of -inf, where the power is inf.
+        return np.power(a, np.array(np.broadcast_to(b, np.broadcast_shapes(a.shape, b.shape))))
     # 1 / a ** -b, truncated: only 1 and -1 have integer inverses; 1 / 0 is 0, as in div.
     inverse = np.where(np.abs(a) == 1, np.power(a, b & 1), 0)
     return np.where(b < 0, inverse, np.power(a, np.maximum(b, 0)))

@@ -44,7 +44,7 @@ MISSING: tuple[tuple[str, Literal["cpu", "gpu"], str, str], ...] = (
     (
         "gpu-software",
         "cpu",
-        "a processor that pretends to be a GPU; slow",
+        "a software adapter, which runs on the processor; slow",
         "there is no driver of that kind; on Debian and Ubuntu, apt install mesa-vulkan-drivers libvulkan1",
     ),
 )
@@ -70,7 +70,7 @@ def is_installed() -> bool:
 
 
 def may_have_hardware() -> bool:
-    """Whether there may be a hardware adapter, without loading wgpu, which takes 80 MiB."""
+    """Whether there may be a hardware adapter, without loading wgpu, which takes much memory."""
     if not is_installed():
         return False
     return sys.platform != "linux" or any(glob(pattern) for pattern in NODES)

@@ -130,7 +130,7 @@ class Engine:
     def _lost(self, what: str) -> InvalidStateError:
         """Lose all contexts of the device, and return the error to raise."""
         for context in list(self._contexts):
-            context.lose(f"its WebGPU device is lost ({self.description})")
+            context._lose(f"its WebGPU device is lost ({self.description})")
         return InvalidStateError(f"{what}: the WebGPU device is lost")
 
     def _is_lost(self, error: Exception | None = None) -> bool:

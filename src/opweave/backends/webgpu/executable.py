@@ -12,7 +12,7 @@ from .. import How, KernelTime, Measured
 from ..gpu.arrays import DeviceArray
 from ..gpu.backend import GpuBackend
 from ..gpu.runner import DeviceCall, Intermediates, KernelRunner
-from ..gpu.schedule import Place
+from ..gpu.steps import Place
 from .engine import Engine
 
 FIRST_PART = 16

@@ -36,12 +36,12 @@ def _(b: MLGraphBuilder, *Inputs: Tensor, equation: str) -> Tensor:
     if len(parts) != len(Inputs):
         raise Unsupported(f"the equation {equation!r} has {len(parts)} terms for {len(Inputs)} inputs")
     terms = [_Term(x := operand(b, value), _labels(part, x.rank)) for part, value in zip(parts, Inputs, strict=True)]
-    dots = max((len([label for label in term.labels if label.startswith("…")]) for term in terms), default=0)
-    if "->" in equation:
-        wanted = _labels(result, dots + len(result.replace("...", "")) if "..." in result else len(result))
+    hidden = max((sum(label.startswith("…") for label in term.labels) for term in terms), default=0)
+    if "->" in equation:  # an ellipsis in the result stands for the longest one of the terms
+        wanted = _labels(result, hidden + len(result.replace("...", "")) if "..." in result else len(result))
     else:
         letters = [label for term in terms for label in term.labels if label.isalpha()]
-        wanted = (*_ellipsis(dots), *sorted(label for label in letters if letters.count(label) == 1))
+        wanted = (*_ellipsis(hidden), *sorted(label for label in letters if letters.count(label) == 1))
     missing = [label for label in wanted if not any(label in term.labels for term in terms)]
     if missing or len(set(wanted)) < len(wanted):
         raise Unsupported(f"the result of {equation!r} is not made of the inputs' axes")
@@ -62,7 +62,7 @@ def _ellipsis(count: int) -> tuple[str, ...]:
 
 
 def _labels(subscript: str, rank: int) -> tuple[str, ...]:
-    """The labels of an operand of that rank."""
+    """The labels of an operand of this rank, for its term in the equation, such as "ij" or "i...k"."""
     before, dots, after = subscript.partition("...")
     hidden = rank - len(before) - len(after)
     letters = before + after
@@ -119,6 +119,7 @@ def _multiplied(b: MLGraphBuilder, first: _Term, second: _Term, needed: set[str]
     place = {label: i for i, label in enumerate(wanted)}
 
     def order(label: str) -> int:
+        """The position of an axis in the result, so that few results have to be transposed; -1 if it is summed later."""
         return place.get(label, -1)
 
     batch = sorted((label for label in common if label in needed), key=order)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ....expr.gpu import Features
 from ....expr.gpu.dialect import Part, Variable
 from ....expr.gpu.writing import numbered
 from .elements import Reader
@@ -21,7 +22,9 @@ MAX_NARROW_CHANNELS = 8
 MAX_UNGROUPED_CHANNELS = 4
 """Maximum output channels if there is a single group, whose filter all invocations read."""
 INVOCATIONS = 256
-"""Invocations of a workgroup."""
+"""Invocations of a workgroup, unless more of them are needed to have enough loads under way."""
+MAX_WIDE_LINES = 2
+"""Maximum lines on the smaller side for workgroups with more invocations, which have fewer registers each."""
 PREFETCHED_TERMS = 8
 """Terms that an invocation loads before it uses the first of them."""
 MIN_WORKGROUPS = 256
@@ -67,7 +70,7 @@ class Thin:
         workgroups: the dispatch size.
     """
 
-    def __init__(self, problem: Problem, a: Reader, b: Reader) -> None:
+    def __init__(self, problem: Problem, a: Reader, b: Reader, features: Features) -> None:
         self.problem = problem
         self.swapped = problem.columns < problem.rows
         few, many = (problem.right, problem.left) if self.swapped else (problem.left, problem.right)
@@ -84,6 +87,7 @@ class Thin:
         if not self.quads and many.step == 1:
             self.width = min(self.width, 8)
         self.units, self.groups = units, -(-units // self.width)
+        self.invocations = self._invocations(features)
         self.number, self.workgroups = numbered(self.groups * problem.stacks)
 
     @property
@@ -94,7 +98,7 @@ class Thin:
 
     def parts(self) -> list[Part]:
         """Memory of the workgroup, and the entry point."""
-        teams = INVOCATIONS // self.width
+        teams = self.invocations // self.width
         vector = "vec4<f32>" if self.quads else "f32"
         self.few_reader.width, self.many_reader.width = 1, 4 if self.quads else 1
         along = not self.quads and self.many.step == 1  # adjacent invocations read adjacent terms
@@ -125,7 +129,23 @@ class Thin:
             lines += [f"if (part == 0u && unit < {self.units}u) {{", *self._puts(k, stack), "}"]
             if k + 1 < self.count:
                 lines.append("workgroupBarrier();")
-        return [Variable("parts", f"array<{vector}, {INVOCATIONS}>"), entry(INVOCATIONS, lines)]
+        return [Variable("parts", f"array<{vector}, {self.invocations}>"), entry(self.invocations, lines)]
+
+    def _invocations(self, features: Features) -> int:
+        """As many as have a full round of loads each, and as the device runs at the same time."""
+        count = INVOCATIONS
+        if (
+            self.count > MAX_WIDE_LINES
+            or features.is_software
+            or self.groups * self.problem.stacks > 2 * features.units
+        ):
+            return count
+        size = 16 if self.quads else 4
+        while 2 * count <= features.max_invocations and 2 * count * size <= features.max_shared:
+            if 2 * count // self.width * PREFETCHED_TERMS > self.problem.terms:
+                break
+            count *= 2
+        return count
 
     def _loop(self, teams: int) -> Iterator[str]:
         """The products, with several loads in flight before they are used."""

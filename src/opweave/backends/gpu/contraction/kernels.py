@@ -68,6 +68,12 @@ class Contraction:
         """The two arrays that are multiplied."""
         return self.problem.left.source, self.problem.right.source
 
+    @property
+    def read(self) -> tuple[Input, ...]:
+        """All arrays that the sums read."""
+        sides = (self.problem.left, self.problem.right)
+        return (*self.sources, *(m.rest for m in sides if isinstance(m, Matrix) and m.rest is not None))
+
     def _arrange(self, problem: Problem, constants: Mapping[Input, np.ndarray], on_tensor_cores: bool) -> Problem:
         """The problem with constants in the order in which kernels read them."""
         if problem.filter.source in constants and is_spread(problem) and not is_narrow(problem):
@@ -76,9 +82,13 @@ class Contraction:
         sides = [problem.left, problem.right]
         for k, side in enumerate(sides):
             if isinstance(side, Matrix) and side.source in constants:
-                arrange = tensor.by_term if on_tensor_cores else _by_channel if is_narrow(problem) else _by_line
-                sides[k], array = arrange(side, problem, constants[side.source])
-                self.arranged[sides[k].source] = array
+                array = constants[side.source]
+                if on_tensor_cores:
+                    sides[k], made = tensor.by_term(side, problem, array, self.features)
+                    self.arranged |= made
+                else:
+                    sides[k], array = (_by_channel if is_narrow(problem) else _by_line)(side, problem, array)
+                    self.arranged[sides[k].source] = array
         return replace(problem, left=sides[0], right=sides[1])
 
     def kernels(self, epilogue: Program | None, title: str) -> list[Kernel]:
@@ -103,7 +113,7 @@ class Contraction:
                 assemble(title, comment, readers, sums, Module(features), parts, groups),
                 *self._added(end, sums.buffer, title),
             ]
-        thin = Thin(problem, a, b) if self.method == "thin" else None
+        thin = Thin(problem, a, b, features) if self.method == "thin" else None
         vectors = self.method == "tiled" or (thin is not None and thin.vectors)
         if thin is not None:
             parts, groups, how = thin.parts(), thin.workgroups, thin.comment

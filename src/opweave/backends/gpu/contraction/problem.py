@@ -29,6 +29,7 @@ class Matrix:
         step: stride of the channels.
         tap: stride of the taps.
         stack: (size, stride) of each axis of the stacks, fastest last; a stride of 0 broadcasts.
+        rest: an array like `source`, which then has TF32 only: what rounding to TF32 took from the elements.
     """
 
     source: Input
@@ -37,6 +38,7 @@ class Matrix:
     step: int
     tap: int = 0
     stack: tuple[tuple[int, int], ...] = ()
+    rest: Input | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,26 @@
 """Kernels for tensor cores, written in Triton: matrix products, and convolutions as products with the windows of an image.
 
-A program computes a tile of the result, in steps of some terms. `row`, `column` and the terms have the shapes of what they
-are in a tile, [rows, 1], [1, columns], and [1, terms] of the left or [terms, 1] of the right operand, so that offsets and
-conditions broadcast.
+A program computes a tile of the result, in steps of some terms. `a` is the operand whose lines are the first axis of a tile,
+`b` the one whose lines are the second: the left and the right matrix, or the reverse. Lines and terms have the shapes of what
+they are in a tile, [lines, 1] and [1, terms] for `a`, [1, lines] and [terms, 1] for `b`, so that offsets and conditions
+broadcast.
+
+Where float32 is three products of TF32, an element is the sum of what TF32 keeps of it and of a rest. Constants are divided
+when a graph is built, other operands in the kernel.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 import numpy as np
 
 from ....expr import ir
 from ....expr.gpu import Buffer, Features, Kernel
-from ....expr.gpu.triton import TYPES, Position, Statements
+from ....expr.gpu.triton import TYPES, Position, Statements, source_of
 from ....expr.ir import Expr, Input, Load, Source
 from ....graph import Desc
 from .direct import is_narrow, is_thin
@@ -26,12 +30,16 @@ from .text import stack_offset
 
 MIN_LINES = 16
 """Rows, columns and terms that a tile has at least."""
-MIN_PRODUCTS = 1 << 20
-"""Products below which the launch takes longer than the kernel, while Triton takes many times as long to compile as NVRTC."""
+MIN_PRODUCTS = 1 << 23
+"""Products below which tensor cores save too little to wait for Triton, which compiles slower than NVRTC. An estimate."""
 BAND = 8
-"""Rows of tiles that are computed together, so that programs which run at the same time share operands in the cache."""
+"""Rows of tiles that are computed together, so that programs which run at the same time share operands in the cache: as in
+Triton's tutorial on matrix products (https://triton-lang.org/main/getting-started/tutorials/03-matrix-multiplication.html)."""
+MAX_TF32 = 3.4e38
+"""Elements from here on are not divided: they could be rounded to infinity, and infinity and NaN have no rest."""
 MAX_WASTE = 0.25
-"""Share of a step that may be empty because it ends with the channels of a tap; beyond, steps go over taps."""
+"""Share of a step that may be empty because it ends with the channels of a tap; beyond, steps go over taps, with more
+arithmetic on positions for each load. An estimate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +77,9 @@ def suits(problem: Problem, features: Features) -> bool:
     return not small and products >= MIN_PRODUCTS and types in ({"float32"}, {"float16"})
 
 
-def by_term(matrix: Matrix, problem: Problem, array: np.ndarray) -> tuple[Matrix, np.ndarray]:
+def by_term(
+    matrix: Matrix, problem: Problem, array: np.ndarray, features: Features
+) -> tuple[Matrix, dict[Input, np.ndarray]]:
     """A constant matrix whose terms are contiguous, and whose lines are aligned: tensor cores take TF32 in this order only."""
     source, own = matrix.source, [(n, stride) for n, stride in matrix.stack if stride and n > 1]
     whole = 16 // array.itemsize
@@ -77,12 +87,38 @@ def by_term(matrix: Matrix, problem: Problem, array: np.ndarray) -> tuple[Matrix
     shape = (*(n for n, _ in own), matrix.lines, padded)
     fresh = iter(strides_of(shape))
     stack = tuple((n, next(fresh) if stride and n > 1 else 0) for n, stride in matrix.stack)
-    laid = Matrix(
-        Input(source.number, Desc(source.desc.data_type, shape)), matrix.lines, padded, 1, problem.channels, stack
-    )
+    own_source, rest = (Input(source.number, Desc(source.desc.data_type, shape)) for _ in range(2))
     steps = (*(stride for _, stride in own), matrix.stride, matrix.tap, matrix.step)
     view = strided(array, (*shape[:-1], problem.taps, problem.channels), steps).reshape(*shape[:-1], problem.terms)
-    return laid, np.pad(view, [(0, 0)] * (len(shape) - 1) + [(0, padded - problem.terms)])
+    laid = np.pad(view, [(0, 0)] * (len(shape) - 1) + [(0, padded - problem.terms)])
+    made = Matrix(own_source, matrix.lines, padded, 1, problem.channels, stack)
+    if not in_three(problem, features) or not (np.abs(laid) < MAX_TF32).all():
+        return made, {own_source: laid}
+    kept = rounded(laid)
+    return replace(made, rest=rest), {own_source: kept, rest: laid - kept}
+
+
+def in_three(problem: Problem, features: Features) -> bool:
+    """Whether a product of float32 is three of TF32."""
+    assert features.tensor_cores is not None
+    return features.tensor_cores.float32 == "tf32x3" and problem.left.source.desc.data_type == "float32"
+
+
+def rounded(array: np.ndarray) -> np.ndarray:
+    """Elements of at most `MAX_TF32` in TF32, which has 10 bits of a fraction, to nearest."""
+    return ((array.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+DIVIDED = f"""
+@triton.jit
+def divided(x):
+    is_whole = tl.abs(x) < {MAX_TF32}
+    bits = (tl.cast(x, tl.int32, bitcast=True) + 0x1000) & -0x2000
+    kept = tl.where(is_whole, tl.cast(bits, tl.float32, bitcast=True), 0.0)
+    return tl.where(is_whole, kept, x), kept, tl.where(is_whole, x - kept, 0.0)
+""".strip().splitlines()
+"""A function that divides an element as `rounded` does. What is not divided is 0 in products with a rest, because infinity
+times a rest of 0, or of the other sign, is no part of a sum."""
 
 
 def python(text: str) -> str:
@@ -137,7 +173,7 @@ class Operand:
     """Loads tiles of an operand.
 
     Args:
-        side: "a" for the left operand, "b" for the right one.
+        side: "a" or "b".
         line: "row" or "column".
         exists: the condition that a line exists; empty if all do.
     """
@@ -146,7 +182,7 @@ class Operand:
         self.matrix, self.side, self.line, self.exists, self.problem = matrix, side, line, exists, problem
 
     def start(self) -> Iterator[str]:
-        """What is the same for all steps."""
+        """Statements before the loop over steps."""
         matrix, side, line = self.matrix, self.side, self.line
         offset = python(stack_offset(matrix, "stack", self.problem.stacks))
         if isinstance(matrix, Matrix):
@@ -187,7 +223,20 @@ class Operand:
                     at = f"{side}_{name} + {side}_{moved}"
                     conditions += [f"{at} >= 0", f"{at} < {size}"]
         mask = " & ".join(f"({condition})" for condition in conditions if condition)
-        yield f"{side}_tile = tl.load({side} + ({offset}){f', mask={mask}, other=0.0' if mask else ''})"
+        loaded = {f"{side}_tile": side}
+        if isinstance(matrix, Matrix) and matrix.rest is not None:
+            loaded[f"{side}_rest"] = f"{side}_rests"
+        for name, pointer in loaded.items():
+            yield f"{name} = tl.load({pointer} + ({offset}){f', mask={mask}, other=0.0' if mask else ''})"
+
+
+def is_turned(problem: Problem, features: Features) -> bool:
+    """Whether lines of the right matrix are the first axis of a tile.
+
+    The first operand is divided in registers, where tensor cores read it. The second one lies in shared memory, so it should
+    be one that is divided already.
+    """
+    return in_three(problem, features) and problem.left.step == 1 and problem.right.step != 1
 
 
 class TensorKernel:
@@ -203,7 +252,9 @@ class TensorKernel:
     def __init__(self, problem: Problem, tile: Tile, splits: int, features: Features) -> None:
         assert features.tensor_cores is not None
         self.problem, self.tile, self.splits, self.cores = problem, tile, splits, features.tensor_cores
+        self.in_three = in_three(problem, features)
         self.steps = Steps(problem, tile.terms)
+        self.is_turned = is_turned(problem, features)
         self.down, self.across = ceil(problem.rows / tile.rows), ceil(problem.columns / tile.columns)
         self.inside = {
             "row": f"row < {problem.rows}" if problem.rows % tile.rows else "",
@@ -267,26 +318,15 @@ class TensorKernel:
         self, title: str, others: Sequence[Input], target: Buffer, library: Sequence[str], finish: Sequence[str]
     ) -> Kernel:
         problem, tile = self.problem, self.tile
-        buffers = (problem.left.source, problem.right.source, *others, target)
-        names = ("a", "b", *(f"x{k}" for k in range(len(others))), "result")
+        sides = dict(zip("ab", self._sides(), strict=True))
+        read = {side: matrix.source for side, matrix in sides.items()}
+        read |= {f"{side}_rests": m.rest for side, m in sides.items() if isinstance(m, Matrix) and m.rest is not None}
+        buffers = (*read.values(), *others, target)
+        names = (*read, *(f"x{k}" for k in range(len(others))), "result")
         types = {name: TYPES[buffer.desc.data_type] for name, buffer in zip(names, buffers, strict=True)}
         lines = [*self._place(), *self._sums(), *finish]
-        source = "\n".join(
-            [
-                f"# {title}: {self.comment}".replace("\n", " "),
-                "import triton",
-                "import triton.language as tl",
-                "",
-                f"TYPES = {types}",
-                "",
-                *library,
-                "",
-                "@triton.jit",
-                f"def opweave_kernel({', '.join(names)}):",
-                *(f"    {line}" for line in lines),
-                "",
-            ]
-        )
+        library = [*library, *(DIVIDED if self.in_three else ())]
+        source = source_of(f"{title}: {self.comment}", types, library, lines)
         options = (("max_shared", self.cores.max_shared), ("num_stages", tile.stages), ("num_warps", tile.warps))
         return Kernel(
             title,
@@ -310,29 +350,50 @@ class TensorKernel:
         yield f"first = number // {BAND * self.across} * {BAND}"
         yield f"height = tl.minimum({self.down} - first, {BAND})"
         yield f"within = number % {BAND * self.across}"
-        yield f"row = (first + within % height) * {tile.rows} + tl.arange(0, {tile.rows})[:, None]"
-        yield f"column = within // height * {tile.columns} + tl.arange(0, {tile.columns})[None, :]"
+        down, across = ("[None, :]", "[:, None]") if self.is_turned else ("[:, None]", "[None, :]")
+        yield f"row = (first + within % height) * {tile.rows} + tl.arange(0, {tile.rows}){down}"
+        yield f"column = within // height * {tile.columns} + tl.arange(0, {tile.columns}){across}"
+
+    def _sides(self) -> tuple[Matrix | Window, Matrix | Window]:
+        """The operands `a` and `b`."""
+        left, right = self.problem.left, self.problem.right
+        return (right, left) if self.is_turned else (left, right)
 
     def _sums(self) -> Iterator[str]:
-        problem, steps = self.problem, self.steps
-        a = Operand(problem.left, "a", "row", self.inside["row"], problem)
-        b = Operand(problem.right, "b", "column", self.inside["column"], problem)
-        yield from a.start()
-        yield from b.start()
-        yield f"total = tl.zeros(({self.tile.rows}, {self.tile.columns}), tl.float32)"
+        problem, steps, tile = self.problem, self.steps, self.tile
+        lines, sizes = ("row", "column"), (tile.rows, tile.columns)
+        if self.is_turned:
+            lines, sizes = ("column", "row"), (tile.columns, tile.rows)
+        operands = [
+            Operand(matrix, side, line, self.inside[line], problem)
+            for matrix, side, line in zip(self._sides(), "ab", lines, strict=True)
+        ]
+        for operand in operands:
+            yield from operand.start()
+        yield f"total = tl.zeros({sizes}, tl.float32)"
         count = ceil(steps.count / self.splits)
         last = str(steps.count) if self.splits == 1 else f"tl.minimum((part + 1) * {count}, {steps.count})"
         yield f"for step in range({'0' if self.splits == 1 else f'part * {count}'}, {last}):"
-        body = [*steps.lines(), *a.load(steps), *b.load(steps), f"total = {self._dot()}"]
+        body = [*steps.lines(), *(line for operand in operands for line in operand.load(steps)), *self._dots()]
         yield from (f"    {line}" for line in body)
 
-    def _dot(self) -> str:
+    def _dots(self) -> Iterator[str]:
         kind = self.cores.float32
         if self.problem.left.source.desc.data_type == "float16":
-            return "tl.dot(a_tile, b_tile, total)"
-        if kind in ("tf32", "tf32x3"):
-            return f'tl.dot(a_tile, b_tile, total, input_precision="{kind}")'
-        return f"tl.dot(tl.cast(a_tile, tl.{kind}), tl.cast(b_tile, tl.{kind}), total)"
+            yield "total = tl.dot(a_tile, b_tile, total)"
+        elif self.in_three:
+            for side, matrix in zip("ab", self._sides(), strict=True):
+                whole = isinstance(matrix, Matrix) and matrix.rest is not None
+                names = f"{side}_tile, {side}_kept, {side}_rest"
+                yield f"{side}_kept = {side}_tile" if whole else f"{names} = divided({side}_tile)"
+            # Tensor cores cut off what they add up: only the few sums of a step are theirs.
+            yield 'few = tl.dot(a_rest, b_kept, input_precision="tf32")'
+            yield 'few = tl.dot(a_kept, b_rest, few, input_precision="tf32")'
+            yield 'total += tl.dot(a_tile, b_tile, few, input_precision="tf32")'
+        elif kind == "tf32":
+            yield 'total = tl.dot(a_tile, b_tile, total, input_precision="tf32")'
+        else:
+            yield f"total = tl.dot(tl.cast(a_tile, tl.{kind}), tl.cast(b_tile, tl.{kind}), total)"
 
 
-__all__ = ["Operand", "Steps", "TensorKernel", "Tile", "by_term", "suits"]
+__all__ = ["Operand", "Steps", "TensorKernel", "Tile", "by_term", "in_three", "suits"]

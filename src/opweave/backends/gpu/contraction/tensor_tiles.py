@@ -10,24 +10,20 @@ from importlib.resources import files
 from math import ceil
 
 from ....expr.gpu import Features
-from .problem import Problem
+from .problem import Matrix, Problem
 from .tensor import Steps, Tile
+from .tiles import MAX_PARTIAL_BYTES, PARTIAL_SUMS_PER_US
 
 TABLE = "tensor_tiles.json"
 """The table of tiles. `python -m benchmarks.cuda_tune` writes it."""
 
-LAUNCH_US = 2.7
-"""Time of an empty kernel, in microseconds, as in `tiles`."""
-ADDITION_US = 2.7
-"""Time of the kernel that adds partial sums, without its memory traffic."""
-PARTIAL_SUMS_PER_US = 1.5e6
-"""Partial sums written or read per microsecond."""
+ADDITION_US = 2.0
+"""Microseconds of the kernel that adds partial sums, without its memory traffic: in a CUDA graph, where a launch takes
+less time than in `tiles`. An estimate."""
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Numbers of programs that may share the terms of a sum."""
 MIN_STEPS = 4
 """Steps of a program, below which loads are not ahead of their use; so terms are not divided further."""
-MAX_PARTIAL_BYTES = 1 << 26
-"""Maximum size of all partial sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +34,18 @@ class Measured:
         tile: the tile.
         rate: products per microsecond of a multiprocessor that has many such tiles to compute.
         latency: microseconds of a step of a program that is alone on a multiprocessor.
+        fixed: microseconds of the launch, and of what comes before and after the steps.
     """
 
     tile: Tile
     rate: float
     latency: float
+    fixed: float
 
 
 @cache
 def table() -> dict[str, tuple[Measured, ...]]:
-    """The tiles for each kind of products: "float16" (and bfloat16), "tf32", "tf32x3"."""
+    """The tiles for each kind of products: "float16" (and bfloat16), "tf32", "tf32x3", "tf32x3 in kernels"."""
     data = json.loads(files(__package__).joinpath(TABLE).read_text("utf-8"))
     return {kind: tuple(Measured(Tile(*row[:5]), *row[5:]) for row in rows) for kind, rows in data["tiles"].items()}
 
@@ -55,9 +53,11 @@ def table() -> dict[str, tuple[Measured, ...]]:
 def kind_of(problem: Problem, features: Features) -> str:
     """How products are computed, as a key of `table`."""
     assert features.tensor_cores is not None
-    kind = features.tensor_cores.float32
+    kind: str = features.tensor_cores.float32
+    if kind == "tf32x3" and not any(isinstance(side, Matrix) and side.rest for side in (problem.left, problem.right)):
+        kind = "tf32x3 in kernels"  # which divide both operands
     is_half = problem.left.source.desc.data_type == "float16"
-    return kind if not is_half and kind in ("tf32", "tf32x3") else "float16"
+    return kind if not is_half and kind.startswith("tf32") else "float16"
 
 
 def choose(problem: Problem, features: Features) -> tuple[Tile, int]:
@@ -76,14 +76,22 @@ def ranked(problem: Problem, features: Features) -> Iterator[tuple[Tile, int]]:
 
 def microseconds(problem: Problem, known: Measured, splits: int, units: int) -> float:
     """Estimated time of a problem on a device with `units` multiprocessors."""
-    tile = known.tile
+    steps, products = work(problem, known.tile, splits, units)
+    return known.fixed + steps * max(known.latency, products / known.rate) + addition(problem, splits)
+
+
+def work(problem: Problem, tile: Tile, splits: int, units: int) -> tuple[int, int]:
+    """The steps of a program, and the products in a step of those programs that one multiprocessor has to compute."""
     programs = ceil(problem.rows / tile.rows) * ceil(problem.columns / tile.columns) * problem.stacks * splits
     steps = ceil(Steps(problem, tile.terms).count / splits)
-    together = ceil(programs / units) * tile.rows * tile.columns * tile.terms / known.rate
-    total = LAUNCH_US + steps * max(known.latency, together)
-    if splits > 1:
-        total += ADDITION_US + (splits + 1) * problem.stacks * problem.rows * problem.columns / PARTIAL_SUMS_PER_US
-    return total
+    return steps, ceil(programs / units) * tile.rows * tile.columns * tile.terms
+
+
+def addition(problem: Problem, splits: int) -> float:
+    """Estimated microseconds to add the parts of sums."""
+    if splits == 1:
+        return 0.0
+    return ADDITION_US + (splits + 1) * problem.stacks * problem.rows * problem.columns / PARTIAL_SUMS_PER_US
 
 
 def shared_bytes(tile: Tile, size: int) -> int:

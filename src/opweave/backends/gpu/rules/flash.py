@@ -3,7 +3,8 @@
 A workgroup goes through blocks of keys and keeps, for each of its queries, the largest score so far, the sum of the
 exponentials of the scores minus that, and the sum of the values that these weight (Dao et al., FlashAttention-2 (2023),
 arXiv:2307.08691). Where there are too few queries to keep the device busy, as for single tokens, each workgroup takes a
-part of the keys, and a second kernel combines the parts.
+part of the keys, and a second kernel combines the parts. Many queries are computed on tensor cores, if there are any
+(`flash_tensor`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from ....expr import Array, clamp, exp, max as larger_of, max_over, min as lesse
 from ....expr.gpu import Features, Workgroups
 from ....expr.ir import Input
 from ....expr.tracing import of_input
+from .flash_tensor import on_tensor_cores
 from .reduction import dot
 from .results import Stages
 
@@ -129,10 +131,10 @@ def _tile(problem: Attention, features: Features) -> _Tile:
     tile = tile or _Tile(1, 1, KEYS[-1], False)
     blocks = -(-problem.keys // tile.keys)
     workgroups = problem.batches * (problem.heads // tile.heads) * -(-problem.queries // tile.queries)
-    parts = min(features.units // workgroups, problem.keys // MIN_KEYS_OF_PART, MAX_PARTS, blocks)
+    parts = min(2 * features.units // workgroups, problem.keys // MIN_KEYS_OF_PART, MAX_PARTS, blocks)
     if parts < 2 or workgroups > features.units // MIN_SHARE_OF_UNITS:
         return tile
-    return replace(tile, parts=-(-blocks // -(-blocks // parts)))
+    return replace(tile, parts=-(-blocks // round(blocks / parts)))
 
 
 def attend(stages: Stages, problem: Attention, result: Input, place: Place) -> Array:
@@ -144,6 +146,9 @@ def attend(stages: Stages, problem: Attention, result: Input, place: Place) -> A
         result: the array to write.
         place: `place(batch, head, query, d)`: the position of an element in it.
     """
+    made = on_tensor_cores(problem, stages.features, result, place)
+    if made is not None:
+        return stages.add(made, result)
     tile = _tile(problem, stages.features)
     features, target = stages.features, result
     while True:
@@ -309,4 +314,4 @@ def _combined(problem: Attention, parts: Array, result: Input, place: Place) -> 
     return program
 
 
-__all__ = ["Attention", "Element", "attend"]
+__all__ = ["Attention", "Element", "Place", "attend"]

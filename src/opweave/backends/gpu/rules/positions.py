@@ -1,4 +1,4 @@
-"""Positions and layouts, as several rules need them."""
+"""Positions and layouts: what several rules share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def position_from(index: Array, size: int) -> Array:
 
 
 def broadcast(array: Array) -> Callable[..., Array]:
-    """The element at a position, along the last axes of which the array may have size 1."""
+    """A function of a position in a larger shape: the element there of `array`, as NumPy broadcasts it."""
 
     def element(*position: Array) -> Array:
         key = position[len(position) - array.rank :]
@@ -51,7 +51,7 @@ def reshaped(input: Array, new_shape: Sequence[int]) -> Array:
     def element(*p: Array) -> Array:
         key: list[Array | int] = []
         for old, new in groups:
-            flat: Array | int = 0
+            flat: Array | int = 0  # the position in the group, as one number
             for axis in new:
                 flat = p[axis] if axis == new[0] else flat * new_shape[axis] + p[axis]
             places: list[Array | int] = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ....dtypes import DataType
 from ....expr import ir
 from ....expr.array import Array
-from ....expr.gpu import Features, Workgroups
+from ....expr.gpu import Features, KernelProgram
 from ....expr.ir import Input
 from ....expr.tracing import of_input
 from ....graph import Desc
@@ -66,21 +66,21 @@ class Stage:
 
     Attributes:
         target: the array that is computed; a stage after this one may read it.
-        made: the elements, as in results of rules; `Workgroups`, which write several arrays, `target` among them; `Repeated`
-            stages; or an array in memory, whose bytes are read in another shape or data type.
+        made: the elements, as in results of rules; a `KernelProgram`, which may write several arrays, `target` among them;
+            `Repeated` stages; or an array in memory, whose bytes are read in another shape or data type.
         title: what it does, for tables.
         fold: whether elements that depend on constants only are computed at build.
     """
 
     target: Input
-    made: Array | Products | Scatter | Workgroups | Repeated | Input
+    made: Array | Products | Scatter | KernelProgram | Repeated | Input
     title: str = ""
     fold: bool = True
 
     @property
     def targets(self) -> list[Input]:
         """All arrays that are computed."""
-        if isinstance(self.made, Workgroups):
+        if isinstance(self.made, KernelProgram):
             return self.made.targets
         if isinstance(self.made, Repeated):
             return [target for stage in self.made.stages for target in stage.targets]
@@ -105,7 +105,7 @@ class Stages:
         self._count += 1
         return Input(FIRST_NUMBER + self._count, Desc(data_type, tuple(shape)))
 
-    def add(self, made: Array | Products | Scatter | Workgroups, target: Input, title: str = "") -> Array:
+    def add(self, made: Array | Products | Scatter | KernelProgram, target: Input, title: str = "") -> Array:
         """Add a stage, and return the array that it computes."""
         self.stages.append(Stage(target, made, title))
         return of_input(target)

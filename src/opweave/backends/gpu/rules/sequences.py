@@ -342,7 +342,7 @@ class _Some(Cell):
 def _in_a_kernel_a_step(
     network: Network, states: Sequence[Array | None], phases: Sequence[Phase], made: int
 ) -> list[Input]:
-    """A kernel for each phase, which all steps repeat with old and new states in turns."""
+    """A kernel for each phase, which all steps repeat; the arrays of old and new states change places after each."""
     stages, shape = network.stages, [len(states) + 1, *network.state_shape]
 
     def start(number: Array, *position: Array) -> Array:

@@ -109,12 +109,11 @@ def _has_no_past(lengths: Operand | None, bias: Operand | None) -> bool:
 IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
 
 MAX_SCORES_OF_PRODUCTS = 2**24
-"""The most scores (64 MB) for which GroupQueryAttention computes all of them with the engine's matrix products.
+"""The most scores for which GroupQueryAttention computes all of them with the engine's matrix products: it bounds the memory
+for them, to 64 MB.
 
 Its other kernel stores few scores, and skips those of keys that a query does not see, but uses instructions for four floats
-only (https://github.com/microsoft/onnxruntime/pull/29216). For nine heads of 64 in three groups, on a thread with AVX-512, it
-takes 1.4 times as long for a query after 1,792 keys, 1.1 to 1.4 times as long for 64 queries after 256 to 1,728 keys, and no
-less for up to 512 queries."""
+only (https://github.com/microsoft/onnxruntime/pull/29216)."""
 
 
 def _gains_from_products(ctx: Emitter, query: Value, past_key: Value | None, heads: int, window: int) -> bool:

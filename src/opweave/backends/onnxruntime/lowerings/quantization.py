@@ -7,7 +7,6 @@ block, to which the scale broadcasts, so that scales are never repeated in memor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -18,14 +17,9 @@ from ....ops import quantization as ops
 from ... import Precision
 from .. import kernels
 from ..backend import ort
+from ..dequantised import BYTES, Form, Shape, block_form, misread_in, native_form
 from ..emit import MICROSOFT, Emitter, Value
 from ..rounding import FLOAT_LEVEL, INT8_LEVEL
-
-_BYTES = ("int8", "uint8")
-
-Shape = Sequence[int]
-Form = tuple[Shape, Shape, dict[str, Any]]
-"""The shape of the input, the shape of scale and zero point, and the attributes of the engine's operator."""
 
 
 def _merged(shape: Shape, part: Shape) -> tuple[Shape, Shape]:
@@ -45,23 +39,10 @@ def _merged(shape: Shape, part: Shape) -> tuple[Shape, Shape]:
     return [size for size, _ in runs], [size if varies else 1 for size, varies in runs]
 
 
-def _native_form(shape: Shape, part: Shape) -> Form | None:
-    """The form in which the engine's operator accepts scales of the shape `part`; None if it does not."""
-    varying = [axis for axis, size in enumerate(part) if size > 1]
-    if not varying:
-        return shape, (), {}
-    if len(varying) == 1 and part[varying[0]] == shape[varying[0]]:
-        return shape, (part[varying[0]],), {"axis": varying[0]}
-    blocked = [axis for axis in range(len(shape)) if part[axis] < shape[axis]] or [0]
-    if len(blocked) == 1:
-        return shape, part, {"axis": blocked[0], "block_size": shape[blocked[0]] // part[blocked[0]]}
-    return None
-
-
 def _forms(input: Value, scale: Value) -> list[Form]:
     """All native forms, the one that leaves the input as it is first."""
     pairs = ((input.dims, scale.dims), _merged(input.dims, scale.dims))
-    return [form for form in (_native_form(*pair) for pair in pairs) if form is not None]
+    return [form for form in (native_form(*pair) for pair in pairs) if form is not None]
 
 
 def _keep_int8_apart(ctx: Emitter, integer: str) -> None:
@@ -84,7 +65,7 @@ def _emit(ctx: Emitter, op_type: str, form: Form, input: Value, scale: Value, ze
 
 def _widened(ctx: Emitter, integer: str, input: Value, scale: Value, zero_point: Value) -> list[Value]:
     """The operands as floats in which sums of two values of type `integer` are exact, in shapes that broadcast."""
-    wide = "float32" if integer in _BYTES else "float64"
+    wide = "float32" if integer in BYTES else "float64"
     shape, part = _merged(input.dims, scale.dims)
     shaped = ctx.reshape(input, shape), ctx.reshape(scale, part), ctx.reshape(zero_point, part)
     return [ctx.cast(value, wide) for value in shaped]
@@ -126,7 +107,10 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     _keep_int8_apart(ctx, input.data_type)
     input, zero_point = _unsigned(ctx, input, zero_point)
     forms, zeros = _forms(input, scale), ctx.array_of(zero_point)
-    if forms and input.data_type in _BYTES:
+    if ctx.node in ctx.about(misread_in):  # the engine's kernels for integers do not take scales of blocks
+        form = block_form(input.dims, scale.dims)
+        forms = [] if form is None else [form]
+    if forms and input.data_type in BYTES:
         return _emit(ctx, "DequantizeLinear", forms[0], input, scale, zero_point)
     if input.data_type == "int32" and zeros is not None and not zeros.any():
         # The kernel subtracts zero points in int32, which may overflow, so it is used without zero points only.
@@ -145,7 +129,7 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     _keep_int8_apart(ctx, zero_point.data_type)
     # The kernels for blocks and for float16 convert to int32 before they saturate, which is wrong for large values.
     forms = [form for form in _forms(input, scale) if "block_size" not in form[2]]
-    if forms and zero_point.data_type in _BYTES:
+    if forms and zero_point.data_type in BYTES:
         x, s = ctx.cast(input, "float32"), ctx.cast(scale, "float32")
         return _emit(ctx, "QuantizeLinear", forms[0], x, s, zero_point)
     x, s, z = _widened(ctx, zero_point.data_type, input, scale, zero_point)

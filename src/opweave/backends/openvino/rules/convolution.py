@@ -38,10 +38,10 @@ def _(
     }
     name = "convolution_backprop_data" if is_transposed else "convolution"
     if is_transposed:
-        columns = zip(x.shape[2:], w.shape[2:], padding[::2], padding[1::2], strides, dilations, strict=True)
-        smallest = [conv_transpose_size(*column) for column in columns]
-        rest = [size - least for size, least in zip(given["output_sizes"], smallest, strict=True)]
-        window |= {"output_padding": rest}
+        axes = zip(x.shape[2:], w.shape[2:], padding[::2], padding[1::2], strides, dilations, strict=True)
+        smallest = [conv_transpose_size(*axis) for axis in axes]
+        added = [size - least for size, least in zip(given["output_sizes"], smallest, strict=True)]
+        window |= {"output_padding": added}
     if groups > 1:
         name = f"group_{name}"
         w = ctx.reshape(w, [groups, w.shape[0] // groups, *w.shape[1:]])
@@ -61,7 +61,7 @@ def _interpolated(ctx: Emitter, input: Value, axes: Sequence[int], mode: str, **
 
 
 def _is_repeated(input: Operand, mode: str, sizes: Sequence[int], axes: Sequence[int]) -> bool:
-    """Whether each element is repeated so many times: the engine divides by an integer then, which finds the neighbours."""
+    """Whether sizes are multiples of the input's: the engine then divides positions by an integer, which rounds nothing."""
     is_whole = all(size % input.shape[axis] == 0 for size, axis in zip(sizes, axes, strict=True))
     return mode == "nearest-neighbor" and is_float(input) and is_whole
 

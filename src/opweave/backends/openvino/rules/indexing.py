@@ -13,7 +13,7 @@ from ....ops import indexing as ops
 from ..backend import openvino
 from ..emit import WIDE, Emitter, Value
 
-_HIGHEST = 2**31 - 1
+_HIGHEST = 2**31 - 1  # of int32
 
 
 def _int32(ctx: Emitter, indices: Value) -> Value:

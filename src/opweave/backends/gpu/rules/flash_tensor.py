@@ -1,0 +1,304 @@
+"""Attention on tensor cores, in Triton: the recurrence of `flash`, with both products of a block on tensor cores.
+
+A program computes a tile of queries of one head. Directions of a tile are "row" (queries), "column" (keys), "depth" (what the
+scores are sums over) and "width" (elements of a value).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ....expr import Array, tanh, where
+from ....expr.array import as_array
+from ....expr.gpu import Features, Kernel, KernelProgram, TensorCores
+from ....expr.gpu.forms import flat_position
+from ....expr.gpu.triton import Position, Statements, UnsupportedError, source_of, type_of
+from ....expr.ir import Expr, Index, Input, Load, walk
+from ....expr.simplify import simplified_elements
+from ....graph import Desc
+
+if TYPE_CHECKING:
+    from .flash import Attention, Place
+
+MIN_LINES = 16
+"""Queries, keys and sizes of a tile, at least."""
+MIN_PRODUCTS = 1 << 22
+"""Products of a call below which the other kernel is used, which compiles in a fraction of the time. An estimate."""
+MAX_SIZE = 256
+"""Largest size of keys and values: a tile of them must fit the shared memory, and sums the registers."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """How a kernel divides the work.
+
+    Attributes:
+        rows: queries of a program.
+        columns: keys of a step.
+        depth: elements of a key, as a power of two.
+        width: elements of a value, as a power of two.
+        warps: groups of 32 threads of a program.
+        stages: steps whose operands are loaded ahead, that of the current one included.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    width: int
+    warps: int
+    stages: int
+
+
+def suits(problem: Attention, features: Features) -> bool:
+    """Whether attention is worth a kernel for tensor cores."""
+    if features.tensor_cores is None or max(problem.size, problem.values) > MAX_SIZE:
+        return False
+    scores = problem.batches * problem.heads * problem.queries * problem.keys
+    small = min(problem.queries, problem.keys) < MIN_LINES
+    return not small and scores * (problem.size + problem.values) >= MIN_PRODUCTS
+
+
+def on_tensor_cores(problem: Attention, features: Features, result: Input, place: Place) -> TensorAttention | None:
+    """The kernel, if it suits, and Triton computes all that the attention asks for."""
+    cores = features.tensor_cores
+    if cores is None or not suits(problem, features):
+        return None
+    try:
+        return TensorAttention(problem, features, cores, result, place)
+    except UnsupportedError:
+        return None
+
+
+def _power(size: int) -> int:
+    return max(MIN_LINES, 1 << (size - 1).bit_length())
+
+
+def _tile(problem: Attention, is_half: bool, features: Features) -> _Tile:
+    """A tile that fits registers, of which there are enough to keep the device busy. Its sizes are estimates."""
+    depth, width = _power(problem.size), _power(problem.values)
+    is_large = max(depth, width) > 128
+    rows = min(128 if is_half and not is_large else 64, _power(problem.queries))
+    columns = min(64 if is_half and not is_large else 32, _power(problem.keys))
+    lines = problem.batches * problem.heads
+    while rows > MIN_LINES and lines * -(-problem.queries // rows) < features.units:
+        rows //= 2
+    return _Tile(rows, columns, depth, width, 8 if rows == 128 else 4, 3 if is_half else 2)
+
+
+class TensorAttention(KernelProgram):
+    """The kernel of attention on tensor cores.
+
+    Args:
+        problem: what to compute.
+        features: features and limits of the device.
+        cores: how its tensor cores multiply.
+        result: the array to write.
+        place: `place(batch, head, query, d)`: the position of an element in it.
+
+    Raises:
+        UnsupportedError: Triton does not compute an expression of the problem.
+    """
+
+    def __init__(self, problem: Attention, features: Features, cores: TensorCores, result: Input, place: Place) -> None:
+        self.problem, self.result, self.cores = problem, result, cores
+        p = problem
+        sizes = (p.batches, p.heads, p.groups, p.queries, p.keys, p.size, p.values)
+        self._batch, self._head, self._group, self._query, self._key, self._s, self._d = map(Index, sizes)
+        b, h, g, i, k, s, d = (
+            Array((), index)
+            for index in (self._batch, self._head, self._group, self._query, self._key, self._s, self._d)
+        )
+        self._total = Load(Input(-1, Desc("float32", (p.queries, p.keys))), (self._query, self._key))
+        at = tuple(as_array(index, "index").body for index in place(b, h, i, d))
+        bodies: dict[str, Array] = {
+            "query": p.query(b, h, i, s),
+            "key": p.key(b, g, k, s),
+            "value": p.value(b, g, k, d),
+            "score": self._score(b, h, i, k),
+            "at": Array((), flat_position(at, result.desc.shape)),
+        }
+        if p.sink is not None:
+            bodies["sink"] = p.sink(h)
+        if p.first is not None:
+            bodies["first"] = p.first(b, i)
+        if p.end is not None:
+            bodies["end"] = p.end(b, i)
+        self._bodies = dict(zip(bodies, simplified_elements(*(x.body for x in bodies.values())), strict=True))
+        loads = [n for n in walk(*self._bodies.values()) if isinstance(n, Load) and n is not self._total]
+        self.sources = list(dict.fromkeys(n.source for n in loads if isinstance(n.source, Input)))
+        self.sources = [source for source in self.sources if source is not self._total.source]
+        self._names: dict[Any, str] = {source: f"x{k}" for k, source in enumerate(self.sources)}
+        self._types = {**{name: type_of(x.desc) for x, name in self._names.items()}, "result": type_of(result.desc)}
+        self._is_half = {"float16"} == {result.desc.data_type, *self._types_of("key"), *self._types_of("value")}
+        self.tile = _tile(problem, self._is_half, features)
+        self._library: dict[str, None] = {}
+        self._lines = list(self._body())
+
+    @property
+    def targets(self) -> list[Input]:
+        """The array that is written."""
+        return [self.result]
+
+    def kernel(self, title: str, features: Features) -> Kernel:
+        """The kernel; its bindings are `sources`, and the result."""
+        p, tile = self.problem, self.tile
+        comment = f"{title}: tensor cores, tiles of {tile.rows} queries and {tile.columns} keys"
+        return Kernel(
+            title,
+            source_of(comment, self._types, self._library, self._lines),
+            (*self.sources, self.result),
+            (False,) * len(self.sources) + (True,),
+            (p.batches * p.heads * -(-p.queries // tile.rows), 1, 1),
+            "opweave_kernel",
+            invocations=(32 * tile.warps,),
+            compiler="triton",
+            options=(
+                ("max_shared", self.cores.max_shared),
+                ("num_stages", tile.stages),
+                ("num_warps", tile.warps),
+            ),
+        )
+
+    def _score(self, *position: Array) -> Array:
+        """The score that counts, of the product of a query and a key."""
+        problem, total = self.problem, Array((), self._total)
+        if problem.softcap:
+            total = tanh(total * (1 / problem.softcap)) * problem.softcap
+        if problem.adjusted is not None:
+            total = problem.adjusted(total, *position)
+        if problem.visible is not None:
+            total = where(problem.visible(*position), total, float("-inf"))
+        return total
+
+    def _types_of(self, body: str) -> set[str]:
+        return {n.type for n in walk(self._bodies[body]) if isinstance(n, Load) and str(n.type).startswith("float")}
+
+    # Text ------------------------------------------------------------------------------------------------------------
+
+    def _statements(
+        self, body: str, name: str, axes: Mapping[Index, Position], known: Mapping[Expr, str] | None = None
+    ) -> list[str]:
+        """Statements that compute a value under a name."""
+        fixed = {index: Position(text, frozenset()) for index, text in self._fixed.items()}
+        made = Statements(self._names, {**fixed, **axes}, self._inside(axes), known or {}, prefix=f"{name}_")
+        value = made.value(self._bodies[body])
+        self._library |= dict.fromkeys(made.library)
+        return [*made.lines, f"{name} = {value}"]
+
+    @property
+    def _fixed(self) -> dict[Index, str]:
+        return {self._batch: "batch", self._head: "head", self._group: "group"}
+
+    def _inside(self, axes: Mapping[Index, Position]) -> dict[str, str]:
+        """For each direction, the condition that an element is inside of the arrays."""
+        p, tile = self.problem, self.tile
+        limits = {
+            self._query: ("row", p.queries, tile.rows),
+            self._key: ("column", p.keys, tile.columns),
+            self._s: ("depth", p.size, tile.depth),
+            self._d: ("width", p.values, tile.width),
+        }
+        found = {}
+        for index, position in axes.items():
+            way, size, step = limits[index]
+            found[way] = f"{position.text} < {size}" if size % step and position.along else ""
+        return found
+
+    def _body(self) -> Iterator[str]:
+        p, tile = self.problem, self.tile
+        tiles = -(-p.queries // tile.rows)
+        row, depth = Position("row", frozenset({"row"})), Position("depth", frozenset({"depth"}))
+        column, depth_down = Position("column", frozenset({"column"})), Position("depth_down", frozenset({"depth"}))
+        column_down, width = Position("column_down", frozenset({"column"})), Position("width", frozenset({"width"}))
+        yield "program = tl.program_id(0)"
+        # Where later queries see more keys, their tiles begin first.
+        yield f"number = program % {tiles}" if p.end is None else f"number = {tiles - 1} - program % {tiles}"
+        yield f"head = program // {tiles} % {p.heads}"
+        yield f"batch = program // {tiles * p.heads}"
+        yield f"group = head // {p.share}"
+        yield f"row = number * {tile.rows} + tl.arange(0, {tile.rows})[:, None]"
+        yield f"depth = tl.arange(0, {tile.depth})[None, :]"
+        yield f"depth_down = tl.arange(0, {tile.depth})[:, None]"
+        yield f"width = tl.arange(0, {tile.width})[None, :]"
+        yield from self._statements("query", "query", {self._query: row, self._s: depth})
+        yield from self._operand("query", "depth")
+        yield from self._start()
+        yield f"total = tl.zeros(({tile.rows}, {tile.width}), tl.float32)"
+        yield from self._limits()
+        yield "for block in range(start, stop):"
+        yield from (f"    {line}" for line in self._step(row, column, depth_down, column_down, width))
+        known = "tl.div_rn(total, tl.broadcast_to(weight, total.shape))"
+        yield f'value = tl.where(weight == 0, float("{p.empty}"), {known})'
+        yield from self._statements("at", "at", {self._query: row, self._d: width})
+        conditions = [f"({c})" for c in self._inside({self._query: row, self._d: width}).values() if c]
+        mask = f", mask={' & '.join(conditions)}" if conditions else ""
+        value = "tl.cast(value, tl.float16)" if self.result.desc.data_type == "float16" else "value"
+        yield f"tl.store(result + at, {value}{mask})"
+
+    def _start(self) -> Iterator[str]:
+        """The largest score and the weight so far."""
+        rows = f"({self.tile.rows}, 1)"
+        if self.problem.sink is None:
+            yield f'largest = tl.full({rows}, float("-inf"), tl.float32)'
+            yield f"weight = tl.zeros({rows}, tl.float32)"
+            return
+        yield from self._statements("sink", "sink", {})
+        yield f"largest = tl.zeros({rows}, tl.float32) + sink"
+        yield f"weight = tl.full({rows}, 1.0, tl.float32)"
+
+    def _limits(self) -> Iterator[str]:
+        """The blocks of keys that queries of the tile may see."""
+        p, tile, start, stop = self.problem, self.tile, "0", str(-(-self.problem.keys // self.tile.columns))
+        if p.first is not None:
+            yield f"first_row = number * {tile.rows}"
+            yield from self._statements("first", "first", {self._query: Position("first_row", frozenset())})
+            start = f"tl.maximum(tl.minimum(first, {p.keys - 1}), 0) // {tile.columns}"
+        if p.end is not None:
+            yield f"last_row = tl.minimum(number * {tile.rows} + {tile.rows - 1}, {p.queries - 1})"
+            yield from self._statements("end", "end", {self._query: Position("last_row", frozenset())})
+            stop = f"(tl.maximum(tl.minimum(end, {p.keys}), 0) + {tile.columns - 1}) // {tile.columns}"
+        yield f"start = {start}"
+        yield f"stop = {stop}"
+
+    def _step(
+        self, row: Position, column: Position, depth_down: Position, column_down: Position, width: Position
+    ) -> Iterator[str]:
+        """What a block of keys adds."""
+        p, tile = self.problem, self.tile
+        yield f"column = block * {tile.columns} + tl.arange(0, {tile.columns})[None, :]"
+        yield f"column_down = block * {tile.columns} + tl.arange(0, {tile.columns})[:, None]"
+        yield from self._statements("key", "key", {self._key: column, self._s: depth_down})
+        yield from self._operand("key", "depth_down")
+        yield f"product = {self._dot('query', 'key')}"
+        yield from self._statements("score", "score", {self._query: row, self._key: column}, {self._total: "product"})
+        if p.keys % tile.columns:
+            yield f'score = tl.where(column < {p.keys}, score, float("-inf"))'
+        yield "larger = tl.maximum(largest, tl.max(score, 1)[:, None])"
+        yield 'factor = tl.where(largest == float("-inf"), 0.0, tl.exp(largest - larger))'
+        yield 'share = tl.where(score == float("-inf"), 0.0, tl.exp(score - larger))'
+        yield "weight = weight * factor + tl.sum(share, 1)[:, None]"
+        yield from self._statements("value", "values", {self._key: column_down, self._d: width})
+        if p.has_room:  # what no query sees may be NaN
+            yield "values = tl.where(tl.max(share, 0)[:, None] > 0, values, 0.0)"
+        yield from self._operand("values")
+        yield from self._operand("share")
+        yield f"total = total * factor + {self._dot('share', 'values')}"
+        yield "largest = larger"
+
+    def _operand(self, name: str, depth: str = "") -> Iterator[str]:
+        """Give an operand of a product the type in which it is multiplied, and zeros beyond its depth."""
+        if depth and self.problem.size % self.tile.depth:
+            yield f"{name} = tl.where({depth} < {self.problem.size}, {name}, 0.0)"
+        kind = "float16" if self._is_half else self.cores.float32
+        if kind not in ("tf32", "tf32x3"):
+            yield f"{name} = tl.cast({name}, tl.{kind})"
+
+    def _dot(self, left: str, right: str) -> str:
+        if self._is_half or self.cores.float32 not in ("tf32", "tf32x3"):
+            return f"tl.dot({left}, {right})"
+        return f'tl.dot({left}, {right}, input_precision="{self.cores.float32}")'
+
+
+__all__ = ["TensorAttention", "on_tensor_cores", "suits"]

@@ -1,0 +1,186 @@
+"""Kernels, and the memory that they read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from ...expr import gpu, ir
+from ...expr.array import Array, as_array
+from ...expr.evaluate import evaluate
+from ...expr.gpu import Features, Kernel, KernelProgram
+from ...expr.ir import Input, Output, Stored
+from ...expr.simplify import simplified
+from ...expr.tracing import of_input, program as make_program
+from ...graph import Desc, Node
+from .backend import GpuBackend
+from .contraction.kernels import Contraction
+from .fusion import Pending
+from .rules.results import Products, Repeated, Scatter, Stage
+
+
+@dataclass(eq=False)
+class Place:
+    """A place in memory that kernels read or write.
+
+    Attributes:
+        desc: data type and shape of what lies there.
+        kind: a tensor of the caller, a constant, or "between" for an intermediate.
+        number: of the input or output.
+        value: of the constant.
+    """
+
+    desc: Desc
+    kind: Literal["input", "output", "constant", "between"]
+    number: int = 0
+    value: Any = None
+
+
+@dataclass(eq=False)
+class Step:
+    """A kernel, what it is bound to, and the operations that it computes.
+
+    Attributes:
+        copies: the input and the output, if all that the kernel does is to copy an input that later kernels update. It does
+            not run where both lie in the same memory.
+    """
+
+    kernel: Kernel
+    places: tuple[Place, ...]
+    nodes: tuple[Node, ...]
+    copies: tuple[Place, Place] | None = None
+
+
+class Kernels:
+    """The kernels of a graph so far.
+
+    Args:
+        backend: for which they are.
+        features: features and limits of the device.
+
+    Attributes:
+        steps: in the order in which they run.
+        places: where arrays of expressions lie.
+    """
+
+    def __init__(self, backend: GpuBackend, features: Features) -> None:
+        self.backend, self.features = backend, features
+        self.steps: list[Step] = []
+        self.places: dict[Input | Stored | Output, Place] = {}
+
+    def placed(self, desc: Desc, place: Place) -> Input:
+        """A new array that lies in a place."""
+        source = Input(len(self.places), desc)
+        self.places[source] = place
+        return source
+
+    def fill(self, place: Place, value: Pending, title: str) -> None:
+        """Add the kernels that compute a pending value into a place."""
+        inputs = tuple(sorted(value.sources, key=lambda source: source.number))
+        program = simplified(make_program(title, inputs, (value.result,)))
+        self.places[program.outputs[0]] = place
+        if value.anchor is None:
+            kernels = gpu.kernels(program, self.features)
+        else:
+            plain = isinstance(program.outputs[0].body, ir.Load)
+            self.places[value.anchor.result] = place  # where it goes without an epilogue
+            kernels = value.anchor.kernels(None if plain else program, title)
+        self.append(kernels, value.nodes)
+
+    def append(self, kernels: Sequence[Kernel], nodes: tuple[Node, ...]) -> None:
+        """Add kernels; arrays that have no place yet are intermediates."""
+        for kernel in kernels:
+            for key in kernel.bindings:
+                if key not in self.places:
+                    self.places[key] = Place(key.desc, "between")
+            self.steps.append(Step(kernel, tuple(self.places[key] for key in kernel.bindings), nodes))
+
+    def multiplied(self, made: Products, desc: Desc, node: Node) -> Pending:
+        """Products as a pending value; constants that are rearranged for them are constants of the graph."""
+        places = {side.source: self.places[side.source] for side in (made.problem.left, made.problem.right)}
+        constants = {source: place.value for source, place in places.items() if place.kind == "constant"}
+        found = Contraction(made.problem, Input(len(self.places), desc), constants, self.features, self.backend.tile)
+        for source, array in found.arranged.items():
+            self.places[source] = Place(source.desc, "constant", value=array)
+        return Pending(made.finish(of_input(found.result)), (node,), found)
+
+    def stage(self, stage: Stage, node: Node) -> None:
+        """Add the kernels of a part of an operation, whose targets have their places."""
+        title, made = f"{node.title}: {stage.title}" if stage.title else node.title, stage.made
+        place = self.places[stage.target]
+        if isinstance(made, Input):
+            self.places[stage.target] = _viewed(self.places[made], stage.target.desc)
+        elif isinstance(made, KernelProgram):
+            self.append([made.kernel(title, self.features)], (node,))
+        elif isinstance(made, Repeated):
+            self._repeated(made, node)
+        elif isinstance(made, Scatter):
+            self.fill(place, Pending(made.into, (node,)), f"{title}: the operand")
+            self.scattered(place, made, node, f"{title}: the updates")
+        elif isinstance(made, Products):
+            self.fill(place, self.multiplied(made, stage.target.desc, node), title)
+        else:
+            value = Pending(made, (node,))
+            if stage.fold and place.kind == "between" and self._is_known(value):
+                self.places[stage.target] = self._computed(value)
+                return
+            self.fill(place, value, title)
+            if place.kind == "output" and (copied := self._copied(value)):
+                self.steps[-1].copies = copied, place
+
+    def _repeated(self, made: Repeated, node: Node) -> None:
+        """Add the kernels of stages once, and the same kernels again, each time with two places swapped."""
+        start = len(self.steps)
+        for stage in made.stages:
+            self.stage(stage, node)
+        odd = self.steps[start:]
+        one, other = (self.places[array] for array in made.swapped)
+        swapped = {one: other, other: one}
+        even = [replace(step, places=tuple(swapped.get(place, place) for place in step.places)) for step in odd]
+        for number in range(1, made.count):
+            self.steps += even if number % 2 else odd
+
+    def scattered(self, place: Place, made: Scatter, node: Node, title: str) -> None:
+        """Write the elements of a scatter over what lies in a place."""
+        axes = tuple(ir.Index(size, k - len(made.shape)) for k, size in enumerate(made.shape))
+        position = [Array((), axis) for axis in axes]
+        where = tuple(as_array(index, "index").body for index in made.at(*position))
+        where = tuple(index if index.type == "index" else ir.Cast(index, "index") for index in where)
+        kernel, target = gpu.scatter(place.desc, axes, where, made.value(*position).body, self.features, title)
+        self.places[target] = place
+        self.append([kernel], (node,))
+
+    def _copied(self, value: Pending) -> Place | None:
+        """The input that a value is an exact copy of; None if it is computed."""
+        load = value.result.body
+        if not isinstance(load, ir.Load) or not isinstance(load.source, Input):
+            return None
+        place, same = self.places[load.source], load.source.desc.shape == value.result.shape
+        return place if place.kind == "input" and same and ir._aligned(load) else None
+
+    def _is_known(self, value: Pending) -> bool:
+        """Whether a value depends on constants only."""
+        return all(self.places[source].kind == "constant" for source in value.sources)
+
+    def _computed(self, value: Pending) -> Place:
+        """Compute a value that depends on constants only."""
+        inputs = tuple(value.sources)
+        program = simplified(make_program("a constant", inputs, (value.result,)))
+        desc = program.outputs[0].desc
+        array = np.empty(desc.shape, desc.data_type)
+        evaluate(program, [self.places[source].value for source in inputs], [array])
+        return Place(desc, "constant", value=array)
+
+
+def _viewed(place: Place, desc: Desc) -> Place:
+    """A place whose bytes are read as another array."""
+    if place.kind != "constant":
+        return place
+    flat = np.ascontiguousarray(place.value).reshape(-1)
+    return Place(desc, "constant", value=flat.view(desc.data_type).reshape(desc.shape))
+
+
+__all__ = ["Kernels", "Place", "Step"]
