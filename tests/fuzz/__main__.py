@@ -7,7 +7,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from fuzz import frame
+from fuzz import frame, record
 
 CAMPAIGNS = {
     "models": "models",
@@ -16,13 +16,16 @@ CAMPAIGNS = {
     "nodes": "nodes",
     "contrib": "nodes",
     "bombs": "bombs",
+    "extras": "extras",
     "graphs": "graphs",
     "graphs-openvino": "graphs",
     "builder": "builder",
     "builder-openvino": "builder",
     "caches": "caches",
+    "op-level": "op_level",
     "serve": "serve",
     "threads": "threads",
+    "wasm": "wasm",
 }
 """The module that holds each campaign, as an entry of its table `CAMPAIGNS`."""
 
@@ -37,12 +40,51 @@ def campaign(name: str) -> frame.Campaign:
 
 def main() -> int:
     """Run what the command line asks for; 1 if there are findings."""
+    parser = _parser()
+    options = parser.parse_args()
+    names = list(CAMPAIGNS) if "all" in options.campaigns else options.campaigns
+    if unknown := [name for name in names if name not in CAMPAIGNS | _OWN_TESTS]:
+        parser.error(f"there is no campaign {', '.join(unknown)}")
+    if not names and not options.render:
+        parser.error("which campaigns? all, or names")
+    if options.jobs < 1:
+        parser.error(f"--jobs must be positive, got {options.jobs}")
+    if options.record is None and (options.again or options.render):
+        parser.error("--again and --render need --record")
+    frame.bind(options.processors)
+    if options.child is not None:
+        frame.serve(campaign(names[0]), options.seed, options.child)
+        return 0
+    if options.render:
+        return _rendered(options)
+    found = False
+    for name in names:
+        chosen = campaign(name)
+        if options.list:
+            print(f"{name}: {chosen.about}; {chosen.count} cases, {chosen.short} in the tests")
+        elif options.case is not None:
+            found |= _alone(chosen, options)
+        elif options.record is not None:
+            found |= _recorded(chosen, options)
+        else:
+            numbers = range(options.start, options.start + _count(chosen, options))
+            out = options.out.resolve()
+            limits = {"most": options.most, "jobs": options.jobs}
+            result = frame.run(chosen, numbers, seed=options.seed, out=out, progress=sys.stdout, **limits)
+            found |= bool(result.findings)
+    return int(found)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m fuzz",
         description="Hostile input, in child processes: 2 processors, 2 GiB, 20 s a case; each finding is written to a file.",
         epilog=f"campaigns: {', '.join(CAMPAIGNS)}",
     )
-    parser.add_argument("campaigns", nargs="+", metavar="CAMPAIGN", choices=["all", *CAMPAIGNS, *_OWN_TESTS])
+    parser.add_argument("campaigns", nargs="*", metavar="CAMPAIGN", help="all, or names")
+    parser.add_argument("--record", type=Path, metavar="FOLDER", help="go on with the records in this folder")
+    parser.add_argument("--again", action="store_true", help="run the findings of the records again")
+    parser.add_argument("--render", action="store_true", help="write the records of all campaigns to docs/campaign.md")
     parser.add_argument("--seed", type=int, default=31, help="default: %(default)s")
     parser.add_argument("--count", type=int, help="how many cases; default: all of the campaign")
     parser.add_argument("--start", type=int, default=0, metavar="N", help="the number of the first case")
@@ -54,30 +96,32 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="say what the campaigns do, and how long they are")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--processors", type=int, nargs="+", default=[], help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    names = list(CAMPAIGNS) if "all" in options.campaigns else options.campaigns
-    if options.jobs < 1:
-        parser.error(f"--jobs must be positive, got {options.jobs}")
-    frame.bind(options.processors)
-    if options.child is not None:
-        frame.serve(campaign(names[0]), options.seed, options.child)
-        return 0
-    found = False
-    for name in names:
-        chosen = campaign(name)
-        if options.list:
-            print(f"{name}: {chosen.about}; {chosen.count} cases, {chosen.short} in the tests")
-        elif options.case is not None:
-            found |= _alone(chosen, options)
-        else:
-            count = chosen.short if options.short else options.count or chosen.count
-            count = min(count, chosen.count) if options.count is None else count
-            numbers = range(options.start, options.start + count)
-            out = options.out.resolve()
-            limits = {"most": options.most, "jobs": options.jobs}
-            result = frame.run(chosen, numbers, seed=options.seed, out=out, progress=sys.stdout, **limits)
-            found |= bool(result.findings)
-    return int(found)
+    return parser
+
+
+def _count(chosen: frame.Campaign, options: argparse.Namespace) -> int:
+    """How many cases are asked for."""
+    if options.short:
+        return chosen.short
+    return chosen.count if options.count is None else int(options.count)
+
+
+def _recorded(chosen: frame.Campaign, options: argparse.Namespace) -> bool:
+    """Go on with a record, or run its findings again; whether there are open ones."""
+    folder = options.record.resolve()
+    if options.again:
+        return bool(record.run_again(chosen, folder, seed=options.seed, progress=sys.stdout).open)
+    limits = {"count": _count(chosen, options), "most": options.most, "jobs": options.jobs}
+    return bool(record.go_on(chosen, folder, seed=options.seed, progress=sys.stdout, **limits).open)
+
+
+def _rendered(options: argparse.Namespace) -> int:
+    """Write the page of the records."""
+    sys.path.append(str(frame.TESTS.parent))
+    from fuzz.page import render
+
+    render([campaign(name) for name in CAMPAIGNS], options.record, options.seed)
+    return 0
 
 
 def _alone(chosen: frame.Campaign, options: argparse.Namespace) -> bool:
@@ -88,7 +132,7 @@ def _alone(chosen: frame.Campaign, options: argparse.Namespace) -> bool:
         for step in (chosen.prepare, chosen.setup):
             if step is not None:
                 step(Path(name))
-        word, what = frame.attempt(chosen, options.seed, options.case)
+        word, what, _ = frame.attempt(chosen, options.seed, options.case)
     print(f"{chosen.name} {options.case}: {word}\n{what}".rstrip())
     return bool(what)
 

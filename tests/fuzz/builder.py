@@ -204,10 +204,10 @@ _CAMPAIGN = Campaign(
     "builder",
     "calls of every operation, right and wrong: builder, specification, reference and engine agree",
     case,
-    count=100_000,
+    count=900_000,
     short=300,
     batch=500,
     outcomes=frozenset({"refused", "agreed", "computed", "large"}),
 )
 
-CAMPAIGNS = {found.name: found for found in (_CAMPAIGN, _CAMPAIGN.on("openvino", case))}
+CAMPAIGNS = {found.name: found for found in (_CAMPAIGN, _CAMPAIGN.on("openvino", case, 100_000))}

@@ -27,6 +27,8 @@ from typing import TextIO
 
 MEMORY = 2 * 2**30
 SECONDS = 20
+FINDINGS = frozenset({"finding", "died"})
+"""The words for cases that found something."""
 TESTS = Path(__file__).resolve().parents[1]
 
 
@@ -41,8 +43,8 @@ class Campaign:
     Attributes:
         name: what it is called on the command line.
         about: one line for `--help`.
-        case: runs a case with random numbers of its own and its number, and returns in one word what came of it. Whatever
-            it raises is a finding.
+        case: runs a case with random numbers of its own and its number, and returns in one word what came of it, or that
+            word and how many units it ran. Whatever it raises is a finding.
         count: how many cases the whole campaign has.
         short: how many of them run in `make test`.
         batch: how many cases a child process runs before a new one takes its place.
@@ -50,6 +52,7 @@ class Campaign:
         seconds: the processor time of a case.
         patience: for how many seconds a case may take no processor time, as it does when it waits for a pipe or a lock,
             before it is ended.
+        unit: what is counted, in the plural: a case is one unless it returns another number.
         outcomes: the words that `case` may return; None for any.
         write: writes what a case consists of into files that begin with a path, and returns them; None if the command is
             all there is to tell.
@@ -60,24 +63,25 @@ class Campaign:
 
     name: str
     about: str
-    case: Callable[[random.Random, int], str]
+    case: Callable[[random.Random, int], str | tuple[str, int]]
     count: int
     short: int
     batch: int = 100
     memory: int | None = MEMORY
     seconds: int = SECONDS
     patience: int = 120
+    unit: str = "cases"
     outcomes: frozenset[str] | None = None
     write: Callable[[random.Random, int, Path], list[Path]] | None = None
     prepare: Callable[[Path], None] | None = None
     setup: Callable[[Path], None] | None = None
     environment: dict[str, str] = field(default_factory=dict)
 
-    def on(self, backend: str, case: Callable[..., str]) -> Campaign:
-        """This campaign on another back end; `case` takes its name as `backend`."""
+    def on(self, backend: str, case: Callable[..., str], count: int) -> Campaign:
+        """This campaign on another back end, with `count` cases; `case` takes its name as `backend`."""
         name, about = f"{self.name}-{backend}", f"{self.about}, on {backend}"
         memory = None if self.memory is None else 2 * self.memory  # for the libraries and threads of a second engine
-        return replace(self, name=name, about=about, case=partial(case, backend=backend), memory=memory)
+        return replace(self, name=name, about=about, case=partial(case, backend=backend), count=count, memory=memory)
 
     def rng(self, seed: int, number: int) -> random.Random:
         """The random numbers of a case, the same on every machine."""
@@ -86,9 +90,10 @@ class Campaign:
 
 @dataclass
 class Result:
-    """What a campaign gave: how often each outcome came, and the findings by the number of their case."""
+    """What a campaign gave: how often each outcome came, how many units ran, and the findings by the number of their case."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
+    units: int = 0
     findings: dict[int, str] = field(default_factory=dict)
 
 
@@ -163,10 +168,11 @@ class _Progress:
         with self._lock:
             self._pending = numbers + self._pending
 
-    def note(self, number: int, word: str, what: str) -> None:
+    def note(self, number: int, word: str, what: str, units: int) -> None:
         """What came of a case."""
         with self._lock:
             self.result.outcomes[word] += 1
+            self.result.units += units
             if what:
                 self.result.findings[number] = what
                 report(self.campaign, self.seed, number, what, self._out)
@@ -251,8 +257,8 @@ class _Child:
         self._process.stdout.close()
         self._errors.close()
 
-    def ask(self, number: int) -> tuple[str, str]:
-        """What came of a case: a word, and what is wrong, if something is."""
+    def ask(self, number: int) -> tuple[str, str, int]:
+        """What came of a case: a word, what is wrong, if something is, and how many units ran to the end."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):  # it is dead, and the next line says how
@@ -266,8 +272,8 @@ class _Child:
                 break
         line = self._process.stdout.readline() if ready else b""
         if line.endswith(b"\n"):
-            word, what = json.loads(line)
-            return word, what
+            word, what, units = json.loads(line)
+            return word, what, units
         if not ready:
             self._process.send_signal(signal.SIGABRT)  # its stack is written
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -278,7 +284,7 @@ class _Child:
         self._errors.seek(0)
         errors = self._errors.read().decode(errors="replace")
         why = f"it waited for {patience} s" if not ready else _ending(code, self._campaign.seconds)
-        return "died", f"{why}\n{errors[-6000:]}"
+        return "died", f"{why}\n{errors[-6000:]}", 0
 
 
 def _ticks(pid: int) -> int:
@@ -317,21 +323,22 @@ def serve(campaign: Campaign, seed: int, folder: Path) -> None:
         print(json.dumps(attempt(campaign, seed, int(line))), file=answers, flush=True)
 
 
-def attempt(campaign: Campaign, seed: int, number: int) -> tuple[str, str]:
-    """Run one case in this process, under its limit of processor time."""
+def attempt(campaign: Campaign, seed: int, number: int) -> tuple[str, str, int]:
+    """Run one case in this process, under its limit of processor time; the result is that of `_Child.ask`."""
     used = time.process_time()
     limit = int(used) + campaign.seconds + 1
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (limit if hard < 0 else min(limit, hard), hard))
     try:
-        word = campaign.case(campaign.rng(seed, number), number)
+        made = campaign.case(campaign.rng(seed, number), number)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        return "finding", _described(error)
+        return "finding", _described(error), 0
+    word, units = made if isinstance(made, tuple) else (made, 1)
     if campaign.outcomes is not None and word not in campaign.outcomes:
-        return "finding", f"it gave {word!r}"
-    return word, ""
+        return "finding", f"it gave {word!r}", units
+    return word, "", units
 
 
 def _described(error: BaseException) -> str:

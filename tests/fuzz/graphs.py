@@ -504,4 +504,4 @@ _CAMPAIGN = Campaign(
     outcomes=frozenset({"result"}),
 )
 
-CAMPAIGNS = {found.name: found for found in (_CAMPAIGN, _CAMPAIGN.on("openvino", compare))}
+CAMPAIGNS = {found.name: found for found in (_CAMPAIGN, _CAMPAIGN.on("openvino", compare, _CAMPAIGN.count))}

@@ -216,10 +216,10 @@ def send(rng: random.Random, client: Client, page: Page) -> None:
     client.socket.sendall(client.frame(2, data[:cut], final=final) + client.frame(2 if final else 0, data[cut:]))
 
 
-def case(rng: random.Random, number: int) -> str:
-    """Random messages; then another page must work."""
+def case(rng: random.Random, number: int) -> tuple[str, int]:
+    """Random messages, which are counted; then another page must work."""
     server, page, faults = served()
-    word = "answered"
+    word, sent = "answered", 0
     with rng.choice([Client, PlainClient])(server) as client:
         try:
             client.hello()
@@ -227,6 +227,7 @@ def case(rng: random.Random, number: int) -> str:
             sender = Page(rng)
             for _ in range(rng.randint(1, 25)):
                 send(rng, client, sender)
+                sent += 1
             client.post("hello", c=10**6, r=10**6, options={})
             while (answer := client.next()).get("r") != 10**6:
                 word = "lost" if "lost" in answer else word
@@ -242,7 +243,7 @@ def case(rng: random.Random, number: int) -> str:
     if faults.found:
         found, faults.found = faults.found, []
         raise Finding("\n".join(found))
-    return word
+    return word, sent
 
 
 def check_that_it_waits(client: Client) -> str:
@@ -263,6 +264,7 @@ CAMPAIGNS = {
         20_000,
         60,
         memory=None,
+        unit="messages",
         outcomes=frozenset({"answered", "lost", "closed", "waited"}),
     )
 }

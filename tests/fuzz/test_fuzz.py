@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fuzz import frame
+from benchmarks.page import DOCS
+from fuzz import frame, page, record
 from fuzz.__main__ import CAMPAIGNS, campaign
 
 TESTS = Path(__file__).parents[1]
@@ -62,10 +63,52 @@ def test_children_are_bound_to_two_processors(monkeypatch: pytest.MonkeyPatch) -
 def test_a_child_runs_where_it_is_told_to(tmp_path: Path) -> None:
     for processor in sorted(os.sched_getaffinity(0))[:2]:
         with frame._Child(campaign("misbehaving"), 3, tmp_path, [processor]) as child:
-            assert child.ask(8) == ("finding", f"it gave 'processors [{processor}]'")
+            assert child.ask(8) == ("finding", f"it gave 'processors [{processor}]'", 1)
 
 
 def test_the_command_line_runs_one_case_again() -> None:
     command = [sys.executable, "-m", "fuzz", "models", "--case", "50"]
     done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, check=True)
     assert done.stdout == "models 50: result\n"
+
+
+# Records -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    chosen = replace(campaign("misbehaving"), batch=1)
+    first = record.go_on(chosen, tmp_path, seed=3, count=2)
+    assert (first.cases, first.units, first.outcomes) == (2, 1, {"result": 1})
+    assert first.open == {1: "ValueError: it is not as it should be"}
+    second = record.go_on(chosen, tmp_path, seed=3, count=3)
+    assert (second.cases, second.units, sorted(second.open)) == (3, 1, [1, 2])
+    assert record.go_on(chosen, tmp_path, seed=3, count=3) == second, "nothing is left to run"
+    assert (tmp_path / "findings/misbehaving-3-2.txt").exists()
+    with pytest.raises(ValueError, match="is the record of seed 3, not of 4"):
+        record.go_on(chosen, tmp_path, seed=4, count=3)
+
+
+def test_a_finding_that_does_not_come_again_counts_as_mended(tmp_path: Path) -> None:
+    chosen = replace(campaign("misbehaving"), batch=1)
+    record.go_on(chosen, tmp_path, seed=3, count=6)
+    file = record.file_of(tmp_path, chosen)
+    before = record.Record.read(file, chosen.name, 3)
+    before.open[7] = "a finding of a case that is well now"
+    before.cases = 8
+    before.write(file)
+    after = record.run_again(chosen, tmp_path, seed=3)
+    assert after.mended == {7: "a finding of a case that is well now"}
+    assert sorted(after.open) == [1, 2, 3, 4, 5]
+    assert (after.cases, after.outcomes) == (8, {"result": 2})
+    assert record.Record.read(file, chosen.name, 3) == after
+
+
+def test_a_campaign_stops_after_the_open_findings_asked_for(tmp_path: Path) -> None:
+    chosen = replace(campaign("misbehaving"), batch=1)
+    assert sorted(record.go_on(chosen, tmp_path, seed=3, count=6, most=1).open) == [1, 2, 3, 4, 5], "within one part"
+    assert record.go_on(chosen, tmp_path, seed=3, count=8, most=1).cases == 6
+
+
+def test_the_page_has_the_figures_of_its_records() -> None:
+    campaigns = [campaign(name) for name in CAMPAIGNS]
+    assert page.text(campaigns) in (DOCS / "campaign.md").read_text(encoding="utf-8")

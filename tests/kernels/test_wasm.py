@@ -11,6 +11,7 @@ import textwrap
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 import wasmtime
 import witness
+from threads import together
 from wasm_tools import bind, inside, wat
 
 import opweave as ow
@@ -123,28 +125,20 @@ def test_free_pieces_are_joined() -> None:
 
 
 def test_arrays_of_several_threads_do_not_overlap() -> None:
-    module, failures = library.load(), []
+    module = library.load()
 
     def work(mark: int) -> None:
         rng = np.random.default_rng(mark)
         held: list[np.ndarray] = []
         for _ in range(300):
             array = module.allocate(Desc("uint8", (int(rng.integers(1, 5000)),)))
-            if array.any():
-                failures.append("not zero")
+            assert not array.any()
             array[:] = mark
             held.append(array)
             if len(held) > 8:
-                gone = held.pop(int(rng.integers(8)))
-                if (gone != mark).any():
-                    failures.append("written by another")
+                assert (held.pop(int(rng.integers(8))) == mark).all()  # no other thread has written into it
 
-    threads = [threading.Thread(target=work, args=(mark,)) for mark in range(1, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    together(*(partial(work, mark) for mark in range(1, 5)))
 
 
 def test_a_view_keeps_the_memory_alive() -> None:
@@ -485,7 +479,7 @@ def test_a_bound_call_keeps_what_it_needs() -> None:
 
 
 def test_threads_take_turns() -> None:
-    module, failures = library.load(), []
+    module = library.load()
 
     def work(seed: int) -> None:
         x = inside(module, np.random.default_rng(seed).standard_normal((1, 8, 12, 12), dtype="float32"))
@@ -497,15 +491,9 @@ def test_threads_take_turns() -> None:
         for _ in range(30):
             out[:] = 0
             run()
-            if not (out == expected).all():
-                failures.append(seed)
+            np.testing.assert_array_equal(out, expected)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    together(*(partial(work, seed) for seed in range(4)))
 
 
 def test_the_interpreter_is_free_while_a_function_runs() -> None:
