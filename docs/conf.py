@@ -50,7 +50,8 @@ python_maximum_signature_line_length = 90
 napoleon_numpy_docstring = False
 toc_object_entries_show_parents = "hide"
 
-TYPES = {"Builder": "MLGraphBuilder", "Operand": "MLOperand | ~opweave.Array", "Long": "int", "Number": "float"}
+EITHER = "MLOperand | ~opweave.Array"
+TYPES = {"Builder": "MLGraphBuilder", "Operand": EITHER, "MLOperand": EITHER, "Long": "int", "Number": "float"}
 """Names in annotations of operations -> what a caller knows them as."""
 
 

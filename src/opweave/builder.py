@@ -35,6 +35,11 @@ class MLGraphBuilder(Operations):
     >>> context.compute(graph, {"x": np.ones((2, 2), "float32")})["y"].tolist()
     [[2.0, 3.0], [4.0, 5.0]]
 
+    >>> import asyncio
+    >>> builder = ow.MLGraphBuilder(context)
+    >>> asyncio.run(builder.build_async({"y": builder.input("x", "float32", [2]).relu()}))
+    <MLGraph (x: float32[2]) -> (y: float32[2]), 1 operations on reference>
+
     Args:
         context: the context that will run the graph.
 
@@ -45,10 +50,10 @@ class MLGraphBuilder(Operations):
     def __init__(self, context: MLContext) -> None:
         super().__init__()
         require(isinstance(context, MLContext), f"MLGraphBuilder takes an MLContext, got {type(context).__name__}")
-        context.check_alive()
+        context._check_alive()
         self._context: Callable[[], MLContext | None] = lambda: context
         self._device = context.device.name
-        self.max_byte_length = context.backend.max_byte_length
+        self._max_byte_length = context.backend.max_byte_length
         self._built = False
 
     def __repr__(self) -> str:
@@ -68,17 +73,17 @@ class MLGraphBuilder(Operations):
             "a builder belongs to its context and cannot be copied or pickled; pickle the function that builds the graph"
         )
 
-    def check_open(self) -> None:
+    def _check_open(self) -> None:
         """Raise `InvalidStateError` once `build` has been called, or the context is lost."""
         if self._built:
             raise InvalidStateError("the builder has built its graph; make a new MLGraphBuilder for another one")
-        self.context.check_alive()
+        self.context._check_alive()
 
-    def limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
+    def _limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
         """The data types and ranks that the operands of `op` may have in this context."""
         return self.context.backend.limits(op)
 
-    def as_operand(self, value: Any, data_type: DataType) -> Operand:
+    def _as_operand(self, value: Any, data_type: DataType) -> Operand:
         """A constant for an array, or for a number or nested sequences of numbers in the given data type.
 
         Raises:
@@ -106,13 +111,18 @@ class MLGraphBuilder(Operations):
         Raises:
             InvalidStateError: the graph is built, or the context lost.
             ValidationError: an empty name, an invalid data type or shape.
+
+        >>> import opweave as ow
+        >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+        >>> builder.input("x", "float32", [2, 3])
+        <MLOperand float32[2, 3], input 'x'>
         """
         require(isinstance(name, str), f"input: name must be a string, got {shown(name)}")
         try:
             desc = converted_desc(data_type, shape)
-            self.check_open()  # after the conversions, as in Web IDL
+            self._check_open()  # after the conversions, as in Web IDL
             require(name != "", "name must not be empty")
-            check_desc(desc, self.max_byte_length)
+            check_desc(desc, self._max_byte_length)
         except ValidationError as error:
             raise ValidationError(f"input {name!r}: {error}") from None
         operand = self.inputs[name] = Operand(self, desc, name=name)
@@ -141,29 +151,38 @@ class MLGraphBuilder(Operations):
         Raises:
             InvalidStateError: the graph is built, or the context lost.
             ValidationError: data that do not fit, a tensor that is destroyed, not constant or of another context.
+
+        >>> import numpy as np, opweave as ow
+        >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+        >>> builder.constant("int32", [2], np.int32([1, 2])).desc
+        Desc(data_type='int32', shape=(2,))
+        >>> builder.constant("uint8", 300.7).value.item()
+        255
+        >>> builder.constant(np.zeros((2, 3), "float16"))
+        <MLOperand float16[2, 3], constant>
         """
         try:
             match args:
                 case (MLTensor() as tensor,):
-                    self.check_open()
+                    self._check_open()
                     require(tensor.constant, f"the tensor {tensor.desc} was not made by create_constant_tensor")
                     return Operand(self, tensor.desc, value=self.context._own(tensor, "tensor"))
                 case (str() as data_type, shape, buffer) if not isinstance(shape, (str, int)):
                     desc, array = converted_desc(data_type, shape), as_array(buffer, "buffer")
-                    self.check_open()  # after the conversions, as in Web IDL
-                    check_desc(desc, self.max_byte_length)
+                    self._check_open()  # after the conversions, as in Web IDL
+                    check_desc(desc, self._max_byte_length)
                     return Operand(self, desc, value=lasting(fit(array, "buffer", desc)))
                 case (str() as data_type, (int() | float() | np.number()) as number) if not isinstance(number, bool):
                     checked = dtypes.check(data_type)
-                    self.check_open()
+                    self._check_open()
                     plain = number.item() if isinstance(number, np.number) else number
                     value = dtypes.cast_number(plain, checked)
                     return Operand(self, Desc(checked, ()), value=np.array(value, checked))
                 case (array,) if not isinstance(array, (str, bytes, bytearray, int, float)):
                     found = as_array(array, "array")
                     desc = describe(found, "array")
-                    self.check_open()
-                    return Operand(self, check_desc(desc, self.max_byte_length), value=lasting(found))
+                    self._check_open()
+                    return Operand(self, check_desc(desc, self._max_byte_length), value=lasting(found))
             raise ValidationError(
                 "takes (data_type, shape, buffer), (data_type, number), (tensor) or (array), "
                 f"got ({', '.join(type(arg).__name__ for arg in args)})"
@@ -189,13 +208,19 @@ class MLGraphBuilder(Operations):
                 inputs of one name.
             NotSupportedError: an operation that nothing here can run, or the device cannot with `fallback="error"`.
             OperationError: the engine refuses the graph.
+
+        >>> import opweave as ow
+        >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+        >>> x = builder.input("x", "float32", [2])
+        >>> builder.build({"y": x.relu(), "z": x.neg()})
+        <MLGraph (x: float32[2]) -> (y: float32[2], z: float32[2]), 2 operations on reference>
         """
         require(fallback in ("auto", "error"), f"build: fallback must be 'auto' or 'error', got {shown(fallback)}")
         require(isinstance(outputs, Mapping), f"build: outputs must map names to operands, got {shown(outputs)}")
         for name, operand in outputs.items():
             require(isinstance(name, str), f"build: output names must be strings, got {shown(name)}")
             require(isinstance(operand, Operand), f"build: output {name!r} must be an operand, got {shown(operand)}")
-        self.check_open()  # after the conversions, as in Web IDL
+        self._check_open()  # after the conversions, as in Web IDL
         require(len(outputs) > 0, "build: outputs must not be empty")
         for name, operand in outputs.items():
             require(name != "", "build: output names must not be empty")
@@ -219,6 +244,7 @@ class MLGraphBuilder(Operations):
                 power_preference=context.power_preference,
                 fuse=fuse,
                 fallback=fallback,
+                shares_processors=context._shares_processors,
             )
         return MLGraph(context, graph, program, fuse)
 

@@ -36,15 +36,28 @@ class MLContextLostInfo:
 
     Attributes:
         message: the reason, for people.
+
+    >>> import opweave as ow
+    >>> context = ow.ml.create_context(device="reference")
+    >>> context.destroy()
+    >>> context.lost.result().message
+    'destroy() was called'
     """
 
     message: str
 
 
+@hints.misnomers
 class ML:
     """The entry point, `navigator.ml` in a browser; `opweave.ml` is its only instance.
 
     https://www.w3.org/TR/webnn/#api-ml
+
+    >>> import asyncio, opweave as ow
+    >>> ow.ml.create_context(device="reference")
+    <MLContext on reference>
+    >>> asyncio.run(ow.ml.create_context_async(device="reference"))
+    <MLContext on reference>
     """
 
     @hints.no_dictionaries
@@ -227,7 +240,19 @@ class MLContext(ContextTensors):
     """Owns tensors and compiled graphs, and runs graphs on its device. Made by `opweave.ml.create_context`.
 
     A context may be used from several threads: calls that use the same tensor run one after the other.
+
+    >>> import opweave as ow
+    >>> context = ow.ml.create_context(device="reference")
+    >>> context.device.name, context.accelerated, context.power_preference, context.precision
+    ('reference', False, 'default', 'float32')
+    >>> with context:
+    ...     x = ow.array([1.0, 2.0])
+    >>> (x * 2).tolist(), x.context is context
+    ([2.0, 4.0], True)
     """
+
+    _shares_processors = False
+    """Whether another process needs the processors after each run: then threads of engines sleep soon after it."""
 
     def __init__(self, backend: Backend, device: Device, power_preference: PowerPreference) -> None:
         self._backend, self._device, self._power_preference = backend, device, power_preference
@@ -256,7 +281,12 @@ class MLContext(ContextTensors):
 
     @property
     def backend(self) -> Backend:
-        """The back end that drives the device."""
+        """The back end that drives the device.
+
+        >>> import opweave as ow
+        >>> ow.ml.create_context(device="reference").backend.name
+        'reference'
+        """
         return self._backend
 
     @property
@@ -271,7 +301,14 @@ class MLContext(ContextTensors):
 
     @property
     def lost(self) -> Lost:
-        """A future that gets an `MLContextLostInfo` when the context is lost: its device failed, or `destroy` was called."""
+        """A future that gets an `MLContextLostInfo` when the context is lost: its device failed, or `destroy` was called.
+
+        >>> import opweave as ow
+        >>> context = ow.ml.create_context(device="reference")
+        >>> context.lost.add_done_callback(lambda lost: print(lost.result().message))
+        >>> context.destroy()
+        destroy() was called
+        """
         from .context_loss import Lost
 
         with self._lock:
@@ -290,7 +327,7 @@ class MLContext(ContextTensors):
 
     def __enter__(self) -> MLContext:
         """Make this the context of the arrays and operations in a `with` block."""
-        self.check_alive()
+        self._check_alive()
         entered.set((*entered.get(), self))
         return self
 
@@ -320,6 +357,17 @@ class MLContext(ContextTensors):
             InvalidStateError: the graph is destroyed, or the context lost.
             ValidationError: missing or unknown names; tensors that do not fit, are destroyed or belong to another context;
                 on a CPU, positions or lengths out of the range that an operation takes.
+
+        >>> import numpy as np, opweave as ow
+        >>> context = ow.ml.create_context(device="reference")
+        >>> builder = ow.MLGraphBuilder(context)
+        >>> graph = builder.build({"y": builder.input("x", "float32", [2]).neg()})
+        >>> x = context.create_tensor("float32", [2], writable=True)
+        >>> y = context.create_tensor("float32", [2], readable=True)
+        >>> context.write_tensor(x, np.float32([1, 2]))
+        >>> context.dispatch(graph, {"x": x}, {"y": y})
+        >>> y.numpy().tolist()
+        [-1.0, -2.0]
         """
         try:
             find = graph._bindings.peek  # it is an attribute, not a method, so calling it in one expression is slower
@@ -350,6 +398,17 @@ class MLContext(ContextTensors):
             InvalidStateError: the graph is destroyed, or the context lost.
             ValidationError: missing or unknown names; arrays that do not fit; on a CPU, positions or lengths out of the range
                 that an operation takes.
+
+        >>> import numpy as np, opweave as ow
+        >>> context = ow.ml.create_context(device="reference")
+        >>> builder = ow.MLGraphBuilder(context)
+        >>> graph = builder.build({"y": builder.input("x", "float32", [2]).neg()})
+        >>> context.compute(graph, {"x": np.float32([1, 2])})["y"].tolist()
+        [-1.0, -2.0]
+        >>> result = np.zeros(2, "float32")
+        >>> made = context.compute(graph, {"x": np.float32([3, 4])}, {"y": result})
+        >>> result.tolist()
+        [-3.0, -4.0]
         """
         if type(graph) is not MLGraph or graph._context is not self:
             self._check(graph, "compute")
@@ -373,6 +432,11 @@ class MLContext(ContextTensors):
             graph inputs, constants and outputs, and of each operand of each operation:
             `limits["conv2d"]["input"] == {"data_types": [...], "rank_range": {"min": 4, "max": 4}}`. The specification's
             camelCase names work, too, with a DeprecationWarning.
+
+        >>> import opweave as ow
+        >>> limits = ow.ml.create_context(device="reference").op_support_limits()
+        >>> limits["conv2d"]["input"]
+        {'data_types': ['float32', 'float16'], 'rank_range': {'min': 4, 'max': 4}}
         """
         from .ops import Operations
 
@@ -392,21 +456,25 @@ class MLContext(ContextTensors):
         limits = self._backend.limits(op)
         table = SnakeCaseDict()
         for name, limit in limits.items():
-            data_types, ranks = limit.data_types, limit.ranks
-            while isinstance(data_types, str):  # the name of the operand whose limits it shares
-                data_types = limits[data_types].data_types
-            while isinstance(ranks, str):
-                ranks = limits[ranks].ranks
+            data_types, ranks = limit._allowed(limits)
             table[name] = SnakeCaseDict(data_types=list(data_types), rank_range={"min": ranks[0], "max": ranks[1]})
         return table
 
     # Loss ------------------------------------------------------------------------------------------------------------
 
     def destroy(self) -> None:
-        """Release all graphs and tensors of the context; it cannot be used any more. Further calls do nothing."""
-        self.lose("destroy() was called")
+        """Release all graphs and tensors of the context; it cannot be used any more. Further calls do nothing.
 
-    def lose(self, message: str) -> None:
+        >>> import opweave as ow
+        >>> context = ow.ml.create_context(device="reference")
+        >>> tensor = context.create_tensor("float32", [2])
+        >>> context.destroy()
+        >>> tensor.destroyed
+        True
+        """
+        self._lose("destroy() was called")
+
+    def _lose(self, message: str) -> None:
         """Mark the context lost, destroy its graphs and tensors, and resolve `lost`. Back ends call it if the device fails."""
         info = MLContextLostInfo(message)
         with self._lock:
@@ -428,5 +496,5 @@ class MLContext(ContextTensors):
     def _add_graph(self, graph: MLGraph) -> None:
         """Remember a graph, to destroy it when the context is lost."""
         with self._lock:
-            self.check_alive()
+            self._check_alive()
             self._graphs.add(graph)

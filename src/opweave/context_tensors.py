@@ -52,7 +52,24 @@ def awaitable(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S,
 
 
 class ContextTensors:
-    """The part of `MLContext` that is about tensors."""
+    """The part of `MLContext` that is about tensors.
+
+    >>> import asyncio, numpy as np, opweave as ow
+    >>> context = ow.ml.create_context(device="reference")
+    >>> async def doubled(values):
+    ...     weights = await context.create_constant_tensor_async("float32", [2], np.float32([2, 2]))
+    ...     x = await context.create_tensor_async("float32", [2], writable=True)
+    ...     y = await context.create_tensor_async("float32", [2], readable=True)
+    ...     context.write_tensor(x, values)
+    ...     builder = ow.MLGraphBuilder(context)
+    ...     result = builder.input("x", "float32", [2]) * builder.constant(weights)
+    ...     graph = await builder.build_async({"y": result})
+    ...     await context.dispatch_async(graph, {"x": x}, {"y": y})
+    ...     computed = await context.compute_async(graph, {"x": values})
+    ...     return (await context.read_tensor_async(y)).tolist(), computed["y"].tolist()
+    >>> asyncio.run(doubled(np.float32([1, 2])))
+    ([2.0, 4.0], [2.0, 4.0])
+    """
 
     _backend: Backend
     _device: Device
@@ -61,7 +78,7 @@ class ContextTensors:
     _lock: RLock
     _lost_info: MLContextLostInfo | None
 
-    def check_alive(self) -> None:
+    def _check_alive(self) -> None:
         """Raise `InvalidStateError` once the context is lost."""
         if self._lost_info is not None:
             raise InvalidStateError(f"the context is lost: {self._lost_info.message}")
@@ -90,9 +107,15 @@ class ContextTensors:
             InvalidStateError: the context is lost.
             ValidationError: no such data type, invalid dimensions, too many bytes.
             OperationError: there is not enough memory.
+
+        >>> import opweave as ow
+        >>> context = ow.ml.create_context(device="reference")
+        >>> tensor = context.create_tensor("float32", [2, 2], readable=True)
+        >>> tensor, context.read_tensor(tensor).tolist()
+        (<MLTensor float32[2, 2], readable>, [[0.0, 0.0], [0.0, 0.0]])
         """
-        self.check_alive()
-        desc = self.check_desc(data_type, shape)
+        self._check_alive()
+        desc = self._check_desc(data_type, shape)
         require_flags(readable=readable, writable=writable)
         if memory is None:
             array = self._space.allocate(desc)
@@ -136,7 +159,7 @@ class ContextTensors:
             isinstance(gpu_device, wgpu.GPUDevice),
             f"create_exportable_tensor: gpu_device must be a wgpu.GPUDevice, got {type(gpu_device).__name__}",
         )
-        self.check_alive()
+        self._check_alive()
         if self._space.device is not gpu_device:
             raise NotSupportedError(
                 f"create_exportable_tensor: the context is on {self._device.name}, and its tensors cannot be exported to "
@@ -158,9 +181,16 @@ class ContextTensors:
         Raises:
             InvalidStateError: the context is lost.
             ValidationError: the data do not fit data type and shape.
+
+        >>> import numpy as np, opweave as ow
+        >>> context = ow.ml.create_context(device="reference")
+        >>> weights = context.create_constant_tensor("float32", [2], np.float32([1, 2]))
+        >>> builder = ow.MLGraphBuilder(context)
+        >>> builder.constant(weights).value.tolist()
+        [1.0, 2.0]
         """
-        self.check_alive()
-        desc = self.check_desc(data_type, shape)
+        self._check_alive()
+        desc = self._check_desc(data_type, shape)
         data = fit(as_array(input_data, "input_data"), "input_data", desc)
         array = host.allocate(desc)
         host.copy(array, data, "create_constant_tensor")
@@ -196,13 +226,21 @@ class ContextTensors:
         Raises:
             InvalidStateError: the context is lost.
             ValidationError: not contiguous, not in native byte order, or of a data type that WebNN does not have.
+
+        >>> import numpy as np, opweave as ow
+        >>> context = ow.ml.create_context(device="reference")
+        >>> array = np.float32([1, 2])
+        >>> tensor = context.tensor_from(array)
+        >>> context.write_tensor(tensor, np.float32([3, 4]))
+        >>> array.tolist()
+        [3.0, 4.0]
         """
-        self.check_alive()
+        self._check_alive()
         if not self._space.is_host:
             both = (data_type is None) == (shape is None)
             require(both, f"tensor_from takes data_type and shape, or neither, got {data_type!r} and {shape!r}")
-            lent = self._space.adopt(array, None if data_type is None else self.check_desc(data_type, shape))
-            desc = self.check_desc(lent.desc.data_type, lent.desc.shape)
+            lent = self._space.adopt(array, None if data_type is None else self._check_desc(data_type, shape))
+            desc = self._check_desc(lent.desc.data_type, lent.desc.shape)
             require(not (lent.read_only and writable), "tensor_from cannot make a read-only array writable")
             writable = not lent.read_only if writable is None else writable
             return self._adopt(desc, lent, readable=readable, writable=writable, pinned=True)
@@ -215,7 +253,7 @@ class ContextTensors:
         require(is_array, f"tensor_from takes an array, got {type(array).__name__}")
         array = as_array(array, "tensor_from: array")
         found = describe(array, "tensor_from")
-        desc = self.check_desc(found.data_type, found.shape)
+        desc = self._check_desc(found.data_type, found.shape)
         array = self._space.adopt(array, desc)
         if writable is None:
             writable = bool(array.flags.writeable)
@@ -231,14 +269,21 @@ class ContextTensors:
 
         Raises:
             ValidationError: a tensor of another context, destroyed or not writable; data that do not fit.
+
+        >>> import numpy as np, opweave as ow
+        >>> context = ow.ml.create_context(device="reference")
+        >>> tensor = context.create_tensor("float32", [2], readable=True, writable=True)
+        >>> context.write_tensor(tensor, np.float32([1, 2]))
+        >>> tensor.numpy().tolist()
+        [1.0, 2.0]
         """
-        self.check_own(tensor, "tensor")
+        self._check_own(tensor, "tensor")
         if not tensor.writable:
             raise ValidationError(f"the tensor {tensor.desc} was not created with writable=True")
         data = fit(as_array(input_data, "input_data"), "input_data", tensor.desc)
         tensor._settle()
         with tensor._lock:
-            self.check_own(tensor, "tensor")
+            self._check_own(tensor, "tensor")
             self._space.write(tensor._target(), data, "write_tensor")
 
     def read_tensor(self, tensor: MLTensor, *, out: Any = None) -> np.ndarray:
@@ -256,8 +301,18 @@ class ContextTensors:
 
         Raises:
             ValidationError: a tensor of another context, destroyed or not readable; an `out` that does not fit.
+
+        >>> import numpy as np, opweave as ow
+        >>> context = ow.ml.create_context(device="reference")
+        >>> tensor = context.tensor_from(np.float32([1, 2]))
+        >>> context.read_tensor(tensor).tolist()
+        [1.0, 2.0]
+        >>> out = np.zeros(2, "float32")
+        >>> result = context.read_tensor(tensor, out=out)
+        >>> out.tolist()
+        [1.0, 2.0]
         """
-        self.check_own(tensor, "tensor")
+        self._check_own(tensor, "tensor")
         if not tensor.readable:
             raise ValidationError(f"the tensor {tensor.desc} was not created with readable=True")
         if out is None:
@@ -291,16 +346,23 @@ class ContextTensors:
             NotSupportedError: the context is not on a WebGPU device.
             InvalidStateError: the tensor is exported already; or it is used by WebNN while it is.
             ValidationError: a tensor of another context, destroyed or constant.
+
+        >>> import opweave as ow
+        >>> context = ow.ml.create_context(device="reference")
+        >>> with context.export_to_gpu(context.create_tensor("float32", [2])) as buffer:
+        ...     pass
+        Traceback (most recent call last):
+        opweave.errors.NotSupportedError: export_to_gpu: the context is on reference, not on a WebGPU device
         """
         if self._space.device is None:
             raise NotSupportedError(f"export_to_gpu: the context is on {self._device.name}, not on a WebGPU device")
-        self.check_own(tensor, "export_to_gpu: tensor")
+        self._check_own(tensor, "export_to_gpu: tensor")
         require(isinstance(tensor, DeviceTensor), "export_to_gpu: tensor is a constant tensor")
         assert isinstance(tensor, DeviceTensor)
         with tensor._lock:
-            array = tensor.memory()
+            array = tensor._memory()
             tensor._exported = True
-            tensor.release_bindings()
+            tensor._release_bindings()
         try:
             yield array.buffer
         finally:
@@ -309,7 +371,7 @@ class ContextTensors:
 
     # Helpers ---------------------------------------------------------------------------------------------------------
 
-    def check_desc(self, data_type: object, shape: object) -> Desc:
+    def _check_desc(self, data_type: object, shape: object) -> Desc:
         """A descriptor that is valid in this context, or `ValidationError`."""
         return check_desc(converted_desc(data_type, shape), self._backend.max_byte_length)
 
@@ -317,7 +379,7 @@ class ContextTensors:
         """A tensor of this memory; `pinned` memory belongs to the caller, and is never replaced."""
         tensor = self._make_tensor(desc, array, pinned, **flags)
         with self._lock:
-            self.check_alive()
+            self._check_alive()
             self._tensors.add(tensor)
         return tensor
 
@@ -330,7 +392,7 @@ class ContextTensors:
         """Whether a call of an operation on tensors has been deferred; else the caller runs it."""
         return False
 
-    def check_own(self, tensor: MLTensor, what: str) -> None:
+    def _check_own(self, tensor: MLTensor, what: str) -> None:
         """Raise `ValidationError`, which says `what` it is, unless it is a living tensor of this context."""
         if not isinstance(tensor, MLTensor):
             raise ValidationError(f"{what} must be an MLTensor, got {type(tensor).__name__}")
@@ -341,5 +403,5 @@ class ContextTensors:
 
     def _own(self, tensor: MLTensor, what: str) -> np.ndarray:
         """The memory of a living tensor of this context; waits for what is pending."""
-        self.check_own(tensor, what)
-        return tensor.memory()
+        self._check_own(tensor, what)
+        return tensor._memory()

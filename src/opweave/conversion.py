@@ -47,6 +47,8 @@ def _whole(value: Any) -> int | None:
 
 def _real(value: Any) -> Number | None:
     """Convert a scalar of any library to int or float; None if it is not a number."""
+    if type(value) in (int, float):
+        return value  # type: ignore[no-any-return]
     if isinstance(value, (bool, complex, str, bytes)) or type(value).__name__ in ("bool", "bool_"):
         return None
     if getattr(value, "ndim", 0) != 0 or getattr(getattr(value, "dtype", None), "kind", "f") not in "fiu":
@@ -151,7 +153,12 @@ def converted_desc(data_type: object, shape: object) -> Desc:
     found = [_whole(size) for size in bounded(shape, "shape")] if _is_sequence(shape) else [None]
     sizes = tuple(size for size in found if size is not None)
     if len(sizes) != len(found):
-        raise ValidationError(f"shape must be a sequence of integers, got {shown(shape)}")
+        hint = (
+            "; graphs have no dynamic dimensions"
+            if isinstance(shape, (list, tuple)) and any(size is None for size in shape)
+            else ""
+        )
+        raise ValidationError(f"shape must be a sequence of integers, got {shown(shape)}{hint}")
     return Desc(checked, sizes)
 
 

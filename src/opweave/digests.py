@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-try:  # part of Python itself; `hashlib` also loads OpenSSL, which takes 3.5 MiB of every process
+try:  # part of Python itself; `hashlib` also loads OpenSSL, into every process
     from _blake2 import blake2b
 except ImportError:  # a Python that is built without it
     from hashlib import blake2b

@@ -244,7 +244,7 @@ def _opened(path: str, flags: int) -> int:
 
 def _write(path: Path, key: str, data: bytes) -> None:
     """Write atomically: to a temporary file, which is then renamed."""
-    import tempfile  # which takes 1 MiB; most processes only look for a file
+    import tempfile  # loads many modules; most processes only read
 
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -22,6 +22,11 @@ from typing import Any
 
 from .names import shown
 
+__all__ = [
+    "DataError", "InvalidStateError", "MLError", "MissingExtraError", "NotSupportedError", "OperationError",
+    "ValidationError", "require",
+]  # fmt: skip
+
 MAX_MESSAGE_CHARACTERS = 3000
 """Maximum length of a message, because names and lists from a file may have any length."""
 
@@ -42,31 +47,77 @@ class MLError(Exception):
 
 
 class ValidationError(MLError, TypeError):
-    """An argument violates a rule of the specification (`TypeError` there)."""
+    """An argument violates a rule of the specification (`TypeError` there).
+
+    >>> import opweave as ow
+    >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+    >>> builder.input("x", "float32", [2, 0])
+    Traceback (most recent call last):
+    opweave.errors.ValidationError: input 'x': shape must have dimensions in [1, 2147483647], got [2, 0]
+    """
 
 
 class InvalidStateError(MLError):
-    """The context is lost, the graph is destroyed, or the builder has already built (`InvalidStateError`)."""
+    """The context is lost, the graph is destroyed, or the builder has already built (`InvalidStateError`).
+
+    >>> import opweave as ow
+    >>> context = ow.ml.create_context(device="reference")
+    >>> context.destroy()
+    >>> context.create_tensor("float32", [2])
+    Traceback (most recent call last):
+    opweave.errors.InvalidStateError: the context is lost: destroy() was called
+    """
 
 
 class NotSupportedError(MLError):
-    """The request is valid, but not supported here (`NotSupportedError`)."""
+    """The request is valid, but not supported here (`NotSupportedError`).
+
+    >>> import opweave as ow
+    >>> context = ow.ml.create_context(device="abacus")
+    Traceback (most recent call last):
+    opweave.errors.NotSupportedError: there is no device 'abacus'...
+    """
 
 
 class OperationError(MLError):
-    """The engine failed to compile or run a graph (`OperationError`)."""
+    """The engine failed to compile or run a graph (`OperationError`).
+
+    >>> import numpy as np, opweave as ow
+    >>> @ow.expression
+    ... def second(x):
+    ...     return ow.expr.compute((1,), lambda i: x.checked[i + 1])
+    >>> second(np.float32([1])).numpy()
+    Traceback (most recent call last):
+    opweave.errors.OperationError: second: the index i + 1 of axis 0 must be in [0, 1)...
+    """
 
 
 class DataError(MLError):
-    """A file or buffer has invalid contents (`DataError`)."""
+    """A file or buffer has invalid contents (`DataError`).
+
+    >>> import opweave as ow
+    >>> ow.InferenceSession(b"these are no bytes of a model")
+    Traceback (most recent call last):
+    opweave.errors.DataError: ...
+    """
 
 
 class MissingExtraError(MLError, ImportError):
-    """An optional package is missing; the message names the extra that installs it."""
+    """An optional package is missing; the message names the extra that installs it.
+
+    >>> import_extra("no_such_package", "demo", "reading photographs")
+    Traceback (most recent call last):
+    opweave.errors.MissingExtraError: reading photographs needs no_such_package: pip install 'opweave[demo]'
+    """
 
 
 def require(condition: bool, rule: str) -> None:
-    """Raise `ValidationError` unless `condition` holds; `rule` contains the rule and the actual value."""
+    """Raise `ValidationError` unless `condition` holds; `rule` contains the rule and the actual value.
+
+    >>> require(2 > 3, "the rank must be more than 3, got 2")
+    Traceback (most recent call last):
+    opweave.errors.ValidationError: the rank must be more than 3, got 2
+    """
     if not condition:
         raise ValidationError(rule)
 

@@ -35,8 +35,8 @@ class Desc:
 
     >>> import opweave as ow
     >>> desc = ow.Desc("float32", (2, 3))
-    >>> print(desc, desc.rank, desc.byte_length)
-    float32[2, 3] 2 24
+    >>> print(desc, desc.rank, desc.element_count, desc.byte_length)
+    float32[2, 3] 2 6 24
     """
 
     data_type: DataType
@@ -83,6 +83,17 @@ class MLOperand(Operators):
     Operands are created by builders only. Every operation of the builder is a method of its operands, too, with the operand
     as first argument (`x.reshape([2, 3])` is `builder.reshape(x, [2, 3])`), and Python's operators add operations:
     `+ - * / @ ** -x abs(x)` and `x[1:, ..., 0]`; comparisons are called by name (`x.greater(y)`).
+
+    >>> import opweave as ow
+    >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+    >>> x = builder.input("x", "float32", [2, 3])
+    >>> x.name, x.data_type, x.shape, x.rank, x.is_input
+    ('x', 'float32', (2, 3), 2, True)
+    >>> y = x[:, 0] * 2 + 1
+    >>> print(y.desc, y.node.title, y.builder is builder)
+    float32[2] add True
+    >>> [operand.value.item() for operand in y.node.operands if operand.is_constant]
+    [1.0]
     """
 
     __slots__ = ("__weakref__", "_builder", "_desc", "_name", "_node", "_value")
@@ -320,9 +331,9 @@ class Graph:
 class Builder:
     """Records operands and nodes. `opweave.ops.Operations` adds the operations."""
 
-    max_byte_length: int = 2**31 - 1
+    _max_byte_length: int = 2**31 - 1
     """The largest tensor, in bytes (`maxTensorByteLength`)."""
-    operand_type: type[Operand] = Operand
+    _operand_type: type[Operand] = Operand
     """The class of the results of nodes."""
 
     def __init__(self) -> None:
@@ -334,18 +345,18 @@ class Builder:
         def __getattr__(self, name: str) -> Any:
             raise hints.no_attribute(self, name)
 
-    def check_open(self) -> None:
+    def _check_open(self) -> None:
         """Raise `InvalidStateError` if no node can be added any more."""
 
-    def limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
+    def _limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
         """The allowed data types and ranks of the operands of `op`."""
         return op.limits
 
-    def as_operand(self, value: Any, data_type: DataType) -> Operand:
+    def _as_operand(self, value: Any, data_type: DataType) -> Operand:
         """A constant for an array, or for a number (or nested sequences of numbers) in the given data type."""
         raise ValidationError(f"expected an operand, got {type(value).__name__}")
 
-    def add_node(
+    def _add_node(
         self,
         op: Op[..., Any],
         inputs: Mapping[str, Operand | tuple[Operand, ...] | None],
@@ -355,15 +366,15 @@ class Builder:
     ) -> tuple[Operand, ...]:
         """Add a node with results of `descs`; the arguments are valid."""
         node = Node(op, inputs, attributes, label, self._serial + 1)
-        node.outputs = tuple(self.operand_type(self, desc, node=node) for desc in descs)
-        return self.place(node)
+        node.outputs = tuple(self._operand_type(self, desc, node=node) for desc in descs)
+        return self._place(node)
 
-    def place(self, node: Node) -> tuple[Operand, ...]:
+    def _place(self, node: Node) -> tuple[Operand, ...]:
         """Add a node that has just been made, and return its results, or those of what stands for it."""
         self._serial = node.serial
         return node.outputs
 
-    def add_like(self, node: Node, follow: Callable[[Operand], Operand], label: str) -> tuple[Operand, ...]:
+    def _add_like(self, node: Node, follow: Callable[[Operand], Operand], label: str) -> tuple[Operand, ...]:
         """Add a node like one of another builder; `follow` gives the operand here for an operand there."""
         descs = tuple(output.desc for output in node.outputs)
-        return self.add_node(node.op, each(node.inputs, follow), node.attributes, label, descs)
+        return self._add_node(node.op, each(node.inputs, follow), node.attributes, label, descs)

@@ -27,20 +27,28 @@ WEBNN_NAMES = {
     "argmax": "arg_max",
     "argmin": "arg_min",
     "astype": "cast",
+    "avg_pool2d": "average_pool2d",
+    "batch_norm": "batch_normalization",
     "cat": "concat",
     "clip": "clamp",
+    "close": "destroy",
     "concatenate": "concat",
     "cumsum": "cumulative_sum",
+    "device_type": "device",
     "dim": "axis",
     "dims": "axes",
     "divide": "div",
     "dtype": "data_type",
+    "flatten": "reshape",
     "greater_equal": "greater_or_equal",
+    "instance_norm": "instance_normalization",
+    "interpolate": "resample2d",
     "isinf": "is_infinite",
     "isnan": "is_nan",
     "keepdim": "keep_dimensions",
     "keepdims": "keep_dimensions",
     "kernel_size": "window_dimensions",
+    "layer_norm": "layer_normalization",
     "less": "lesser",
     "less_equal": "lesser_or_equal",
     "maximum": "max",
@@ -54,12 +62,14 @@ WEBNN_NAMES = {
     "power": "pow",
     "prod": "reduce_product",
     "rint": "round_even",
+    "squeeze": "reshape",
     "subtract": "sub",
     "sum": "reduce_sum",
     "true_divide": "div",
+    "unsqueeze": "reshape",
     "view": "reshape",
 }
-"""Names in NumPy and PyTorch -> names in WebNN."""
+"""Names in NumPy, PyTorch and JavaScript's WebNN -> names in WebNN and here."""
 
 UFUNC_METHODS = {
     "add.accumulate": "cumulative_sum",
@@ -109,7 +119,8 @@ def options(given: Mapping[Any, Any]) -> str:
     >>> options({"inputLayout": "nhwc", "groups": 2})
     "options are keyword arguments: input_layout='nhwc', groups=2"
     """
-    pairs = [f"{snake_case(str(name))}={shown(value)}" for name, value in islice(given.items(), MAX_OPTIONS)]
+    names = {name: snake_case(str(name)) for name in islice(given, MAX_OPTIONS)}
+    pairs = [f"{WEBNN_NAMES.get(ours, ours)}={shown(given[name])}" for name, ours in names.items()]
     return f"options are keyword arguments: {', '.join(pairs)}"
 
 
@@ -120,6 +131,9 @@ def of_call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exce
     dictionary = next(filter(_is_options, values), None)
     if dictionary is not None:
         return f"; {options(dictionary)}"
+    several = next((name for name in op.positional[:1] if name in op.sequences), None)
+    if several and len(args) > 1 and all(hasattr(value, "shape") for value in args):
+        return f"; {several} is one list, as in {op.name}([a, b], …)"
     unknown = next((name for name in kwargs if name not in op.parameters and name != "label"), None)
     if unknown is not None:
         return meant(unknown, op.parameters)
@@ -164,15 +178,17 @@ def ufunc(function: Any, method: str, what: str, known: Iterable[str], instead: 
 def no_dictionaries(function: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
     """Decorator for methods: refuse JavaScript-style dictionaries and names, with a message that shows the Python form."""
     parameters = list(inspect.signature(function).parameters)
+    title = function.__name__
 
     @functools.wraps(function)
     def checked(self: Self, *args: P.args, **kwargs: P.kwargs) -> R:
         for value in args:
             if _is_options(value):
-                raise ValidationError(f"{function.__name__}: {options(value)}")
+                raise ValidationError(f"{title}: {options(value)}")
         for name in kwargs:
-            if name not in parameters and (hint := meant(name, parameters)):
-                raise ValidationError(f"{function.__name__}: has no argument {name!r}{hint}")
+            if name not in parameters:
+                known = ", ".join(parameters[1:])
+                raise ValidationError(f"{title}: has no argument {name!r}; it takes {known}{meant(name, parameters)}")
         return function(self, *args, **kwargs)
 
     return checked  # type: ignore[return-value]  # the name of `self` is lost to mypy
@@ -188,11 +204,11 @@ class Misnomer:
     `__getattr__` would cover all names, but slows every attribute of the class down: CPython then specialises no lookup.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, hint: str = "") -> None:
+        self._name, self._hint = name, hint
 
     def __get__(self, instance: object, owner: type | None = None) -> NoReturn:
-        raise no_attribute(owner if instance is None else instance, self._name)
+        raise no_attribute(owner if instance is None else instance, self._name, self._hint)
 
 
 def misnomers(cls: type[Self]) -> type[Self]:
@@ -209,8 +225,15 @@ def misnomers(cls: type[Self]) -> type[Self]:
     return cls
 
 
-def no_attribute(instance: object, name: str) -> AttributeError:
+def no_methods(cls: type, functions: Iterable[str], module: str) -> None:
+    """Declare a `Misnomer` for functions of a module that a class does not have as methods."""
+    for name in functions:
+        if not hasattr(cls, name):
+            setattr(cls, name, Misnomer(name, f"; it is a function, {module}.{name}(x)"))
+
+
+def no_attribute(instance: object, name: str, hint: str = "") -> AttributeError:
     """The error for a missing attribute, with a suggestion."""
     kind = type(instance).__name__
-    hint = "" if name.startswith("_") else meant(name, dir(instance))
+    hint = hint or ("" if name.startswith("_") else meant(name, dir(instance)))
     return AttributeError(f"{kind!r} object has no attribute {name!r}{hint}", name=name, obj=instance)

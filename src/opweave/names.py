@@ -44,6 +44,9 @@ class _Bounded(reprlib.Repr):
         # Python cannot convert integers of more than 4,300 digits to text.
         return repr(x) if x.bit_length() <= 512 else f"an integer of {x.bit_length():,} bits"
 
+    def repr_ndarray(self, x: Any, level: int) -> str:
+        return repr(x) if x.size <= 4 else f"an array of {x.dtype}{list(x.shape)}"
+
 
 _bounded = _Bounded()
 

@@ -63,10 +63,27 @@ class Limits:
     Args:
         data_types: the allowed data types, or the name of the operand whose type it must have.
         ranks: the smallest and the largest allowed rank, or the name of the operand whose rank it must have.
+
+    >>> import numpy as np, opweave as ow
+    >>> @ow.op(x=ow.Limits(("float32", "float16"), ranks=(1, 2)))
+    ... def sort(self, x: ow.MLOperand):
+    ...     return x.desc
+    >>> sort(np.int32([2, 1]))
+    Traceback (most recent call last):
+    opweave.errors.ValidationError: sort: x must be float32 or float16, got int32[2]
     """
 
     data_types: tuple[DataType, ...] | str = ANY
     ranks: tuple[int, int] | str = (0, N)
+
+    def _allowed(self, limits: Mapping[str, Limits]) -> tuple[tuple[DataType, ...], tuple[int, int]]:
+        """The data types and ranks, read from the operands that these refer to; `limits` has those of the operation."""
+        data_types, ranks = self.data_types, self.ranks
+        while isinstance(data_types, str):
+            data_types = limits[data_types].data_types
+        while isinstance(ranks, str):
+            ranks = limits[ranks].ranks
+        return data_types, ranks
 
 
 class Op(Generic[P, R]):
@@ -91,6 +108,7 @@ class Op(Generic[P, R]):
     def __init__(self, function: Callable[..., Any], name: str, doc: str, limits: Mapping[str, Limits]) -> None:
         self.function, self.name, self.__name__, self.__qualname__ = function, name, name, name
         self.__doc__, self.__module__ = doc, function.__module__
+        self.__wrapped__ = function  # by which doctest and `inspect.getsource` know a function
         signature = inspect.signature(function)
         parameters = list(signature.parameters.values())[1:]
         self.parameters = {p.name: p for p in parameters}
@@ -131,10 +149,22 @@ class Op(Generic[P, R]):
         """Pickled and copied by name, as functions are."""
         return self.__qualname__
 
-    def named(self, name: str, doc: str, **limits: Limits) -> Op[P, R]:
-        """Another operation with the same function: its name, the first sentence of its docstring, and limits that differ."""
+    def named(self, name: str, doc: str, example: str = "", /, **limits: Limits) -> Op[P, R]:
+        """Make another operation of the same function.
+
+        Args:
+            name: the name of the operation.
+            doc: replaces the first line of the docstring. In the others, `{x}` stands for the data types of an operand `x`.
+            example: added to the end of the docstring.
+            limits: those limits that differ.
+        """
         family = inspect.cleandoc(self.__doc__ or "").partition("\n")[2]
-        member: Op[P, R] = Op(self.function, name, f"{doc}\n{family}", {**self.limits, **limits})
+        limits = {**self.limits, **limits}
+        for operand, limit in limits.items():
+            if not isinstance(limit.data_types, str):
+                types = "any data type" if limit.data_types == ANY else listed(limit.data_types)
+                family = family.replace(f"{{{operand}}}", types)
+        member: Op[P, R] = Op(self.function, name, f"{doc}\n{family}\n{inspect.cleandoc(example)}".rstrip(), limits)
         member._fillers, member._casts, member._ranges = self._fillers, self._casts, self._ranges
         member.updates = self.updates
         return member
@@ -260,7 +290,7 @@ class Op(Generic[P, R]):
             raise ValidationError(f"{self.name}: label must be a string, got {shown(label)}")
         try:
             inputs, attributes = self._convert(builder, args, kwargs)
-            builder.check_open()  # after the conversions, as in Web IDL: wrong types are a TypeError in any case
+            builder._check_open()  # after the conversions, as in Web IDL: wrong types are a TypeError in any case
             self._check_limits(builder, inputs)
             for name, like in self._casts.items():
                 if attributes[name] is not None:
@@ -271,7 +301,7 @@ class Op(Generic[P, R]):
             result = self.function(builder, **inputs, **attributes, label=label)
             descs = (result,) if isinstance(result, Desc) else tuple(result)
             for desc in descs:
-                check_desc(desc, builder.max_byte_length, "the result")
+                check_desc(desc, builder._max_byte_length, "the result")
             self._check_results(builder, descs)
             for name, values in self.value_ranges({**inputs, **attributes}) if self._ranges else ():
                 if inputs[name].is_constant:
@@ -279,7 +309,7 @@ class Op(Generic[P, R]):
         except ValidationError as error:
             hint = hints.of_call(self, args, kwargs, error)
             raise ValidationError(f"{title(self.name, label)}: {error}{hint}") from None
-        outputs = builder.add_node(self, inputs, attributes, label, descs)
+        outputs = builder._add_node(self, inputs, attributes, label, descs)
         return outputs[0] if isinstance(result, Desc) else outputs
 
     def _convert(
@@ -335,7 +365,7 @@ class Op(Generic[P, R]):
         return next((data_type for operand, data_type in types.items() if kind(operand) == kind(name)), None)
 
     def _check_limits(self, builder: Builder, inputs: Mapping[str, Any]) -> None:
-        limits = builder.limits(self)
+        limits = builder._limits(self)
         for name, value in inputs.items():
             limit = limits.get(name)
             if value is None or limit is None:
@@ -359,7 +389,7 @@ class Op(Generic[P, R]):
                     raise ValidationError(f"{name} must have {wanted_rank}, got {operand.desc}")
 
     def _check_results(self, builder: Builder, descs: Sequence[Desc]) -> None:
-        limits = builder.limits(self)
+        limits = builder._limits(self)
         for number, desc in enumerate(descs):
             limit = limits.get("output" if "output" in limits else f"output{number}")
             if limit is not None and not isinstance(limit.data_types, str) and desc.data_type not in limit.data_types:
@@ -382,7 +412,7 @@ def _operand(builder: Builder, name: str, value: Any, number_type: DataType | No
         number_type = dtypes.of_array(value.__array__().dtype)
     if number_type is None or not (is_number or hasattr(value, "__array__")):
         raise ValidationError(f"{name} must be an operand, got {shown(value)}")
-    return builder.as_operand(value, number_type)
+    return builder._as_operand(value, number_type)
 
 
 def call_with(function: Callable[..., Any], arguments: Mapping[str, Any], *first: Any) -> Any:

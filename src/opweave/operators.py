@@ -20,7 +20,7 @@ else:
 
 @completable
 class Described:
-    """What has a data type and a shape."""
+    """Base of classes whose objects have a data type and a shape."""
 
     __slots__ = ()
     _desc: Desc

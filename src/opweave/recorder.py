@@ -16,7 +16,7 @@ from .ops import Operations
 class Recorder(Operations):
     """A builder without a context: of what operations are made of. Numbers and arrays become constants."""
 
-    def as_operand(self, value: Any, data_type: Any) -> Operand:  # noqa: D102
+    def _as_operand(self, value: Any, data_type: Any) -> Operand:
         return constant(self, value, data_type)
 
     def constant(self, *args: Any) -> Operand:
@@ -24,10 +24,10 @@ class Recorder(Operations):
         match args:
             case (str() as data_type, (int() | float() | np.number()) as number):
                 plain = number.item() if isinstance(number, np.number) else number
-                return self.as_operand(cast_number(plain, check(data_type)), data_type)
+                return self._as_operand(cast_number(plain, check(data_type)), data_type)
             case (array,) if hasattr(array, "__array__"):
                 found = np.asarray(array)
-                return self.as_operand(found, describe(found, "constant: array").data_type)
+                return self._as_operand(found, describe(found, "constant: array").data_type)
         given = ", ".join(type(value).__name__ for value in args)
         raise ValidationError(f"constant: takes (array) or (data_type, number) in a decomposition, got ({given})")
 

@@ -41,8 +41,11 @@ def broadcast(*shapes: Sequence[int], names: str = "a and b") -> Shape:
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
     result = tuple(max(sizes) for sizes in zip(*padded, strict=True))
-    fits = all(size in (1, wanted) for shape in padded for size, wanted in zip(shape, result, strict=True))
-    require(fits, f"the shapes of {names} do not broadcast: {' and '.join(str(list(s)) for s in shapes)}")
+    for shape in padded:
+        if shape != result and any(size not in (1, wanted) for size, wanted in zip(shape, result, strict=True)):
+            raise ValidationError(
+                f"the shapes of {names} do not broadcast: {' and '.join(str(list(s)) for s in shapes)}"
+            )
     return result
 
 

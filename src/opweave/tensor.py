@@ -23,6 +23,19 @@ class MLTensor(Described):
 
     Made by `context.create_tensor`, `create_constant_tensor` and `tensor_from`, never directly. Its memory is shared with
     NumPy, PyTorch and others without a copy through `numpy()`, `np.asarray` and DLPack.
+
+    >>> import numpy as np, opweave as ow
+    >>> context = ow.ml.create_context(device="reference")
+    >>> tensor = context.create_tensor("float32", [2], readable=True, writable=True)
+    >>> tensor.data_type, tensor.shape, tensor.readable, tensor.writable, tensor.constant
+    ('float32', (2,), True, True, False)
+    >>> view = tensor.numpy()
+    >>> context.write_tensor(tensor, np.float32([1, 2]))
+    >>> view.tolist(), str(tensor.desc)
+    ([1.0, 2.0], 'float32[2]')
+    >>> tensor.destroy()
+    >>> tensor.destroyed, tensor.context is context
+    (True, True)
     """
 
     def __init__(
@@ -42,7 +55,7 @@ class MLTensor(Described):
         self._lock = RLock()
         self._bindings: WeakSet[Any] = WeakSet()
         # The array by which pending operations read the memory (`opweave.lazy.borrowed.Borrowed`).
-        self.borrowed: ref[Any] | None = None
+        self._borrowed: ref[Any] | None = None
 
     @property
     def readable(self) -> bool:
@@ -71,8 +84,13 @@ class MLTensor(Described):
         Raises:
             NotSupportedError: it is none, or the tensor is a constant tensor, which lies on the host.
             ValidationError: the tensor is destroyed.
+
+        >>> import opweave as ow
+        >>> ow.ml.create_context(device="reference").create_tensor("float32", [2]).gpu_buffer
+        Traceback (most recent call last):
+        opweave.errors.NotSupportedError: the tensor float32[2] lies on reference, not on a WebGPU device; ...
         """
-        self.memory()
+        self._memory()
         where = "is a constant tensor" if self._constant else f"lies on {self._context.device.name}"
         raise NotSupportedError(
             f"the tensor {self._desc} {where}, not on a WebGPU device; create_context(device='gpu') makes a context "
@@ -88,14 +106,14 @@ class MLTensor(Described):
         """Give the memory back, as soon as no view of it is left. Further calls do nothing."""
         with self._lock:
             self._array = None
-            self.release_bindings()
+            self._release_bindings()
 
     def __del__(self) -> None:
         # Otherwise graphs would stay bound to the memory of a tensor that no longer exists.
         if hasattr(self, "_bindings"):
-            self.release_bindings()
+            self._release_bindings()
 
-    def release_bindings(self) -> None:
+    def _release_bindings(self) -> None:
         """Let graphs that were dispatched with the tensor forget it; the next dispatch binds it anew."""
         for binding in list(self._bindings):
             binding.release()
@@ -103,7 +121,7 @@ class MLTensor(Described):
     def __reduce__(self) -> NoReturn:
         raise TypeError("a tensor belongs to its context and cannot be copied or pickled; tensor.numpy() can")
 
-    def memory(self) -> np.ndarray:
+    def _memory(self) -> np.ndarray:
         """The array itself, for back ends; `ValidationError` once the tensor is destroyed."""
         if self._array is None:
             raise ValidationError(f"the tensor {self._desc} is destroyed")
@@ -111,13 +129,13 @@ class MLTensor(Described):
 
     def _settle(self) -> None:
         """Compute the pending operations that read the tensor, which is about to be written."""
-        borrowed = self.borrowed() if self.borrowed is not None else None
+        borrowed = self._borrowed() if self._borrowed is not None else None
         if borrowed is not None:
             borrowed.settle()
 
     def _target(self) -> np.ndarray:
         """The memory, to overwrite all of it; the caller holds the lock."""
-        return self.memory()
+        return self._memory()
 
     def numpy(self) -> np.ndarray:
         """A view of the contents, no copy; it waits for work that is writing them, and stays valid after `destroy`.
@@ -129,7 +147,7 @@ class MLTensor(Described):
             ValidationError: the tensor is destroyed, or not readable.
         """
         with self._lock:
-            array = self.memory()
+            array = self._memory()
             require(self._readable, f"the tensor {self._desc} was not created with readable=True")
             view = array.view()
             view.flags.writeable = self._writable
@@ -142,7 +160,7 @@ class MLTensor(Described):
         return self.numpy().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        device: tuple[int, int] = self.memory().__dlpack_device__()
+        device: tuple[int, int] = self._memory().__dlpack_device__()
         return device
 
     def __repr__(self) -> str:
@@ -170,7 +188,7 @@ class DeviceTensor(MLTensor):
         Raises:
             ValidationError: the tensor is destroyed.
         """
-        array: Any = super().memory()
+        array: Any = super()._memory()
         return array.buffer
 
     @property
@@ -197,7 +215,7 @@ class DeviceTensor(MLTensor):
         return device
 
     def _readable_memory(self) -> Any:
-        memory = self.memory()
+        memory = self._memory()
         require(self._readable, f"the tensor {self._desc} was not created with readable=True")
         return memory
 
@@ -206,9 +224,9 @@ class DeviceTensor(MLTensor):
         """Whether `context.export_to_gpu` has lent it out."""
         return self._exported
 
-    def memory(self) -> Any:
+    def _memory(self) -> Any:
         """The memory itself, for back ends; `ValidationError` once the tensor is destroyed, or while it is exported."""
-        array = super().memory()
+        array = super()._memory()
         if self._exported:
             raise InvalidStateError(
                 f"the tensor {self._desc} is exported to the GPU; it comes back when the with block ends"

@@ -108,7 +108,7 @@ def input_ranges(graph: Graph) -> list[InputRange]:
 
 
 def checking(call: Callable[[], None], ranges: Sequence[InputRange], inputs: Sequence[Any]) -> Callable[[], None]:
-    """What checks the ranges of inputs, and then calls `call`; `call` itself where there are none."""
+    """A function that checks the ranges of inputs, then calls `call`; `call` itself if `ranges` is empty."""
     if not ranges:
         return call
 

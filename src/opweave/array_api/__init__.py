@@ -18,7 +18,8 @@ import sys
 from types import ModuleType
 
 from ..links import array_namespace
-from . import creation, elementwise, manipulation, statistics, transcendental
+from . import bits, creation, elementwise, manipulation, statistics, transcendental
+from .bits import *  # noqa: F403
 from .creation import *  # noqa: F403
 from .creation import _to_device as _to_device
 from .elementwise import *  # noqa: F403
@@ -69,6 +70,7 @@ def namespace(api_version: str | None) -> ModuleType:
 
 
 __all__ = [
+    *bits.__all__,
     *creation.__all__,
     *elementwise.__all__,
     *manipulation.__all__,

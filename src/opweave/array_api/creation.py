@@ -94,6 +94,11 @@ def from_dlpack(x: Any, /, *, device: MLContext | None = None, copy: bool | None
 
     Raises:
         ValidationError: WebNN has no such data type.
+
+    >>> import numpy as np
+    >>> from opweave import array_api as xp
+    >>> xp.from_dlpack(np.float32([1, 2])).tolist()
+    [1.0, 2.0]
     """
     if isinstance(x, Array):
         return asarray(x, device=device)
@@ -106,6 +111,10 @@ def full(shape: Shape, fill_value: float, *, dtype: Any = None, device: MLContex
 
     Raises:
         ValidationError: the data type cannot hold the number, or a dimension is not positive.
+
+    >>> from opweave import array_api as xp
+    >>> xp.full([2, 2], 7).tolist()
+    [[7, 7], [7, 7]]
     """
     kind = bool_ if isinstance(fill_value, (bool, np.bool_)) else int32 if isinstance(fill_value, int) else float32
     wanted = kind if dtype is None else as_dtype(dtype, "full")
@@ -118,38 +127,73 @@ def full(shape: Shape, fill_value: float, *, dtype: Any = None, device: MLContex
 
 
 def zeros(shape: Shape, *, dtype: Any = None, device: MLContext | None = None) -> Array:
-    """An array of zeros; float32 unless `dtype` says otherwise."""
+    """An array of zeros; float32 unless `dtype` says otherwise.
+
+    >>> from opweave import array_api as xp
+    >>> xp.zeros([2, 2]).tolist()
+    [[0.0, 0.0], [0.0, 0.0]]
+    """
     return full(shape, 0, dtype=float32 if dtype is None else dtype, device=device)
 
 
 def ones(shape: Shape, *, dtype: Any = None, device: MLContext | None = None) -> Array:
-    """An array of ones; float32 unless `dtype` says otherwise."""
+    """An array of ones; float32 unless `dtype` says otherwise.
+
+    >>> from opweave import array_api as xp
+    >>> xp.ones([2, 2]).tolist()
+    [[1.0, 1.0], [1.0, 1.0]]
+    """
     return full(shape, 1, dtype=float32 if dtype is None else dtype, device=device)
 
 
 def empty(shape: Shape, *, dtype: Any = None, device: MLContext | None = None) -> Array:
-    """An array whose values do not matter: zeros."""
+    """An array whose values do not matter: zeros.
+
+    >>> from opweave import array_api as xp
+    >>> xp.empty([2, 3]).shape
+    (2, 3)
+    """
     return zeros(shape, dtype=dtype, device=device)
 
 
 def full_like(x: Array, /, fill_value: float, *, dtype: Any = None, device: MLContext | None = None) -> Array:
-    """An array with the same number everywhere, and the shape, data type and context of another."""
+    """An array with the same number everywhere, and the shape, data type and context of another.
+
+    >>> from opweave import array_api as xp
+    >>> xp.full_like(xp.asarray([1.0, 2.0]), 7).tolist()
+    [7.0, 7.0]
+    """
     x = as_array(x, "full_like")
     return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device or x.context)
 
 
 def zeros_like(x: Array, /, *, dtype: Any = None, device: MLContext | None = None) -> Array:
-    """Zeros in the shape, data type and context of another array."""
+    """Zeros in the shape, data type and context of another array.
+
+    >>> from opweave import array_api as xp
+    >>> xp.zeros_like(xp.asarray([1, 2])).tolist()
+    [0, 0]
+    """
     return full_like(x, 0, dtype=dtype, device=device)
 
 
 def ones_like(x: Array, /, *, dtype: Any = None, device: MLContext | None = None) -> Array:
-    """Ones in the shape, data type and context of another array."""
+    """Ones in the shape, data type and context of another array.
+
+    >>> from opweave import array_api as xp
+    >>> xp.ones_like(xp.asarray([1, 2])).tolist()
+    [1, 1]
+    """
     return full_like(x, 1, dtype=dtype, device=device)
 
 
 def empty_like(x: Array, /, *, dtype: Any = None, device: MLContext | None = None) -> Array:
-    """An array whose values do not matter, in the shape, data type and context of another."""
+    """An array whose values do not matter, in the shape, data type and context of another.
+
+    >>> from opweave import array_api as xp
+    >>> xp.empty_like(xp.asarray([1, 2])).shape
+    (2,)
+    """
     return full_like(x, 0, dtype=dtype, device=device)
 
 
@@ -166,6 +210,12 @@ def arange(
 
     Raises:
         ValidationError: there is none: WebNN's arrays have elements.
+
+    >>> from opweave import array_api as xp
+    >>> xp.arange(5).tolist()
+    [0, 1, 2, 3, 4]
+    >>> xp.arange(1.0, 2.0, 0.25).tolist()
+    [1.0, 1.25, 1.5, 1.75]
     """
     given = (start, stop, step)
     kind = float32 if any(isinstance(each, float) for each in given) else int32
@@ -188,7 +238,12 @@ def linspace(
     device: MLContext | None = None,
     endpoint: bool = True,
 ) -> Array:
-    """`num` numbers at equal distances from `start` to `stop`, which is the last one if `endpoint`."""
+    """`num` numbers at equal distances from `start` to `stop`, which is the last one if `endpoint`.
+
+    >>> from opweave import array_api as xp
+    >>> xp.linspace(0.0, 1.0, 5).tolist()
+    [0.0, 0.25, 0.5, 0.75, 1.0]
+    """
     require(num > 0, f"linspace: num must be positive, got {num}; arrays of WebNN have elements")
     wanted = float32 if dtype is None else as_dtype(dtype, "linspace")
     return _made(np.linspace(start, stop, num, endpoint).astype(wanted), device, "linspace")
@@ -197,7 +252,12 @@ def linspace(
 def eye(
     n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: MLContext | None = None
 ) -> Array:
-    """A matrix of ones on a diagonal, the `k`-th above the main one, and zeros elsewhere."""
+    """A matrix of ones on a diagonal, the `k`-th above the main one, and zeros elsewhere.
+
+    >>> from opweave import array_api as xp
+    >>> xp.eye(2, 3, k=1).tolist()
+    [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    """
     wanted = float32 if dtype is None else as_dtype(dtype, "eye")
     return _made(np.eye(n_rows, n_cols, k, wanted), device, "eye")
 
@@ -211,6 +271,11 @@ def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
 
     Raises:
         ValidationError: an array has another number of dimensions, or there is no such indexing.
+
+    >>> from opweave import array_api as xp
+    >>> x, y = xp.meshgrid(xp.asarray([1, 2, 3]), xp.asarray([10, 20]))
+    >>> x.tolist(), y.tolist()
+    ([[1, 2, 3], [1, 2, 3]], [[10, 10, 10], [20, 20, 20]])
     """
     require(indexing in ("xy", "ij"), f"meshgrid: indexing must be 'xy' or 'ij', got {shown(indexing)}")
     rank = len(arrays)
@@ -236,12 +301,22 @@ def _triangle(name: str, x: Any, k: int, upper: bool) -> Array:
 
 
 def tril(x: Array, /, *, k: int = 0) -> Array:
-    """The lower triangles of matrices, up to the `k`-th diagonal above the main one, and zeros elsewhere."""
+    """The lower triangles of matrices, up to the `k`-th diagonal above the main one, and zeros elsewhere.
+
+    >>> from opweave import array_api as xp
+    >>> xp.tril(xp.asarray([[1, 2], [3, 4]])).tolist()
+    [[1, 0], [3, 4]]
+    """
     return _triangle("tril", x, k, upper=False)
 
 
 def triu(x: Array, /, *, k: int = 0) -> Array:
-    """The upper triangles of matrices, from the `k`-th diagonal above the main one, and zeros elsewhere."""
+    """The upper triangles of matrices, from the `k`-th diagonal above the main one, and zeros elsewhere.
+
+    >>> from opweave import array_api as xp
+    >>> xp.triu(xp.asarray([[1, 2], [3, 4]])).tolist()
+    [[1, 2], [0, 4]]
+    """
     return _triangle("triu", x, k, upper=True)
 
 
@@ -250,6 +325,10 @@ def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: MLContext | No
 
     Raises:
         ValidationError: WebNN has no such data type.
+
+    >>> from opweave import array_api as xp
+    >>> xp.astype(xp.asarray([1.7, -1.7]), xp.int32).tolist()
+    [1, -1]
     """
     made = converted(as_array(x, "astype"), as_dtype(dtype, "astype"))
     return made if device is None else _to_device(made, device)

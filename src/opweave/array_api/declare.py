@@ -16,11 +16,21 @@ PAGE = "https://data-apis.org/array-api/latest/API_specification/generated/array
 Function = Callable[..., Array]
 
 
-def _listed(name: str, function: Function, doc: str, takes: str) -> Function:
-    """Give a function its name, and a signature with positional-only parameters."""
+def _listed(name: str, function: Function, takes: str, doc: str, errors: str, arguments: str, result: str) -> Function:
+    """Give a function its name, a signature with positional-only parameters, and a docstring with an example."""
     function.__name__ = function.__qualname__ = name
     function.__module__ = "opweave.array_api"
-    function.__doc__ = f"{doc}\n\nSee {PAGE.format(name)}"
+    function.__doc__ = f"""{doc}
+
+See {PAGE.format(name)}
+
+Raises:
+    ValidationError: {errors}.
+
+>>> from opweave import array_api as xp
+>>> xp.{name}({arguments}).tolist()
+{result}
+"""
     kind = inspect.Parameter.POSITIONAL_ONLY
     function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(each, kind, annotation=Array) for each in takes.split()], return_annotation=Array
@@ -28,7 +38,15 @@ def _listed(name: str, function: Function, doc: str, takes: str) -> Function:
     return function
 
 
-def unary(name: str, kind: str, compute: Callable[[Array], Array], doc: str, to_mask: bool = False) -> Function:
+def unary(
+    name: str,
+    kind: str,
+    compute: Callable[[Array], Array],
+    doc: str,
+    arguments: str,
+    result: str,
+    to_mask: bool = False,
+) -> Function:
     """A function of one array.
 
     Args:
@@ -36,6 +54,8 @@ def unary(name: str, kind: str, compute: Callable[[Array], Array], doc: str, to_
         kind: the kind of data types that it takes.
         compute: how it is computed.
         doc: what it is.
+        arguments: of the example, in which this package is `xp`.
+        result: of the example.
         to_mask: whether the results are truth values.
     """
 
@@ -45,10 +65,18 @@ def unary(name: str, kind: str, compute: Callable[[Array], Array], doc: str, to_
         made = compute(x)
         return as_mask(made) if to_mask else made
 
-    return _listed(name, function, doc, "x")
+    return _listed(name, function, "x", doc, f"the data type is not {kind}", arguments, result)
 
 
-def binary(name: str, kind: str, compute: Callable[[Any, Any], Array], doc: str, to_mask: bool = False) -> Function:
+def binary(
+    name: str,
+    kind: str,
+    compute: Callable[[Any, Any], Array],
+    doc: str,
+    arguments: str,
+    result: str,
+    to_mask: bool = False,
+) -> Function:
     """A function of two arrays, or of an array and a Python number; arguments as for `unary`."""
 
     def function(x1: Any, x2: Any, /) -> Array:
@@ -56,7 +84,8 @@ def binary(name: str, kind: str, compute: Callable[[Any, Any], Array], doc: str,
         made = compute(x1, x2)
         return as_mask(made) if to_mask else of_type(made, dtype)
 
-    return _listed(name, function, doc, "x1 x2")
+    errors = f"a data type is not {kind}, there is no common one, or the shapes do not broadcast"
+    return _listed(name, function, "x1 x2", doc, errors, arguments, result)
 
 
 def is_float(x: Array) -> bool:

@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons and bits of the standard: operations, and expressions for bits and remainders of integers."""
+"""Arithmetic and comparisons of the standard: operations, and expressions for quotients and remainders of integers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,62 @@ from .types import check_number
 # ---------------------------------------------------------------------------------------------------------------------
 # Arithmetic
 
-add = binary("add", "numeric", ops.add, "The sum of two arrays, element by element.")
-subtract = binary("subtract", "numeric", ops.sub, "The difference of two arrays, element by element.")
-multiply = binary("multiply", "numeric", ops.mul, "The product of two arrays, element by element.")
-divide = binary("divide", "real floating", ops.div, "The quotient of two arrays of floats, element by element.")
-maximum = binary("maximum", "numeric", ops.max, "The larger one of two elements; NaN if either is.")
-minimum = binary("minimum", "numeric", ops.min, "The smaller one of two elements; NaN if either is.")
-pow = binary("pow", "numeric", ops.pow, "`x1` to the power of `x2`, element by element.")
+add = binary(
+    "add",
+    "numeric",
+    ops.add,
+    "The sum of two arrays, element by element.",
+    "xp.asarray([1.0, 2.0]), xp.asarray([[10.0], [20.0]])",
+    "[[11.0, 12.0], [21.0, 22.0]]",
+)
+subtract = binary(
+    "subtract",
+    "numeric",
+    ops.sub,
+    "The difference of two arrays, element by element.",
+    "xp.asarray([5, 7]), xp.asarray([1, 2])",
+    "[4, 5]",
+)
+multiply = binary(
+    "multiply",
+    "numeric",
+    ops.mul,
+    "The product of two arrays, element by element.",
+    "xp.asarray([1, 2]), xp.asarray([3, 4])",
+    "[3, 8]",
+)
+divide = binary(
+    "divide",
+    "real floating",
+    ops.div,
+    "The quotient of two arrays of floats, element by element.",
+    "xp.asarray([1.0, 6.0]), 4.0",
+    "[0.25, 1.5]",
+)
+maximum = binary(
+    "maximum",
+    "numeric",
+    ops.max,
+    "The larger one of two elements; NaN if either is.",
+    "xp.asarray([1, 5]), xp.asarray([4, 2])",
+    "[4, 5]",
+)
+minimum = binary(
+    "minimum",
+    "numeric",
+    ops.min,
+    "The smaller one of two elements; NaN if either is.",
+    "xp.asarray([1, 5]), xp.asarray([4, 2])",
+    "[1, 2]",
+)
+pow = binary(
+    "pow",
+    "numeric",
+    ops.pow,
+    "`x1` to the power of `x2`, element by element.",
+    "xp.asarray([2.0, 4.0]), xp.asarray([3.0, -1.0])",
+    "[8.0, 0.25]",
+)
 
 
 @expression
@@ -51,17 +100,24 @@ def _remainder(x1: Any, x2: Any) -> Array:
     same_side = ops.logical_or(ops.equal(a, 0.0), ops.equal(ops.lesser(a, 0.0), ops.lesser(b, 0.0)))
     wide = ops.logical_and(ops.is_infinite(b), ops.logical_not(ops.is_infinite(a)))
     bounded = ops.where(wide, ops.where(same_side, a, b), rest)
-    return ops.where(ops.is_nan(a), a, bounded)
+    made = ops.where(ops.is_nan(a), a, bounded)
+    is_zero = ops.equal(made, 0.0)
+    return ops.mul(ops.where(is_zero, 0.0, made), ops.where(is_zero, _sign_factor(b), 1.0))
 
 
-def _is_negative(x: Array) -> Array:
+def is_negative(x: Array) -> Array:
     """Whether each element has the sign bit, also -0."""
     return ops.logical_or(ops.lesser(x, 0.0), ops.lesser(ops.reciprocal(x), 0.0))
 
 
+def _sign_factor(x: Array) -> Array:
+    """-1 for negative elements and -0, else 1."""
+    return ops.sub(1.0, ops.mul(ops.cast(is_negative(x), x.data_type), 2.0))
+
+
 def with_sign_of(size: Array, x: Array) -> Array:
     """`size` with the sign of `x`. It is multiplied by 1 or -1: ONNX Runtime's Where would lose the sign of zero."""
-    return ops.mul(size, ops.sub(1.0, ops.mul(ops.cast(_is_negative(x), x.data_type), 2.0)))
+    return ops.mul(size, _sign_factor(x))
 
 
 def _copysign(x1: Any, x2: Any) -> Array:
@@ -69,8 +125,23 @@ def _copysign(x1: Any, x2: Any) -> Array:
     return with_sign_of(ops.abs(size), sign)
 
 
-copysign = binary("copysign", "real floating", _copysign, "Elements of the size of `x1` and the sign of `x2`.")
-signbit = unary("signbit", "real floating", _is_negative, "Whether each element is negative, or -0.", to_mask=True)
+copysign = binary(
+    "copysign",
+    "real floating",
+    _copysign,
+    "Elements of the size of `x1` and the sign of `x2`.",
+    "xp.asarray([1.0, 2.0]), xp.asarray([-3.0, 3.0])",
+    "[-1.0, 2.0]",
+)
+signbit = unary(
+    "signbit",
+    "real floating",
+    is_negative,
+    "Whether each element is negative, or -0.",
+    "xp.asarray([-2.0, -0.0, 3.0])",
+    "[True, True, False]",
+    to_mask=True,
+)
 
 
 def _whole(operation: Callable[[Array], Array]) -> Callable[[Array], Array]:
@@ -79,33 +150,104 @@ def _whole(operation: Callable[[Array], Array]) -> Callable[[Array], Array]:
 
 
 floor_divide = binary(
-    "floor_divide", "numeric", _floor_divide, "The quotient, rounded down; of integers, 0 for x // 0."
+    "floor_divide",
+    "numeric",
+    _floor_divide,
+    "The quotient, rounded down; of integers, 0 for x // 0.",
+    "xp.asarray([7, -7]), 2",
+    "[3, -4]",
 )
 remainder = binary(
-    "remainder", "numeric", _remainder, "The remainder that belongs to `floor_divide`, of the sign of `x2`."
+    "remainder",
+    "numeric",
+    _remainder,
+    "The remainder that belongs to `floor_divide`, of the sign of `x2`.",
+    "xp.asarray([7, -7]), 4",
+    "[3, 1]",
 )
-conj = unary("conj", "numeric", lambda x: x, "The conjugate, which is the array itself: there are no complex numbers.")
-positive = unary("positive", "numeric", lambda x: x, "The array itself.")
+conj = unary(
+    "conj",
+    "numeric",
+    lambda x: x,
+    "The conjugate, which is the array itself: there are no complex numbers.",
+    "xp.asarray([1.0, 2.0])",
+    "[1.0, 2.0]",
+)
+real = unary(
+    "real",
+    "numeric",
+    lambda x: x,
+    "The real part, which is the array itself: there are no complex numbers.",
+    "xp.asarray([1.0, 2.0])",
+    "[1.0, 2.0]",
+)
+positive = unary("positive", "numeric", lambda x: x, "The array itself.", "xp.asarray([1, -2])", "[1, -2]")
 negative = unary(
     "negative",
     "numeric",
     lambda x: ops.sub(0, x) if x.dtype.kind == "u" else ops.neg(x),
     "Each element with the other sign.",
+    "xp.asarray([1, -2])",
+    "[-1, 2]",
 )
-abs = unary("abs", "numeric", lambda x: x if x.dtype.kind == "u" else ops.abs(x), "The absolute value of each element.")
-reciprocal = unary("reciprocal", "real floating", ops.reciprocal, "One divided by each element.")
-square = unary("square", "numeric", lambda x: ops.mul(x, x), "Each element multiplied by itself.")
-sqrt = unary("sqrt", "real floating", ops.sqrt, "The square root of each element; NaN for negative ones.")
-ceil = unary("ceil", "numeric", _whole(ops.ceil), "Each element rounded up to an integer.")
-floor = unary("floor", "numeric", _whole(ops.floor), "Each element rounded down to an integer.")
+abs = unary(
+    "abs",
+    "numeric",
+    lambda x: x if x.dtype.kind == "u" else ops.abs(x),
+    "The absolute value of each element.",
+    "xp.asarray([-1.5, 2.0])",
+    "[1.5, 2.0]",
+)
+reciprocal = unary(
+    "reciprocal",
+    "real floating",
+    ops.reciprocal,
+    "One divided by each element.",
+    "xp.asarray([2.0, -4.0])",
+    "[0.5, -0.25]",
+)
+square = unary(
+    "square", "numeric", lambda x: ops.mul(x, x), "Each element multiplied by itself.", "xp.asarray([3, -4])", "[9, 16]"
+)
+sqrt = unary(
+    "sqrt",
+    "real floating",
+    ops.sqrt,
+    "The square root of each element; NaN for negative ones.",
+    "xp.asarray([9.0, -1.0])",
+    "[3.0, nan]",
+)
+ceil = unary(
+    "ceil",
+    "numeric",
+    _whole(ops.ceil),
+    "Each element rounded up to an integer.",
+    "xp.asarray([-1.5, 1.5])",
+    "[-1.0, 2.0]",
+)
+floor = unary(
+    "floor",
+    "numeric",
+    _whole(ops.floor),
+    "Each element rounded down to an integer.",
+    "xp.asarray([-1.5, 1.5])",
+    "[-2.0, 1.0]",
+)
 round = unary(
-    "round", "numeric", _whole(ops.round_even), "Each element rounded to the nearest integer, halves to even."
+    "round",
+    "numeric",
+    _whole(ops.round_even),
+    "Each element rounded to the nearest integer, halves to even.",
+    "xp.asarray([0.5, 1.5, 1.6])",
+    "[0.0, 2.0, 2.0]",
 )
 trunc = unary(
     "trunc",
     "numeric",
     _whole(lambda x: with_sign_of(ops.floor(ops.abs(x)), x)),
     "Each element rounded towards zero.",
+    "xp.asarray([-1.5, 1.5])",
+    "[-1.0, 1.0]",
 )
 
 
@@ -115,7 +257,14 @@ def _sign(x: Array) -> Array:
     return ops.where(ops.is_nan(x), x, ops.sign(x)) if is_float(x) else ops.sign(x)
 
 
-sign = unary("sign", "numeric", _sign, "-1, 0 or 1, as each element is below, at or above zero; NaN for NaN.")
+sign = unary(
+    "sign",
+    "numeric",
+    _sign,
+    "-1, 0 or 1, as each element is below, at or above zero; NaN for NaN.",
+    "xp.asarray([-2, 0, 3])",
+    "[-1, 0, 1]",
+)
 
 
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
@@ -125,6 +274,10 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
 
     Raises:
         ValidationError: a bound is of another kind than `x`, or of a type that `x` would have to be promoted to.
+
+    >>> from opweave import array_api as xp
+    >>> xp.clip(xp.asarray([-1.0, 0.5, 3.0]), 0.0, 1.0).tolist()
+    [0.0, 0.5, 1.0]
     """
     made = as_array(x, "clip")
     require_kind(made, "numeric", "clip")
@@ -146,23 +299,100 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
 # ---------------------------------------------------------------------------------------------------------------------
 # Comparisons and truth values
 
-equal = binary("equal", "numeric or bool", ops.equal, "Whether two elements are equal.", to_mask=True)
-not_equal = binary("not_equal", "numeric or bool", ops.not_equal, "Whether two elements differ.", to_mask=True)
-less = binary("less", "numeric", ops.lesser, "Whether elements are less.", to_mask=True)
-less_equal = binary("less_equal", "numeric", ops.lesser_or_equal, "Whether elements are less or equal.", to_mask=True)
-greater = binary("greater", "numeric", ops.greater, "Whether elements are greater.", to_mask=True)
-greater_equal = binary(
-    "greater_equal", "numeric", ops.greater_or_equal, "Whether elements are greater or equal.", to_mask=True
+equal = binary(
+    "equal",
+    "numeric or bool",
+    ops.equal,
+    "Whether two elements are equal.",
+    "xp.asarray([1, 2, 3]), 2",
+    "[False, True, False]",
+    to_mask=True,
 )
-logical_and = binary("logical_and", "bool", ops.logical_and, "Whether both elements are true.")
-logical_or = binary("logical_or", "bool", ops.logical_or, "Whether one of two elements is true, or both are.")
-logical_xor = binary("logical_xor", "bool", ops.logical_xor, "Whether exactly one of two elements is true.")
-logical_not = unary("logical_not", "bool", ops.logical_not, "Whether each element is false.", to_mask=True)
+not_equal = binary(
+    "not_equal",
+    "numeric or bool",
+    ops.not_equal,
+    "Whether two elements differ.",
+    "xp.asarray([1, 2, 3]), 2",
+    "[True, False, True]",
+    to_mask=True,
+)
+less = binary(
+    "less",
+    "numeric",
+    ops.lesser,
+    "Whether elements are less.",
+    "xp.asarray([1, 2, 3]), 2",
+    "[True, False, False]",
+    to_mask=True,
+)
+less_equal = binary(
+    "less_equal",
+    "numeric",
+    ops.lesser_or_equal,
+    "Whether elements are less or equal.",
+    "xp.asarray([1, 2, 3]), 2",
+    "[True, True, False]",
+    to_mask=True,
+)
+greater = binary(
+    "greater",
+    "numeric",
+    ops.greater,
+    "Whether elements are greater.",
+    "xp.asarray([1, 2, 3]), 2",
+    "[False, False, True]",
+    to_mask=True,
+)
+greater_equal = binary(
+    "greater_equal",
+    "numeric",
+    ops.greater_or_equal,
+    "Whether elements are greater or equal.",
+    "xp.asarray([1, 2, 3]), 2",
+    "[False, True, True]",
+    to_mask=True,
+)
+logical_and = binary(
+    "logical_and",
+    "bool",
+    ops.logical_and,
+    "Whether both elements are true.",
+    "xp.asarray([False, True]), xp.asarray([True, True])",
+    "[False, True]",
+)
+logical_or = binary(
+    "logical_or",
+    "bool",
+    ops.logical_or,
+    "Whether one of two elements is true, or both are.",
+    "xp.asarray([False, True]), xp.asarray([False, False])",
+    "[False, True]",
+)
+logical_xor = binary(
+    "logical_xor",
+    "bool",
+    ops.logical_xor,
+    "Whether exactly one of two elements is true.",
+    "xp.asarray([False, True]), xp.asarray([True, True])",
+    "[True, False]",
+)
+logical_not = unary(
+    "logical_not",
+    "bool",
+    ops.logical_not,
+    "Whether each element is false.",
+    "xp.asarray([False, True])",
+    "[True, False]",
+    to_mask=True,
+)
 isnan = unary(
     "isnan",
     "numeric",
     lambda x: ops.is_nan(x) if is_float(x) else ops.not_equal(x, x),
     "Whether each element is NaN.",
+    "xp.asarray([1.0, xp.nan, -xp.inf])",
+    "[False, True, False]",
     to_mask=True,
 )
 isinf = unary(
@@ -170,6 +400,8 @@ isinf = unary(
     "numeric",
     lambda x: ops.is_infinite(x) if is_float(x) else ops.not_equal(x, x),
     "Whether each element is infinite.",
+    "xp.asarray([1.0, xp.nan, -xp.inf])",
+    "[False, False, True]",
     to_mask=True,
 )
 isfinite = unary(
@@ -177,83 +409,15 @@ isfinite = unary(
     "numeric",
     lambda x: ops.equal(ops.sub(x, x), 0.0) if is_float(x) else ops.equal(x, x),
     "Whether each element is neither NaN nor infinite.",
+    "xp.asarray([1.0, xp.nan, -xp.inf])",
+    "[True, False, False]",
     to_mask=True,
 )
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Bits
-
-
-@expression
-def _bits_and(a, b):  # type: ignore[no-untyped-def]
-    return a & b
-
-
-@expression
-def _bits_or(a, b):  # type: ignore[no-untyped-def]
-    return a | b
-
-
-@expression
-def _bits_xor(a, b):  # type: ignore[no-untyped-def]
-    return a ^ b
-
-
-@expression
-def _shifted_left(a, b):  # type: ignore[no-untyped-def]
-    return a << b
-
-
-@expression
-def _shifted_right(a, b):  # type: ignore[no-untyped-def]
-    return a >> b
-
-
-def _bits(of_integers: Any, of_truths: Callable[[Any, Any], Array] | None = None) -> Callable[[Any, Any], Array]:
-    """A function of bits: an expression for integers, an operation for truth values."""
-
-    def compute(x1: Any, x2: Any) -> Array:
-        a, b = as_operands(x1, x2)
-        made: Array = of_truths(a, b) if of_truths is not None and a.dtype.kind == "b" else of_integers(a, b)
-        return made
-
-    return compute
-
-
-_EITHER = "integral or bool"
-bitwise_and = binary("bitwise_and", _EITHER, _bits(_bits_and, ops.logical_and), "The bits that both elements have.")
-bitwise_or = binary("bitwise_or", _EITHER, _bits(_bits_or, ops.logical_or), "The bits that either element has.")
-bitwise_xor = binary("bitwise_xor", _EITHER, _bits(_bits_xor, ops.logical_xor), "The bits that one element has.")
-bitwise_left_shift = binary("bitwise_left_shift", "integral", _bits(_shifted_left), "Bits moved to higher places.")
-bitwise_right_shift = binary(
-    "bitwise_right_shift", "integral", _bits(_shifted_right), "Bits moved to lower places; the sign is kept."
-)
-
-
-def bitwise_invert(x: Any, /) -> Array:
-    """All bits inverted.
-
-    See https://data-apis.org/array-api/latest/API_specification/generated/array_api.bitwise_invert.html
-
-    Raises:
-        ValidationError: `x` is neither of integers nor of truth values.
-    """
-    bits = as_array(x, "bitwise_invert")
-    require_kind(bits, _EITHER, "bitwise_invert")
-    if bits.dtype.kind == "b":
-        return logical_not(bits)
-    return ops.sub((1 << 8 * bits.dtype.itemsize) - 1 if bits.dtype.kind == "u" else -1, bits)
 
 
 __all__ = [
     "abs",
     "add",
-    "bitwise_and",
-    "bitwise_invert",
-    "bitwise_left_shift",
-    "bitwise_or",
-    "bitwise_right_shift",
-    "bitwise_xor",
     "ceil",
     "clip",
     "conj",
@@ -280,6 +444,7 @@ __all__ = [
     "not_equal",
     "positive",
     "pow",
+    "real",
     "reciprocal",
     "remainder",
     "round",

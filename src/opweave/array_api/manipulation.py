@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ..lazy.array import Array
 from ..names import shown
 from ..shapes import broadcast
 from .arguments import as_array, axes_of, axis_of, of_type, require_kind, together, with_axis
-from .creation import asarray
+from .creation import asarray, zeros_like
 from .types import bool as bool_
 
 
@@ -28,6 +28,10 @@ def broadcast_to(x: Array, /, shape: Sequence[int]) -> Array:
 
     Raises:
         ValidationError: the shape of `x` does not broadcast to `shape`.
+
+    >>> from opweave import array_api as xp
+    >>> xp.broadcast_to(xp.asarray([1, 2]), [2, 2]).tolist()
+    [[1, 2], [1, 2]]
     """
     x = as_array(x, "broadcast_to")
     return x if x.shape == tuple(shape) else of_type(ops.expand(x, list(shape)), x.dtype)
@@ -38,6 +42,10 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
 
     Raises:
         ValidationError: they do not broadcast to each other.
+
+    >>> from opweave import array_api as xp
+    >>> xp.broadcast_shapes([2, 1], [3])
+    (2, 3)
     """
     found: tuple[int, ...] = ()
     for shape in shapes:
@@ -46,7 +54,12 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 def broadcast_arrays(*arrays: Array) -> list[Array]:
-    """The arrays, broadcast to their common shape."""
+    """The arrays, broadcast to their common shape.
+
+    >>> from opweave import array_api as xp
+    >>> [x.shape for x in xp.broadcast_arrays(xp.ones([2, 1]), xp.ones([3]))]
+    [(2, 3), (2, 3)]
+    """
     shape = broadcast_shapes(*(x.shape for x in arrays))
     return [broadcast_to(x, shape) for x in arrays]
 
@@ -56,6 +69,10 @@ def reshape(x: Array, /, shape: Sequence[int], *, copy: bool | None = None) -> A
 
     Raises:
         ValidationError: the shape has another number of elements.
+
+    >>> from opweave import array_api as xp
+    >>> xp.reshape(xp.asarray([1, 2, 3, 4]), [2, -1]).tolist()
+    [[1, 2], [3, 4]]
     """
     x = as_array(x, "reshape")
     sizes = [int(size) for size in ((shape,) if isinstance(shape, int) else shape)]
@@ -72,6 +89,10 @@ def expand_dims(x: Array, /, axis: int | Sequence[int] = 0) -> Array:
 
     Raises:
         ValidationError: a position is out of range, or occurs twice.
+
+    >>> from opweave import array_api as xp
+    >>> xp.expand_dims(xp.asarray([1, 2]), axis=1).tolist()
+    [[1], [2]]
     """
     x = as_array(x, "expand_dims")
     rank = x.rank + (len(axis) if isinstance(axis, (tuple, list)) else 1)
@@ -86,6 +107,10 @@ def squeeze(x: Array, /, axis: int | Sequence[int]) -> Array:
     Raises:
         ValidationError: an axis is out of range.
         ValueError: one of them has another size.
+
+    >>> from opweave import array_api as xp
+    >>> xp.squeeze(xp.ones([2, 1, 3]), 1).shape
+    (2, 3)
     """
     x = as_array(x, "squeeze")
     axes = axes_of(axis, x.rank, "squeeze")
@@ -100,6 +125,10 @@ def permute_dims(x: Array, /, axes: Sequence[int]) -> Array:
 
     Raises:
         ValidationError: it does not list all of them, once each.
+
+    >>> from opweave import array_api as xp
+    >>> xp.permute_dims(xp.ones([2, 3, 4]), [0, 2, 1]).shape
+    (2, 4, 3)
     """
     x = as_array(x, "permute_dims")
     order = axes_of(tuple(axes), x.rank, "permute_dims")
@@ -112,6 +141,10 @@ def moveaxis(x: Array, source: int | Sequence[int], destination: int | Sequence[
 
     Raises:
         ValidationError: `source` and `destination` have different lengths, or an axis is out of range.
+
+    >>> from opweave import array_api as xp
+    >>> xp.moveaxis(xp.ones([2, 3, 4]), 0, 2).shape
+    (3, 4, 2)
     """
     x = as_array(x, "moveaxis")
     start, end = axes_of(source, x.rank, "moveaxis"), axes_of(destination, x.rank, "moveaxis")
@@ -127,6 +160,10 @@ def matrix_transpose(x: Array, /) -> Array:
 
     Raises:
         ValidationError: there are fewer than two.
+
+    >>> from opweave import array_api as xp
+    >>> xp.matrix_transpose(xp.asarray([[1, 2], [3, 4]])).tolist()
+    [[1, 3], [2, 4]]
     """
     x = as_array(x, "matrix_transpose")
     require(x.rank >= 2, f"matrix_transpose: takes matrices, got {x.desc}")
@@ -134,7 +171,12 @@ def matrix_transpose(x: Array, /) -> Array:
 
 
 def flip(x: Array, /, *, axis: int | Sequence[int] | None = None) -> Array:
-    """The elements in reverse order along axes; None for all."""
+    """The elements in reverse order along axes; None for all.
+
+    >>> from opweave import array_api as xp
+    >>> xp.flip(xp.asarray([1, 2, 3])).tolist()
+    [3, 2, 1]
+    """
     x = as_array(x, "flip")
     axes = axes_of(axis, x.rank, "flip")
     return of_type(ops.reverse(x, axes=axes), x.dtype) if axes else x
@@ -145,6 +187,10 @@ def roll(x: Array, /, shift: int | Sequence[int], *, axis: int | Sequence[int] |
 
     Raises:
         ValidationError: `shift` and `axis` have different lengths.
+
+    >>> from opweave import array_api as xp
+    >>> xp.roll(xp.asarray([1, 2, 3, 4]), 1).tolist()
+    [4, 1, 2, 3]
     """
     x = as_array(x, "roll")
     if axis is None:
@@ -167,6 +213,10 @@ def repeat(x: Array, repeats: int, /, *, axis: int | None = None) -> Array:
 
     Raises:
         ValidationError: `repeats` is not a positive integer: numbers in an array would decide on the shape.
+
+    >>> from opweave import array_api as xp
+    >>> xp.repeat(xp.asarray([1, 2]), 2).tolist()
+    [1, 1, 2, 2]
     """
     x = as_array(x, "repeat")
     is_number = isinstance(repeats, int) and repeats > 0
@@ -179,7 +229,12 @@ def repeat(x: Array, repeats: int, /, *, axis: int | None = None) -> Array:
 
 
 def tile(x: Array, repetitions: Sequence[int], /) -> Array:
-    """The whole array repeated along axes; the last of `repetitions` belongs to the last axis."""
+    """The whole array repeated along axes; the last of `repetitions` belongs to the last axis.
+
+    >>> from opweave import array_api as xp
+    >>> xp.tile(xp.asarray([1, 2]), [2]).tolist()
+    [1, 2, 1, 2]
+    """
     x = as_array(x, "tile")
     rank = max(x.rank, len(repetitions))
     wide = reshape(x, [*[1] * (rank - x.rank), *x.shape])
@@ -192,6 +247,10 @@ def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
 
     Raises:
         ValidationError: their shapes differ elsewhere, or they have no common type.
+
+    >>> from opweave import array_api as xp
+    >>> xp.concat([xp.asarray([[1, 2]]), xp.asarray([[3, 4]])], axis=1).tolist()
+    [[1, 2, 3, 4]]
     """
     given, dtype = together("concat", "numeric or bool", *arrays)
     if axis is None:
@@ -204,13 +263,22 @@ def stack(arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
 
     Raises:
         ValidationError: their shapes differ, or they have no common type.
+
+    >>> from opweave import array_api as xp
+    >>> xp.stack([xp.asarray([1, 2]), xp.asarray([3, 4])]).tolist()
+    [[1, 2], [3, 4]]
     """
     at = axis_of(axis, as_array(arrays[0], "stack").rank + 1, "stack")
     return concat([expand_dims(x, at) for x in arrays], axis=at)
 
 
 def unstack(x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:
-    """The parts of an array along an axis, which they do not have."""
+    """The parts of an array along an axis, which they do not have.
+
+    >>> from opweave import array_api as xp
+    >>> [row.tolist() for row in xp.unstack(xp.asarray([[1, 2], [3, 4]]))]
+    [[1, 2], [3, 4]]
+    """
     x = as_array(x, "unstack")
     require(x.rank > 0, f"unstack: takes arrays of at least one dimension, got {x.desc}")
     front: tuple[slice, ...] = (slice(None),) * axis_of(axis, x.rank, "unstack")
@@ -235,6 +303,10 @@ def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
 
     Raises:
         ValidationError: `axis` is missing and `x` has several, or `indices` are no integers.
+
+    >>> from opweave import array_api as xp
+    >>> xp.take(xp.asarray([10, 20, 30]), xp.asarray([2, 0])).tolist()
+    [30, 10]
     """
     x = as_array(x, "take")
     require(axis is not None or x.rank == 1, f"take: axis must be given for {x.desc}")
@@ -243,7 +315,12 @@ def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
 
 
 def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
-    """For each position of `indices`, the element there along an axis; the other axes broadcast."""
+    """For each position of `indices`, the element there along an axis; the other axes broadcast.
+
+    >>> from opweave import array_api as xp
+    >>> xp.take_along_axis(xp.asarray([[1, 2], [3, 4]]), xp.asarray([[1], [0]])).tolist()
+    [[2], [3]]
+    """
     x, at = as_array(x, "take_along_axis"), axis_of(axis, x.rank, "take_along_axis")
     found = _positions(indices, "take_along_axis")
     require(found.rank == x.rank, f"take_along_axis: indices must have {x.rank} dimensions, got {found.desc}")
@@ -285,11 +362,47 @@ def where(condition: Array, x1: Any, x2: Any, /) -> Array:
 
     Raises:
         ValidationError: `condition` is not of truth values, or `x1` and `x2` have no common type.
+
+    >>> from opweave import array_api as xp
+    >>> xp.where(xp.asarray([True, False]), xp.asarray([1.0, 2.0]), 0.0).tolist()
+    [1.0, 0.0]
     """
     condition = as_array(condition, "where")
     require_kind(condition, "bool", "where")
     (x1, x2), dtype = together("where", "numeric or bool", x1, x2)
     return of_type(ops.where(condition, x1, x2), dtype)
+
+
+def searchsorted(
+    x1: Array, x2: Array, /, *, side: Literal["left", "right"] = "left", sorter: Array | None = None
+) -> Array:
+    """Where elements would have to be inserted into a sorted array to keep its order: positions, int32.
+
+    Args:
+        x1: the array, of one dimension.
+        x2: the elements. NaN belongs behind all others, as `sort` has it.
+        side: "left" for the first of such positions, "right" for the last.
+        sorter: the positions that `argsort` gives for `x1`, if it is not sorted.
+
+    Raises:
+        ValidationError: `x1` has several dimensions, the types are of different kinds, or there is no such side.
+
+    >>> from opweave import array_api as xp
+    >>> xp.searchsorted(xp.asarray([10, 20, 30]), xp.asarray([5, 20, 40])).tolist()
+    [0, 1, 3]
+    """
+    require(side in ("left", "right"), f"searchsorted: side must be 'left' or 'right', got {shown(side)}")
+    (x1, x2), _ = together("searchsorted", "numeric", as_array(x1, "searchsorted"), as_array(x2, "searchsorted"))
+    require(x1.rank == 1, f"searchsorted: x1 must have one dimension, got {x1.desc}")
+    line = x1 if sorter is None else take(x1, sorter)
+    is_before = ops.lesser if side == "left" else ops.lesser_or_equal
+    found = zeros_like(x2, dtype="int32")
+    for bit in reversed(range(x1.size.bit_length())):  # a binary search for all elements at the same time
+        ahead = ops.add(found, 1 << bit)
+        last = ops.sub(ops.min(ahead, x1.size), 1)
+        fits = ops.logical_and(ops.lesser_or_equal(ahead, x1.size), is_before(ops.gather(line, last), x2))
+        found = ops.where(fits, ahead, found)
+    return ops.where(ops.is_nan(x2), x1.size, found) if x2.dtype.kind == "f" else found
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -305,12 +418,22 @@ def _sorted(x: Any, axis: int, descending: bool, what: str) -> tuple[Array, Arra
 
 
 def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """The elements in order along an axis; NaN counts as positive infinity. Always stable."""
+    """The elements in order along an axis; NaN counts as positive infinity. Always stable.
+
+    >>> from opweave import array_api as xp
+    >>> xp.sort(xp.asarray([3, 1, 2]), descending=True).tolist()
+    [3, 2, 1]
+    """
     return _sorted(x, axis, descending, "sort")[0]
 
 
 def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """The positions, int32, of the elements in order along an axis. Always stable."""
+    """The positions, int32, of the elements in order along an axis. Always stable.
+
+    >>> from opweave import array_api as xp
+    >>> xp.argsort(xp.asarray([3, 1, 2])).tolist()
+    [1, 2, 0]
+    """
     return _sorted(x, axis, descending, "argsort")[1]
 
 
@@ -328,6 +451,7 @@ __all__ = [
     "repeat",
     "reshape",
     "roll",
+    "searchsorted",
     "sort",
     "squeeze",
     "stack",

@@ -15,7 +15,7 @@ from ..errors import ValidationError, require
 from ..lazy.array import Array
 from ..lazy.mask import as_mask
 from .arguments import as_array, axes_of, axis_of, converted, require_kind, together, with_axis
-from .creation import zeros
+from .creation import ones, zeros
 from .manipulation import broadcast_arrays, concat, expand_dims, permute_dims, reshape, squeeze
 from .types import DType, as_dtype, bool as bool_, int32, uint32
 
@@ -47,12 +47,22 @@ def _total(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, dtype: A
 
 
 def sum(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
-    """The sum along axes; None for all. Of int8 and uint8 it is int32 and uint32, of truth values int32."""
+    """The sum along axes; None for all. Of int8 and uint8 it is int32 and uint32, of truth values int32.
+
+    >>> from opweave import array_api as xp
+    >>> xp.sum(xp.asarray([[1, 2], [3, 4]]), axis=0).tolist()
+    [4, 6]
+    """
     return _total("sum", ops.reduce_sum, x, axis, dtype, keepdims)
 
 
 def prod(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
-    """The product along axes; None for all. The data type is that of `sum`."""
+    """The product along axes; None for all. The data type is that of `sum`.
+
+    >>> from opweave import array_api as xp
+    >>> xp.prod(xp.asarray([[1, 2], [3, 4]]), axis=0).tolist()
+    [3, 8]
+    """
     return _total("prod", ops.reduce_product, x, axis, dtype, keepdims)
 
 
@@ -67,17 +77,32 @@ def _extreme(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, keepdi
 
 
 def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The largest element along axes; None for all. NaN if one of them is."""
+    """The largest element along axes; None for all. NaN if one of them is.
+
+    >>> from opweave import array_api as xp
+    >>> xp.max(xp.asarray([[1, 2], [3, 4]]), axis=0).tolist()
+    [3, 4]
+    """
     return _extreme("max", ops.reduce_max, x, axis, keepdims)
 
 
 def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The smallest element along axes; None for all. NaN if one of them is."""
+    """The smallest element along axes; None for all. NaN if one of them is.
+
+    >>> from opweave import array_api as xp
+    >>> xp.min(xp.asarray([[1, 2], [3, 4]]), axis=0).tolist()
+    [1, 2]
+    """
     return _extreme("min", ops.reduce_min, x, axis, keepdims)
 
 
 def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The mean of floats along axes; None for all."""
+    """The mean of floats along axes; None for all.
+
+    >>> from opweave import array_api as xp
+    >>> xp.mean(xp.asarray([[1.0, 2.0], [3.0, 4.0]]), axis=0).tolist()
+    [2.0, 3.0]
+    """
     x = as_array(x, "mean")
     require_kind(x, "real floating", "mean")
     return _reduced(ops.reduce_mean, x, axis, keepdims, "mean")
@@ -91,6 +116,10 @@ def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
         axis: the axes.
         correction: subtracted from the number of elements by which the sum of squares is divided.
         keepdims: whether the axes stay, with size 1.
+
+    >>> from opweave import array_api as xp
+    >>> xp.var(xp.asarray([1.0, 3.0])).tolist()
+    1.0
     """
     x = as_array(x, "var")
     require_kind(x, "real floating", "var")
@@ -102,7 +131,12 @@ def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
 
 
 def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
-    """The standard deviation of floats along axes, the square root of `var`."""
+    """The standard deviation of floats along axes, the square root of `var`.
+
+    >>> from opweave import array_api as xp
+    >>> xp.std(xp.asarray([1.0, 3.0])).tolist()
+    1.0
+    """
     return ops.sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
 
 
@@ -114,6 +148,10 @@ def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, i
         axis: the axis.
         dtype: of the result; default: that of `sum`.
         include_initial: whether a zero stands in front of them.
+
+    >>> from opweave import array_api as xp
+    >>> xp.cumulative_sum(xp.asarray([1, 2, 3])).tolist()
+    [1, 3, 6]
     """
     x = as_array(x, "cumulative_sum")
     require_kind(x, "numeric", "cumulative_sum")
@@ -128,6 +166,35 @@ def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, i
     return concat([zeros(with_axis(x.shape, at, 1), dtype=wanted, device=x.context), made], axis=at)
 
 
+def cumulative_prod(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
+    """The partial products along an axis, which only arrays of one dimension need not name.
+
+    Products of 1, 2, 4, … neighbours are multiplied, so that floats are rounded in another order than one by one.
+
+    Args:
+        x: the elements.
+        axis: the axis.
+        dtype: of the result; default: that of `sum`.
+        include_initial: whether a one stands in front of them.
+
+    >>> from opweave import array_api as xp
+    >>> xp.cumulative_prod(xp.asarray([1, 2, 3, 4])).tolist()
+    [1, 2, 6, 24]
+    """
+    x = as_array(x, "cumulative_prod")
+    require_kind(x, "numeric", "cumulative_prod")
+    require(axis is not None or x.rank == 1, f"cumulative_prod: axis must be given for {x.desc}")
+    wanted, at = _sum_type(x, dtype, "cumulative_prod"), axis_of(axis or 0, x.rank, "cumulative_prod")
+    made, front, reach = converted(x, wanted), (slice(None),) * at, 1
+    while reach < x.shape[at]:
+        head, tail = made[(*front, slice(None, reach))], made[(*front, slice(reach, None))]
+        made = concat([head, ops.mul(tail, made[(*front, slice(None, -reach))])], axis=at)
+        reach *= 2
+    if not include_initial:
+        return made
+    return concat([ones(with_axis(x.shape, at, 1), dtype=wanted, device=x.context), made], axis=at)
+
+
 def diff(
     x: Array, /, *, axis: int = -1, n: int = 1, prepend: Array | None = None, append: Array | None = None
 ) -> Array:
@@ -135,6 +202,10 @@ def diff(
 
     Raises:
         ValidationError: nothing is left.
+
+    >>> from opweave import array_api as xp
+    >>> xp.diff(xp.asarray([1, 4, 9])).tolist()
+    [3, 5]
     """
     x = as_array(x, "diff")
     at = axis_of(axis, x.rank, "diff")
@@ -157,17 +228,32 @@ def _position(name: str, find: Callable[..., Array], x: Any, axis: int | None, k
 
 
 def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
-    """The position, int32, of the largest element along an axis, the first of equal ones; None for the whole array."""
+    """The position, int32, of the largest element along an axis, the first of equal ones; None for the whole array.
+
+    >>> from opweave import array_api as xp
+    >>> xp.argmax(xp.asarray([[1, 2], [3, 4]]), axis=1).tolist()
+    [1, 1]
+    """
     return _position("argmax", ops.arg_max, x, axis, keepdims)
 
 
 def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
-    """The position, int32, of the smallest element along an axis, the first of equal ones; None for the whole array."""
+    """The position, int32, of the smallest element along an axis, the first of equal ones; None for the whole array.
+
+    >>> from opweave import array_api as xp
+    >>> xp.argmin(xp.asarray([[1, 2], [3, 4]]), axis=1).tolist()
+    [0, 0]
+    """
     return _position("argmin", ops.arg_min, x, axis, keepdims)
 
 
 def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """How many elements along axes are not zero, int32; None for all."""
+    """How many elements along axes are not zero, int32; None for all.
+
+    >>> from opweave import array_api as xp
+    >>> xp.count_nonzero(xp.asarray([0, 1, 2])).tolist()
+    2
+    """
     return sum(converted(as_array(x, "count_nonzero"), bool_), axis=axis, keepdims=keepdims)
 
 
@@ -177,12 +263,22 @@ def _test(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, keepdims:
 
 
 def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Whether no element along axes is zero; None for all."""
+    """Whether no element along axes is zero; None for all.
+
+    >>> from opweave import array_api as xp
+    >>> xp.all(xp.asarray([[1, 2], [3, 4]])).tolist()
+    True
+    """
     return _test("all", ops.reduce_min, x, axis, keepdims)
 
 
 def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Whether an element along axes is not zero; None for all."""
+    """Whether an element along axes is not zero; None for all.
+
+    >>> from opweave import array_api as xp
+    >>> xp.any(xp.asarray([[0, 1], [0, 0]]), axis=1).tolist()
+    [True, False]
+    """
     return _test("any", ops.reduce_max, x, axis, keepdims)
 
 
@@ -191,16 +287,27 @@ def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
 
 
 def matmul(x1: Array, x2: Array, /) -> Array:
-    """The product of matrices of floats, or of vectors; axes before the last two broadcast.
+    """The product of matrices, or of vectors; axes before the last two broadcast.
+
+    WebNN multiplies matrices of floats. Of integers, all products are made and added, which takes memory for each of them.
 
     Raises:
-        ValidationError: the shapes do not fit, or the elements are integers: WebNN multiplies matrices of floats.
+        ValidationError: the shapes do not fit.
+
+    >>> from opweave import array_api as xp
+    >>> xp.matmul(xp.asarray([[1.0, 2.0], [3.0, 4.0]]), xp.asarray([1.0, 10.0])).tolist()
+    [21.0, 43.0]
     """
-    (x1, x2), _ = together("matmul", "real floating", x1, x2)
+    (x1, x2), dtype = together("matmul", "numeric", x1, x2)
     require(x1.rank > 0 and x2.rank > 0, f"matmul: takes vectors and matrices, got {x1.desc} and {x2.desc}")
     left = expand_dims(x1, 0) if x1.rank == 1 else x1
     right = expand_dims(x2, 1) if x2.rank == 1 else x2
-    made = ops.matmul(left, right)
+    if dtype.kind == "f":
+        made = ops.matmul(left, right)
+    else:
+        fits = left.shape[-1] == right.shape[-2]
+        require(fits, f"matmul: columns of {x1.desc} must be as many as rows of {x2.desc}")
+        made = sum(ops.mul(expand_dims(left, -1), expand_dims(right, -3)), axis=-2, dtype=dtype)
     gone = [at for at, x in ((made.rank - 2, x1), (made.rank - 1, x2)) if x.rank == 1]
     return squeeze(made, gone) if gone else made
 
@@ -210,6 +317,10 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
 
     Raises:
         ValidationError: it has different sizes.
+
+    >>> from opweave import array_api as xp
+    >>> xp.vecdot(xp.asarray([1, 2]), xp.asarray([3, 4])).tolist()
+    11
     """
     (x1, x2), _ = together("vecdot", "numeric", x1, x2)
     shortest = x1 if x1.rank < x2.rank else x2
@@ -229,6 +340,10 @@ def tensordot(x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Seque
 
     Raises:
         ValidationError: the axes have different sizes, or there are too few.
+
+    >>> from opweave import array_api as xp
+    >>> xp.tensordot(xp.asarray([[1.0, 2.0], [3.0, 4.0]]), xp.asarray([[1.0, 2.0], [3.0, 4.0]]), axes=2).tolist()
+    30.0
     """
     (x1, x2), dtype = together("tensordot", "numeric", x1, x2)
     if isinstance(axes, int):
@@ -254,6 +369,7 @@ __all__ = [
     "argmax",
     "argmin",
     "count_nonzero",
+    "cumulative_prod",
     "cumulative_sum",
     "diff",
     "matmul",

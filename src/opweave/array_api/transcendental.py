@@ -6,21 +6,73 @@ Formulas keep the accuracy of their parts also near zero (`log1p`, `expm1`) and 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from .. import ops
 from ..lazy.array import Array
 from .declare import as_operands, binary, unary
-from .elementwise import with_sign_of
+from .elementwise import is_negative, with_sign_of
 
-exp = unary("exp", "real floating", ops.exp, "e to the power of each element.")
-log = unary("log", "real floating", ops.log, "The natural logarithm of each element.")
-log2 = unary("log2", "real floating", lambda x: ops.div(ops.log(x), math.log(2)), "The logarithm to base 2.")
-log10 = unary("log10", "real floating", lambda x: ops.div(ops.log(x), math.log(10)), "The logarithm to base 10.")
-sin = unary("sin", "real floating", ops.sin, "The sine of each element, in radians.")
-cos = unary("cos", "real floating", ops.cos, "The cosine of each element, in radians.")
-tan = unary("tan", "real floating", ops.tan, "The tangent of each element, in radians.")
-tanh = unary("tanh", "real floating", ops.tanh, "The hyperbolic tangent of each element.")
+exp = unary(
+    "exp", "real floating", ops.exp, "e to the power of each element.", "xp.asarray([0.0, 1.0])", "[1.0, 2.718...]"
+)
+log = unary(
+    "log",
+    "real floating",
+    ops.log,
+    "The natural logarithm of each element.",
+    "xp.asarray([1.0, 10.0])",
+    "[0.0, 2.302...]",
+)
+log2 = unary(
+    "log2",
+    "real floating",
+    lambda x: ops.div(ops.log(x), math.log(2)),
+    "The logarithm to base 2.",
+    "xp.asarray([1.0, 10.0])",
+    "[0.0, 3.321...]",
+)
+log10 = unary(
+    "log10",
+    "real floating",
+    lambda x: ops.div(ops.log(x), math.log(10)),
+    "The logarithm to base 10.",
+    "xp.asarray([1.0, 2.0])",
+    "[0.0, 0.301...]",
+)
+sin = unary(
+    "sin",
+    "real floating",
+    ops.sin,
+    "The sine of each element, in radians.",
+    "xp.asarray([0.0, 1.0])",
+    "[0.0, 0.841...]",
+)
+cos = unary(
+    "cos",
+    "real floating",
+    ops.cos,
+    "The cosine of each element, in radians.",
+    "xp.asarray([0.0, 1.0])",
+    "[1.0, 0.540...]",
+)
+tan = unary(
+    "tan",
+    "real floating",
+    ops.tan,
+    "The tangent of each element, in radians.",
+    "xp.asarray([0.0, 1.0])",
+    "[0.0, 1.557...]",
+)
+tanh = unary(
+    "tanh",
+    "real floating",
+    ops.tanh,
+    "The hyperbolic tangent of each element.",
+    "xp.asarray([0.0, 1.0])",
+    "[0.0, 0.761...]",
+)
 
 
 def _log1p(x: Array) -> Array:
@@ -64,7 +116,8 @@ def _asinh(x: Array) -> Array:
 def _acosh(x: Array) -> Array:
     above = ops.sub(x, 1.0)
     near = ops.add(above, ops.sqrt(ops.add(ops.mul(above, 2.0), ops.mul(above, above))))
-    return ops.where(ops.greater(x, _far(x)), ops.add(ops.log(x), math.log(2)), _log1p(near))
+    made = ops.where(ops.greater(x, _far(x)), ops.add(ops.log(x), math.log(2)), _log1p(near))
+    return ops.where(ops.lesser(x, 1.0), math.nan, made)  # far below, `near` is rounded to 0
 
 
 def _far(x: Array) -> float:
@@ -93,19 +146,180 @@ def _hypot(x1: Any, x2: Any) -> Array:
     return ops.where(is_infinite, math.inf, made)
 
 
-log1p = unary("log1p", "real floating", _log1p, "The logarithm of 1 + x, accurate near zero.")
-expm1 = unary("expm1", "real floating", _expm1, "exp(x) - 1, accurate near zero.")
-sinh = unary("sinh", "real floating", _sinh, "The hyperbolic sine of each element.")
-cosh = unary("cosh", "real floating", _cosh, "The hyperbolic cosine of each element.")
-asinh = unary("asinh", "real floating", _asinh, "The inverse hyperbolic sine of each element.")
-acosh = unary("acosh", "real floating", _acosh, "The inverse hyperbolic cosine of each element; NaN below 1.")
-atanh = unary("atanh", "real floating", _atanh, "The inverse hyperbolic tangent of each element; NaN beyond 1.")
-logaddexp = binary("logaddexp", "real floating", _logaddexp, "The logarithm of exp(x1) + exp(x2), without overflow.")
-hypot = binary("hypot", "real floating", _hypot, "The square root of x1² + x2², without overflow.")
+def _polynomial(z: Array, *coefficients: float) -> Array:
+    """The polynomial with these coefficients, that of the highest power first."""
+    made: Array = ops.mul(z, coefficients[0])
+    for coefficient in coefficients[1:-1]:
+        made = ops.mul(ops.add(made, coefficient), z)
+    return ops.add(made, coefficients[-1])
+
+
+def _wide(compute: Callable[..., Array]) -> Callable[..., Array]:
+    """The function in float32 inside, where its polynomials have the accuracy of the type."""
+
+    def function(*arguments: Array) -> Array:
+        data_type = arguments[0].data_type
+        if data_type == "float32":
+            return compute(*arguments)
+        return ops.cast(compute(*(ops.cast(x, "float32") for x in arguments)), data_type)
+
+    return function
+
+
+def _atan_of_size(size: Array) -> Array:
+    """The angle of a tangent that is not negative; intervals and polynomial of Cephes, atanf (Moshier 1992)."""
+    is_middle, is_large = ops.greater(size, math.tan(math.pi / 8)), ops.greater(size, math.tan(3 * math.pi / 8))
+    middle = ops.div(ops.sub(size, 1.0), ops.add(size, 1.0))
+    x = ops.where(is_large, ops.neg(ops.reciprocal(size)), ops.where(is_middle, middle, size))
+    start = ops.mul(ops.cast(ops.add(is_middle, is_large), "float32"), math.pi / 4)
+    z = ops.mul(x, x)
+    bend = _polynomial(z, 8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1)
+    return ops.add(start, ops.add(ops.mul(ops.mul(bend, z), x), x))
+
+
+def _atan(x: Array) -> Array:
+    return with_sign_of(_atan_of_size(ops.abs(x)), x)
+
+
+def _asin_of_size(size: Array) -> Array:
+    """The angle of a sine in [0, 0.5]; the polynomial of Cephes, asinf."""
+    z = ops.mul(size, size)
+    bend = _polynomial(z, 4.2163199048e-2, 2.4181311049e-2, 4.5470025998e-2, 7.4953002686e-2, 1.6666752422e-1)
+    return ops.add(ops.mul(ops.mul(bend, z), size), size)
+
+
+def _rest(size: Array) -> Array:
+    """The angle between that of a cosine in [0.5, 1] and 0; NaN beyond 1."""
+    return ops.mul(_asin_of_size(ops.sqrt(ops.mul(ops.sub(1.0, size), 0.5))), 2.0)
+
+
+def _asin(x: Array) -> Array:
+    size = ops.abs(x)
+    found = ops.where(ops.greater(size, 0.5), ops.sub(math.pi / 2, _rest(size)), _asin_of_size(size))
+    return with_sign_of(found, x)
+
+
+def _acos(x: Array) -> Array:
+    size = ops.abs(x)
+    rest = _rest(size)
+    outside = ops.where(ops.lesser(x, 0.0), ops.sub(math.pi, rest), rest)
+    return ops.where(ops.greater(size, 0.5), outside, ops.sub(math.pi / 2, with_sign_of(_asin_of_size(size), x)))
+
+
+def _atan2(y: Array, x: Array) -> Array:
+    """The angle in the first half of the first quadrant, reflected into the others."""
+    a, b = ops.abs(y), ops.abs(x)
+    large = ops.max(a, b)
+    ratio = ops.div(ops.min(a, b), large)
+    both = ops.logical_and(ops.is_infinite(a), ops.is_infinite(b))
+    ratio = ops.where(ops.equal(large, 0.0), 0.0, ops.where(both, 1.0, ratio))
+    angle = _atan_of_size(ratio)
+    angle = ops.where(ops.greater(a, b), ops.sub(math.pi / 2, angle), angle)
+    return with_sign_of(ops.where(is_negative(x), ops.sub(math.pi, angle), angle), y)
+
+
+log1p = unary(
+    "log1p",
+    "real floating",
+    _log1p,
+    "The logarithm of 1 + x, accurate near zero.",
+    "xp.asarray([0.0, 1.0])",
+    "[0.0, 0.693...]",
+)
+expm1 = unary(
+    "expm1", "real floating", _expm1, "exp(x) - 1, accurate near zero.", "xp.asarray([0.0, 1.0])", "[0.0, 1.718...]"
+)
+sinh = unary(
+    "sinh", "real floating", _sinh, "The hyperbolic sine of each element.", "xp.asarray([0.0, 1.0])", "[0.0, 1.175...]"
+)
+cosh = unary(
+    "cosh",
+    "real floating",
+    _cosh,
+    "The hyperbolic cosine of each element.",
+    "xp.asarray([0.0, 1.0])",
+    "[1.0, 1.543...]",
+)
+asinh = unary(
+    "asinh",
+    "real floating",
+    _asinh,
+    "The inverse hyperbolic sine of each element.",
+    "xp.asarray([0.0, 1.0])",
+    "[0.0, 0.881...]",
+)
+acosh = unary(
+    "acosh",
+    "real floating",
+    _acosh,
+    "The inverse hyperbolic cosine of each element; NaN below 1.",
+    "xp.asarray([1.0, 2.0])",
+    "[0.0, 1.316...]",
+)
+atanh = unary(
+    "atanh",
+    "real floating",
+    _atanh,
+    "The inverse hyperbolic tangent of each element; NaN beyond 1.",
+    "xp.asarray([0.0, 0.5])",
+    "[0.0, 0.549...]",
+)
+logaddexp = binary(
+    "logaddexp",
+    "real floating",
+    _logaddexp,
+    "The logarithm of exp(x1) + exp(x2), without overflow.",
+    "xp.asarray([0.0, 500.0]), xp.asarray([0.0, 500.0])",
+    "[0.693..., 500.693...]",
+)
+acos = unary(
+    "acos",
+    "real floating",
+    _wide(_acos),
+    "The angle in [0, π] of each cosine; NaN beyond 1.",
+    "xp.asarray([1.0, -1.0])",
+    "[0.0, 3.141...]",
+)
+asin = unary(
+    "asin",
+    "real floating",
+    _wide(_asin),
+    "The angle in [-π/2, π/2] of each sine; NaN beyond 1.",
+    "xp.asarray([0.0, 1.0])",
+    "[0.0, 1.570...]",
+)
+atan = unary(
+    "atan",
+    "real floating",
+    _wide(_atan),
+    "The angle in [-π/2, π/2] of each tangent.",
+    "xp.asarray([0.0, 1.0])",
+    "[0.0, 0.785...]",
+)
+atan2 = binary(
+    "atan2",
+    "real floating",
+    lambda x1, x2: _wide(_atan2)(*as_operands(x1, x2)),
+    "The angle in [-π, π] of the point with ordinate `x1` and abscissa `x2`, seen from the origin.",
+    "xp.asarray([1.0, 1.0]), xp.asarray([1.0, -1.0])",
+    "[0.785..., 2.356...]",
+)
+hypot = binary(
+    "hypot",
+    "real floating",
+    _hypot,
+    "The square root of x1² + x2², without overflow.",
+    "xp.asarray([3.0, 5.0]), xp.asarray([4.0, 12.0])",
+    "[5.0, 13.0]",
+)
 
 __all__ = [
+    "acos",
     "acosh",
+    "asin",
     "asinh",
+    "atan",
+    "atan2",
     "atanh",
     "cos",
     "cosh",

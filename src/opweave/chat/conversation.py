@@ -22,6 +22,9 @@ class Reply:
         written: how many tokens the reply has.
         written_seconds: the time for all tokens of the reply but the first.
         end: why it ended: "done" (the model ended it), "full" (no room is left), "limit", or "open" (it was interrupted).
+
+    >>> print(Reply(read=20, read_seconds=0.1, written=5, written_seconds=0.2))
+    20 tokens read in 100 ms, 5 written, 20.0 tokens/s
     """
 
     read: int

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import OperationError
-from .common import PrecisionName, Verbose, app, console, errors
+from .common import Operations, PrecisionName, Verbose, app, console, errors
 from .engines import BASE_LINE, Job, Result, engines as find_engines, measure
 from .models import Bounds, DeviceName, Inputs, Mean, ModelFile, Seed, Sizes, Std
 
@@ -35,11 +35,12 @@ def bench(
     limit: Bounds = None,
     device: DeviceName = None,
     precision: PrecisionName = "float32",
+    operations: Operations = None,
     verbose: Verbose = False,
 ) -> None:
     """Compare the engines of this machine: time, memory and results of a model on each, beside ONNX Runtime itself.
 
-    Each engine has a process of its own; they are measured in turns, after pauses. Inputs are random unless given.
+    Each engine has a process of its own; they are measured alternately, after pauses. Inputs are random unless given.
     """
     from rich.progress import Progress
 
@@ -54,7 +55,7 @@ def bench(
     found = find_engines(wanted)
     with Progress(console=errors, transient=True) as progress:
         task = progress.add_task("measuring", total=1.0)
-        job = Job(str(model), feed, options, precision)
+        job = Job(str(model), feed, options, precision, operations)
         results = measure(found, job, seconds, lambda share: progress.update(task, completed=share))
     if not any(result.times for result in results if result.engine.name != BASE_LINE):
         advice = "" if inputs else assumption(session._inputs)

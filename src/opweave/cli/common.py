@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
+from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -50,6 +53,32 @@ def _set_verbose(value: bool) -> None:
 
 Verbose = Annotated[
     bool, typer.Option("--verbose", callback=_set_verbose, help="Show where an error comes from, line by line.")
+]
+
+
+def declare(module: str | None) -> str | None:
+    """Import the module of `--operations`, from the working directory as well."""
+    if module is None:
+        return None
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module exists, and imports another one that does not
+        hint = f"; did you mean {module[:-3]!r}?" if module.endswith(".py") else ""
+        raise typer.BadParameter(f"there is no module {module!r}{hint}") from None
+    return module
+
+
+Operations = Annotated[
+    str | None,
+    typer.Option(
+        "--operations",
+        metavar="MODULE",
+        callback=declare,
+        help="A Python module that declares operations of your own, by ow.register_onnx; it is imported first.",
+    ),
 ]
 PrecisionName = Annotated[
     str,

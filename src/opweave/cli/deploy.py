@@ -23,7 +23,7 @@ from rich.text import Text
 from ..errors import OperationError
 from ..names import counted
 from ..processors import processors
-from .common import PrecisionName, Verbose, app, console, errors
+from .common import Operations, PrecisionName, Verbose, app, console, errors
 
 if TYPE_CHECKING:
     from ..scale.protocol import Interface
@@ -49,6 +49,7 @@ def deploy(
     device: Annotated[str, typer.Option(help="Where to run; `opweave devices` lists them.")] = "cpu",
     precision: PrecisionName = "float32",
     replicas: Annotated[int, typer.Option(min=1, help="How many processes run the model.")] = 1,
+    operations: Operations = None,
     verbose: Verbose = False,
 ) -> None:
     """Serve an ONNX model over HTTP, for clients of the Open Inference Protocol v2 (KServe, Triton).
@@ -75,6 +76,7 @@ def deploy(
         device=device,
         precision=precision,  # type: ignore[arg-type]
         gpus=gpu_share(gpu_count, replicas),
+        operations=operations,
         replicas=replicas,
     )
     try:

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from ..words import shortened
-from .common import Verbose, app, console, errors
+from .common import Operations, Verbose, app, console, errors
 from .models import Bounds, Inputs, Mean, ModelFile, Seed, Sizes, Std
 from .tune import INTERRUPTED
 
@@ -57,6 +57,7 @@ def diff(
         Path | None, typer.Option("--json", metavar="FILE", help="Write all numbers into this .json file.")
     ] = None,
     rows: Annotated[int, typer.Option("--rows", min=1, help="How many operations to list at most.")] = 16,
+    operations: Operations = None,
     verbose: Verbose = False,
 ) -> None:
     """Find the operation of a model whose results differ between two devices, engines, precisions or models.

@@ -1,4 +1,4 @@
-"""Engines that run one model in processes of their own, and are measured in turns."""
+"""Engines that run one model in processes of their own, and are measured alternately."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from ..agreement import difference
 from ..errors import MLError, NotSupportedError, OperationError
+from .common import declare
 
 BASE_LINE = "ONNX Runtime itself"
 """The engine that the others are compared with: ONNX Runtime, without Opweave."""
@@ -51,12 +52,14 @@ class Job:
         feed: an array for each input, by name.
         options: for Opweave's session.
         precision: of the context.
+        operations: the module that declares operations of the user; None if there is none.
     """
 
     model: str
     feed: Mapping[str, Any]
     options: Mapping[str, Any]
     precision: str
+    operations: str | None = None
 
 
 @dataclass
@@ -118,7 +121,7 @@ def engines(wanted: Sequence[str] | None) -> list[Engine]:
 
 
 def measure(found: Sequence[Engine], job: Job, seconds: float, progress: Callable[[float], None]) -> list[Result]:
-    """Run a job on engines, each in a process of its own, in turns.
+    """Run a job on engines, each in a process of its own, alternately.
 
     Args:
         found: the engines.
@@ -221,6 +224,7 @@ def _prepared(engine: Engine, job: Job) -> Callable[[], list[Any]]:
     from ..context import ml
     from ..onnx.session import InferenceSession
 
+    declare(job.operations)
     context = ml.create_context(device=engine.device, backend=engine.backend, precision=job.precision)  # type: ignore[arg-type]
     session = InferenceSession(Path(job.model), context, specialise="always", **job.options)
     return lambda: list(session.run(None, job.feed))

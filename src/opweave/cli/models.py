@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ..names import counted
 from ..words import size
-from .common import PrecisionName, Verbose, app, console
+from .common import Operations, PrecisionName, Verbose, app, console
 
 if TYPE_CHECKING:
     from ..onnx.session import InferenceSession
@@ -88,6 +88,7 @@ def run(
     limit: Bounds = None,
     device: DeviceName = None,
     precision: PrecisionName = "float32",
+    operations: Operations = None,
     verbose: Verbose = False,
 ) -> None:
     """Run an ONNX model once, and show its outputs; --output writes them to a file."""
@@ -136,6 +137,7 @@ def info(
         Path | None,
         typer.Option("--draw", metavar="FILE", help="Draw the model, and what runs its parts, into this .svg file."),
     ] = None,
+    operations: Operations = None,
     verbose: Verbose = False,
 ) -> None:
     """Show inputs, outputs and operators of a model, which part of it runs where, and why.
@@ -206,6 +208,7 @@ def convert(
     operators: Annotated[
         str, typer.Option("--operators", help="onnx, or onnxruntime to keep operators that only ONNX Runtime has.")
     ] = "onnx",
+    operations: Operations = None,
     verbose: Verbose = False,
 ) -> None:
     """Turn an ONNX model into a WebNN graph, and write that as ONNX: static shapes, and WebNN's operations only.
@@ -218,8 +221,8 @@ def convert(
     from .inputs import limits, sizes
 
     if (target is None) == (output is None):
-        given = "twice" if output is not None else "nowhere"
-        raise typer.BadParameter(f"the file to write is given {given}: opweave convert {model.name} OUTPUT.onnx")
+        problem = "is missing" if output is None else "is given twice"
+        raise typer.BadParameter(f"the file to write {problem}: opweave convert {model.name} OUTPUT.onnx")
     output = output or target
     assert output is not None
     if output.is_dir():

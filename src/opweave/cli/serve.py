@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..serve import Server
 
 PORT = 8801
+"""That of `opweave.serve.Server`, which `--help` need not import."""
 
 
 @app.command()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .common import Verbose, app, console, errors
+from .common import Operations, Verbose, app, console, errors
 from .models import Bounds, DeviceName, Sizes, open_session
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def tune(
     fix_shapes: Sizes = None,
     limit: Bounds = None,
     device: DeviceName = None,
+    operations: Operations = None,
     verbose: Verbose = False,
 ) -> None:
     """Measure which engine runs a model faster, and keep it: sessions of this model use that engine from then on.

@@ -65,6 +65,7 @@ class Chooser:
         self.fallback = fallback
         self.engine: kernels.Engine = host.expressions
         self.taken: set[Node] = set()
+        self._kinds: dict[Node, Hashable] = {}  # without regard to `taken`
 
     def candidates(self, node: Node) -> Iterator[Candidate]:
         """All ways to run a node, the preferred one first."""
@@ -81,8 +82,6 @@ class Chooser:
 
     def _on_host(self, node: Node) -> Iterator[Candidate]:
         op = node.op
-        if node in self.taken:
-            yield Candidate(EXPRESSION)
         refusal = self.host.why_not(node)
         yield Candidate(self.host.name, f"{self.host.name} has no rule for it" if refusal is None else refusal)
         if any(device in op.kernels for device in HOST_KERNELS):
@@ -136,8 +135,12 @@ class Chooser:
 
     def kind(self, node: Node) -> Hashable:
         """The kind of what runs a node; None for what is decomposed."""
-        chosen = self.choose(node)
-        return None if chosen is None else chosen.kind
+        if node in self.taken:
+            return EXPRESSION
+        if node not in self._kinds:
+            chosen = self.choose(node)
+            self._kinds[node] = None if chosen is None else chosen.kind
+        return self._kinds[node]
 
     @property
     def threads(self) -> int:
@@ -164,10 +167,14 @@ class Chooser:
         return self.kind(node) == EXPRESSION
 
     @staticmethod
+    def may_fit(producer: Node, consumer: Node) -> bool:
+        """Whether the shapes of two expressions allow that they become one loop."""
+        return len(consumer.outputs) == 1 and any(consumer.outputs[0].shape == o.shape for o in producer.outputs)
+
+    @staticmethod
     def fits(producer: Node, consumer: Node) -> bool:
         """Whether two expressions become one loop: the second reads each element of the first where it writes its own."""
-        same = len(consumer.outputs) == 1 and consumer.outputs[0].shape in {o.shape for o in producer.outputs}
-        return same and Chooser.is_pointwise(consumer)
+        return Chooser.may_fit(producer, consumer) and Chooser.is_pointwise(consumer)
 
     @staticmethod
     def work(node: Node) -> int:

@@ -38,6 +38,7 @@ def compile(
     fuse: bool = True,
     alone: bool = True,
     fallback: Literal["auto", "error"] = "auto",
+    shares_processors: bool = False,
 ) -> Program:
     """Compile a graph.
 
@@ -51,12 +52,14 @@ def compile(
         fuse: whether chains of element-wise operations that an engine would go through one by one become one loop.
         alone: whether it does not take turns with other graphs.
         fallback: whether the host runs what a device lacks, or that is an error.
+        shares_processors: whether another process needs the processors after each run.
 
     Raises:
         NotSupportedError: an operation has neither a rule, a kernel, an expression nor a decomposition.
         OperationError: an engine refuses its part.
     """
-    options: dict[str, Any] = {"device": device, "power_preference": power_preference, "fuse": fuse, "alone": alone}
+    options: dict[str, Any] = {"device": device, "power_preference": power_preference, "fuse": fuse}
+    options["alone"] = alone and not shares_processors
     choice = choose_engine(graph, backend, alone)
     try:
         return _compiled(graph, choice, fallback=fallback, **options)
@@ -149,7 +152,7 @@ def _sub_graph(graph: Graph, part: Segment[Node, Operand], alone: bool) -> tuple
 def _loops(
     parts: Sequence[Segment[Node, Operand]], chooser: Chooser, device: str
 ) -> Iterator[Iterator[Callable[[], Part]]]:
-    """What waits for each part that is a loop; another thread compiles them while engines compile the other parts."""
+    """For each part that is a loop, a function that waits for it. A thread compiles them, while engines compile the others."""
     loops = [part for part in parts if part.kind == EXPRESSION]
     compiling = [_expression(part, chooser, device) for part in loops]
     if not 0 < len(loops) < len(parts):
@@ -162,7 +165,7 @@ def _loops(
 
 
 def _expression(part: Segment[Node, Operand], chooser: Chooser, device: str) -> Callable[[], Part]:
-    """What compiles expressions, several of them as one loop."""
+    """A function that compiles the expressions of a part as one loop."""
     constants = dict.fromkeys(o for node in part.nodes for o in node.operands if o.is_constant)
     program, reads = program_of_nodes(part.nodes, [*constants, *part.inputs], part.outputs)
 

@@ -93,7 +93,7 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What runs a graph.
+    """The back end that runs a graph.
 
     Attributes:
         backend: the back end, without rivals.

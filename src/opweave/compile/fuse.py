@@ -11,7 +11,7 @@ its operations.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from .. import ops
 from ..graph import Graph, Node
@@ -48,14 +48,23 @@ def fusible(graph: Graph, chooser: Chooser, most: int) -> set[Node]:
         return set()  # as `_is_worth_it` would say of each loop
     absorbed = _absorbed(graph, winners)
 
+    def may_be_candidate(node: Node) -> bool:
+        if node in winners:
+            return True
+        return not node.op.is_alternative and node not in absorbed and chooser.could_be_loop(node)
+
     def is_candidate(node: Node) -> bool:
-        if not chooser.could_be_loop(node):
-            return False
         if node in winners:
             return node not in absorbed or not chooser.is_pointwise(node)
-        return not node.op.is_alternative and node not in absorbed and chooser.is_pointwise(node)
+        return may_be_candidate(node) and chooser.is_pointwise(node)
 
-    candidates = set(filter(is_candidate, graph.nodes))
+    # Tracing expressions takes most of the time here, so it is done only where loops may be worth it. A loop is a part of
+    # one of these groups.
+    groups = _connected(node for node in graph.nodes if may_be_candidate(node) or chooser.is_expression(node))
+    candidates: set[Node] = set()
+    for group in groups:
+        if not winners.isdisjoint(group) or _is_worth_it(group, chooser.is_expression, False, chooser.threads):
+            candidates.update(filter(is_candidate, group))
 
     def kind(node: Node) -> str:
         return "loop" if node in candidates or chooser.is_expression(node) else "engine"
@@ -73,6 +82,22 @@ def fusible(graph: Graph, chooser: Chooser, most: int) -> set[Node]:
         ):
             chosen.update(node for node in part.nodes if node in candidates)
     return chosen
+
+
+def _connected(nodes: Iterable[Node]) -> list[list[Node]]:
+    """Nodes in groups: those that take values of the same shape from each other, also through others, are in one."""
+    groups: dict[Node, list[Node]] = {}
+    for node in nodes:
+        group = groups[node] = [node]
+        for operand in node.operands:
+            if operand.node not in groups or not Chooser.may_fit(operand.node, node):
+                continue
+            other = groups[operand.node]
+            if other is not group:
+                small, group = sorted((group, other), key=len)
+                group += small
+                groups.update(dict.fromkeys(small, group))
+    return list({id(group): group for group in groups.values()}.values())
 
 
 def _absorbed(graph: Graph, winners: set[Node]) -> set[Node]:

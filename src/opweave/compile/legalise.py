@@ -24,13 +24,13 @@ class _Rewriter(Recorder):
         self._source: Node
         self._prefix = ""
 
-    def place(self, node: Node) -> tuple[Operand, ...]:
+    def _place(self, node: Node) -> tuple[Operand, ...]:
         op = node.op
         if self._prefix:
             node.label = f"{self._prefix}/{node.label or op.name}"
         if self.supports(node):
             self.origin[node] = self._source
-            return super().place(node)
+            return super()._place(node)
         if op.decomposition is None:
             # What has one of these two is only asked here if it does not serve this node.
             forms = "decomposition" if op.kernels or op.formula else "kernel, expression or decomposition"
@@ -73,7 +73,7 @@ def legalise(
         replaced[operand] = rewriter.inputs[name] = Operand(rewriter, operand.desc, name=name)
     for node in graph.nodes:
         rewriter._source = node
-        replaced.update(zip(node.outputs, rewriter.add_like(node, replaced.__getitem__, node.label), strict=True))
+        replaced.update(zip(node.outputs, rewriter._add_like(node, replaced.__getitem__, node.label), strict=True))
     outputs_by_name = each(graph.outputs, replaced.__getitem__)
     reached = Graph.reaching(outputs_by_name)
     return Graph(rewriter.inputs, outputs_by_name, reached.nodes), rewriter.origin

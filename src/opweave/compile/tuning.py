@@ -115,7 +115,7 @@ def measure(
 
 
 def unmeasured(model: str, what: str, ways: Mapping[str, Backend]) -> Measurement:
-    """What is known of a graph before it is measured: the first of the ways runs it."""
+    """The entry of a graph that is not measured: the first of the ways runs it."""
     return Measurement(model, what, next(iter(ways)), {}, {}, 0, engines.machine(ways), engines.versions(ways))
 
 
@@ -126,7 +126,7 @@ def check_seconds(seconds: float) -> None:
 
 
 def _alternate(runs: Mapping[str, Run], times: Mapping[str, list[float]], seconds: float) -> None:
-    """Measure functions alternately for about so long, and add the seconds of a call in each round to `times`."""
+    """Measure functions alternately for about `seconds`, and add the seconds of a call in each round to `times`."""
     counts: dict[str, int] = {}
     for name, run in runs.items():
         once = min(_seconds(run, 1), _seconds(run, 1))

@@ -28,6 +28,9 @@ def quick_gelu(self: Builder, input: Operand, *, alpha: float = 1.702, label: st
     Returns:
         `input * sigmoid(alpha * input)`, in the data type and shape of `input`.
 
+    Raises:
+        ValidationError: `input` has another data type.
+
     ONNX Runtime's QuickGelu; Hendrycks and Gimpel, Gaussian Error Linear Units (2016), arXiv:1606.08415.
 
     >>> import numpy as np
@@ -45,6 +48,8 @@ def _(b: Operations, input: Operand, alpha: float) -> Operand:
 @declare(input=Limits(FLOATS), bias=Limits("input", ranks=(1, 1)))
 def fast_gelu(self: Builder, input: Operand, bias: Operand | None = None, *, label: str = "") -> Desc:
     """The approximation of gelu with a hyperbolic tangent.
+
+    All operands have the data type of `input`.
 
     Args:
         input: float32 or float16, any rank; rank 1 or more if there is a bias.
@@ -153,6 +158,9 @@ def thresholded_relu(self: Builder, input: Operand, *, alpha: float = 1.0, label
     Returns:
         `input` where it is greater than `alpha`, else 0 (also for NaN), in the data type and shape of `input`.
 
+    Raises:
+        ValidationError: `input` has another data type.
+
     ONNX's ThresholdedRelu.
 
     >>> import numpy as np
@@ -164,5 +172,5 @@ def thresholded_relu(self: Builder, input: Operand, *, alpha: float = 1.0, label
 
 @thresholded_relu.decompose
 def _(b: Operations, input: Operand, alpha: float) -> Operand:
-    threshold, zero = (b.as_operand(number, input.data_type) for number in (alpha, 0))
+    threshold, zero = (b._as_operand(number, input.data_type) for number in (alpha, 0))
     return b.where(b.greater(input, threshold), input, zero)

@@ -67,13 +67,13 @@ class Mask:
         terms = list(self.added)
         if self.allowed:
             visible = reduce(b.logical_and, self.allowed)
-            terms.append(b.where(visible, b.as_operand(0, data_type), b.as_operand(-inf, data_type)))
+            terms.append(b.where(visible, b._as_operand(0, data_type), b._as_operand(-inf, data_type)))
         seen = None
         if self.constant is not None:
             known = np.atleast_1d(self.constant).astype(data_type)
-            terms.append(b.as_operand(known, data_type))
+            terms.append(b._as_operand(known, data_type))
             some = known.max(axis=-1, keepdims=True) > -inf
-            seen = None if some.all() else b.as_operand(some.astype(np.uint8), "uint8")
+            seen = None if some.all() else b._as_operand(some.astype(np.uint8), "uint8")
         if not terms:
             return None, None
         total = reduce(b.add, terms)
@@ -82,7 +82,7 @@ class Mask:
         if not total.rank:
             total = b.reshape(total, [1])
         largest = b.reduce_max(total, axes=[total.rank - 1], keep_dimensions=True)
-        return total, b.greater(largest, b.as_operand(-inf, data_type))
+        return total, b.greater(largest, b._as_operand(-inf, data_type))
 
 
 def hidden(visible: np.ndarray) -> np.ndarray:
@@ -148,7 +148,7 @@ def attend(
     y = b.matmul(weights if heads == groups else b.reshape(weights, [*shared, keys]), value)
     if heads != groups:
         y = b.reshape(y, [batches, heads, queries, value.shape[3]])
-    return y if seen is None else b.where(seen, y, b.as_operand(0, own))
+    return y if seen is None else b.where(seen, y, b._as_operand(0, own))
 
 
 def heads_first(b: Operations, x: Operand, heads: int) -> Operand:

@@ -51,6 +51,8 @@ def scaled_dot_product_attention(
 ) -> Desc:
     """Average values, weighted by how well their keys fit each query.
 
+    All other operands have the data type of `query`.
+
     Args:
         query: float32 or float16 [batches, heads, queries, size].
         key: [batches, groups, keys, size]; the groups divide the heads, and neighbouring heads share the keys of a group.
@@ -123,11 +125,14 @@ def multi_head_attention(
 ) -> Desc:
     """Attention of several heads, which are joined in the last axis.
 
+    All other operands have the data type of `query`.
+
     Args:
         query: float32 or float16 [batches, queries, heads * size].
         key: [batches, keys, heads * size].
         value: [batches, keys, heads * size of values].
-        mask: broadcasts to [batches, heads, queries, keys]; see `scaled_dot_product_attention`.
+        mask: uint8 or of the data type of `query`, broadcasts to [batches, heads, queries, keys]; see
+            `scaled_dot_product_attention`.
         heads: the number of heads.
         causal: whether query i sees only the keys up to i.
         scale: of the scores. Default: 1 / sqrt(size).
@@ -213,6 +218,8 @@ def group_query_attention(
     label: str = "",
 ) -> tuple[Desc, Desc, Desc]:
     """Causal attention of heads that share keys and values in groups, with a cache of earlier keys and values.
+
+    All other operands have the data type of `query`.
 
     Args:
         query: float32 or float16 [batches, new, heads * size].
@@ -335,7 +342,7 @@ def _(
     total = key_count(query, past_key, lengths)
     if cosines is not None and sines is not None:  # on its own: an engine may have a kernel for what is left
         first = 0 if lengths is not None else total - new
-        positions = b.as_operand(np.tile(np.arange(first, first + new), (batches, 1)), "int64")
+        positions = b._as_operand(np.tile(np.arange(first, first + new), (batches, 1)), "int64")
         if lengths is not None:
             positions = positions + b.reshape(b.cast(lengths, "int64"), [batches, 1])
         query, key = (
@@ -361,13 +368,13 @@ def _(
     assert past_key is not None
     assert past_value is not None
     start = b.reshape(lengths, [batches, 1, 1, 1])
-    steps, places = (b.as_operand(range(count), "int32") for count in (new, total))
+    steps, places = (b._as_operand(range(count), "int32") for count in (new, total))
     positions = start + b.reshape(steps, [1, 1, new, 1])
     rows = b.expand(positions, k.shape)
     k, v = (b.scatter_elements(old, rows, x, axis=2) for old, x in ((past_key, k), (past_value, v)))
     # The unused room may hold anything, NaN included, and 0 * NaN is NaN.
     filled = b.lesser(b.reshape(places, [1, 1, total, 1]), start + new)
-    nothing = b.as_operand(0, query.data_type)
+    nothing = b._as_operand(0, query.data_type)
     columns = b.reshape(places, [1, 1, 1, total])
     mask.restrict(b.lesser_or_equal(columns, positions), some=True)
     if window:

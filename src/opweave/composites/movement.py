@@ -23,7 +23,7 @@ def depth_to_space(
     Args:
         input: any data type [batches, channels * block_size ** 2, height, width].
         block_size: the height and width of a block.
-        mode: how channels are counted: "dcr" by place in the block and then by channel, "crd" the other way round.
+        mode: how channels are counted: "dcr" by place in the block and then by channel, "crd" by channel and then by place.
         label: a name for messages and tables.
 
     Returns:

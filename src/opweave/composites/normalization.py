@@ -64,7 +64,7 @@ def _(b: Operations, input: Operand, size: int, alpha: float, beta: float, bias:
     # The mean includes the zeros around the channels. A pooling leaves its own padding out, so they are added before.
     padded = b.pad(squares, [0, 0, before, 0], [0, 0, after, 0])
     mean = b.reshape(b.average_pool2d(padded, window_dimensions=[size, 1]), x.shape)
-    return narrowed(b, x / b.pow(mean * alpha + bias, b.as_operand(beta, "float32")), input)
+    return narrowed(b, x / b.pow(mean * alpha + bias, b._as_operand(beta, "float32")), input)
 
 
 @local_response_normalization.expression
@@ -102,6 +102,8 @@ def rms_normalization(
     label: str = "",
 ) -> Desc:
     """Divide `input` by its root mean square along the axes from `axis` on.
+
+    All operands have the data type of `input`.
 
     Args:
         input: float32 or float16, rank 1 or more.
@@ -168,6 +170,8 @@ def skip_layer_norm(
 ) -> tuple[Desc, Desc]:
     """Add a residual, and normalise the sum along its last axis to mean 0 and variance 1.
 
+    All operands have the data type of `input`.
+
     Args:
         input: float32 or float16 [..., size], rank 2 or 3.
         residual: added to `input`, of the same shape.
@@ -226,6 +230,8 @@ def skip_rms_norm(
 ) -> tuple[Desc, Desc]:
     """Add a residual, and divide the sum by its root mean square along the last axis.
 
+    All operands have the data type of `input`.
+
     Args:
         input: float32 or float16 [..., size], rank 2 or 3.
         residual: added to `input`, of the same shape.
@@ -271,6 +277,8 @@ def group_normalization(
     label: str = "",
 ) -> Desc:
     """Normalise groups of neighbouring channels to mean 0 and variance 1.
+
+    All operands have the data type of `input`.
 
     Args:
         input: float32 or float16 [batches, channels, ...].

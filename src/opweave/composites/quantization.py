@@ -35,8 +35,8 @@ def integer_matmul(
     Args:
         a: int8 or uint8 [..., rows, inner].
         b: int8 or uint8 [..., inner, columns]; the leading dimensions of both broadcast to each other.
-        a_zero_point: subtracted from `a` first, in a shape that broadcasts to it.
-        b_zero_point: subtracted from `b` first, in a shape that broadcasts to it.
+        a_zero_point: the data type of `a`, subtracted from it first, in a shape that broadcasts to it.
+        b_zero_point: the data type of `b`, subtracted from it first, in a shape that broadcasts to it.
         label: a name for messages and tables.
 
     Returns:
@@ -106,19 +106,21 @@ def matmul_n_bits(
 ) -> Desc:
     """Multiply with a weight of 4 or 8 bits a number, which is quantized in blocks.
 
+    All other operands have the data type of `input`.
+
     Args:
         input: float32 or float16 [..., rows, inner].
         weight: uint8 [columns, blocks, block_size * bits / 8], where the blocks cover `inner`; of two numbers in a byte the
             first is in the lower half. `pack_bits` makes this of numbers.
         scale: multiplied with the numbers of each block [columns, blocks].
         zero_point: uint8, subtracted from the numbers of each block first, packed like them: [columns, blocks] for 8 bits,
-            [columns, blocks / 2, rounded up] for 4. Default: 2 ** (bits - 1).
+            [columns, ceil(blocks / 2)] for 4. Default: 2 ** (bits - 1).
         bias: added to the product [columns].
         minimum: instead of a zero point, what a number 0 of each block stands for: `weight * scale + minimum`
             [columns, blocks]. Formats that store a smallest value for each block have it (GGUF's Q4_1, Q4_K).
         bits: 4 or 8.
         block_size: the count of numbers that share a scale: a power of two, 16 or more.
-        accuracy: "int8" allows the engine to quantise `input` to 8 bits, too, in blocks, which is a lot faster.
+        accuracy: "float32"; or "int8", which allows the engine to quantise `input` to 8 bits, too, in blocks, and is faster.
         label: a name for messages and tables.
 
     Returns:
@@ -260,7 +262,7 @@ def _plus_multiple(b: Operations, minimum: Operand, scale: Operand, factor: int)
     """`(minimum + factor * scale).T` as float32; a constant, if both are."""
     if minimum.is_constant and scale.is_constant:
         matrix = (minimum.value.astype(np.float32) + factor * scale.value.astype(np.float32)).T
-        return b.as_operand(np.ascontiguousarray(matrix), "float32")
+        return b._as_operand(np.ascontiguousarray(matrix), "float32")
     return b.transpose(widened(b, minimum) + widened(b, scale) * factor, permutation=[1, 0])
 
 
@@ -298,7 +300,7 @@ def _(
     (columns, blocks), inner = scale.shape, input.shape[-1]
     numbers = _unpacked(b, weight, bits)
     if zero_point is None:
-        zeros = b.as_operand(2 ** (bits - 1), "float32")
+        zeros = b._as_operand(2 ** (bits - 1), "float32")
     else:
         zeros = b.slice(_unpacked(b, zero_point, bits), [0, 0], [columns, blocks])
         zeros = b.reshape(zeros, [columns, blocks, 1])

@@ -34,6 +34,8 @@ def rotary_embedding(
 ) -> Desc:
     """Rotate pairs of elements by angles that depend on their position.
 
+    All other operands have the data type of `input`.
+
     Args:
         input: float32 or float16 [batches, heads, length, size], or [batches, length, heads * size].
         cosines: of the angles [positions, pairs]. With fewer pairs than size / 2, the other elements are unchanged.

@@ -39,7 +39,7 @@ def top_k(
         k: the number of elements, from 1 to the size of the axis.
         axis: in [0, rank). Default: the last one.
         largest: whether to look for the largest, or for the smallest elements.
-        index_type: the data type of the positions.
+        index_type: "int32" or "int64", the data type of the positions.
         label: a name for messages and tables.
 
     Returns:
@@ -69,7 +69,7 @@ top_k.default("axis")(last_axis)
 def _(b: Operations, input: Operand, k: int, axis: int, largest: bool, index_type: DataType) -> tuple[Operand, Operand]:
     keys = input
     if input.data_type in FLOATS:
-        keys = b.where(b.is_nan(input), b.as_operand(float("inf"), input.data_type), input)
+        keys = b.where(b.is_nan(input), b._as_operand(float("inf"), input.data_type), input)
     choose = _by_counting if input.shape[axis] <= min(MAX_COUNTED, 4 * k) else _one_by_one
     positions = b.cast(choose(b, keys, k, axis, largest), index_type)
     return b.gather_elements(input, positions, axis=axis), positions
@@ -81,7 +81,7 @@ def _by_counting(b: Operations, keys: Operand, k: int, axis: int, largest: bool)
     # [outer, element, other, inner]: whether the other comes before the element.
     outer, inner = prod(shape[:axis]), prod(shape[axis + 1 :])
     element, other = b.reshape(keys, [outer, count, 1, inner]), b.reshape(keys, [outer, 1, count, inner])
-    line = b.as_operand(range(count), "int32")
+    line = b._as_operand(range(count), "int32")
     earlier = b.lesser(b.reshape(line, [1, 1, count, 1]), b.reshape(line, [1, count, 1, 1]))
     beyond = b.greater(other, element) if largest else b.lesser(other, element)
     before = b.logical_or(beyond, b.logical_and(b.equal(other, element), earlier))
@@ -95,11 +95,11 @@ def _by_counting(b: Operations, keys: Operand, k: int, axis: int, largest: bool)
 def _one_by_one(b: Operations, keys: Operand, k: int, axis: int, largest: bool) -> Operand:
     """The positions of the first `k`: find the best element `k` times, each time without those found before."""
     # A mask excludes the elements found before. No value could, because elements may have the worst value themselves.
-    line = b.reshape(b.as_operand(range(keys.shape[axis]), "int32"), column(axis, keys.shape[axis], keys.rank))
+    line = b.reshape(b._as_operand(range(keys.shape[axis]), "int32"), column(axis, keys.shape[axis], keys.rank))
     best = b.reduce_max if largest else b.reduce_min
     wide = b.cast(keys, "int32") if keys.data_type in ("int8", "uint8") else keys
-    worst = b.as_operand(_worst(wide.data_type, largest), wide.data_type)
-    left = b.expand(b.as_operand(1, "uint8"), keys.shape)
+    worst = b._as_operand(_worst(wide.data_type, largest), wide.data_type)
+    left = b.expand(b._as_operand(1, "uint8"), keys.shape)
     found = []
     for _ in range(k):
         extreme = best(b.where(left, wide, worst), axes=[axis], keep_dimensions=True)
@@ -164,13 +164,13 @@ def _(indices: Operand) -> int:
 
 @one_hot.decompose
 def _(b: Operations, indices: Operand, depth: int, axis: int, on: float, off: float, data_type: DataType) -> Operand:
-    positions = b.where(b.lesser(indices, b.as_operand(0, indices.data_type)), indices + depth, indices)
+    positions = b.where(b.lesser(indices, b._as_operand(0, indices.data_type)), indices + depth, indices)
     positions = b.reshape(positions, [*indices.shape[:axis], 1, *indices.shape[axis:]])
-    line = b.reshape(b.as_operand(range(depth), indices.data_type), column(axis, depth, indices.rank + 1))
+    line = b.reshape(b._as_operand(range(depth), indices.data_type), column(axis, depth, indices.rank + 1))
     marked = b.equal(positions, line)
     if (on, off) == (1, 0):
         return b.cast(marked, data_type)
-    return b.where(marked, *(b.as_operand(_number(value, data_type), data_type) for value in (on, off)))
+    return b.where(marked, *(b._as_operand(_number(value, data_type), data_type) for value in (on, off)))
 
 
 def _number(value: float, data_type: DataType) -> float:
@@ -208,6 +208,6 @@ hard_max.default("axis")(last_axis)
 @hard_max.decompose
 def _(b: Operations, input: Operand, axis: int) -> Operand:
     size = input.shape[axis]
-    line = b.reshape(b.as_operand(range(size), "int64"), column(axis, size, input.rank))
+    line = b.reshape(b._as_operand(range(size), "int64"), column(axis, size, input.rank))
     first = b.arg_max(input, axis, keep_dimensions=True, output_data_type="int64")
     return b.cast(b.equal(first, line), input.data_type)

@@ -22,6 +22,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .. import hints as _hints
 from .array import Array as Array, Operand, apply as apply, as_array as _as_array, cast as cast
 from .index_form import compute as compute, over as _over, reduce as _reduce, store as store
 from .tracing import trace as trace
@@ -197,3 +198,7 @@ def arg_max_over(extent: int, function: Callable[[Array], Any]) -> Array:
 def arg_min_over(extent: int, function: Callable[[Array], Any]) -> Array:
     """The (first) position in `extent` at which `function(r)` is least, int32."""
     return _over("arg_min", extent, function)
+
+
+_own = [name for name, value in globals().items() if name[0] != "_" and getattr(value, "__module__", "") == __name__]
+_hints.no_methods(Array, ["cast", *_own], __name__)

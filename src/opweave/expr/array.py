@@ -199,7 +199,10 @@ class Array:
         raise ValidationError(f"an expression has no len(); its shape is {list(self.shape)}")
 
     def _no_number(self) -> NoReturn:
-        raise ValidationError("an expression has no value while it is traced; it cannot become a number of Python's")
+        raise ValidationError(
+            "an expression has no value while it is traced; it cannot become a number of Python's; "
+            "opweave.expr has functions for it, as exp for math.exp"
+        )
 
     __float__ = __int__ = __index__ = __complex__ = _no_number
 

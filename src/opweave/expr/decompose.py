@@ -162,13 +162,13 @@ class _Writer:
         data_type = _computed(node.type)
         if isinstance(node, Const):
             number = float(np.float32(node.value)) if data_type == "float32" else int(node.value)
-            return self.b.as_operand(number, data_type)
+            return self.b._as_operand(number, data_type)
         axes = tuple(sorted(node.free, key=lambda variable: self.slots[variable]))
         body = Cast(node, data_type) if node.type in ("float16", "index") else node
         program = Program("constant", (), (Output(axes, body),))
         array = np.empty(program.outputs[0].desc.shape, data_type)
         evaluate(program, [], [array])
-        return self.b.as_operand(array.reshape(self._shape(node)), data_type)
+        return self.b._as_operand(array.reshape(self._shape(node)), data_type)
 
     def _shape(self, node: Expr) -> tuple[int, ...]:
         sizes = {self.slots[variable]: variable.extent for variable in node.free}
@@ -224,7 +224,7 @@ def _computed(type: Type) -> DataType:
 def _cast(b: Operations, x: Operand, source: Type, target: Type) -> Operand:
     data_type = _computed(target)
     if target == "bool":
-        return b.not_equal(x, b.as_operand(0, x.data_type))
+        return b.not_equal(x, b._as_operand(0, x.data_type))
     if target == "float16" and source != "float16":
         return b.cast(b.cast(x, "float16"), "float32")
     if source in FLOATS and target in INTEGERS:
@@ -237,17 +237,17 @@ def _saturated(b: Operations, x: Operand, data_type: DataType) -> Operand:
     info = INFO[data_type]
     limit = 2.0 ** (info.bits - (info.kind == "i"))
     last = float(np.nextafter(np.float32(limit), np.float32(0)))  # limit - 1 may not be a float
-    number = b.where(b.is_nan(x), b.as_operand(0.0, "float32"), x)
+    number = b.where(b.is_nan(x), b._as_operand(0.0, "float32"), x)
     whole = b.cast(b.clamp(number, min_value=float(info.lowest), max_value=last), data_type)
-    above = b.greater_or_equal(number, b.as_operand(limit, "float32"))
-    return b.where(above, b.as_operand(info.highest, data_type), whole)
+    above = b.greater_or_equal(number, b._as_operand(limit, "float32"))
+    return b.where(above, b._as_operand(info.highest, data_type), whole)
 
 
 def _floor_div(b: Operations, x: Operand, y: Operand) -> Operand:
     quotient = b.div(x, y)  # truncated toward zero; x / 0 is 0
     if INFO[x.data_type].kind == "u":
         return quotient
-    zero = b.as_operand(0, x.data_type)
+    zero = b._as_operand(0, x.data_type)
     rest = b.sub(x, b.mul(quotient, y))
     opposite = b.not_equal(b.lesser(rest, zero), b.lesser(y, zero))
     inexact = b.logical_and(b.not_equal(rest, zero), b.not_equal(y, zero))
@@ -255,7 +255,7 @@ def _floor_div(b: Operations, x: Operand, y: Operand) -> Operand:
 
 
 def _mod(b: Operations, x: Operand, y: Operand) -> Operand:
-    zero = b.as_operand(0, x.data_type)
+    zero = b._as_operand(0, x.data_type)
     return b.where(b.equal(y, zero), zero, b.sub(x, b.mul(_floor_div(b, x, y), y)))
 
 
@@ -275,4 +275,4 @@ def _extreme(b: Operations, name: str, x: Operand, axes: Sequence[int]) -> Opera
     has_nan = b.reduce_max(is_nan, axes=axes, keep_dimensions=True)
     if name.startswith("arg_"):
         return b.where(has_nan, b.arg_max(is_nan, axes[0], keep_dimensions=True), result)
-    return b.where(has_nan, b.as_operand(math.nan, x.data_type), result)
+    return b.where(has_nan, b._as_operand(math.nan, x.data_type), result)

@@ -309,7 +309,7 @@ def unified(*roots: Expr) -> tuple[Expr, ...]:
 
 
 def payload(node: Expr) -> tuple[object, ...]:
-    """What distinguishes nodes of the same class, type and operands."""
+    """The fields of a node besides its type and operands."""
     match node:
         case Const():
             return (exact(node.value),)

@@ -77,7 +77,9 @@ def compile(program: Program, engine: Engine = "auto") -> Kernel:
     key = (fingerprint(program), program.name, tuple(check.message for check in program.checks), with_halide)
     with compiled.turn(key):
         known = compiled.get(key)
-        if known is None or (engine == "halide" and getattr(known, "is_refused", False)):
+        # A kernel of NumPy in place of one that Halide refused: compile again, to raise its error.
+        is_refused = getattr(known, "is_refused", False)
+        if known is None or (engine == "halide" and is_refused):
             known = compiled.put(key, _compile(program, with_halide, strict=engine == "halide"))
     return known
 

@@ -11,7 +11,7 @@ from ..words import intermediates, table
 @links.explain.provide
 def explain(graph: MLGraph) -> str:
     """See `MLGraph.explain`."""
-    program = graph.check_alive()
+    program = graph._check_alive()
     has_segments = len(program.steps) > 1
     rows = [(p.node, p.device, p.how, p.detail) for p in program.placements]
     cells = [(str(p.segment), *row) if has_segments else row for p, row in zip(program.placements, rows, strict=True)]

@@ -238,12 +238,12 @@ def profile(
         isinstance(repeat, int) and not isinstance(repeat, bool) and repeat > 0,
         f"profile: repeat must be a positive integer, got {repeat!r}",
     )
-    program = graph.check_alive()
+    program = graph._check_alive()
     sources, targets, tensors = _arrays(graph, inputs, outputs)
     given = list(sources.values()), list(targets.values())
     space = graph.context._space
     with Locks(tensors):
-        shared = graph.check_overlap(space, sources, targets)
+        shared = graph._check_overlap(space, sources, targets)
         call = Binding(program.layout(*given, shared), *given)
         call()  # the first run is slower
         space.wait()

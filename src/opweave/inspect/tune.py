@@ -23,7 +23,7 @@ from .profile import random
 @links.tune.provide
 def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tuning:
     """See `MLGraph.tune`."""
-    graph.check_alive()
+    graph._check_alive()
     tuning.check_seconds(seconds)
     sources = _sources(graph, inputs)
     context, user_graph = graph.context, graph._graph
@@ -46,7 +46,7 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
 
     what = f"a graph of {counted(len(user_graph.nodes), 'operation')}"
     digest, is_quantised = engines.digest(user_graph), any(node.op is quantize_linear for node in user_graph.nodes)
-    current = graph.check_alive().choice.partition(",")[0]
+    current = graph._check_alive().choice.partition(",")[0]
     found = tuning.measure("", what, digest, ways, made, list(ways), seconds, is_quantised, current)
     if found.chosen in programs:
         program = programs[found.chosen]

@@ -1,10 +1,12 @@
 """Graphs as JavaScript: a module of calls of WebNN, which runs in browsers, and in Node.js on `opweave serve`.
 
-ow.js.save(graph, "model.js")  # and model.safetensors, its weights
+    ow.js.save(graph, "model.js")  # and model.safetensors, its weights
 
-import { build } from "./model.js";
-const context = await navigator.ml.createContext();
-const graph = await build(context);
+In JavaScript:
+
+    import { build } from "./model.js";
+    const context = await navigator.ml.createContext();
+    const graph = await build(context);
 """
 
 from __future__ import annotations
@@ -46,12 +48,20 @@ def save(graph: MLGraph, path: str | Path, *, title: str = "") -> list[Path]:
         NotSupportedError: an operation is neither one of WebNN's, nor has it a decomposition; the message names it.
         InvalidStateError: the graph is destroyed.
         DataError: a file cannot be written.
+
+    >>> import numpy as np, opweave as ow, tempfile
+    >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+    >>> weights = builder.constant(np.ones((64, 64), "float32"))
+    >>> graph = builder.build({"y": builder.matmul(builder.input("x", "float32", [1, 64]), weights)})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [path.name for path in ow.js.save(graph, f"{folder}/model.js")]
+    ['model.js', 'model.safetensors']
     """
     require(isinstance(graph, MLGraph), f"save takes an MLGraph, got {type(graph).__name__}")
     require(isinstance(title, str), f"save: title must be a string, got {shown(title)}")
     path = Path(path)
     require(path.suffix in SUFFIXES, f"save: the name of a module must end in .js or .mjs, got {str(path)!r}")
-    graph.check_alive()
+    graph._check_alive()
     assert graph._graph is not None
     weights_path = path.with_suffix(".safetensors")
     module = Module(webnn_only(graph._graph), path.name, weights_path.name, title)
@@ -77,4 +87,4 @@ def webnn_only(graph: Graph) -> Graph:
     return legalise(graph, is_built_in, "WebNN")[0]
 
 
-__all__ = ["save", "webnn_only"]
+__all__ = ["save"]

@@ -14,6 +14,7 @@ from .. import __version__
 from ..graph import Desc, Graph, Node, Operand
 from ..names import camel_case, counted
 from ..serve.idl import OPERATIONS
+from ..serve.messages import MAX_SAFE_INTEGER
 from ..words import size
 from .safetensors import TYPES
 
@@ -22,8 +23,6 @@ MAX_INLINE = 8
 of it."""
 MAX_LINE = 118
 """Characters of a line, beyond which the arguments of a call are written one in a line."""
-MAX_SAFE_INTEGER = 2**53
-"""The largest of the integers that JavaScript's numbers can all hold; beyond it, they are written as BigInt."""
 
 VIEWS = {
     "float32": "Float32Array",
@@ -211,7 +210,7 @@ class Module:
         return _number(value)
 
     def _constant(self, variable: str, name: str, operand: Operand) -> str:
-        """What makes a constant that the operation behind a variable reads."""
+        """JavaScript that makes the constant operand `name` of the operation whose result is `variable`."""
         array: np.ndarray = operand.value
         if array.size <= MAX_INLINE and operand.data_type != "float16":
             self._has_literals = True
@@ -321,7 +320,7 @@ def _key(name: str) -> str:
 
 
 def _member(name: str) -> str:
-    """What follows an object to get a property."""
+    """JavaScript that gets a property, to be put behind an object: `.name`, or `["a name"]`."""
     return f".{name}" if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) else f"[{json.dumps(name)}]"
 
 

@@ -98,7 +98,7 @@ class Template:
     def add_to(self, builder: Operations, operands: Sequence[Operand], label: str = "") -> tuple[Operand, ...]:
         """Add a node for the call to a graph."""
         inputs = each(self.inputs, operands.__getitem__)
-        return builder.add_node(self.op, inputs, self.attributes, label, self.descs)
+        return builder._add_node(self.op, inputs, self.attributes, label, self.descs)
 
 
 class PendingCall:
@@ -117,7 +117,7 @@ class PendingCall:
                 if node.depth > depth:
                     depth = node.depth
                 borrows = borrows or node.borrows
-            elif array.is_of_tensor:
+            elif array._is_of_tensor:
                 borrows = True
         self.depth: int = depth + 1
         self.borrows: bool = borrows
@@ -132,7 +132,7 @@ class PendingCall:
 
 
 class ArrayLike(Operators):
-    """What has the attributes of an array of NumPy: arrays, and the operands that stand for them in a traced function."""
+    """Base of what has the attributes of NumPy's arrays: arrays, and the operands that stand for them in traced functions."""
 
     __slots__ = ()
 
@@ -162,10 +162,22 @@ class Array(StandardArray, ArrayLike):
     It has the operators and methods of operands (`x @ w + b`, `x[..., 1:]`, `x.relu()`), and those of the Python array API
     standard (`x > 0`, `x.mT`, `opweave.array_api`). Reading it with `numpy()`, `np.asarray`, DLPack or `item()` computes
     everything that it depends on, as one graph.
+
+    >>> import opweave as ow
+    >>> x = ow.array([[1.0, 2.0, 3.0]])
+    >>> y = x * 2 + 1
+    >>> y.pending, y.shape, y.data_type, y.dtype.name, y.rank, y.ndim, y.size
+    (True, (1, 3), 'float32', 'float32', 2, 2, 3)
+    >>> y.tolist(), y[0, -1].item(), y.T.shape, y.mT.numpy().flags.writeable
+    ([[3.0, 5.0, 7.0]], 7.0, (3, 1), False)
+    >>> print(y.desc, y.context is x.context is x.device)
+    float32[1, 3] True
+    >>> y.to_device(ow.ml.create_context(device="reference")).context
+    <MLContext on reference>
     """
 
     __slots__ = ("__weakref__", "_array", "_code", "_context", "_desc", "_node", "_reads")
-    is_of_tensor: ClassVar[bool] = False
+    _is_of_tensor: ClassVar[bool] = False
     """Whether the memory belongs to a tensor, which may be written."""
 
     def __init__(
@@ -317,7 +329,7 @@ class Array(StandardArray, ArrayLike):
     def __reduce__(self) -> NoReturn:
         raise TypeError("an array belongs to its context and cannot be pickled; array.numpy() can")
 
-    def watch(self, outputs: Sequence[ref[Array]]) -> None:
+    def _watch(self, outputs: Sequence[ref[Array]]) -> None:
         """Remember the pending results of a call that reads this; used for memory that may be written."""
 
     def __getitem__(self, key: Any) -> Array:
@@ -368,7 +380,7 @@ class Watched(Array):
         super().__init__(*args, **given)
         self._readers: list[ref[Array]] = []
 
-    def watch(self, outputs: Sequence[ref[Array]]) -> None:
+    def _watch(self, outputs: Sequence[ref[Array]]) -> None:
         """Remember the pending results of a call that reads this."""
         if len(self._readers) % 64 == 63:
             self._readers = [*map(ref, self.pending_readers)]
@@ -405,7 +417,7 @@ def defer(template: Template, inputs: tuple[Array, ...], label: str, context: ML
         node.outputs = tuple([ref(output) for output in outputs])
     if node.borrows:
         for value in inputs:
-            value.watch(node.outputs)
+            value._watch(node.outputs)
     if node.depth >= LONGEST:
         force(outputs)
     return outputs if template.is_tuple else outputs[0]

@@ -67,6 +67,13 @@ def compile_now(value: bool = True) -> bool:
 
     Returns:
         The previous setting.
+
+    >>> import opweave as ow
+    >>> before = ow.ops.compile_now()
+    >>> (ow.array([1.0, -2.0]).neg() + 1).tolist()  # compiled as one graph, which then runs
+    [0.0, 3.0]
+    >>> ow.ops.compile_now(before)
+    True
     """
     global _now
     before, _now = _now, value
@@ -179,5 +186,13 @@ if hasattr(os, "register_at_fork"):
 
 
 def wait() -> None:
-    """Wait until the graphs that are being compiled in the background are ready (for measurements and tests)."""
+    """Wait until the graphs that are being compiled in the background are ready (for measurements and tests).
+
+    >>> import opweave as ow
+    >>> for _ in range(2):
+    ...     values = (ow.array([1.0, -2.0]).abs() + 1).tolist()
+    >>> ow.ops.wait()  # from now on the compiled graph runs
+    >>> (ow.array([3.0, -4.0]).abs() + 1).tolist()
+    [4.0, 5.0]
+    """
     background.wait()

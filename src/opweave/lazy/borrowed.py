@@ -193,10 +193,10 @@ class Borrowed(Watched):
     """The memory of a tensor. Before the tensor is written, pending operations that read it are computed (`settle`)."""
 
     __slots__ = ("_tensor",)
-    is_of_tensor = True
+    _is_of_tensor = True
 
     def __init__(self, tensor: MLTensor) -> None:
-        super().__init__(tensor.context, tensor.desc, code_of(tensor.desc), array=tensor.memory())
+        super().__init__(tensor.context, tensor.desc, code_of(tensor.desc), array=tensor._memory())
         self._tensor = ref(tensor)
 
     def _is_immutable(self) -> bool:
@@ -210,15 +210,15 @@ class Borrowed(Watched):
         if tensor is not None:
             tensor._bindings.add(who)
 
-    def watch(self, outputs: Sequence[ref[Array]]) -> None:
+    def _watch(self, outputs: Sequence[ref[Array]]) -> None:
         """Remember the pending results of a call that reads the tensor."""
         tensor = self._tensor()
         if tensor is None or tensor._constant:
             return
         with tensor._lock:
             if not self._readers:
-                tensor.release_bindings()  # so that the next dispatch to it binds again, and calls `settle`
-            super().watch(outputs)
+                tensor._release_bindings()  # so that the next dispatch to it binds again, and calls `settle`
+            super()._watch(outputs)
 
     def settle(self) -> None:
         """Compute the pending results that depend on the tensor. While one of them fails, the tensor cannot be written."""
@@ -238,10 +238,10 @@ _lasting: WeakKeyDictionary[MLTensor, Borrowed] = WeakKeyDictionary()
 def borrow(tensor: MLTensor) -> Borrowed:
     """The memory of a tensor as an array; the same object as long as it is referenced."""
     with tensor._lock:
-        known = tensor.borrowed() if tensor.borrowed is not None else None
-        if known is None or known._array is not tensor.memory():
+        known = tensor._borrowed() if tensor._borrowed is not None else None
+        if known is None or known._array is not tensor._memory():
             known = Borrowed(tensor)
-            tensor.borrowed = ref(known)
+            tensor._borrowed = ref(known)
             if tensor._constant:
                 _lasting[tensor] = known  # the same object for each call, so that it is recognised as a weight
         return known

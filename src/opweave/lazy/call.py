@@ -84,7 +84,7 @@ def compute_now(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
         Tensors if an operand is a tensor, else NumPy arrays.
     """
     template, inputs, label, context, _ = _validate(op, args, kwargs)
-    context.check_alive()
+    context._check_alive()
     has_tensors = False
     for position, value in enumerate(inputs):
         if type(value) is np.ndarray:
@@ -118,7 +118,7 @@ def _compute_tensors(template: Template, inputs: list[Any], context: MLContext, 
     with Locks([*tensors.values(), *made]):
         what = title(template.op.name, label)
         given = [context._own(value, what) if isinstance(value, MLTensor) else value for value in inputs]
-        program.run(given, [tensor.memory() for tensor in made])
+        program.run(given, [tensor._memory() for tensor in made])
     return made
 
 
@@ -250,12 +250,12 @@ class _Recorder(Operations):
 
     def __init__(self, context: MLContext) -> None:
         super().__init__()
-        self.context, self.max_byte_length = context, context.backend.max_byte_length
+        self.context, self._max_byte_length = context, context.backend.max_byte_length
 
-    def limits(self, op: Op[..., Any]) -> Any:
+    def _limits(self, op: Op[..., Any]) -> Any:
         return self.context.backend.limits(op)
 
-    def as_operand(self, value: Any, data_type: DataType) -> Operand:
+    def _as_operand(self, value: Any, data_type: DataType) -> Operand:
         if isinstance(value, (int, float)) and INFO[data_type].kind != "f":
             require(cast_number(value, data_type) == value, f"{shown(value)} is not a value of {data_type}")
         return constant(self, cast_number(value, data_type), data_type)
@@ -274,7 +274,7 @@ def _validated(
 
     def stand_in(value: Any) -> Operand:
         desc = value.desc if isinstance(value, (Array, MLTensor)) else describe(as_array(value, what), what)
-        operands.append(check_desc(desc, recorder.max_byte_length, what))
+        operands.append(check_desc(desc, recorder._max_byte_length, what))
         return Operand(recorder, desc, name=f"x{len(operands) - 1}")
 
     def convert(name: str, value: Any) -> Any:

@@ -76,7 +76,7 @@ class DeferredTensor(MLTensor):
         self._is_fixed = pinned and _is_immutable(array)
         self._window: ref[np.ndarray] | None = None
         self._value: Value | None = None
-        self._memory: np.ndarray | None = array
+        self._stored: np.ndarray | None = array
         super().__init__(context, desc, array, **flags)
 
     @property
@@ -84,17 +84,17 @@ class DeferredTensor(MLTensor):
         """The memory; a pending value is computed first."""
         value = self._value
         if value is not None:
-            self._memory = value._values()
-        return self._memory
+            self._stored = value._values()
+        return self._stored
 
     @_array.setter
     def _array(self, array: np.ndarray | None) -> None:
-        self._value, self._memory = None, array
+        self._value, self._stored = None, array
 
     @property
     def destroyed(self) -> bool:
         """Whether `destroy` has been called, or the context is lost."""
-        return self._value is None and self._memory is None
+        return self._value is None and self._stored is None
 
     @property
     def _is_seen(self) -> bool:
@@ -119,7 +119,7 @@ class DeferredTensor(MLTensor):
         if self._pinned or self.destroyed or not self._readable:
             return super().numpy()
         with self._lock:
-            array = self.memory()
+            array = self._memory()
             if self._writable and self._value is not None:
                 force(self._value.pending_readers)  # before the memory changes
             window = self._window() if self._window is not None else None
@@ -140,18 +140,18 @@ class DeferredTensor(MLTensor):
         elif value is not None:
             self._array = memory.empty(self._desc)
             self._forget_bindings()
-        return self.memory()
+        return self._memory()
 
     @property
     def _is_ready(self) -> bool:
         """Whether no pending call reads the memory, which is about to be written."""
-        borrowed = self.borrowed() if self.borrowed is not None else None
+        borrowed = self._borrowed() if self._borrowed is not None else None
         return self._value is None and not (borrowed is not None and borrowed._readers)
 
     def current(self) -> Value:
         """The value, for a dispatch that reads the tensor."""
         if self._value is None:
-            self._value = Value(self._context, self._desc, self._code, array=self._memory)
+            self._value = Value(self._context, self._desc, self._code, array=self._stored)
         return self._value
 
     def become(self, value: Value) -> None:
@@ -159,16 +159,16 @@ class DeferredTensor(MLTensor):
 
         The caller holds the lock, and has checked that the memory is not visible from outside.
         """
-        before, borrowed = self._value, self.borrowed() if self.borrowed is not None else None
+        before, borrowed = self._value, self._borrowed() if self._borrowed is not None else None
         value._spare = None
         if borrowed is None and not (before is not None and before.pending_readers):
             value._spare = before._spare if before is not None and before.pending else self._array
-        self._value, self._memory = value, None
+        self._value, self._stored = value, None
         self._forget_bindings()
 
     def _forget_bindings(self) -> None:
         if self._bindings:
-            self.release_bindings()
+            self._release_bindings()
 
 
 def _is_immutable(array: np.ndarray) -> bool:
@@ -216,7 +216,7 @@ class GraphTemplate(Template):
             return made.get(operand, operand)  # constants are the same in all graphs
 
         for node in self.graph.nodes:
-            outputs = builder.add_like(node, follow, f"{label}/{node.label}")
+            outputs = builder._add_like(node, follow, f"{label}/{node.label}")
             made.update(zip(node.outputs, outputs, strict=True))
         return tuple(made[operand] for operand in self.graph.outputs.values())
 
@@ -228,7 +228,7 @@ def _template(graph: MLGraph) -> GraphTemplate:
         with graph._lock:
             known = graph._template
             if known is None:
-                program = graph.check_alive()
+                program = graph._check_alive()
                 assert graph._graph is not None
                 known = graph._template = GraphTemplate(graph._graph, program)
                 graph._forget = finalize(graph, _forget, known)
@@ -253,9 +253,9 @@ def dispatch(
     sources, targets = _checked(context, graph, inputs, outputs)
     template = _template(graph)
     with Locks([*sources, *targets]):
-        context.check_alive()
+        context._check_alive()
         if any(tensor.destroyed for tensor in (*sources, *targets)):
-            graph.check_dispatch(inputs, outputs)  # says which
+            graph._check_dispatch(inputs, outputs)  # says which
         now = _must_run_now(sources, targets)
         values = [] if now else _defer(context, template, [tensor.current() for tensor in sources], targets)
     if now:  # without these locks: earlier dispatches take those of other tensors
@@ -279,7 +279,7 @@ def _defer(
     values = [Value(context, desc, code, node=node) for desc, code in zip(template.descs, template.codes, strict=True)]
     node.outputs = tuple([ref(value) for value in values])
     for value in node.inputs:
-        value.watch(node.outputs)
+        value._watch(node.outputs)
     for tensor, value in zip(targets, values, strict=True):
         tensor.become(value)
     return values
@@ -302,7 +302,7 @@ def _at_once(
         tensor._settle()
     with Locks([*sources, *targets]):
         for tensor in sources:
-            tensor.memory()
+            tensor._memory()
         updated = set(map(id, sources))
         for tensor in targets:
             tensor._target(id(tensor) in updated)
@@ -319,7 +319,7 @@ def _checked(
     context: MLContext, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]
 ) -> tuple[list[DeferredTensor], list[DeferredTensor]]:
     """The tensors in the order of the graph's inputs and outputs, validated as in the specification."""
-    context._check(graph, "dispatch").check_alive()
+    context._check(graph, "dispatch")._check_alive()
     try:
         sources = [inputs[name] for name in graph._inputs]
         targets = [outputs[name] for name in graph._outputs]
@@ -331,7 +331,7 @@ def _checked(
     except (KeyError, TypeError, AttributeError):
         fits = False
     if not fits:
-        graph.check_dispatch(inputs, outputs)
+        graph._check_dispatch(inputs, outputs)
         # The line above raises the detailed error, except where a tensor is updated.
         require(len(set(map(id, tensors))) < len(tensors), "dispatch: the tensors do not fit the graph")
     return sources, targets  # type: ignore[return-value]
@@ -351,7 +351,7 @@ class DeferredContext(MLContext):
             return False  # arrays are memory that is accessible without Opweave
         with Locks([*tensors.values(), *outputs]):
             for tensor in tensors.values():
-                self.check_own(tensor, title(template.op.name, label))
+                self._check_own(tensor, title(template.op.name, label))
             if _must_run_now(list(tensors.values()), outputs):
                 return False
             operands = [

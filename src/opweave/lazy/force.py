@@ -41,10 +41,10 @@ SINGLES = 512
 """Maximum number of programs of single calls; the oldest is dropped first."""
 
 SINGLE_BYTES = 80 * 2**10
-"""Estimated bytes that the engine holds for a program of one call: 512 of them took 40 MB, measured."""
+"""Bytes that the engine holds for a program of one call. An estimate."""
 
 SINGLES_BYTES = 32 * 2**20
-"""Maximum number of bytes of all programs of single calls, by that estimate."""
+"""Maximum number of bytes of all programs of single calls, by this estimate."""
 
 LARGEST = 2048
 """Graphs of more calls than this are not compiled as a whole: they run one call at a time."""
@@ -95,7 +95,7 @@ def force(arrays: Sequence[Array]) -> None:
         wanted = [array for array in arrays if array._array is None]
         while wanted:
             context = wanted[0]._context
-            context.check_alive()
+            context._check_alive()
             _run(context, [array for array in wanted if array._context is context])
             wanted = [array for array in wanted if array._context is not context]
 
@@ -219,7 +219,7 @@ def _run_ready(array: Array) -> bool:
             if operand._array is None:
                 return False
             inputs.append(operand._array)
-        array._context.check_alive()
+        array._context._check_alive()
         output = array._room()
         _run_call(array._context, node, inputs, [output])
         statistics.values += 1

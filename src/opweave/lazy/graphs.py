@@ -123,7 +123,7 @@ def needed(wanted: Sequence[Array]) -> tuple[list[PendingCall], dict[int, int]]:
 def signature(
     context: MLContext, nodes: Sequence[PendingCall], kept: Sequence[Kept]
 ) -> tuple[tuple[Any, ...], list[Array]]:
-    """What identifies a graph of calls, and the arrays that are its inputs.
+    """The key of a graph of calls in caches, and the arrays that are its inputs.
 
     Each call is the serial number of its template, followed by two numbers for each operand that a call produces (the number
     of that call, the position among its results), or a negative one for an input. The template fixes the number of operands,

@@ -152,7 +152,7 @@ class Jitted(Generic[P, R]):
             raise ValidationError(f"jit {self._name!r}: argument {self._title(argument)}: {error}") from None
         context = self._context(leaves)
         key.append(id(context))  # unique, since the cached graph keeps the context alive
-        context.check_alive()
+        context._check_alive()
         whole = tuple(key)
         try:
             program = self.graphs.get(whole)

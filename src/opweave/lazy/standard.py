@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from ..dtypes import FLOATS
 from ..errors import ValidationError
 from ..links import array_namespace
 from ..operators import INFIX, Operators
@@ -154,13 +155,21 @@ def _operator(function: str, swap: bool = False) -> Callable[[Any, Any], Any]:
 
 
 def _promoting(operation: str, swap: bool) -> Callable[[Any, Any], Any]:
-    """The method of an operator that is an operation of WebNN, which takes operands of one type; others are promoted."""
+    """The method of an operator that is an operation of WebNN; what that does not take goes to the standard's function."""
     name = f"__{'r' if swap else ''}{next(key for key, value in INFIX.items() if value == operation)}__"
     plain: Callable[[Any, Any], Any] = getattr(Operators, name)
     function = _PROMOTED[operation]
 
     def method(self: StandardArray, other: Any) -> Any:
-        if isinstance(other, StandardArray) and other.data_type != self.data_type:
+        if operation == "div" and self.data_type not in FLOATS and _is_value(other):
+            raise ValidationError(
+                f"/: takes arrays of floats, got {self._desc}; // rounds down, opweave.ops.div rounds towards zero, and "
+                "opweave.array_api.astype converts"
+            )
+        is_promoted = isinstance(other, StandardArray) and other.data_type != self.data_type
+        if operation == "matmul":  # WebNN's takes matrices of floats
+            is_promoted |= self.data_type not in FLOATS or 1 in (self.rank, getattr(other, "ndim", 2))
+        if is_promoted:
             return _function(function)(other, self) if swap else _function(function)(self, other)
         return plain(self, other)
 

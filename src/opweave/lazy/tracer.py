@@ -188,7 +188,7 @@ class _Made:
 class Tracer(MLGraphBuilder):
     """Builds the graph of a function."""
 
-    operand_type = Traced
+    _operand_type = Traced
 
     def __init__(self, context: MLContext, title: str) -> None:
         super().__init__(context)
@@ -201,7 +201,7 @@ class Tracer(MLGraphBuilder):
 
     def input(self, name: str, data_type: DataType, shape: Sequence[int]) -> MLOperand:
         """An input that is `Traced`."""
-        desc = self.context.check_desc(data_type, shape)
+        desc = self.context._check_desc(data_type, shape)
         operand = self.inputs[name] = Traced(self, desc, name=name)
         return operand
 
@@ -210,10 +210,10 @@ class Tracer(MLGraphBuilder):
         made = super().constant(*args)
         return Traced(self, made.desc, value=made.value)
 
-    def as_operand(self, value: Any, data_type: DataType) -> Operand:
+    def _as_operand(self, value: Any, data_type: DataType) -> Operand:
         """The operand for an array that is not an argument: a constant, or a hidden input for a tensor."""
         if not isinstance(value, (Array, MLTensor, np.ndarray)):
-            return super().as_operand(value, data_type)
+            return super()._as_operand(value, data_type)
         known = self._captured.get(id(value))
         if known is not None:
             return known[1]
@@ -308,7 +308,7 @@ class TracedFunction:
         self.takes_all = self.sources == list(range(len(tracer._arguments)))
         space = self.context._space
         self.allocate = memory.empty if space.is_host else space.allocate
-        self.program = graph.check_alive() if graph is not None else None
+        self.program = graph._check_alive() if graph is not None else None
         descs = graph.outputs.values() if graph is not None else ()
         self.outputs: list[tuple[Desc, int]] = [(desc, code_of(desc)) for desc in descs]
 

@@ -11,26 +11,35 @@
 (1, 16)
 """
 
-from .copying import NOT_IN_PLACE, OVER_INPUT, Copies, Tally, copied, copies, copy
+from .copying import NOT_IN_PLACE as NOT_IN_PLACE, OVER_INPUT as OVER_INPUT, Copies, Tally, copied, copies, copy
 from .host import (
     ALIGNMENT,
-    address_range,
+    address_range as address_range,
     allocate,
-    check_overlap,
-    empty,
-    in_place,
-    is_same,
-    meets,
-    merged_ranges,
-    owner,
-    physical,
-    trim,
+    check_overlap as check_overlap,
+    empty as empty,
+    in_place as in_place,
+    is_same as is_same,
+    meets as meets,
+    merged_ranges as merged_ranges,
+    owner as owner,
+    physical as physical,
+    trim as trim,
 )
-from .mapped import FileRegion, find_in_files, mapped_files
+from .mapped import FileRegion as FileRegion, find_in_files as find_in_files, mapped_files as mapped_files
 from .planner import Life, Plan, plan, plan_buffers
 
 __all__ = [
-    "ALIGNMENT", "NOT_IN_PLACE", "OVER_INPUT", "Copies", "FileRegion", "Life", "Plan", "Tally", "address_range",
-    "allocate", "check_overlap", "copied", "copies", "copy", "empty", "find_in_files", "in_place", "is_same",
-    "mapped_files", "meets", "merged_ranges", "owner", "physical", "plan", "plan_buffers", "trim",
-]  # fmt: skip
+    "ALIGNMENT",
+    "Copies",
+    "Life",
+    "Plan",
+    "Tally",
+    "allocate",
+    "copied",
+    "copies",
+    "copy",
+    "plan",
+    "plan_buffers",
+]
+"""What users of Opweave need; all other names above are for Opweave itself."""

@@ -12,7 +12,12 @@ import numpy as np
 
 @dataclass(slots=True)
 class Tally:
-    """Number of copies, and their bytes."""
+    """Number of copies, and their bytes.
+
+    >>> tally = Tally(count=2, bytes=64)
+    >>> tally.bytes // tally.count
+    32
+    """
 
     count: int = 0
     bytes: int = 0
@@ -24,6 +29,15 @@ class Copies:
 
     Attributes:
         by_reason: a `Tally` for each reason.
+
+    >>> counter = Copies()
+    >>> counter.add(16, "an input that is not contiguous")
+    >>> counter.add(32, "an input that is not contiguous")
+    >>> counter.count, counter.bytes
+    (2, 48)
+    >>> counter.reset()
+    >>> counter.by_reason
+    defaultdict(<class 'opweave.memory.copying.Tally'>, {})
     """
 
     by_reason: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
@@ -63,13 +77,25 @@ NOT_IN_PLACE = "inside an engine: an input that is not updated in place"
 
 
 def copy(target: np.ndarray, source: np.ndarray, reason: str) -> None:
-    """Copy `source` into `target`, which has the same data type and shape, and count it."""
+    """Copy `source` into `target`, which has the same data type and shape, and count it.
+
+    >>> target = np.zeros(2, "float32")
+    >>> copy(target, np.float32([1, 2]), "an example")
+    >>> target.tolist()
+    [1.0, 2.0]
+    """
     np.copyto(target, source, casting="no")
     copies.add(target.nbytes, reason)
 
 
 def copied(value: Any, reason: str) -> Any:
-    """A counted copy of an array, or of a list of arrays; other objects are returned as they are."""
+    """A counted copy of an array, or of a list of arrays; other objects are returned as they are.
+
+    >>> array = np.float32([1, 2])
+    >>> same = copied(array, "an example")
+    >>> same.tolist(), np.shares_memory(same, array)
+    ([1.0, 2.0], False)
+    """
     if isinstance(value, list):
         return [copied(item, reason) for item in value]
     if not isinstance(value, np.ndarray):

@@ -85,7 +85,7 @@ _pointer = _function("GetPointer", c_void_p, c_void_p, c_char_p)
 _set_name = _function("SetName", c_int, c_void_p, c_char_p)
 
 _lent: dict[int, Any] = {}
-"""What consumers of capsules use, by the address of the structure: it, its arrays, and the owner of the memory."""
+"""Keeps alive what consumers of capsules use, by the structure's address: it, its arrays, and the owner of the memory."""
 
 
 def _delete(address: int) -> None:

@@ -21,6 +21,10 @@ def allocate(desc: Desc) -> np.ndarray:
 
     Raises:
         OperationError: there is not enough memory.
+
+    >>> array = allocate(Desc("float32", (2, 3)))
+    >>> array.shape, array.ctypes.data % ALIGNMENT
+    ((2, 3), 0)
     """
     try:
         raw = np.zeros(desc.byte_length + ALIGNMENT, np.uint8)

@@ -10,7 +10,11 @@ from .host import ALIGNMENT
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """An intermediate of `size` bytes that is needed from step `first` to step `last`, inclusive."""
+    """An intermediate of `size` bytes that is needed from step `first` to step `last`, inclusive.
+
+    >>> Life(100, first=0, last=1)
+    Life(size=100, first=0, last=1)
+    """
 
     size: int
     first: int
@@ -26,6 +30,10 @@ class Plan:
         pieces: the size of each piece in bytes.
         total: size in bytes without sharing.
         homes: the index of the piece of each `Life`; empty if there is only one piece.
+
+    >>> one = Plan(offsets=(0, 64), pieces=(128,), total=192)
+    >>> one.peak, (one + one).pieces, (one + one).homes
+    (128, (128, 128), (0, 0, 1, 1))
     """
 
     offsets: tuple[int, ...] = ()

@@ -59,7 +59,7 @@ class TensorSpace(Space, Protocol):
     """The `wgpu.GPUDevice` whose memory it is; None for others."""
 
     def attach(self, context: Any) -> None:
-        """Register a context of this space; `context.lose(message)` is called if the device is lost."""
+        """Register a context of this space; `context._lose(message)` is called if the device is lost."""
 
     def detach(self, context: Any) -> None:
         """Remove a context that ends; after the last one, free the memory kept for reuse."""
@@ -164,14 +164,13 @@ def intermediates(
 
 
 class Pool(ABC, Generic[T]):
-    """What runs take memory from: each has some of its own, so that several threads may run one program at the same
-    time.
+    """Memory for runs: each run takes some for itself, so that several threads may run one program at the same time.
 
     Args:
         limit: the most to keep for later runs; by default enough for one run on each processor.
 
     Attributes:
-        idle: what no run uses.
+        idle: memory that no run uses.
     """
 
     def __init__(self, limit: int = 0) -> None:

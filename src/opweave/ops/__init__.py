@@ -68,7 +68,11 @@ class Operations(Builder, BuilderMethods):
 
     @classmethod
     def listing(cls) -> dict[str, Op[..., Any]]:
-        """All operations by name, in the specification's order."""
+        """All operations by name, in the specification's order.
+
+        >>> list(Operations.listing())[:3]
+        ['arg_min', 'arg_max', 'batch_normalization']
+        """
         return dict(_LISTING)
 
 

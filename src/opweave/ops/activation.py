@@ -29,6 +29,11 @@ def _activation(self: Builder, input: Operand, *, label: str = "") -> Desc:
 
     Returns:
         An operand of the data type and shape of `input`.
+
+    Raises:
+        ValidationError: `input` has another data type.
+
+    >>> import numpy as np, opweave as ow
     """
     return input.desc
 
@@ -45,7 +50,14 @@ def elu(self: Builder, input: Operand, *, alpha: float = 1.0, label: str = "") -
     Returns:
         An operand of the data type and shape of `input`.
 
+    Raises:
+        ValidationError: `input` has another data type.
+
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-elu
+
+    >>> import numpy as np, opweave as ow
+    >>> print(np.round(ow.ops.elu(np.float32([-1, 0, 1]), alpha=2.0), 3))
+    [-1.264  0.     1.   ]
     """
     return input.desc
 
@@ -66,7 +78,12 @@ def _(input: expr.Array, alpha: float) -> expr.Array:
 
 
 gelu = _activation.named(
-    "gelu", f"Gaussian error linear unit: 0.5 * x * (1 + erf(x / sqrt(2))).\n\n{_SPECIFICATION}gelu-method"
+    "gelu",
+    f"Gaussian error linear unit: 0.5 * x * (1 + erf(x / sqrt(2))).\n\n{_SPECIFICATION}gelu-method",
+    """
+    >>> print(np.round(ow.ops.gelu(np.float32([-1, 0, 1])), 3))
+    [-0.159  0.     0.841]
+    """,
 )
 
 
@@ -91,7 +108,14 @@ def hard_sigmoid(self: Builder, input: Operand, *, alpha: float = 0.2, beta: flo
     Returns:
         An operand of the data type and shape of `input`.
 
+    Raises:
+        ValidationError: `input` has another data type.
+
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-hard-sigmoid
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.hard_sigmoid(np.float32([-3, 0, 3]), alpha=0.25).tolist()
+    [0.0, 0.5, 1.0]
     """
     return input.desc
 
@@ -110,7 +134,12 @@ def _(input: expr.Array, alpha: float, beta: float) -> expr.Array:
 
 
 hard_swish = _activation.named(
-    "hard_swish", f"Piecewise approximation of swish: x * max(0, min(6, x + 3)) / 6.\n\n{_SPECIFICATION}hard-swish"
+    "hard_swish",
+    f"Piecewise approximation of swish: x * max(0, min(6, x + 3)) / 6.\n\n{_SPECIFICATION}hard-swish",
+    """
+    >>> ow.ops.hard_swish(np.float32([-1.5, 0, 3])).tolist()
+    [-0.375, 0.0, 3.0]
+    """,
 )
 
 
@@ -137,7 +166,14 @@ def leaky_relu(self: Builder, input: Operand, *, alpha: float = 0.01, label: str
     Returns:
         An operand of the data type and shape of `input`.
 
+    Raises:
+        ValidationError: `input` has another data type.
+
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-leakyrelu
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.leaky_relu(np.float32([-2, 2]), alpha=0.25).tolist()
+    [-0.5, 2.0]
     """
     return input.desc
 
@@ -168,7 +204,14 @@ def linear(self: Builder, input: Operand, *, alpha: float = 1.0, beta: float = 0
     Returns:
         An operand of the data type and shape of `input`.
 
+    Raises:
+        ValidationError: `input` has another data type.
+
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-linear
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.linear(np.float32([1, 2]), alpha=10.0, beta=0.5).tolist()
+    [10.5, 20.5]
     """
     return input.desc
 
@@ -202,6 +245,10 @@ def prelu(self: Builder, input: Operand, slope: Operand, *, label: str = "") -> 
         ValidationError: the data types differ, or the shapes do not broadcast.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-prelu
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.prelu(np.float32([-2, -2, 2]), np.float32([0.25, 0.5, 0.5])).tolist()
+    [-0.5, -1.0, 2.0]
     """
     return Desc(input.data_type, broadcast(input.shape, slope.shape, names="input and slope"))
 
@@ -227,14 +274,14 @@ def relu(self: Builder, input: Operand, *, label: str = "") -> Desc:
     Returns:
         An operand of the data type and shape of `input`; NaN where that is NaN.
 
-    >>> import numpy as np, opweave as ow
-    >>> context = ow.ml.create_context(device="reference")
-    >>> builder = ow.MLGraphBuilder(context)
-    >>> graph = builder.build({"y": builder.input("x", "int32", [3]).relu()})
-    >>> context.compute(graph, {"x": np.array([-1, 0, 2], "int32")})["y"]
-    array([0, 0, 2], dtype=int32)
+    Raises:
+        ValidationError: `input` has another data type.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-relu-method
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.relu(np.int32([-1, 0, 2])).tolist()
+    [0, 0, 2]
     """
     return input.desc
 
@@ -247,7 +294,14 @@ def _(b: Operations, input: Operand) -> Operand:
 relu.expression(on_arguments(expr.relu))
 
 
-sigmoid = _activation.named("sigmoid", f"Sigmoid: 1 / (1 + exp(-x)).\n\n{_SPECIFICATION}sigmoid-method")
+sigmoid = _activation.named(
+    "sigmoid",
+    f"Sigmoid: 1 / (1 + exp(-x)).\n\n{_SPECIFICATION}sigmoid-method",
+    """
+    >>> print(np.round(ow.ops.sigmoid(np.float32([-1, 0, 1])), 3))
+    [0.269 0.5   0.731]
+    """,
+)
 
 
 @sigmoid.decompose
@@ -259,7 +313,12 @@ sigmoid.expression(on_arguments(expr.sigmoid))
 
 
 softplus = _activation.named(
-    "softplus", f"Smooth rectified linear unit: log(1 + exp(x)).\n\n{_SPECIFICATION}softplus-method"
+    "softplus",
+    f"Smooth rectified linear unit: log(1 + exp(x)).\n\n{_SPECIFICATION}softplus-method",
+    """
+    >>> print(np.round(ow.ops.softplus(np.float32([-1, 0, 1])), 3))
+    [0.313 0.693 1.313]
+    """,
 )
 
 
@@ -272,7 +331,14 @@ def _(b: Operations, input: Operand) -> Operand:
 softplus.expression(on_arguments(expr.softplus))
 
 
-softsign = _activation.named("softsign", f"Softsign: x / (1 + |x|).\n\n{_SPECIFICATION}softsign-method")
+softsign = _activation.named(
+    "softsign",
+    f"Softsign: x / (1 + |x|).\n\n{_SPECIFICATION}softsign-method",
+    """
+    >>> ow.ops.softsign(np.float32([-1, 0, 3])).tolist()
+    [-0.5, 0.0, 0.75]
+    """,
+)
 
 
 @softsign.decompose
@@ -285,7 +351,14 @@ def _(input: expr.Array) -> expr.Array:
     return input / (expr.abs(input) + 1)
 
 
-tanh = _activation.named("tanh", f"Hyperbolic tangent.\n\n{_SPECIFICATION}tanh-method")
+tanh = _activation.named(
+    "tanh",
+    f"Hyperbolic tangent.\n\n{_SPECIFICATION}tanh-method",
+    """
+    >>> print(np.round(ow.ops.tanh(np.float32([-1, 0, 1])), 3))
+    [-0.762  0.     0.762]
+    """,
+)
 
 
 @tanh.decompose

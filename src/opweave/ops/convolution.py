@@ -38,6 +38,8 @@ def conv2d(
 ) -> Desc:
     """Convolve a batch of images with a bank of filters.
 
+    All operands have the data type of `input`.
+
     Args:
         input: float32 or float16 [batches, input channels, height, width], in the order of `input_layout`.
         filter: [output channels, input channels / groups, height, width], in the order of `filter_layout`.
@@ -61,10 +63,12 @@ def conv2d(
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-conv2d
 
     >>> import numpy as np, opweave as ow
-    >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
-    >>> image = builder.input("image", "float32", [1, 3, 8, 8])
-    >>> builder.conv2d(image, np.ones([4, 3, 3, 3], np.float32), padding=(1, 1, 1, 1)).shape
-    (1, 4, 8, 8)
+    >>> image = np.float32([[1, 2, 3], [4, 5, 6], [7, 8, 9]]).reshape(1, 1, 3, 3)
+    >>> sums = np.ones([1, 1, 2, 2], "float32")
+    >>> ow.ops.conv2d(image, sums).tolist()
+    [[[[12.0, 16.0], [24.0, 28.0]]]]
+    >>> ow.ops.conv2d(image, sums, padding=[1, 1, 1, 1], strides=[2, 2]).shape
+    (1, 1, 2, 2)
     """
     check_window(padding, strides, dilations)
     image = dict(zip(input_layout, input.shape, strict=True))
@@ -102,6 +106,8 @@ def conv_transpose2d(
 ) -> Desc:
     """Transposed convolution of a batch of images, the gradient of `conv2d` with respect to its input.
 
+    All operands have the data type of `input`.
+
     Args:
         input: float32 or float16 [batches, input channels, height, width], in the order of `input_layout`.
         filter: [input channels, output channels / groups, height, width], in the order of `filter_layout`.
@@ -126,6 +132,11 @@ def conv_transpose2d(
             reach.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-convtranspose2d
+
+    >>> import numpy as np, opweave as ow
+    >>> image = np.float32([[1, 2], [3, 4]]).reshape(1, 1, 2, 2)
+    >>> ow.ops.conv_transpose2d(image, np.ones([1, 1, 1, 2], "float32"), strides=[1, 2]).tolist()
+    [[[[1.0, 1.0, 2.0, 2.0], [3.0, 3.0, 4.0, 4.0]]]]
     """
     check_window(padding, strides, dilations)
     require(len(output_padding) == 2, f"output_padding must have 2 values, got {list(output_padding)}")
@@ -240,6 +251,13 @@ def resample2d(
         ValidationError: options out of range, an axis named twice, or a size of 0.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-resample2d-method
+
+    >>> import numpy as np, opweave as ow
+    >>> image = np.float32([[1, 2], [3, 4]]).reshape(1, 1, 2, 2)
+    >>> ow.ops.resample2d(image, scales=[1, 2]).tolist()
+    [[[[1.0, 1.0, 2.0, 2.0], [3.0, 3.0, 4.0, 4.0]]]]
+    >>> ow.ops.resample2d(image, mode="linear", sizes=[1, 1]).tolist()
+    [[[[2.5]]]]
     """
     _check_scales(scales)
     assert sizes is not None  # its default is declared below
@@ -280,7 +298,7 @@ def _(b: Operations, input: Operand, mode: str, sizes: Sequence[int], axes: Sequ
         sampled = input
         for axis, size in zip(axes, sizes, strict=True):
             nearest = nearest_positions(input.shape[axis], size)
-            sampled = b.gather(sampled, b.as_operand(nearest, "uint32"), axis=axis)
+            sampled = b.gather(sampled, b._as_operand(nearest, "uint32"), axis=axis)
         return sampled
     # Use integer weights and divide at the end, which is exact for integers.
     total, divisor = b.cast(input, "float32"), 1
@@ -288,10 +306,10 @@ def _(b: Operations, input: Operand, mode: str, sizes: Sequence[int], axes: Sequ
         numerators, denominator = sample_positions(input.shape[axis], size)
         before = [numerator // denominator for numerator in numerators]
         after = [-(-numerator // denominator) for numerator in numerators]
-        parts = b.as_operand([numerator % denominator for numerator in numerators], "float32")
+        parts = b._as_operand([numerator % denominator for numerator in numerators], "float32")
         weight = b.reshape(parts, [size if a == axis else 1 for a in range(4)])
-        low = b.gather(total, b.as_operand(before, "uint32"), axis=axis)
-        high = b.gather(total, b.as_operand(after, "uint32"), axis=axis)
+        low = b.gather(total, b._as_operand(before, "uint32"), axis=axis)
+        high = b.gather(total, b._as_operand(after, "uint32"), axis=axis)
         total = low * (denominator - weight) + high * weight
         divisor *= denominator
     mean = total / divisor

@@ -40,22 +40,68 @@ def _binary(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
         ValidationError: the data types differ, or the shapes do not broadcast.
 
     Integers wrap around on overflow. https://www.w3.org/TR/webnn/#api-mlgraphbuilder-binary
+
+    >>> import numpy as np, opweave as ow
     """
     return Desc(a.data_type, broadcast(a.shape, b.shape))
 
 
-add = _binary.named("add", "Add `a` and `b`, element by element.")
-sub = _binary.named("sub", "Subtract `b` from `a`, element by element.")
-mul = _binary.named("mul", "Multiply `a` and `b`, element by element.")
-div = _binary.named(
-    "div", "Divide `a` by `b`, element by element.\n\nIntegers are truncated toward zero; an integer divided by 0 is 0."
+add = _binary.named(
+    "add",
+    "Add `a` and `b`, element by element.",
+    """
+    >>> ow.ops.add(np.float32([1, 2]), np.float32([[10], [20]])).tolist()
+    [[11.0, 12.0], [21.0, 22.0]]
+    """,
 )
-max = _binary.named("max", "Maximum of `a` and `b`, element by element.\n\nThe result is NaN where either of them is.")
-min = _binary.named("min", "Minimum of `a` and `b`, element by element.\n\nThe result is NaN where either of them is.")
+sub = _binary.named(
+    "sub",
+    "Subtract `b` from `a`, element by element.",
+    """
+    >>> ow.ops.sub(np.float32([5, 7]), np.float32([1, 2])).tolist()
+    [4.0, 5.0]
+    """,
+)
+mul = _binary.named(
+    "mul",
+    "Multiply `a` and `b`, element by element.",
+    """
+    >>> ow.ops.mul(np.float32([1, 2]), np.float32([3, 4])).tolist()
+    [3.0, 8.0]
+    """,
+)
+div = _binary.named(
+    "div",
+    "Divide `a` by `b`, element by element.\n\nIntegers are truncated toward zero; an integer divided by 0 is 0.",
+    """
+    >>> ow.ops.div(np.int32([7, -7, 1]), np.int32([2, 2, 0])).tolist()
+    [3, -3, 0]
+    """,
+)
+max = _binary.named(
+    "max",
+    "Maximum of `a` and `b`, element by element.\n\nThe result is NaN where either of them is.",
+    """
+    >>> ow.ops.max(np.float32([1, 5]), np.float32([4, 2])).tolist()
+    [4.0, 5.0]
+    """,
+)
+min = _binary.named(
+    "min",
+    "Minimum of `a` and `b`, element by element.\n\nThe result is NaN where either of them is.",
+    """
+    >>> ow.ops.min(np.float32([1, 5]), np.float32([4, 2])).tolist()
+    [1.0, 2.0]
+    """,
+)
 pow = _binary.named(
     "pow",
     "Raise `a` to the power of `b`, element by element.\n\n"
     "A negative power of an integer is 1 / a**-b, truncated toward zero.",
+    """
+    >>> ow.ops.pow(np.float32([2, 4]), np.float32([3, -1])).tolist()
+    [8.0, 0.25]
+    """,
 )
 
 
@@ -64,28 +110,110 @@ def _unary(self: Builder, input: Operand, *, label: str = "") -> Desc:
     """Map a function over the elements of `input`.
 
     Args:
-        input: float32 or float16, any rank.
+        input: {input}, any rank.
         label: a name for messages and tables.
 
     Returns:
         An operand of the data type and shape of `input`.
 
+    Raises:
+        ValidationError: `input` has another data type.
+
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-unary
+
+    >>> import numpy as np, opweave as ow
     """
     return input.desc
 
 
-ceil = _unary.named("ceil", "Round each element up to an integer.")
-cos = _unary.named("cos", "Cosine of each element, in radians.")
-erf = _unary.named("erf", "Error function of each element.")
-exp = _unary.named("exp", "Raise e to the power of each element.")
-floor = _unary.named("floor", "Round each element down to an integer.")
-log = _unary.named("log", "Natural logarithm of each element.")
-reciprocal = _unary.named("reciprocal", "One divided by each element.")
-round_even = _unary.named("round_even", "Round each element to the nearest integer, halves to the even one.")
-sin = _unary.named("sin", "Sine of each element, in radians.")
-sqrt = _unary.named("sqrt", "Square root of each element; NaN for negative ones.")
-tan = _unary.named("tan", "Tangent of each element, in radians.")
+ceil = _unary.named(
+    "ceil",
+    "Round each element up to an integer.",
+    """
+    >>> ow.ops.ceil(np.float32([-1.5, 1.5])).tolist()
+    [-1.0, 2.0]
+    """,
+)
+cos = _unary.named(
+    "cos",
+    "Cosine of each element, in radians.",
+    """
+    >>> print(np.round(ow.ops.cos(np.float32([0, np.pi])), 3))
+    [ 1. -1.]
+    """,
+)
+erf = _unary.named(
+    "erf",
+    "Error function of each element.",
+    """
+    >>> print(np.round(ow.ops.erf(np.float32([0, 1])), 3))
+    [0.    0.843]
+    """,
+)
+exp = _unary.named(
+    "exp",
+    "Raise e to the power of each element.",
+    """
+    >>> print(np.round(ow.ops.exp(np.float32([0, 1])), 3))
+    [1.    2.718]
+    """,
+)
+floor = _unary.named(
+    "floor",
+    "Round each element down to an integer.",
+    """
+    >>> ow.ops.floor(np.float32([-1.5, 1.5])).tolist()
+    [-2.0, 1.0]
+    """,
+)
+log = _unary.named(
+    "log",
+    "Natural logarithm of each element.",
+    """
+    >>> print(np.round(ow.ops.log(np.float32([1, 10])), 3))
+    [0.    2.303]
+    """,
+)
+reciprocal = _unary.named(
+    "reciprocal",
+    "One divided by each element.",
+    """
+    >>> ow.ops.reciprocal(np.float32([2, -4])).tolist()
+    [0.5, -0.25]
+    """,
+)
+round_even = _unary.named(
+    "round_even",
+    "Round each element to the nearest integer, halves to the even one.",
+    """
+    >>> ow.ops.round_even(np.float32([0.5, 1.5, 1.6])).tolist()
+    [0.0, 2.0, 2.0]
+    """,
+)
+sin = _unary.named(
+    "sin",
+    "Sine of each element, in radians.",
+    """
+    >>> print(np.round(ow.ops.sin(np.float32([0, np.pi / 2])), 3))
+    [0. 1.]
+    """,
+)
+sqrt = _unary.named(
+    "sqrt",
+    "Square root of each element; NaN for negative ones.",
+    """
+    >>> ow.ops.sqrt(np.float32([9, -1])).tolist()
+    [3.0, nan]
+    """,
+)
+tan = _unary.named(
+    "tan",
+    "Tangent of each element, in radians.",
+    """
+    >>> print(np.round(ow.ops.tan(np.float32([0, np.pi / 4])), 3))
+    [0. 1.]
+    """,
+)
 
 
 @ceil.decompose
@@ -103,31 +231,32 @@ def _(b: Operations, input: Operand) -> Operand:
     return b.sin(input) / b.cos(input)
 
 
-@op(input=Limits(SIGNED))
-def _signed_unary(self: Builder, input: Operand, *, label: str = "") -> Desc:
-    """Map a function over the elements of `input`.
-
-    Args:
-        input: float32, float16, int64, int32 or int8, any rank.
-        label: a name for messages and tables.
-
-    Returns:
-        An operand of the data type and shape of `input`.
-
-    https://www.w3.org/TR/webnn/#api-mlgraphbuilder-unary
-    """
-    return input.desc
-
-
-abs = _signed_unary.named(
+abs = _unary.named(
     "abs",
     "Absolute value of each element.\n\nThe lowest integer stays as it is: its positive counterpart does not exist.",
+    """
+    >>> ow.ops.abs(np.int8([-3, 3, -128])).tolist()
+    [3, 3, -128]
+    """,
+    input=Limits(SIGNED),
 )
-neg = _signed_unary.named(
-    "neg", "Negate each element.\n\nThe lowest integer stays as it is: its positive counterpart does not exist."
+neg = _unary.named(
+    "neg",
+    "Negate each element.\n\nThe lowest integer stays as it is: its positive counterpart does not exist.",
+    """
+    >>> ow.ops.neg(np.int8([-3, 3, -128])).tolist()
+    [3, -3, -128]
+    """,
+    input=Limits(SIGNED),
 )
-sign = _signed_unary.named(
-    "sign", "Sign of each element: 1 if it is greater than 0, -1 if it is less, 0 if neither (0 and NaN)."
+sign = _unary.named(
+    "sign",
+    "Sign of each element: 1 if it is greater than 0, -1 if it is less, 0 if neither (0 and NaN).",
+    """
+    >>> ow.ops.sign(np.float32([-2, 0, 3])).tolist()
+    [-1.0, 0.0, 1.0]
+    """,
+    input=Limits(SIGNED),
 )
 
 
@@ -143,7 +272,7 @@ def _(b: Operations, input: Operand) -> Operand:
 
 @sign.decompose
 def _(b: Operations, input: Operand) -> Operand:
-    zero = b.as_operand(0, input.data_type)
+    zero = b._as_operand(0, input.data_type)
     return b.cast(b.greater(input, zero), input.data_type) - b.cast(b.lesser(input, zero), input.data_type)
 
 
@@ -158,7 +287,14 @@ def identity(self: Builder, input: Operand, *, label: str = "") -> Desc:
     Returns:
         An operand of the data type, shape and values of `input`.
 
+    Raises:
+        ValidationError: `input` is not an operand of this builder, an array or a number.
+
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-unary
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.identity(np.float32([1, 2])).tolist()
+    [1.0, 2.0]
     """
     return input.desc
 
@@ -189,7 +325,16 @@ def cast(self: Builder, input: Operand, data_type: DataType, *, label: str = "")
     Returns:
         An operand of `data_type` and the shape of `input`.
 
+    Raises:
+        ValidationError: `data_type` is not a data type of WebNN.
+
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-cast
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.cast(np.float32([1.7, -1.7]), "int32").tolist()
+    [1, -1]
+    >>> ow.ops.cast(np.int32([-1, 300]), "uint8").tolist()
+    [255, 44]
     """
     return Desc(data_type, input.shape)
 
@@ -222,6 +367,10 @@ def clamp(
         ValidationError: `min_value` is greater than `max_value`, after conversion to the data type of `input`.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-clamp
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.clamp(np.float32([-1, 0.5, 3]), min_value=0, max_value=1).tolist()
+    [0.0, 0.5, 1.0]
     """
     if min_value is not None and max_value is not None:
         require(
@@ -241,8 +390,8 @@ def is_bound(value: Number | None) -> TypeGuard[Number]:
 @clamp.decompose
 def _(b: Operations, input: Operand, min_value: Number | None, max_value: Number | None) -> Operand:
     if is_bound(min_value):
-        input = b.max(input, b.as_operand(min_value, input.data_type))
-    return b.min(input, b.as_operand(max_value, input.data_type)) if is_bound(max_value) else input
+        input = b.max(input, b._as_operand(min_value, input.data_type))
+    return b.min(input, b._as_operand(max_value, input.data_type)) if is_bound(max_value) else input
 
 
 @clamp.expression
@@ -273,6 +422,10 @@ def where(self: Builder, condition: Operand, true_value: Operand, false_value: O
         ValidationError: the data types differ, or the shapes do not broadcast.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-where
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.where(np.uint8([1, 0]), np.float32([1, 2]), np.float32([3, 4])).tolist()
+    [1.0, 4.0]
     """
     values = broadcast(true_value.shape, false_value.shape, names="true_value and false_value")
     return Desc(true_value.data_type, broadcast(condition.shape, values, names="condition and the values"))
@@ -284,7 +437,7 @@ def _(b: Operations, condition: Operand, true_value: Operand, false_value: Opera
     shape = broadcast(condition.shape, true_value.shape, false_value.shape)
     row = [1, math.prod(shape)]
     choices = b.concat([b.reshape(b.expand(value, shape), row) for value in (false_value, true_value)], 0)
-    is_true = b.cast(b.not_equal(b.expand(condition, shape), b.as_operand(0, "uint8")), "int32")
+    is_true = b.cast(b.not_equal(b.expand(condition, shape), b._as_operand(0, "uint8")), "int32")
     return b.reshape(b.gather_elements(choices, b.reshape(is_true, row), axis=0), shape)
 
 

@@ -22,7 +22,7 @@ def gather(self: Builder, input: Operand, indices: Operand, *, axis: int = 0, la
     """Pick slices of `input` along `axis`, one for each index.
 
     Args:
-        input: any data type, a rank from 1.
+        input: any data type, rank 1 or more.
         indices: int32, uint32 or int64, any rank; negative ones count from the end, others out of range are clamped.
         axis: in [0, rank of `input`).
         label: a name for messages and tables.
@@ -35,6 +35,10 @@ def gather(self: Builder, input: Operand, indices: Operand, *, axis: int = 0, la
         ValidationError: `axis` is out of range.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gather
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.gather(np.float32([[1, 2], [3, 4], [5, 6]]), np.int32([2, 0])).tolist()
+    [[5.0, 6.0], [1.0, 2.0]]
     """
     require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
     return Desc(input.data_type, (*input.shape[:axis], *indices.shape, *input.shape[axis + 1 :]))
@@ -57,7 +61,7 @@ def _coordinates(b: Operations, indices: Operand, axis: int) -> Operand:
         if dimension == axis:
             values = indices
         else:
-            line = b.as_operand(range(size), indices.data_type)
+            line = b._as_operand(range(size), indices.data_type)
             sizes = [size if d == dimension else 1 for d in range(indices.rank)]
             values = b.expand(b.reshape(line, sizes), indices.shape)
         columns.append(b.reshape(values, [indices.desc.element_count, 1]))
@@ -69,7 +73,7 @@ def gather_elements(self: Builder, input: Operand, indices: Operand, *, axis: in
     """Pick single elements of `input`: each index replaces its own coordinate along `axis`.
 
     Args:
-        input: any data type, a rank from 1.
+        input: any data type, rank 1 or more.
         indices: int32, uint32 or int64, of the shape of `input`, but of any size along `axis`; negative ones count from
             the end, others out of range are clamped.
         axis: in [0, rank).
@@ -83,6 +87,10 @@ def gather_elements(self: Builder, input: Operand, indices: Operand, *, axis: in
         ValidationError: `axis` is out of range, or the shapes do not fit.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gatherelements
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.gather_elements(np.float32([[1, 2], [3, 4]]), np.int32([[1, 0]])).tolist()
+    [[3.0, 2.0]]
     """
     _check_aligned(input, indices, axis)
     return Desc(input.data_type, indices.shape)
@@ -108,7 +116,7 @@ def gather_nd(self: Builder, input: Operand, indices: Operand, *, label: str = "
     """Pick slices of `input` by their coordinates in its leading dimensions.
 
     Args:
-        input: any data type, a rank from 1.
+        input: any data type, rank 1 or more.
         indices: int32, uint32 or int64 [..., coordinates], with at most as many coordinates as `input` has dimensions;
             negative ones count from the end, others out of range are clamped.
         label: a name for messages and tables.
@@ -120,6 +128,10 @@ def gather_nd(self: Builder, input: Operand, indices: Operand, *, label: str = "
         ValidationError: more coordinates than dimensions.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gathernd
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.gather_nd(np.float32([[1, 2], [3, 4]]), np.int32([[1, 0], [0, 1]])).tolist()
+    [3.0, 2.0]
     """
     return Desc(input.data_type, _named_shape(input, indices))
 
@@ -136,7 +148,7 @@ def scatter_elements(
     """Replace single elements of `input` by `updates`: each index replaces its own coordinate along `axis`.
 
     Args:
-        input: any data type, a rank from 1.
+        input: any data type, rank 1 or more.
         indices: int32, uint32 or int64, of the shape of `input`, but of any size along `axis`; negative ones count from
             the end, others out of range are clamped. If several refer to one element, which update is written is
             undefined.
@@ -152,6 +164,10 @@ def scatter_elements(
         ValidationError: `axis` is out of range, or the shapes do not fit.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-scatterelements
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.scatter_elements(np.float32([[1, 2], [3, 4]]), np.int32([[1, 0]]), np.float32([[10, 20]])).tolist()
+    [[1.0, 20.0], [10.0, 4.0]]
     """
     _check_aligned(input, indices, axis)
     require(
@@ -177,7 +193,7 @@ def scatter_nd(self: Builder, input: Operand, indices: Operand, updates: Operand
     """Replace slices of `input` by `updates`, at coordinates in its leading dimensions.
 
     Args:
-        input: any data type, a rank from 1.
+        input: any data type, rank 1 or more.
         indices: int32, uint32 or int64 [..., coordinates], with at most as many coordinates as `input` has dimensions;
             negative ones count from the end, others out of range are clamped. If several refer to one slice, which
             update is written is undefined.
@@ -191,6 +207,10 @@ def scatter_nd(self: Builder, input: Operand, indices: Operand, updates: Operand
         ValidationError: more coordinates than dimensions, or updates of another shape.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-scatternd
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.scatter_nd(np.float32([1, 2, 3]), np.int32([[2], [0]]), np.float32([10, 20])).tolist()
+    [20.0, 2.0, 10.0]
     """
     check_shape(_named_shape(input, indices), updates=updates)
     return input.desc

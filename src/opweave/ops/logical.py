@@ -34,17 +34,59 @@ def _comparison(self: Builder, a: Operand, b: Operand, *, label: str = "") -> De
 
     NaN is unequal to everything, itself included, and neither greater nor lesser than anything.
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-logical
+
+    >>> import numpy as np, opweave as ow
     """
     return Desc("uint8", broadcast(a.shape, b.shape))
 
 
-equal = _comparison.named("equal", "Whether `a` is equal to `b`, element by element.")
-not_equal = _comparison.named("not_equal", "Whether `a` differs from `b`, element by element.")
-greater = _comparison.named("greater", "Whether `a` is greater than `b`, element by element.")
-greater_or_equal = _comparison.named("greater_or_equal", "Whether `a` is greater than `b` or equal to it, by element.")
-lesser = _comparison.named("lesser", "Whether `a` is less than `b`, element by element.")
+equal = _comparison.named(
+    "equal",
+    "Whether `a` is equal to `b`, element by element.",
+    """
+    >>> ow.ops.equal(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()
+    [0, 1, 0]
+    """,
+)
+not_equal = _comparison.named(
+    "not_equal",
+    "Whether `a` differs from `b`, element by element.",
+    """
+    >>> ow.ops.not_equal(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()
+    [1, 0, 1]
+    """,
+)
+greater = _comparison.named(
+    "greater",
+    "Whether `a` is greater than `b`, element by element.",
+    """
+    >>> ow.ops.greater(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()
+    [0, 0, 1]
+    """,
+)
+greater_or_equal = _comparison.named(
+    "greater_or_equal",
+    "Whether `a` is greater than `b` or equal to it, by element.",
+    """
+    >>> ow.ops.greater_or_equal(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()
+    [0, 1, 1]
+    """,
+)
+lesser = _comparison.named(
+    "lesser",
+    "Whether `a` is less than `b`, element by element.",
+    """
+    >>> ow.ops.lesser(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()
+    [1, 0, 0]
+    """,
+)
 lesser_or_equal = _comparison.named(
-    "lesser_or_equal", "Whether `a` is less than `b` or equal to it, element by element."
+    "lesser_or_equal",
+    "Whether `a` is less than `b` or equal to it, element by element.",
+    """
+    >>> ow.ops.lesser_or_equal(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()
+    [1, 1, 0]
+    """,
 )
 
 
@@ -88,13 +130,36 @@ def _logical(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
         ValidationError: an operand is not uint8, or the shapes do not broadcast.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-logical
+
+    >>> import numpy as np, opweave as ow
     """
     return Desc("uint8", broadcast(a.shape, b.shape))
 
 
-logical_and = _logical.named("logical_and", "Whether both `a` and `b` are true, element by element.")
-logical_or = _logical.named("logical_or", "Whether `a` or `b` or both are true, element by element.")
-logical_xor = _logical.named("logical_xor", "Whether exactly one of `a` and `b` is true, element by element.")
+logical_and = _logical.named(
+    "logical_and",
+    "Whether both `a` and `b` are true, element by element.",
+    """
+    >>> ow.ops.logical_and(np.uint8([0, 0, 1, 2]), np.uint8([0, 1, 0, 1])).tolist()
+    [0, 0, 0, 1]
+    """,
+)
+logical_or = _logical.named(
+    "logical_or",
+    "Whether `a` or `b` or both are true, element by element.",
+    """
+    >>> ow.ops.logical_or(np.uint8([0, 0, 1, 2]), np.uint8([0, 1, 0, 1])).tolist()
+    [0, 1, 1, 1]
+    """,
+)
+logical_xor = _logical.named(
+    "logical_xor",
+    "Whether exactly one of `a` and `b` is true, element by element.",
+    """
+    >>> ow.ops.logical_xor(np.uint8([0, 0, 1, 2]), np.uint8([0, 1, 0, 1])).tolist()
+    [0, 1, 1, 0]
+    """,
+)
 
 
 @logical_or.decompose
@@ -118,14 +183,21 @@ def logical_not(self: Builder, a: Operand, *, label: str = "") -> Desc:
     Returns:
         An operand of uint8, 1 where `a` is 0 and 0 elsewhere, of the shape of `a`.
 
+    Raises:
+        ValidationError: `a` has another data type.
+
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-logical
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.logical_not(np.uint8([0, 1, 2])).tolist()
+    [1, 0, 0]
     """
     return Desc("uint8", a.shape)
 
 
 @logical_not.decompose
 def _(builder: Operations, a: Operand) -> Operand:
-    return builder.equal(a, builder.as_operand(0, "uint8"))
+    return builder.equal(a, builder._as_operand(0, "uint8"))
 
 
 @logical_not.expression
@@ -144,14 +216,33 @@ def _kind(self: Builder, a: Operand, *, label: str = "") -> Desc:
     Returns:
         An operand of uint8, 1 where it is true and 0 elsewhere, of the shape of `a`.
 
+    Raises:
+        ValidationError: `a` has another data type.
+
     The specification's table allows any data type, but its steps allow floats only.
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-logical
+
+    >>> import numpy as np, opweave as ow
     """
     return Desc("uint8", a.shape)
 
 
-is_nan = _kind.named("is_nan", "Whether each element of `a` is NaN.")
-is_infinite = _kind.named("is_infinite", "Whether each element of `a` is infinite, positive or negative.")
+is_nan = _kind.named(
+    "is_nan",
+    "Whether each element of `a` is NaN.",
+    """
+    >>> ow.ops.is_nan(np.float32([1, np.nan, np.inf])).tolist()
+    [0, 1, 0]
+    """,
+)
+is_infinite = _kind.named(
+    "is_infinite",
+    "Whether each element of `a` is infinite, positive or negative.",
+    """
+    >>> ow.ops.is_infinite(np.float32([1, np.nan, -np.inf])).tolist()
+    [0, 0, 1]
+    """,
+)
 
 
 @is_nan.decompose
@@ -161,7 +252,7 @@ def _(builder: Operations, a: Operand) -> Operand:
 
 @is_infinite.decompose
 def _(builder: Operations, a: Operand) -> Operand:
-    return builder.equal(builder.abs(a), builder.as_operand(math.inf, a.data_type))
+    return builder.equal(builder.abs(a), builder._as_operand(math.inf, a.data_type))
 
 
 def _combined(name: str, a: expr.Array, b: expr.Array) -> expr.Array:

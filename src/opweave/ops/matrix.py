@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 def matmul(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
     """Multiply matrices, or stacks of matrices.
 
+    All operands have the data type of `a`.
+
     Args:
         a: float32 or float16 [..., rows, inner].
         b: [..., inner, columns]; the leading dimensions of both broadcast to each other.
@@ -32,10 +34,10 @@ def matmul(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-matmul
 
-    >>> import opweave as ow
-    >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
-    >>> a, b = builder.input("a", "float32", [8, 2, 3]), builder.input("b", "float32", [3, 4])
-    >>> builder.matmul(a, b).shape
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.matmul(np.float32([[1, 2], [3, 4]]), np.float32([[1], [10]])).tolist()
+    [[21.0], [43.0]]
+    >>> ow.ops.matmul(np.ones([8, 2, 3], "float32"), np.ones([3, 4], "float32")).shape
     (8, 2, 4)
     """
     fits = a.shape[-1] == b.shape[-2]
@@ -59,6 +61,8 @@ def gemm(
 ) -> Desc:
     """Compute alpha * a @ b + beta * c, for matrices.
 
+    All operands have the data type of `a`.
+
     Args:
         a: float32 or float16 [rows, inner], or [inner, rows] with `a_transpose`.
         b: [inner, columns], or [columns, inner] with `b_transpose`.
@@ -76,6 +80,10 @@ def gemm(
         ValidationError: the inner dimensions differ, or `c` does not broadcast to the result.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gemm
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.gemm(np.float32([[1, 2]]), np.float32([[1, 10]]), c=np.float32([100]), b_transpose=True).tolist()
+    [[121.0]]
     """
     rows, inner = reversed(a.shape) if a_transpose else a.shape
     depth, columns = reversed(b.shape) if b_transpose else b.shape

@@ -40,7 +40,7 @@ def concat(self: Builder, inputs: Sequence[Operand], axis: int, *, label: str = 
     """Join `inputs` along `axis`.
 
     Args:
-        inputs: 1 to 8192 operands of one data type, any, and of one rank from 1; their shapes differ along `axis` only.
+        inputs: 1 to 8192 operands that differ in their size along `axis` only: any data type, rank 1 or more.
         axis: in [0, rank).
         label: a name for messages and tables.
 
@@ -51,6 +51,12 @@ def concat(self: Builder, inputs: Sequence[Operand], axis: int, *, label: str = 
         ValidationError: no inputs or too many, an axis out of range, or data types or shapes that differ.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-concat
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.concat([np.float32([[1, 2]]), np.float32([[3, 4]])], 0).tolist()
+    [[1.0, 2.0], [3.0, 4.0]]
+    >>> ow.ops.concat([np.float32([[1, 2]]), np.float32([[3, 4]])], 1).tolist()
+    [[1.0, 2.0, 3.0, 4.0]]
     """
     require(0 < len(inputs) <= MAX_TENSORS, f"takes 1 to {MAX_TENSORS} inputs, got {len(inputs)}")
     first = inputs[0]
@@ -83,6 +89,10 @@ def expand(self: Builder, input: Operand, new_shape: Sequence[int], *, label: st
         ValidationError: `input` cannot be broadcast to `new_shape`.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-expand
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.expand(np.float32([[1], [2]]), [2, 3]).tolist()
+    [[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]]
     """
     require(broadcasts_to(input.shape, new_shape), f"{input.desc} cannot be broadcast to new_shape {list(new_shape)}")
     return Desc(input.data_type, tuple(new_shape))
@@ -117,6 +127,12 @@ def pad(
         ValidationError: not one padding for each dimension, or a reflection of more elements than there are.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-pad
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.pad(np.float32([1, 2, 3]), [1], [2]).tolist()
+    [0.0, 1.0, 2.0, 3.0, 0.0, 0.0]
+    >>> ow.ops.pad(np.float32([1, 2, 3]), [1], [2], mode="reflection").tolist()
+    [2.0, 1.0, 2.0, 3.0, 2.0, 1.0]
     """
     paddings = {"beginning_padding": beginning_padding, "ending_padding": ending_padding}
     for name, padding in paddings.items():
@@ -145,7 +161,7 @@ def _(
         """`count` elements before, or after, those of `part` along `axis`."""
         size = part.shape[axis]
         if mode == "constant":
-            return b.expand(b.as_operand(value, part.data_type), _along(part, axis, 0, count)[1])
+            return b.expand(b._as_operand(value, part.data_type), _along(part, axis, 0, count)[1])
         if mode == "edge":
             edge = b.slice(part, *_along(part, axis, 0 if before else size - 1, 1))
             return b.expand(edge, _along(part, axis, 0, count)[1])
@@ -177,6 +193,10 @@ def reshape(self: Builder, input: Operand, new_shape: Sequence[int], *, label: s
         ValidationError: `new_shape` has another number of elements.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-reshape-method
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.reshape(np.float32([[1, 2, 3], [4, 5, 6]]), [3, 2]).tolist()
+    [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
     """
     wanted, count = input.desc.element_count, prod(new_shape)
     require(
@@ -201,6 +221,10 @@ def reverse(self: Builder, input: Operand, *, axes: Sequence[int] | None = None,
         ValidationError: an axis out of range, or named twice.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-reverse-method
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.reverse(np.float32([[1, 2], [3, 4]]), axes=[1]).tolist()
+    [[2.0, 1.0], [4.0, 3.0]]
     """
     assert axes is not None
     check_axes(axes, input.rank)
@@ -215,7 +239,7 @@ def _(input: Operand) -> tuple[int, ...]:
 @reverse.decompose
 def _(b: Operations, input: Operand, axes: Sequence[int]) -> Operand:
     for axis in axes:
-        backwards = b.as_operand(range(input.shape[axis])[::-1], "int64")
+        backwards = b._as_operand(range(input.shape[axis])[::-1], "int64")
         input = b.gather(input, backwards, axis=axis)
     return input
 
@@ -248,6 +272,12 @@ def slice(
 
     `x[2:8:3, ..., 0]` is the same on an operand, in Python's syntax.
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-slice
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.slice(np.float32([[1, 2, 3], [4, 5, 6]]), [0, 1], [2, 2]).tolist()
+    [[2.0, 3.0], [5.0, 6.0]]
+    >>> ow.ops.slice(np.float32([1, 2, 3, 4, 5]), [0], [5], strides=[2]).tolist()
+    [1.0, 3.0, 5.0]
     """
     assert strides is not None
     for name, values in {"starts": starts, "sizes": sizes, "strides": strides}.items():
@@ -273,7 +303,7 @@ def split(
     """Split `input` into parts along `axis`.
 
     Args:
-        input: any data type, a rank from 1.
+        input: any data type, rank 1 or more.
         splits: the number of equal parts, which must divide the dimension, or the size of each part, whose sum must be
             the dimension; at most 8192 parts.
         axis: in [0, rank).
@@ -286,6 +316,12 @@ def split(
         ValidationError: an axis out of range, no parts or too many, empty parts, or parts that do not make up `input`.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-split
+
+    >>> import numpy as np, opweave as ow
+    >>> [part.tolist() for part in ow.ops.split(np.float32([1, 2, 3, 4]), 2)]
+    [[1.0, 2.0], [3.0, 4.0]]
+    >>> [part.tolist() for part in ow.ops.split(np.float32([1, 2, 3, 4]), [1, 3])]
+    [[1.0], [2.0, 3.0, 4.0]]
     """
     require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
     whole = input.shape[axis]
@@ -333,6 +369,10 @@ def tile(self: Builder, input: Operand, repetitions: Sequence[int], *, label: st
         ValidationError: not one repetition for each dimension, or one that is 0.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-tile
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.tile(np.float32([[1, 2]]), [2, 2]).tolist()
+    [[1.0, 2.0, 1.0, 2.0], [1.0, 2.0, 1.0, 2.0]]
     """
     _check_length("repetitions", repetitions, input.rank)
     require(0 not in repetitions, f"repetitions must be greater than 0, got {list(repetitions)}")
@@ -366,6 +406,12 @@ def transpose(self: Builder, input: Operand, *, permutation: Sequence[int] | Non
         ValidationError: `permutation` does not name each dimension once.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-transpose
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.transpose(np.float32([[1, 2, 3], [4, 5, 6]])).tolist()
+    [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]
+    >>> ow.ops.transpose(np.ones([2, 3, 4], "float32"), permutation=[0, 2, 1]).shape
+    (2, 4, 3)
     """
     assert permutation is not None
     require(
@@ -393,7 +439,16 @@ def triangular(self: Builder, input: Operand, *, upper: bool = True, diagonal: L
     Returns:
         An operand of the data type and shape of `input`.
 
+    Raises:
+        ValidationError: `input` has a rank below 2.
+
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-triangular
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.triangular(np.float32([[1, 2], [3, 4]])).tolist()
+    [[1.0, 2.0], [0.0, 4.0]]
+    >>> ow.ops.triangular(np.float32([[1, 2], [3, 4]]), upper=False, diagonal=-1).tolist()
+    [[0.0, 0.0], [3.0, 0.0]]
     """
     return input.desc
 
@@ -401,7 +456,7 @@ def triangular(self: Builder, input: Operand, *, upper: bool = True, diagonal: L
 @triangular.decompose
 def _(b: Operations, input: Operand, upper: bool, diagonal: int) -> Operand:
     *_, rows, columns = input.shape
-    column = b.as_operand([range(columns)], "int64")
-    border = b.as_operand([[row + diagonal] for row in range(rows)], "int64")
+    column = b._as_operand([range(columns)], "int64")
+    border = b._as_operand([[row + diagonal] for row in range(rows)], "int64")
     kept = b.greater_or_equal(column, border) if upper else b.lesser_or_equal(column, border)
-    return b.where(kept, input, b.as_operand(0, input.data_type))
+    return b.where(kept, input, b._as_operand(0, input.data_type))

@@ -35,6 +35,8 @@ def batch_normalization(
 ) -> Desc:
     """Normalise each channel of `input` with a given mean and variance.
 
+    All operands have the data type of `input`.
+
     Args:
         input: float32 or float16, rank 1 or more.
         mean: of each channel, [channels].
@@ -52,6 +54,11 @@ def batch_normalization(
         ValidationError: there is no such axis, or the size of an operand is not the number of channels.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-batchnorm
+
+    >>> import numpy as np, opweave as ow
+    >>> x = np.float32([[1, 10], [3, 30]])
+    >>> ow.ops.batch_normalization(x, np.float32([1, 10]), np.float32([4, 100]), epsilon=0.0).tolist()
+    [[0.0, 0.0], [1.0, 2.0]]
     """
     require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
     why = f"the size of axis {axis} of input"
@@ -75,12 +82,14 @@ def instance_normalization(
 ) -> Desc:
     """Normalise each channel of each image of the batch with its own mean and variance.
 
+    All operands have the data type of `input`.
+
     Args:
         input: float32 or float16, [batches, channels, height, width], in the order of `layout`.
         scale: factor of each channel, applied after normalisation, [channels]; default: ones.
         bias: added to each channel at the end, [channels]; default: zeros.
         epsilon: added to the variance, to avoid division by zero.
-        layout: the order of the dimensions of `input`.
+        layout: "nchw" or "nhwc", the order of the dimensions of `input`.
         label: a name for messages and tables.
 
     Returns:
@@ -90,6 +99,11 @@ def instance_normalization(
         ValidationError: the size of `scale` or `bias` is not the number of channels.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-instancenorm
+
+    >>> import numpy as np, opweave as ow
+    >>> x = np.float32([1, 3]).reshape(1, 1, 1, 2)
+    >>> ow.ops.instance_normalization(x, bias=np.float32([5]), epsilon=0.0).tolist()
+    [[[[4.0, 6.0]]]]
     """
     check_shape([input.shape[layout.index("c")]], "the channels of input", scale=scale, bias=bias)
     return input.desc
@@ -111,6 +125,8 @@ def layer_normalization(
 ) -> Desc:
     """Normalise `input` with mean and variance along `axes`.
 
+    All operands have the data type of `input`.
+
     Args:
         input: float32 or float16, any rank.
         scale: factor of the normalised values, with the sizes of `axes` in their order; default: ones.
@@ -127,6 +143,10 @@ def layer_normalization(
         ValidationError: an axis does not exist or is named twice, or `scale` or `bias` do not have the sizes of `axes`.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-layernorm
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.layer_normalization(np.float32([[1, 3], [20, 40]]), epsilon=0.0).tolist()
+    [[-1.0, 1.0], [-1.0, 1.0]]
     """
     assert axes is not None  # the default below
     check_axes(axes, input.rank)
@@ -159,6 +179,11 @@ def softmax(self: Builder, input: Operand, axis: int, *, label: str = "") -> Des
         ValidationError: there is no such axis.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-softmax-method
+
+    >>> import numpy as np, opweave as ow
+    >>> print(np.round(ow.ops.softmax(np.float32([[0, 0], [0, 1]]), 1), 3))
+    [[0.5   0.5  ]
+     [0.269 0.731]]
     """
     require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
     return input.desc

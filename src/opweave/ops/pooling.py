@@ -38,7 +38,7 @@ def _pool2d(
     Padding, and positions of a partial last window beyond it, are ignored.
 
     Args:
-        input: [batches, channels, height, width], in the order of `layout`.
+        input: {input} [batches, channels, height, width], in the order of `layout`.
         window_dimensions: [height, width] of the window; default: those of the input, which is global pooling.
         padding: rows and columns around the input that windows may cover: [top, bottom, left, right].
         strides: stride along [height, width], each at least 1.
@@ -56,6 +56,8 @@ def _pool2d(
         ValidationError: options out of range, or a window larger than the padded input.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-pool2d
+
+    >>> import numpy as np, opweave as ow
     """
     # The text sets the padding to 0 if outputSizes is given, and requires outputSizes smaller than strides. Both are mistakes:
     # the conformance tests and browsers use both options together, and sizes are rarely smaller than strides.
@@ -105,12 +107,31 @@ def _(
 
 
 average_pool2d = _pool2d.named(
-    "average_pool2d", "Average each window of each channel; NaN for windows without elements."
+    "average_pool2d",
+    "Average each window of each channel; NaN for windows without elements.",
+    """
+    >>> image = np.float32([[1, 2], [3, 6]]).reshape(1, 1, 2, 2)
+    >>> ow.ops.average_pool2d(image).tolist()
+    [[[[3.0]]]]
+    """,
 )
-l2_pool2d = _pool2d.named("l2_pool2d", "Take the square root of the sum of squares of each window of each channel.")
+l2_pool2d = _pool2d.named(
+    "l2_pool2d",
+    "Take the square root of the sum of squares of each window of each channel.",
+    """
+    >>> image = np.float32([[3, 4], [5, 12]]).reshape(1, 1, 2, 2)
+    >>> ow.ops.l2_pool2d(image, window_dimensions=[1, 2]).tolist()
+    [[[[5.0], [13.0]]]]
+    """,
+)
 max_pool2d = _pool2d.named(
     "max_pool2d",
     "Take the maximum of each window of each channel; the lowest value of the data type for windows without elements.",
+    """
+    >>> image = np.float32([[1, 2, 3], [4, 5, 6], [7, 8, 9]]).reshape(1, 1, 3, 3)
+    >>> ow.ops.max_pool2d(image, window_dimensions=[2, 2]).tolist()
+    [[[[5.0, 6.0], [8.0, 9.0]]]]
+    """,
     input=Limits(ANY, ranks=(4, 4)),
 )
 

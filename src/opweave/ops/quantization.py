@@ -51,6 +51,10 @@ def dequantize_linear(self: Builder, input: Operand, scale: Operand, zero_point:
         ValidationError: `zero_point` does not have the shape of `scale`, or that does not divide the shape of `input`.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-dequantizelinear
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.dequantize_linear(np.uint8([0, 128, 130]), np.float32([0.5]), np.uint8([128])).tolist()
+    [-64.0, 0.0, 1.0]
     """
     _check_blocks(input, scale, zero_point)
     return Desc(scale.data_type, input.shape)
@@ -67,7 +71,7 @@ def quantize_linear(self: Builder, input: Operand, scale: Operand, zero_point: O
 
     Args:
         input: float32 or float16, any rank.
-        scale: positive, the data type and rank of `input`; each dimension divides that of `input`, so that an element
+        scale: positive, the data type of `input` and the same rank; each dimension divides that of `input`, so that an element
             applies to a block of the input.
         zero_point: uint8, int8, uint32 or int32, the shape of `scale`.
         label: a name for messages and tables.
@@ -80,6 +84,10 @@ def quantize_linear(self: Builder, input: Operand, scale: Operand, zero_point: O
         ValidationError: `zero_point` does not have the shape of `scale`, or that does not divide the shape of `input`.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-quantizelinear
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.quantize_linear(np.float32([-64, 0.3, 1, 100]), np.float32([0.5]), np.uint8([128])).tolist()
+    [0, 129, 130, 255]
     """
     _check_blocks(input, scale, zero_point)
     return Desc(zero_point.data_type, input.shape)

@@ -89,7 +89,7 @@ def _sizes(
     direction: str = "forward",
     **_: Any,
 ) -> dict[str, int]:
-    """Check the attributes, and return the size of each axis by its letter."""
+    """Check the attributes of a network with these numbers of gates and activations; the size of each axis by its letter."""
     # Engines may concatenate the two biases of all gates, so their total size must be a valid dimension.
     maximum = MAX_DIMENSION // (2 * gates)
     require(0 < hidden_size <= maximum, f"hidden_size must be in [1, {maximum}], got {hidden_size}")
@@ -122,6 +122,8 @@ def gru(
 ) -> tuple[Desc, ...]:
     """Run a gated recurrent unit (GRU) over a sequence.
 
+    All operands have the data type of `input`.
+
     Args:
         input: float32 or float16 [steps, batches, input size].
         weight: weights of the input, [directions, 3 * hidden_size, input size]; directions is 2 for "both", else 1.
@@ -134,8 +136,8 @@ def gru(
         reset_after: whether the reset gate is applied after the product with `recurrent_weight` (else before).
         return_sequence: whether to also return the hidden state of every step.
         direction: the order in which steps are processed: "forward", "backward", or "both".
-        layout: the order of the update (z), reset (r) and new (n) gate in weights and biases.
-        activations: two functions: for the update and reset gates, and for the new gate.
+        layout: "zrn" or "rzn", the order of the update (z), reset (r) and new (n) gate in weights and biases.
+        activations: two of "relu", "sigmoid" and "tanh": for the update and reset gates, and for the new gate.
         label: a name for messages and tables.
 
     Returns:
@@ -146,6 +148,12 @@ def gru(
         ValidationError: inconsistent sizes, or not two activations.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gru
+
+    >>> import numpy as np, opweave as ow
+    >>> x, weight, recurrent_weight = (np.zeros(shape, "float32") for shape in ([2, 1, 3], [1, 3, 3], [1, 3, 1]))
+    >>> (last,) = ow.ops.gru(x, weight, recurrent_weight, 2, 1, initial_hidden_state=np.float32([[[8]]]))
+    >>> last.tolist()  # weights of 0 make all gates 0.5: each of the 2 steps halves the state
+    [[[2.0]]]
     """
     raise NotImplementedError  # not called: `_network` makes the shape rule from the signature
 
@@ -168,6 +176,8 @@ def gru_cell(
 ) -> Desc:
     """Run a gated recurrent unit (GRU) for one time step.
 
+    All operands have the data type of `input`.
+
     Args:
         input: float32 or float16 [batches, input size].
         weight: weights of the input, [3 * hidden_size, input size].
@@ -177,8 +187,8 @@ def gru_cell(
         bias: added to the weighted input, [3 * hidden_size].
         recurrent_bias: added to the weighted hidden state, [3 * hidden_size].
         reset_after: whether the reset gate is applied after the product with `recurrent_weight` (else before).
-        layout: the order of the update (z), reset (r) and new (n) gate in weights and biases.
-        activations: two functions: for the update and reset gates, and for the new gate.
+        layout: "zrn" or "rzn", the order of the update (z), reset (r) and new (n) gate in weights and biases.
+        activations: two of "relu", "sigmoid" and "tanh": for the update and reset gates, and for the new gate.
         label: a name for messages and tables.
 
     Returns:
@@ -188,6 +198,11 @@ def gru_cell(
         ValidationError: inconsistent sizes, or not two activations.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-grucell
+
+    >>> import numpy as np, opweave as ow
+    >>> x, weight, recurrent_weight = (np.zeros(shape, "float32") for shape in ([1, 3], [3, 3], [3, 1]))
+    >>> ow.ops.gru_cell(x, weight, recurrent_weight, np.float32([[8]]), 1).tolist()  # gates of 0.5 halve the state
+    [[4.0]]
     """
     raise NotImplementedError  # not called: `_network` makes the shape rule from the signature
 
@@ -214,6 +229,8 @@ def lstm(
 ) -> tuple[Desc, ...]:
     """Run a long short-term memory (LSTM) over a sequence.
 
+    All operands have the data type of `input`.
+
     Args:
         input: float32 or float16 [steps, batches, input size].
         weight: weights of the input, [directions, 4 * hidden_size, input size]; directions is 2 for "both", else 1.
@@ -228,9 +245,9 @@ def lstm(
         initial_cell_state: [directions, batches, hidden_size]; default: zeros.
         return_sequence: whether to also return the hidden state of every step.
         direction: the order in which steps are processed: "forward", "backward", or "both".
-        layout: the order of the input (i), output (o), forget (f) and cell (g) gate in weights and biases.
-        activations: three functions: for the input, forget and output gates; for the cell gate; and for the new cell state,
-            from which the hidden state is computed.
+        layout: "iofg" or "ifgo", the order of the input (i), output (o), forget (f) and cell (g) gate in weights and biases.
+        activations: three of "relu", "sigmoid" and "tanh": for the input, forget and output gates; for the cell gate; and for
+            the new cell state, from which the hidden state is computed.
         label: a name for messages and tables.
 
     Returns:
@@ -243,6 +260,12 @@ def lstm(
 
     The peepholes of all three gates read the cell state of the previous step. (In ONNX, the output gate reads the new one.)
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-lstm
+
+    >>> import numpy as np, opweave as ow
+    >>> x, weight, recurrent_weight = (np.zeros(shape, "float32") for shape in ([2, 1, 3], [1, 4, 3], [1, 4, 1]))
+    >>> hidden, cell = ow.ops.lstm(x, weight, recurrent_weight, 2, 1, initial_cell_state=np.float32([[[8]]]))
+    >>> cell.tolist()
+    [[[2.0]]]
     """
     raise NotImplementedError  # not called: `_network` makes the shape rule from the signature
 
@@ -266,6 +289,8 @@ def lstm_cell(
 ) -> tuple[Desc, ...]:
     """Run a long short-term memory (LSTM) for one time step.
 
+    All operands have the data type of `input`.
+
     Args:
         input: float32 or float16 [batches, input size].
         weight: weights of the input, [4 * hidden_size, input size].
@@ -277,9 +302,9 @@ def lstm_cell(
         recurrent_bias: added to the weighted hidden state, [4 * hidden_size].
         peephole_weight: weights of the cell state for the input, output and forget gate, in this order in every layout,
             [3 * hidden_size].
-        layout: the order of the input (i), output (o), forget (f) and cell (g) gate in weights and biases.
-        activations: three functions: for the input, forget and output gates; for the cell gate; and for the new cell state,
-            from which the hidden state is computed.
+        layout: "iofg" or "ifgo", the order of the input (i), output (o), forget (f) and cell (g) gate in weights and biases.
+        activations: three of "relu", "sigmoid" and "tanh": for the input, forget and output gates; for the cell gate; and for
+            the new cell state, from which the hidden state is computed.
         label: a name for messages and tables.
 
     Returns:
@@ -289,6 +314,12 @@ def lstm_cell(
         ValidationError: inconsistent sizes, or not three activations.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-lstmcell
+
+    >>> import numpy as np, opweave as ow
+    >>> x, weight, recurrent_weight = (np.zeros(shape, "float32") for shape in ([1, 3], [4, 3], [4, 1]))
+    >>> hidden, cell = ow.ops.lstm_cell(x, weight, recurrent_weight, np.float32([[0]]), np.float32([[8]]), 1)
+    >>> cell.tolist()
+    [[4.0]]
     """
     raise NotImplementedError  # not called: `_network` makes the shape rule from the signature
 
@@ -318,7 +349,7 @@ def _gru_step(
     Names begin with x for the weighted input, h for the weighted hidden state, u for recurrent weights and c for recurrent
     biases; they end with the letters of the gates: update (z) and reset (r), in the order of `layout`, and new (n).
     """
-    f, g = (getattr(b, name) for name in activations)
+    f, g = (getattr(b, name) for name in activations)  # of z and r; of n
     h, blocks = hidden_state, (2 * hidden_size, hidden_size)  # the new gate is last in both layouts
     x_zr, x_n = b.split(weighted, blocks, axis=1)
     if reset_after:
@@ -345,7 +376,7 @@ def _lstm_step(
     activations: Sequence[RecurrentNetworkActivation],
 ) -> tuple[Operand, Operand]:
     """The next hidden and cell state; `weighted` is the weighted input of all gates, [batches, 4 * hidden_size]."""
-    f, g, k = (getattr(b, name) for name in activations)
+    f, g, k = (getattr(b, name) for name in activations)  # of i, o and forget; of the cell gate; of the new cell
     sums = b.gemm(hidden_state, recurrent_weight, c=weighted, b_transpose=True)
     # Join the gates that have the same activation, because one call of it is faster than three.
     if layout == "iofg":
@@ -416,7 +447,7 @@ def _over_time(
     """
     steps, batches, input_size = input.shape
     rows, state_shape = b.reshape(input, [steps * batches, input_size]), [batches, given["hidden_size"]]
-    zeros = b.expand(b.as_operand(0, input.data_type), state_shape)
+    zeros = b.expand(b._as_operand(0, input.data_type), state_shape)
     last, sequences = [], []
     for k in range(direction_count(direction)):
         picked = {name: _pick(b, value, k) if isinstance(value, Operand) else value for name, value in given.items()}

@@ -44,6 +44,8 @@ def _arg_extreme(
         ValidationError: there is no such axis, or the data type is neither int32 nor int64.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-argminmax
+
+    >>> import numpy as np, opweave as ow
     """
     require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
     require(output_data_type in ("int32", "int64"), f"output_data_type must be int32 or int64, got {output_data_type}")
@@ -51,8 +53,22 @@ def _arg_extreme(
     return Desc(output_data_type, reduced(input.shape, (axis,), keep_dimensions))
 
 
-arg_min = _arg_extreme.named("arg_min", "Find the position of the smallest value along `axis`.")
-arg_max = _arg_extreme.named("arg_max", "Find the position of the largest value along `axis`.")
+arg_min = _arg_extreme.named(
+    "arg_min",
+    "Find the position of the smallest value along `axis`.",
+    """
+    >>> ow.ops.arg_min(np.float32([[3, 1], [2, 4]]), 0).tolist()
+    [1, 0]
+    """,
+)
+arg_max = _arg_extreme.named(
+    "arg_max",
+    "Find the position of the largest value along `axis`.",
+    """
+    >>> ow.ops.arg_max(np.float32([[3, 1], [2, 4]]), 1).tolist()
+    [0, 1]
+    """,
+)
 
 
 @op(input=Limits(WIDE, ranks=(1, N)))
@@ -62,7 +78,7 @@ def cumulative_sum(
     """Compute the partial sums along `axis`.
 
     Args:
-        input: float32, float16, or 32 or 64 bit integers; rank 1 or more.
+        input: float32, float16, int32, uint32, int64 or uint64, rank 1 or more.
         axis: in [0, rank).
         exclusive: whether each sum excludes its own element: [1, 2, 3] gives [0, 1, 3] instead of [1, 3, 6].
         reversed: whether to start from the end: [1, 2, 3] gives [6, 5, 3].
@@ -75,6 +91,10 @@ def cumulative_sum(
         ValidationError: there is no such axis.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-cumulativesum
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.ops.cumulative_sum(np.float32([1, 2, 3]), 0).tolist()
+    [1.0, 3.0, 6.0]
     """
     require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
     return input.desc
@@ -92,8 +112,7 @@ def _reduce(
     """Reduce `input` along `axes`.
 
     Args:
-        input: any rank. Maximum and minimum take all data types; sums and products take float32, float16, and 32 or 64
-            bit integers; roots, logarithms and means take floats.
+        input: {input}, any rank.
         axes: the dimensions to reduce, each in [0, rank) and named once; default: all. `[]` applies the function to
             each element separately.
         keep_dimensions: whether the reduced dimensions stay, with size 1.
@@ -106,6 +125,8 @@ def _reduce(
         ValidationError: an axis does not exist, or is named twice.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-reduce
+
+    >>> import numpy as np, opweave as ow
     """
     assert axes is not None  # the default below
     return Desc(input.data_type, reduced(input.shape, axes, keep_dimensions))
@@ -118,26 +139,94 @@ def _(input: Operand) -> tuple[int, ...]:
 
 _ONLY_FLOATS = Limits(FLOATS)
 
-reduce_l1 = _reduce.named("reduce_l1", "Sum the absolute values along `axes`.")
-reduce_l2 = _reduce.named("reduce_l2", "Take the square root of the sum of squares along `axes`.", input=_ONLY_FLOATS)
+reduce_l1 = _reduce.named(
+    "reduce_l1",
+    "Sum the absolute values along `axes`.",
+    """
+    >>> ow.ops.reduce_l1(np.float32([[-1, 2], [3, -4]]), axes=[1]).tolist()
+    [3.0, 7.0]
+    """,
+)
+reduce_l2 = _reduce.named(
+    "reduce_l2",
+    "Take the square root of the sum of squares along `axes`.",
+    """
+    >>> ow.ops.reduce_l2(np.float32([[3, 4], [5, 12]]), axes=[1]).tolist()
+    [5.0, 13.0]
+    """,
+    input=_ONLY_FLOATS,
+)
 reduce_log_sum = _reduce.named(
-    "reduce_log_sum", "Take the natural logarithm of the sum along `axes`.", input=_ONLY_FLOATS
+    "reduce_log_sum",
+    "Take the natural logarithm of the sum along `axes`.",
+    """
+    >>> print(np.round(ow.ops.reduce_log_sum(np.float32([[0.25, 0.75], [4, 6]]), axes=[1]), 3))
+    [0.    2.303]
+    """,
+    input=_ONLY_FLOATS,
 )
 reduce_log_sum_exp = _reduce.named(
     "reduce_log_sum_exp",
     "Take the natural logarithm of the sum of exponentials along `axes`, without intermediate overflow.",
+    """
+    >>> print(np.round(ow.ops.reduce_log_sum_exp(np.float32([[0, 0], [500, 500]]), axes=[1]), 3))
+    [  0.693 500.693]
+    """,
     input=_ONLY_FLOATS,
 )
 reduce_max = _reduce.named(
-    "reduce_max", "Find the largest value along `axes`; where one is NaN, NaN may be ignored.", input=Limits(ANY)
+    "reduce_max",
+    "Find the largest value along `axes`; where one is NaN, NaN may be ignored.",
+    """
+    >>> ow.ops.reduce_max(np.float32([[1, 2], [3, 4]]), axes=[0]).tolist()
+    [3.0, 4.0]
+    """,
+    input=Limits(ANY),
 )
-reduce_mean = _reduce.named("reduce_mean", "Average the values along `axes`.", input=_ONLY_FLOATS)
+reduce_mean = _reduce.named(
+    "reduce_mean",
+    "Average the values along `axes`.",
+    """
+    >>> ow.ops.reduce_mean(np.float32([[1, 2], [3, 4]]), axes=[0]).tolist()
+    [2.0, 3.0]
+    """,
+    input=_ONLY_FLOATS,
+)
 reduce_min = _reduce.named(
-    "reduce_min", "Find the smallest value along `axes`; where one is NaN, NaN may be ignored.", input=Limits(ANY)
+    "reduce_min",
+    "Find the smallest value along `axes`; where one is NaN, NaN may be ignored.",
+    """
+    >>> ow.ops.reduce_min(np.float32([[1, 2], [3, 4]]), axes=[0]).tolist()
+    [1.0, 2.0]
+    """,
+    input=Limits(ANY),
 )
-reduce_product = _reduce.named("reduce_product", "Multiply the values along `axes`.")
-reduce_sum = _reduce.named("reduce_sum", "Sum the values along `axes`.")
-reduce_sum_square = _reduce.named("reduce_sum_square", "Sum the squares of the values along `axes`.")
+reduce_product = _reduce.named(
+    "reduce_product",
+    "Multiply the values along `axes`.",
+    """
+    >>> ow.ops.reduce_product(np.float32([[1, 2], [3, 4]]), axes=[0]).tolist()
+    [3.0, 8.0]
+    """,
+)
+reduce_sum = _reduce.named(
+    "reduce_sum",
+    "Sum the values along `axes`.",
+    """
+    >>> ow.ops.reduce_sum(np.float32([[1, 2], [3, 4]]), axes=[0]).tolist()
+    [4.0, 6.0]
+    >>> ow.ops.reduce_sum(np.float32([[1, 2], [3, 4]]), keep_dimensions=True).tolist()
+    [[10.0]]
+    """,
+)
+reduce_sum_square = _reduce.named(
+    "reduce_sum_square",
+    "Sum the squares of the values along `axes`.",
+    """
+    >>> ow.ops.reduce_sum_square(np.float32([[1, 2], [3, 4]]), axes=[0]).tolist()
+    [10.0, 20.0]
+    """,
+)
 
 
 def widened(b: Operations, input: Operand) -> Operand:
@@ -173,7 +262,7 @@ def _(b: Operations, input: Operand, axes: Sequence[int], keep_dimensions: bool)
     # log Σ eˣ = m + log Σ eˣ⁻ᵐ: with m = max(x) no exponential overflows. An infinite m would give ∞ - ∞.
     x = widened(b, input)
     largest = b.reduce_max(x, axes=axes, keep_dimensions=True)
-    m = b.where(b.is_infinite(largest), b.as_operand(0, x.data_type), largest)
+    m = b.where(b.is_infinite(largest), b._as_operand(0, x.data_type), largest)
     total = m + b.log(b.reduce_sum(b.exp(x - m), axes=axes, keep_dimensions=True))
     return narrowed(b, b.reshape(total, reduced(input.shape, axes, keep_dimensions)), input)
 

@@ -41,7 +41,20 @@ MAX_BINDINGS = 64
 
 @hints.misnomers
 class MLGraph:
-    """A compiled graph (https://www.w3.org/TR/webnn/#api-mlgraph). Run it with `context.dispatch` or `context.compute`."""
+    """A compiled graph (https://www.w3.org/TR/webnn/#api-mlgraph). Run it with `context.dispatch` or `context.compute`.
+
+    >>> import numpy as np, opweave as ow
+    >>> context = ow.ml.create_context(device="reference")
+    >>> builder = ow.MLGraphBuilder(context)
+    >>> graph = builder.build({"y": builder.input("x", "float32", [2]).neg()})
+    >>> dict(graph.inputs), list(graph.outputs), graph.devices
+    ({'x': Desc(data_type='float32', shape=(2,))}, ['y'], ('reference',))
+    >>> context.compute(graph, {"x": np.float32([1, 2])})["y"].tolist()
+    [-1.0, -2.0]
+    >>> graph.destroy()
+    >>> graph.destroyed, graph.context is context
+    (True, True)
+    """
 
     def __init__(self, context: MLContext, graph: Graph, program: Program, fuse: bool = True) -> None:
         self._context = context
@@ -95,14 +108,27 @@ class MLGraph:
         return tuple(dict.fromkeys(placement.device for placement in self.placements()))
 
     def placements(self) -> list[Placement]:
-        """Where each operation runs, and how."""
-        return self.check_alive().placements
+        """Where each operation runs, and how.
+
+        >>> import opweave as ow
+        >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+        >>> graph = builder.build({"y": builder.input("x", "float32", [2]).neg()})
+        >>> [(each.device, each.how) for each in graph.placements()]
+        [('reference', 'native')]
+        """
+        return self._check_alive().placements
 
     def explain(self) -> str:
         """The graph as text, followed by what runs where: native, composed of several kernels, decomposed, …
 
         Where one engine cannot run all of it, each operation has the number of its segment before it, and the last line
         says how the segments share memory.
+
+        >>> import opweave as ow
+        >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+        >>> graph = builder.build({"y": builder.input("x", "float32", [2]).neg()})
+        >>> print(graph.explain().splitlines()[-1])
+          neg  reference  native  NumPy
         """
         text: str = links.explain(self)
         return text
@@ -131,6 +157,13 @@ class MLGraph:
             InvalidStateError: the graph is destroyed, or the context lost.
             ValidationError: missing or unknown names; arrays or tensors that do not fit.
             OperationError: a kernel failed.
+
+        >>> import opweave as ow
+        >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+        >>> graph = builder.build({"y": builder.input("x", "float32", [2]).neg()})
+        >>> profile = graph.profile(repeat=2)
+        >>> [step.title for step in profile.steps], sum(copied.count for copied in profile.copies)
+        (['neg'], 0)
         """
         measured: Profile = links.profile(self, inputs, outputs, repeat, detail)
         return measured
@@ -154,6 +187,13 @@ class MLGraph:
             InvalidStateError: the graph is destroyed, or the context lost.
             ValidationError: missing or unknown names; arrays that do not fit; `seconds` is negative.
             OperationError: the graph fails with these inputs.
+
+        >>> import opweave as ow
+        >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+        >>> graph = builder.build({"y": builder.input("x", "float32", [2]).neg()})
+        >>> print(graph.tune(seconds=0))
+        tuned                   chosen
+        a graph of 1 operation  reference  there is no other engine for it
         """
         tuned: Tuning = links.tune(self, inputs, seconds)
         return tuned
@@ -171,6 +211,12 @@ class MLGraph:
             InvalidStateError: the graph is destroyed, or the context lost.
             ValidationError: the file's name does not end with .svg.
             DataError: the file cannot be written.
+
+        >>> import opweave as ow
+        >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+        >>> graph = builder.build({"y": builder.input("x", "float32", [2]).neg()})
+        >>> graph.draw().startswith("<svg")
+        True
         """
         drawing: Drawing = links.draw(self, path)
         return drawing
@@ -180,11 +226,11 @@ class MLGraph:
 
         return f"<pre>{escape(repr(self))}</pre>" if self.destroyed else self.draw()._repr_html_()
 
-    def check_alive(self) -> Program:
+    def _check_alive(self) -> Program:
         """The program; `InvalidStateError` once the graph is destroyed or its context lost."""
         program = self._program
-        if program is None or self._context._lost_info is not None:  # asked here, to save each run a call
-            self._context.check_alive()
+        if program is None:  # as in all graphs of a lost context
+            self._context._check_alive()
             raise InvalidStateError("the graph is destroyed")
         return program
 
@@ -195,7 +241,7 @@ class MLGraph:
             InvalidStateError: the graph is destroyed, or the context lost.
         """
         with self._lock:
-            self.check_alive()
+            self._check_alive()
             self._program = program
             self._bindings.clear()  # those of the other program
 
@@ -217,14 +263,14 @@ class MLGraph:
         state = "destroyed" if self.destroyed else f"{self._size} operations on {self._context.device.name}"
         return f"<MLGraph ({listing(self._inputs)}) -> ({listing(self._outputs)}), {state}>"
 
-    def check_dispatch(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> None:
+    def _check_dispatch(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> None:
         """Validate what `dispatch` got as the specification does."""
-        self.check_alive()
+        self._check_alive()
         for what, tensors in {"inputs": inputs, "outputs": outputs}.items():
             require(isinstance(tensors, Mapping), f"dispatch: {what} must map names to tensors, got {shown(tensors)}")
         everything = [*inputs.items(), *outputs.items()]
         for name, tensor in everything:
-            self._context.check_own(tensor, f"dispatch: {name!r}")
+            self._context._check_own(tensor, f"dispatch: {name!r}")
         targets = set(map(id, outputs.values()))
         alone = [tensor for name, tensor in inputs.items() if not self._may_share(name, tensor, outputs)]
         is_distinct = len(targets) == len(outputs) and len({*targets, *map(id, alone)}) == len(targets) + len(alone)
@@ -242,7 +288,7 @@ class MLGraph:
         """Whether a tensor stands for an input and for an output that may lie in its memory."""
         return any(source == name and outputs.get(output) is tensor for output, source in self._in_place.items())
 
-    def check_overlap(self, space: TensorSpace, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Pairs:
+    def _check_overlap(self, space: TensorSpace, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Pairs:
         """Require outputs in memory of their own, or of the input that they may update.
 
         Returns:
@@ -261,19 +307,19 @@ class MLGraph:
 
     def _bind(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> DispatchBinding:
         """Validate, bind to the tensors' memory, and remember the binding."""
-        self.check_dispatch(inputs, outputs)
+        self._check_dispatch(inputs, outputs)
         all_tensors = list({id(tensor): tensor for tensor in (*inputs.values(), *outputs.values())}.values())
         for tensor in outputs.values():
             tensor._settle()
         with Locks(all_tensors), self._lock:
             # Another thread may have destroyed something meanwhile; from here on it has to wait.
-            program = self.check_alive()
+            program = self._check_alive()
             sources = {name: self._context._own(inputs[name], f"dispatch: {name!r}") for name in self._inputs}
             targets = {name: self._context._own(outputs[name], f"dispatch: {name!r}") for name in self._outputs}
             space = self._context._space
             for name, array in targets.items() if space.is_host else ():
                 require(bool(array.flags.writeable), f"dispatch: output {name!r} is read-only memory")
-            shared = self.check_overlap(space, sources, targets)
+            shared = self._check_overlap(space, sources, targets)
             key = (len(inputs), *inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values()))
             call = program.bind(list(sources.values()), list(targets.values()), shared)
             binding = DispatchBinding(self, key, call, all_tensors)
@@ -284,7 +330,7 @@ class MLGraph:
 
     def _compute(self, inputs: Mapping[str, Any], outputs: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
         """Implements `MLContext.compute`."""
-        program = self.check_alive()
+        program = self._check_alive()
         if not outputs and program.returning_all is not None and (arrays := self._as_they_are(inputs)) is not None:
             return dict(zip(self._outputs, program.returning_all(arrays), strict=True))
         if not isinstance(inputs, Mapping):
@@ -319,7 +365,7 @@ class MLGraph:
                     sources[name] = fit_tensor(value, self._context._own(value, what), what, self._inputs[name])
             if outputs:
                 here = {name: array for name, array in sources.items() if isinstance(array, np.ndarray)}
-                shared = self.check_overlap(HOST, here, targets)
+                shared = self._check_overlap(HOST, here, targets)
             program.run([sources[name] for name in self._inputs], list(targets.values()), shared)
         return targets
 
@@ -424,5 +470,6 @@ def check_names(what: str, given: Mapping[str, Any], wanted: Mapping[str, Any]) 
     missing = [name for name in wanted if name not in given]
     unknown = [name for name in given if name not in wanted]
     if missing or unknown:
-        which = f"missing: {missing}" if missing else f"unknown: {unknown}"
+        found = {"missing": missing, "unknown": unknown}
+        which = ", ".join(f"{kind}: {shown(names)}" for kind, names in found.items() if names)
         raise ValidationError(f"{what} must hold {list(wanted)}; {which}{hints.names(unknown, missing)}")

@@ -127,7 +127,7 @@ class Program:
             self.layout(inputs, outputs, shared).run(inputs, outputs)
 
     def returning(self, outputs: Sequence[int]) -> Returning | None:
-        """What runs the program once on inputs, and returns these outputs in memory that its engine allocates.
+        """A function that runs the program once on inputs, and returns these outputs in memory that its engine allocates.
 
         None where no engine does that, or several steps are needed.
         """

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +17,7 @@ from ..run.graph import MLGraph
 from .counts import Counts
 from .lane import Lane
 from .limits import Budget, ConnectionLimits
-from .messages import REQUIRED, Message, ProtocolError, error_name, parse_message
+from .messages import REQUIRED, Message, ProtocolError, error_name, parse_message, text_of
 from .recording import Recording
 from .served_builder import Log, LogError
 from .served_context import Answer, ServedContext, create_context, described_desc
@@ -188,20 +186,20 @@ class Connection:
             if "r" in REQUIRED[message["m"]]:
                 self._answer_error(message["r"], error)
             else:
-                place.context.context.lose(described(error)["message"])
+                place.context.context._lose(described(error)["message"])
         except DisconnectedError:
             pass
 
     def _answer(self, request: int, answer: Answer) -> None:
         fields: Message = {"r": request, **answer.fields}
         if answer.payload is None:
-            self._messages.send(_text(fields))
+            self._messages.send(text_of(fields))
         else:
             fields["bin"] = answer.payload.size
-            self._messages.send(_text(fields), answer.payload.data)
+            self._messages.send(text_of(fields), answer.payload.data)
 
     def _answer_error(self, request: int, error: BaseException) -> None:
-        self._messages.send(_text({"r": request, "error": described(error)}))
+        self._messages.send(text_of({"r": request, "error": described(error)}))
 
     def sync(self, number: int, builder: int, log: Log) -> Message:
         """What `POST /sync` answers: the descriptors of results, and the first error.
@@ -233,7 +231,7 @@ class Connection:
             return
         place.is_ended = True
         with suppress(DisconnectedError):
-            self._messages.send(_text({"c": place.number, "lost": reason}))
+            self._messages.send(text_of({"c": place.number, "lost": reason}))
         place.lane.finish(place.context.destroy)
 
     def _destroy(self, place: _Place) -> None:
@@ -259,7 +257,7 @@ class Connection:
             with suppress(DisconnectedError):
                 for place in list(self._places.values()):
                     if not place.is_ended:
-                        self._messages.send(_text({"c": place.number, "lost": reason}))
+                        self._messages.send(text_of({"c": place.number, "lost": reason}))
             self._messages.close(code, reason)
 
     def close(self, code: int, reason: str) -> None:
@@ -297,7 +295,3 @@ def described(error: BaseException) -> Message:
         logger.error("a fault of the server", exc_info=error)
         return {"name": name, "message": f"a fault of the server: {type(error).__name__}: {error}"}
     return {"name": name, "message": str(error) or "there is not enough memory"}
-
-
-def _text(fields: dict[str, Any]) -> bytes:
-    return json.dumps(fields, separators=(",", ":")).encode()

@@ -22,6 +22,10 @@ class Counts:
         dispatches: dispatches that ran.
         received_bytes: contents of tensors and constants that were received.
         sent_bytes: contents of tensors that were sent.
+
+    >>> both = Counts(graphs=1, dispatches=8) + Counts(graphs=2)
+    >>> both.graphs, both.dispatches
+    (3, 8)
     """
 
     messages: Counter[str] = field(default_factory=Counter)

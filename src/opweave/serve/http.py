@@ -13,6 +13,7 @@ import numpy as np
 from .stream import DisconnectedError, Stream, WireError
 
 MAX_HEADERS = 100
+"""Header fields of a request, as in Python's `http.client`; more are refused."""
 
 _FIELD = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
 _FIRST = re.compile(r"([A-Z]{3,10}) (/[\x21-\x7e]*) HTTP/1\.([01])")

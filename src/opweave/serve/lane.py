@@ -49,7 +49,8 @@ class Lane:
         task()
         with self._changed:
             self._is_busy = False
-            self._changed.notify_all()
+            if self._tasks:  # `finish` has come; else waking the thread, for nothing, takes longer than most tasks
+                self._changed.notify_all()
 
     def settle(self) -> None:
         """Wait until all tasks have run."""

@@ -24,6 +24,12 @@ class ConnectionLimits:
 
     Raises:
         ValidationError: a limit is not a positive integer.
+
+    >>> ConnectionLimits(memory=2**20).contexts
+    256
+    >>> ConnectionLimits(memory=0)
+    Traceback (most recent call last):
+    opweave.errors.ValidationError: memory must be a positive integer, got 0
     """
 
     memory: int = 2 * 2**30

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..errors import OperationError
 
 BACKLOG = 64
+"""Connections that wait to be accepted; the system refuses more. An estimate."""
 
 
 def listen_on_port(host: str, port: int) -> socket.socket:

@@ -10,10 +10,11 @@ from typing import Any, NoReturn, TypeAlias
 from ..errors import DataError, InvalidStateError, MissingExtraError, NotSupportedError, OperationError, ValidationError
 from ..names import shown
 
-PROTOCOL = "opweave.webnn.1"
-"""The name of the protocol, as a subprotocol of WebSocket."""
-
 VERSION = 1
+"""The version of the protocol."""
+
+PROTOCOL = f"opweave.webnn.{VERSION}"
+"""The name of the protocol, as a subprotocol of WebSocket."""
 
 MAX_SAFE_INTEGER = 2**53
 """The largest of the integers that JavaScript's numbers can all hold."""
@@ -100,7 +101,7 @@ def parse(text: bytes) -> Any:
         ProtocolError: it is not JSON in UTF-8, or nested too deeply.
     """
     try:
-        return json.loads(text.decode(), parse_constant=_refuse)
+        return _DECODER.decode(text.decode())
     except RecursionError:
         raise ProtocolError("the JSON is nested too deeply") from None
     except ValueError as error:
@@ -109,6 +110,20 @@ def parse(text: bytes) -> Any:
 
 def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+# `json.loads` and `json.dumps` with options make one of these for each text.
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
+_ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
+
+
+def text_of(fields: Message) -> bytes:
+    """A message as it is sent.
+
+    >>> text_of({"r": 1})
+    b'{"r":1}'
+    """
+    return _ENCODER.encode(fields).encode()
 
 
 def parse_message(text: bytes) -> Message:

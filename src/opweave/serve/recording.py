@@ -91,7 +91,7 @@ class Recording:
         logger.info("%s: %s of %s, %s", self.folder / name, count, client, size(weights))
 
     def _onnx(self, graph: MLGraph, name: str, fits: bool) -> str:
-        """Write the ONNX model; what there is to say about it."""
+        """Write the ONNX model; the line about it for the log."""
         if not fits:
             return f"not written as ONNX: this recording has more than {size(self._max_bytes)} of weights"
         try:

@@ -72,7 +72,7 @@ class ServedBuilder:
             OperationError: there is not enough memory, or the connection may not take more.
             ProtocolError: log and payload do not have the same data type and shape.
         """
-        desc = self._context.check_desc(data_type, shape)
+        desc = self._context._check_desc(data_type, shape)
         with self._lock:
             found = self._constants.get(number)
             if found is None:
@@ -138,7 +138,7 @@ class ServedBuilder:
         return self._builder.input(name, data_type, shape)
 
     def _new_constant(self, number: int, data_type: Any, shape: Any) -> MLOperand:
-        self._builder.check_open()
+        self._builder._check_open()
         constant = self.constant(number, data_type, shape)
         return self._builder.constant(constant.desc.data_type, constant.desc.shape, constant.array)
 

@@ -72,7 +72,8 @@ class Answer:
 def create_context(options: Mapping[str, Any], device: str | None) -> MLContext:
     """The context for the options of a page (`MLContextOptions`).
 
-    Idle threads sleep unless the page asks for high performance: the browser needs the processors, too.
+    Threads sleep soon after a run, unless the page asks for high performance: the browser needs the processors, too. They do
+    not sleep between the operations of a run, since waking them takes as long as a small operation.
 
     Args:
         options: `powerPreference`, `accelerated`; and `deviceType`, which the specification had until 2025.
@@ -91,7 +92,7 @@ def create_context(options: Mapping[str, Any], device: str | None) -> MLContext:
     try:
         context = ml.create_context(power_preference=wanted, accelerated=accelerated, device=device)
         if context.device.kind == "cpu" and wanted == "default":
-            context = ml.create_context(power_preference="low-power", device=context.device.name)
+            context._shares_processors = True
     except MLError as error:
         text = str(error).replace("power_preference", "powerPreference")
         raise type(error)(f"createContext: {text}") from None
@@ -144,7 +145,7 @@ class ServedContext:
                     raise ValidationError(f"the tensor {found.desc} was not created with writable: true")
                 return _bytes(memory.empty(found.desc) if found.array is None else found.array)
             case "const":
-                check_length(self.context.check_desc(message["dataType"], message["shape"]), message["bin"])
+                check_length(self.context._check_desc(message["dataType"], message["shape"]), message["bin"])
                 builder = self._builder(message["b"])
                 constant = builder.constant(message["id"], message["dataType"], message["shape"])
                 if constant.is_filled:
@@ -152,7 +153,7 @@ class ServedContext:
                 constant.is_filled = True  # before it is: `build` follows in the same connection
                 return _bytes(constant.array)
             case "tensor":
-                desc = self.context.check_desc(message["dataType"], message["shape"])
+                desc = self.context._check_desc(message["dataType"], message["shape"])
                 check_length(desc, message["bin"])
                 return _bytes(self._allocate(desc))
         raise ProtocolError(f"{message['m']} has no payload")
@@ -189,7 +190,7 @@ class ServedContext:
         number = message["id"]
         if number in self._tensors:
             raise ProtocolError(f"tensor {number} exists already")
-        desc = self.context.check_desc(message["dataType"], message["shape"])
+        desc = self.context._check_desc(message["dataType"], message["shape"])
         if message.get("constant"):
             if payload is None:
                 raise ProtocolError(f"constant tensor {number} has no payload")

@@ -27,7 +27,7 @@ from .counts import Counts
 from .http import HttpError, Request, read_body, read_request, respond
 from .limits import ConnectionLimits
 from .listener import listen_on_path, listen_on_port
-from .messages import PROTOCOL, SYNC, VERSION, ProtocolError, check_fields, parse
+from .messages import PROTOCOL, SYNC, VERSION, ProtocolError, check_fields, parse, text_of
 from .recording import Recording
 from .stream import GOING_AWAY, DisconnectedError, Stream
 from .wire import Messages, PlainMessages, WebSocketMessages
@@ -78,6 +78,17 @@ class Server:
         path: the Unix socket; None for a port.
         origins: the origins of the pages that may connect.
         token: what clients must present; None for nothing.
+
+    >>> from opweave.serve import Server
+    >>> server = Server(port=0, origins=["http://localhost:5173"])
+    >>> server.url == f"http://127.0.0.1:{server.port}", server.allows_any_origin
+    (True, False)
+    >>> server.url in server.script, server.token in server.script
+    (True, True)
+    >>> server = server.start()
+    >>> print(server.stats())
+    0 graphs, 0 dispatches, 0 messages, 0 B received, 0 B sent
+    >>> server.close()
     """
 
     def __init__(
@@ -362,7 +373,7 @@ class Server:
             answer = connection.sync(message["c"], message["b"], message["log"])
         except ProtocolError as error:
             raise HttpError(400, str(error)) from None
-        text = json.dumps(answer, separators=(",", ":"))
+        text = text_of(answer)
         respond(
             stream, 200, text, keeps_alive=request.keeps_alive, headers={**headers, "Content-Type": "application/json"}
         )

@@ -12,7 +12,8 @@ NORMAL, GOING_AWAY, PROTOCOL_ERROR, TOO_LARGE, INTERNAL_ERROR = 1000, 1001, 1002
 """Codes with which connections are closed (RFC 6455, 7.4.1)."""
 
 CHUNK_BYTES = 2**20
-"""How much is received, and then unmasked, at once. 64 MiB took 29 ms of processor time so, and 34 with 256 KiB."""
+"""How much is received, and then unmasked, at once: more would leave the cache in between, less would take more calls. An
+estimate."""
 
 LINGER_SECONDS = 1.0
 """How long the end of a connection may take."""

@@ -131,17 +131,11 @@ class Messages(ABC):
 
     def _read(self, target: np.ndarray, key: bytes, at: int) -> None:
         """Fill an array with a part of a frame that begins at this position."""
-        if not key:
-            self.stream.read_into(target)
-            return
-        view, filled, done = target.data, 0, 0
-        while filled < target.size:
-            filled += self.stream.read_some(view[filled:])
-            # Up to the end of a word: no word is in two pieces.
-            end = filled if filled == target.size else filled - (target.ctypes.data + filled) % 8
-            if end > done:
-                unmask(target[done:end], key, at + done)
-                done = end
+        for start in range(0, target.size, CHUNK_BYTES):
+            piece = target[start : start + CHUNK_BYTES]
+            self.stream.read_into(piece)
+            if key:
+                unmask(piece, key, at + start)
 
     def text(self, limit: int) -> bytes:
         """The text of the next message, of at most `limit` bytes.

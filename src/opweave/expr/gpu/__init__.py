@@ -11,6 +11,7 @@ from .kernel import (
     Compiled as Compiled,
     Features as Features,
     Kernel as Kernel,
+    KernelProgram as KernelProgram,
     TensorCores as TensorCores,
 )
 from .lowering import kernels as kernels, scatter as scatter, unsupported as unsupported

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from ..ir import Call, Cast, Const, Expr, Index, Load, Reduce, size_of, walk
 from ..linear import Linear, is_sum, linear, place
 from ..printing import letter
+from ..ranges import bounds
 from . import elements
 from .dialect import Variable
 from .elements import function, is_simple, operand
@@ -19,8 +20,8 @@ from .types import computed
 MAX_LINE_CHARACTERS = 100
 """Longer expressions are split into several statements."""
 MAX_BRANCHES = 24
-"""Maximum number of `where` compiled to branches, so that only one of two loads is executed; the others use `select`.
-"""
+"""Maximum number of `where` compiled to branches, so that only one of two loads is executed; the others use `select`. They
+may be nested: WGSL allows 127 levels of braces (https://www.w3.org/TR/WGSL/#limits), some of which are loops'."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +80,15 @@ class _Loop:
         if within:
             first, end = within.name, f"min({within.name} + {within.step}{self.unit}, {end})"
         return f"for (var {name} = {first}; {name} < {end}; {name} += {self.step}{self.unit}) {{"
+
+
+def _exists(load: Load) -> bool:
+    """Whether a load is known to be from a place of its array."""
+    ranges = [bounds(part) for part in load.parts]
+    return all(
+        known is not None and known[0] >= 0 and known[1] < size
+        for known, size in zip(ranges, load.source.desc.shape, strict=True)
+    )
 
 
 class Block:
@@ -161,7 +171,7 @@ class Block:
     def leave(self, head: str) -> None:
         """End a loop, whose first line is `head`."""
         inner = self._scopes.pop()
-        self._scopes[-1].lines += [head, *(f"    {line}" for line in inner.lines), "}"]
+        self._scopes[-1].lines += self.module.features.dialect.loop(head, inner.lines)
 
     def add(self, *statements: str) -> None:
         """Append statements to the innermost scope."""
@@ -209,7 +219,8 @@ class Block:
             if whole and is_simple(text):
                 self._scopes[depth].known[node] = text
             long = len(text) > MAX_LINE_CHARACTERS and node is not root
-            shared = whole or long or uses.get(node, 0) > 1 or depth < len(self._scopes) - 1
+            early = self.module.features.dialect.is_lazy and isinstance(node, Load) and _exists(node)
+            shared = whole or long or early or uses.get(node, 0) > 1 or depth < len(self._scopes) - 1
             if shared and not is_simple(text):
                 text = self._scopes[depth].known[node] = self._let(text, depth)
             made[node] = text

@@ -73,6 +73,8 @@ class Cuda(Dialect):
     suffixes = MappingProxyType({"f32": "f", "i32": "", "u32": "u", "i64": "ll", "u64": "ull"})
     has_bytes = True
     wraps = False
+    is_lazy = True
+    unrolled = "#pragma unroll 8"
     overrides = MappingProxyType(dict(_overrides()))
 
     def library_function(self, comments: Sequence[str], function: Function) -> str:

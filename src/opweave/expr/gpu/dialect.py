@@ -18,6 +18,10 @@ IDS = ("global", "group", "local", "lane")
 the same as one number (`u32`)."""
 
 
+MAX_UNROLLED_LINES = 12
+"""Lines of a loop whose iterations are written out; longer ones have several loads of their own. An estimate."""
+
+
 @dataclass(frozen=True, slots=True)
 class Variable:
     """A constant of a module, the memory of a workgroup, or a parameter of a function.
@@ -149,16 +153,27 @@ class Dialect(Library):
         entry_point: the name of the entry point.
         has_bytes: whether buffers can have elements of 8 bits; otherwise four share a word.
         wraps: whether arithmetic of signed integers wraps around; otherwise the functions `wrapped_*` do it.
+        is_lazy: whether `select` computes what it chooses only; loads from places that always exist then come before it, so
+            that they do not wait for the condition.
+        unrolled: a line before a loop, which asks for some of its iterations to be written out; empty if there is none.
     """
 
     name: str
     entry_point: str
     has_bytes: bool = False
     wraps: bool = True
+    is_lazy: bool = False
+    unrolled: str = ""
 
     @abstractmethod
     def module(self, source: Source, words: Collection[str]) -> str:
         """The complete text of a module; `words` are its identifiers."""
+
+    def loop(self, head: str, lines: Sequence[str]) -> list[str]:
+        """A block whose first line is `head`. Several iterations of short loops load their elements at the same time."""
+        is_short = len(lines) <= MAX_UNROLLED_LINES and not any("for (" in line for line in lines)
+        hint = [self.unrolled] if self.unrolled and is_short and head.startswith("for (") else []
+        return [*hint, head, *(f"    {line}" for line in lines), "}"]
 
 
 def statements(lines: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -128,7 +129,7 @@ class Kernel:
 
     @property
     def key(self) -> Hashable:
-        """What a cache knows the compiled kernel by."""
+        """The key of the compiled kernel in caches."""
         return self.source, self.compiler, self.options, self.compiled
 
     @property
@@ -136,3 +137,16 @@ class Kernel:
         """Invocations of a workgroup, in all three dimensions."""
         x, y, z = (*self.invocations, 1, 1)[:3]
         return x, y, z
+
+
+class KernelProgram(ABC):
+    """What becomes one kernel, which may write several arrays."""
+
+    @property
+    @abstractmethod
+    def targets(self) -> list[Input]:
+        """The arrays in memory that are written."""
+
+    @abstractmethod
+    def kernel(self, title: str, features: Features) -> Kernel:
+        """The kernel; its title is for tables."""

@@ -7,10 +7,11 @@ float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...dtypes import DataType
+from ...graph import Desc
 from ..ir import Call, Cast, Const, Expr, Index, Load, Source, Type, walk
 from ..ranges import bounds
 from .triton_library import NAN, functions
@@ -60,6 +61,20 @@ _ANY = {
 _LIBRARY = ("round_even", "exp", "log", "pow", "erf", "sigmoid", "tanh", "sign")
 
 
+def source_of(comment: str, types: Mapping[str, str], library: Iterable[str], lines: Iterable[str]) -> str:
+    """The source of a kernel.
+
+    Args:
+        comment: what precedes it, in one line.
+        types: of the elements of each pointer that it takes, by name.
+        library: texts of library functions.
+        lines: its statements.
+    """
+    head = [f"# {comment}".replace("\n", " "), "import triton", "import triton.language as tl"]
+    kernel = ["@triton.jit", f"def opweave_kernel({', '.join(types)}):", *(f"    {line}" for line in lines)]
+    return "\n".join([*head, "", f"TYPES = {dict(types)}", "", *library, "", *kernel, ""])
+
+
 class UnsupportedError(Exception):
     """An expression that is not printed for Triton; the message says why."""
 
@@ -85,6 +100,7 @@ class Statements:
         axes: positions along the axes of the result.
         inside: for each direction, the condition that an element is inside of the result; empty if all are.
         known: names of expressions that are already computed.
+        prefix: of the names of values.
 
     Attributes:
         lines: the statements so far.
@@ -96,8 +112,10 @@ class Statements:
         axes: Mapping[Index, Position],
         inside: Mapping[str, str],
         known: Mapping[Expr, str],
+        prefix: str = "t",
     ) -> None:
         self.names, self.axes, self.inside, self.known = names, axes, inside, dict(known)
+        self.prefix = prefix
         self.lines: list[str] = []
         self._called: set[str] = set()
 
@@ -118,7 +136,7 @@ class Statements:
             if node not in self.known:
                 text = self._one(node, [self.known[part] for part in node.parts])
                 if not isinstance(node, (Const, Index)):
-                    name = f"t{len(self.lines)}"
+                    name = f"{self.prefix}{len(self.lines)}"
                     self.lines.append(f"{name} = {text}")
                     text = name
                 self.known[node] = text
@@ -180,6 +198,17 @@ class Statements:
         return table[node.name].format(*parts)
 
 
+def type_of(desc: Desc) -> str:
+    """The type of the elements of an array in signatures.
+
+    Raises:
+        UnsupportedError: kernels in Triton do not read such arrays.
+    """
+    if desc.data_type not in TYPES:
+        raise UnsupportedError(f"elements of {desc.data_type}")
+    return TYPES[desc.data_type]
+
+
 def _is_natural(node: Call) -> bool:
     """Whether a quotient is that of a number which is not negative by a positive one: Triton rounds toward 0."""
     ranges = [bounds(part) if part.type == "index" else None for part in node.parts]
@@ -217,4 +246,4 @@ def _cast(text: str, source: Type, target: Type) -> str:
     return text
 
 
-__all__ = ["TYPES", "Position", "Statements", "UnsupportedError"]
+__all__ = ["TYPES", "Position", "Statements", "UnsupportedError", "source_of", "type_of"]

@@ -24,7 +24,7 @@ from ..tracing import of_input
 from .block import Block, Grid
 from .dialect import Variable
 from .forms import flat_position
-from .kernel import Features, Kernel
+from .kernel import Features, Kernel, KernelProgram
 from .module import Module
 from .reductions import PART
 from .writing import converted, guarded, numbered, pattern_of, width_of
@@ -81,7 +81,7 @@ Statement: TypeAlias = Fill | Write | Repeat
 
 
 @dataclass(eq=False)
-class Workgroups:
+class Workgroups(KernelProgram):
     """A program of workgroups under construction.
 
     >>> program = Workgroups([2])  # one workgroup for each of two rows
@@ -360,10 +360,12 @@ class _Text:
             return
         lines = self._stored(statement, body, where, {}, "flat")
         self._add("{")
-        head = f"for (var flat = lane; flat < {size}u; flat += {self.width}u) {{"
-        if size <= self.width:
-            head = f"let flat = lane;\nif (lane < {size}u) {{" if size < self.width else "let flat = lane;\n{"
-        self._add(*(f"    {line}" for line in (*head.split("\n"), *(f"    {line}" for line in lines), "}")), "}")
+        if size > self.width:
+            head = f"for (var flat = lane; flat < {size}u; flat += {self.width}u) {{"
+        else:
+            self._add("    let flat = lane;")
+            head = f"if (lane < {size}u) {{" if size < self.width else "{"
+        self._add(*(f"    {line}" for line in self.module.features.dialect.loop(head, lines)), "}")
 
     def _chunk(
         self, statement: Fill | Write, body: Expr, where: Sequence[Expr], known: dict[Expr, str], k: int, size: int

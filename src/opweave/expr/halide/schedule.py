@@ -64,7 +64,7 @@ class Schedule:
         level: the variable of each loop at which functions that depend on the loop are computed.
         width: number of adjacent results computed together: up to four vectors, if they divide the extent.
         rows: number of rows of a tile; 0 for no tiling.
-        streams: number of results along the last loop that are computed side by side; 0 if they are not.
+        streams: number of results along the last loop whose reductions run at the same time; 0 if each runs alone.
     """
 
     def __init__(self, nest: Nest) -> None:
@@ -91,7 +91,14 @@ class Schedule:
         return outer, inner
 
     def _vectorize(self, stage: Any, step: Any, loop: Loop, is_divided: bool = False) -> None:
-        """Vectorise a loop, unless it is read backwards and has a partial vector, which Halide cannot compile."""
+        """Vectorise a loop, unless it is read backwards and may have a partial vector, which Halide cannot compile.
+
+        Args:
+            stage: what is computed.
+            step: the variable of the loop, or of the inner part of it.
+            loop: the loop.
+            is_divided: whether `step` is a part of it, which may end with a partial vector.
+        """
         if not self.nest.is_reversed(loop) or (loop.extent % self.vector == 0 and not is_divided):
             stage.vectorize(step, self.vector, GUARD)
 
@@ -113,6 +120,7 @@ class Schedule:
     def _parallel(self, steps: list[Any], along: int, grain: int) -> Any:
         """Divide the elements into tasks of about `grain` elements; return the inner part of the loop `along`."""
         loops = self.loops
+        # The loop `at` is divided; a task has all of the loops inside of it, in which are `inside` elements.
         inside, at = 1, len(loops) - 1
         while at > along or (at > 0 and inside * loops[at].extent < grain):
             inside *= loops[at].extent
@@ -140,7 +148,7 @@ class Schedule:
         tile: list[Any] = []
         if columnar:
             self.rows = self._count_rows()
-            for loop, size in ((self.order[-2:][0], self.rows), (last, self.width)):
+            for loop, size in ((self.order[-2:][0], self.rows), (last, self.width)):  # no rows if there is one loop
                 if size:
                     level[loop], inner = self._split(level[loop], size)
                     tile.append(inner)

@@ -153,7 +153,7 @@ def _recorded(
 ) -> tuple[Graph, dict[str, np.ndarray]]:
     """The graph of a graph or a model, and an array for each of its inputs."""
     if isinstance(model, MLGraph):
-        model.check_alive()
+        model._check_alive()
         assert model._graph is not None
         graph = model._graph
         return graph, {} if is_second else _feed(graph, inputs, seed)

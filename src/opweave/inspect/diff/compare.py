@@ -22,7 +22,7 @@ from ..drawing.picture import is_built_in
 from .measure import Error, Values, error
 from .pairs import changes, corresponding, named
 from .places import Side
-from .result import Difference, OperationDifference, OutputDifference, Read, Verdict
+from .result import Difference, OperationDifference, OutputDifference, Read
 from .tolerance import LINEAR, UNIT, scale_of, tolerance_of
 
 SLICE_NODES = 16
@@ -183,20 +183,8 @@ class Comparison:
         tolerance = tolerance_of(node, self.precision, self.factor)
         mine, total = error(own[output], wanted, values, 0, tolerance), error(got[output], whole, values)
         overflow = _overflow(node, own[output], whole, expected, reads)
-        verdict: Verdict = "overflow" if overflow else "differs" if mine.beyond else "ok"
         return OperationDifference(
-            number,
-            node.title,
-            str(output.desc),
-            reads,
-            str(tolerance),
-            mine,
-            total,
-            values,
-            (),
-            overflow,
-            verdict,
-            runs,
+            number, node.title, str(output.desc), reads, str(tolerance), mine, total, values, (), overflow, runs
         )
 
     def _row(
@@ -235,20 +223,8 @@ class Comparison:
             overflow = overflow or _overflow(other, own[output], wanted[counterpart], expected, reads)
         mine, total, values, output = max(found, key=lambda each: each[0].ratio)
         changed = tuple(changes(node, other))
-        verdict: Verdict = "overflow" if overflow else "differs" if mine.beyond else "changed" if changed else "ok"
         return OperationDifference(
-            number,
-            node.title,
-            str(output.desc),
-            reads,
-            str(tolerance),
-            mine,
-            total,
-            values,
-            changed,
-            overflow,
-            verdict,
-            runs,
+            number, node.title, str(output.desc), reads, str(tolerance), mine, total, values, changed, overflow, runs
         )
 
 

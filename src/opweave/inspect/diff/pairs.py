@@ -19,7 +19,7 @@ FLOATS = ("float32", "float16")
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """What corresponds to each other in two graphs.
+    """Operands and nodes of two graphs that correspond to each other.
 
     Attributes:
         operands: for each input and result in the first graph, its counterpart in the second.

@@ -119,7 +119,7 @@ class Side:
 
         outputs: dict[Operand, Operand] = {}
         for node in nodes:
-            outputs.update(zip(node.outputs, recorder.add_like(node, follow, node.label), strict=True))
+            outputs.update(zip(node.outputs, recorder._add_like(node, follow, node.label), strict=True))
         made_nodes = tuple(dict.fromkeys(output.node for output in outputs.values() if output.node is not None))
         graph = Graph(recorder.inputs, {f"y{k}": each for k, each in enumerate(outputs.values())}, made_nodes)
         arrays = [given[operand] for operand in stand_ins if not operand.is_constant]

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from ... import __version__
 from ...names import counted
+from ...words import shortened
 from ..drawing.svg import clean
 from .charts import along, histogram, sparkline
 from .drawing import drawings
 from .result import Difference, OperationDifference, number
+
+MAX_NAME = 36
+"""How many characters of a name a histogram has room for."""
 
 STYLE = """
 :root { color-scheme: light dark; --back: #f6f7f9; --card: #ffffff; --text: #1d2433; --soft: #5d687b; --line: #d9dee6;
@@ -20,7 +24,7 @@ STYLE = """
 body { margin: 0; background: var(--back); color: var(--text);
   font: 15px/1.45 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, "DejaVu Sans", sans-serif; }
 main { max-width: 1180px; margin: 0 auto; padding: 26px 24px 60px; }
-h1 { font-size: 23px; margin: 0 0 4px; overflow-wrap: anywhere; } h2 { font-size: 17px; margin: 0 0 12px; }
+h1 { font-size: 23px; margin: 0 0 4px; } h2 { font-size: 17px; margin: 0 0 12px; } h1, h2 { overflow-wrap: anywhere; }
 .soft { color: var(--soft); } .card { background: var(--card); border: 1px solid var(--line); border-radius: 10px;
   padding: 18px 20px; margin-top: 18px; }
 .verdict { border-left: 5px solid var(--good); background: var(--good-back); }
@@ -38,15 +42,17 @@ tr.changed td:first-child { box-shadow: inset 3px 0 var(--warn); } td:first-chil
 tr.first td { background: var(--bad-back); }
 .tag { border-radius: 9px; padding: 1px 8px; font-size: 12px; color: var(--card); }
 .tag.differs, .tag.overflow { background: var(--bad); } .tag.changed { background: var(--warn); }
+td:nth-child(3) { white-space: nowrap; } details { min-width: 13em; overflow-wrap: anywhere; }
 summary { cursor: pointer; } pre { margin: 6px 0 2px; font-size: 12.5px; white-space: pre-wrap; overflow-wrap: anywhere; }
-.chart { width: 100%; display: block; } .grid { stroke: var(--line); fill: none; }
+.chart { width: 100%; display: block; } .along .chart { min-width: 640px; } .grid { stroke: var(--line); fill: none; }
 .axis, .tick { fill: var(--soft); font-size: 11px; } .tick { font-size: 10px; text-anchor: middle; }
 .name { fill: var(--text); font-size: 13px; font-weight: 600; }
 .limit { stroke: var(--bad); stroke-dasharray: 5 4; fill: none; } .stem { stroke: var(--line); }
 .dot { fill: var(--blue); } .dot.differs, .dot.overflow { fill: var(--bad); } .dot.changed { fill: var(--warn); }
 .bar { fill: var(--blue); } .same { fill: var(--same); } rect.bad { fill: var(--bad); }
-.histograms { display: grid; grid-template-columns: repeat(auto-fit, minmax(400px, 1fr)); gap: 10px 26px; }
+.histograms { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(400px, 100%), 1fr)); gap: 10px 26px; }
 .drawing { overflow: auto; max-height: 820px; text-align: center; border-radius: 8px; }
+@media (max-width: 600px) { main { padding: 14px 10px 40px; } .card { padding: 12px; } }
 label { font-size: 13.5px; } footer { margin-top: 22px; font-size: 12.5px; }
 """
 
@@ -69,12 +75,12 @@ document.querySelectorAll("#operations th").forEach((head, column) => {
 document.querySelector("#only").addEventListener("change", (event) => {
   for (const row of body.rows) row.hidden = event.target.checked && row.classList.contains("ok");
 });
-document.querySelectorAll(".drawing").forEach((box) => {
-  const first = box.querySelector("rect.first");
+document.querySelectorAll(".drawing, .along").forEach((box) => {
+  const first = box.querySelector("rect.first, .dot.differs, .dot.overflow, .dot.changed");
   if (!first) return;
   const [at, around] = [first.getBoundingClientRect(), box.getBoundingClientRect()];
-  box.scrollTop += at.top - around.top - box.clientHeight / 2;
-  box.scrollLeft += at.left - around.left - box.clientWidth / 2;
+  box.scrollTop += at.top + at.height / 2 - around.top - box.clientHeight / 2;
+  box.scrollLeft += at.left + at.width / 2 - around.left - box.clientWidth / 2;
 });
 """
 
@@ -89,12 +95,16 @@ def html(found: Difference) -> str:
         f"<h1>{clean(found.title)}</h1>",
         f'<div class="soft">{clean(found.on)} against {clean(found.against)}</div>',
         _verdict(found),
-        '<section class="card"><h2>Errors along the graph</h2>' + along(found.rows, found.count) + "</section>",
+        '<section class="card"><h2>Errors along the graph</h2><div class="wide along">',
+        f"{along(found.rows, found.count)}</div></section>",
     ]
     if focus is not None:
-        name = f"{focus.number} {focus.title}"
+        name = f"{focus.number} {shortened(focus.title, MAX_NAME)}"
         charts = [histogram(focus.own, f"{name}: own"), histogram(focus.total, f"{name}: end to end")]
-        charts += [histogram(output.total, f"output {output.name}: end to end") for output in found.outputs[:4]]
+        charts += [
+            histogram(output.total, f"output {shortened(output.name, MAX_NAME)}: end to end")
+            for output in found.outputs[:4]
+        ]
         parts.append(
             f'<section class="card"><h2>Histograms</h2><div class="histograms">{"".join(charts)}</div></section>'
         )

@@ -57,7 +57,6 @@ class OperationDifference:
         values: what is in the expected result.
         changes: attributes and constants that are not the same in the two graphs, as text.
         overflow: how many elements are too large for float16 while their inputs are finite, as text; empty if none are.
-        verdict: what was found.
         runs: what runs it on the side that is examined.
     """
 
@@ -69,10 +68,16 @@ class OperationDifference:
     own: Error
     total: Error
     values: Values
-    changes: tuple[str, ...] = ()
-    overflow: str = ""
-    verdict: Verdict = "ok"
-    runs: str = ""
+    changes: tuple[str, ...]
+    overflow: str
+    runs: str
+
+    @property
+    def verdict(self) -> Verdict:
+        """What was found; of several things the gravest."""
+        if self.overflow:
+            return "overflow"
+        return "differs" if self.own.beyond else "changed" if self.changes else "ok"
 
     def lines(self) -> list[str]:
         """All that is known about it, for people."""

@@ -35,7 +35,7 @@ class Drawing(str):
 @links.draw.provide
 def draw(graph: MLGraph, path: str | Path | None = None) -> Drawing:
     """The drawing of a user's graph; `MLGraph.draw` describes it."""
-    program, recorded = graph.check_alive(), graph._graph
+    program, recorded = graph._check_alive(), graph._graph
     assert recorded is not None
     inputs, outputs = ", ".join(graph.inputs), ", ".join(graph.outputs)
     drawing = render(picture(recorded, program), f"graph from {inputs} to {outputs}")

@@ -61,4 +61,4 @@ from .kernel import CudaKernel as CudaKernel
 from .launch import Launch as Launch
 from .source import CudaBuffer as CudaBuffer, Source as Source
 
-__all__ = ["CudaBuffer", "CudaKernel", "Launch", "Source"]
+__all__ = ["CudaBuffer", "Launch", "Source"]

@@ -52,6 +52,10 @@ class Launch:
 
     Raises:
         ValidationError: a value has the wrong type.
+
+    >>> Launch(print)
+    Traceback (most recent call last):
+    opweave.errors.ValidationError: ...
     """
 
     function: Any

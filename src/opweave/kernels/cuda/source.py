@@ -87,7 +87,12 @@ def spelled(name: str) -> str:
 
 
 class CudaBuffer(Buffer):
-    """A tensor that a kernel can use; `element` is its type in C++."""
+    """A tensor that a kernel can use; `element` is its type in C++.
+
+    >>> x = CudaBuffer("x", Desc("float16", (2, 3)), "float", "f16")
+    >>> x.variable, x.data_type, x.shape, x.rank, x.size
+    ('x', 'float16', (2, 3), 2, 6)
+    """
 
     __slots__ = ()
 
@@ -130,6 +135,12 @@ class Source:
 
     Raises:
         ValidationError: a value has the wrong type.
+
+    >>> Source("void main(unsigned i) { out[i] = 2 * x[i]; }", block=128).block
+    128
+    >>> Source("void main(unsigned i) { }", block=0)
+    Traceback (most recent call last):
+    opweave.errors.ValidationError: ...
     """
 
     source: str

@@ -60,3 +60,5 @@ from . import library as library
 from .kernel import WasmKernel as WasmKernel
 from .loader import load as load
 from .module import Module as Module
+
+__all__ = ["Module", "load"]

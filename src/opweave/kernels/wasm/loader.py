@@ -62,6 +62,17 @@ def load(
         OperationError: it needs more memory than allowed, or its start function traps or times out.
         ValidationError: an argument is wrong.
         MissingExtraError: wasmtime is not installed.
+
+    >>> import numpy as np, opweave as ow, wasmtime
+    >>> code = '''(module (memory (export "memory") 1) (func (export "double") (param $x i32) (param $out i32)
+    ...     (f32.store (local.get $out) (f32.mul (f32.const 2) (f32.load (local.get $x))))))'''
+    >>> module = ow.wasm.load(wasmtime.wat2wasm(code), memory_limit=2**20, timeout=1)
+    >>> @ow.op
+    ... def double(self, x: ow.MLOperand):
+    ...     return x.desc
+    >>> double.kernel("wasm", module, "double", signature="x*:float32, out*")
+    >>> double(np.float32([3])).tolist()
+    [6.0]
     """
     fits = memory_limit is None or (type(memory_limit) is int and memory_limit > 0)
     require(fits, f"wasm.load: memory_limit must be a positive number of bytes or None, got {memory_limit!r}")

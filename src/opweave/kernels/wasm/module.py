@@ -35,6 +35,11 @@ class Module:
         timeout: maximum duration of a call, in seconds.
         arena: its memory, which other modules may share.
         functions: the engine's handles of the exported functions.
+
+    >>> from opweave.kernels.wasm import library
+    >>> module = library.load()
+    >>> module.name, module.timeout, "relu" in module.functions
+    ('kernels.wasm', 60.0, True)
     """
 
     is_host = True

@@ -57,4 +57,4 @@ from __future__ import annotations
 from .kernel import WgslKernel as WgslKernel
 from .shader import Buffer as Buffer, Shader as Shader
 
-__all__ = ["Buffer", "Shader", "WgslKernel"]
+__all__ = ["Buffer", "Shader"]

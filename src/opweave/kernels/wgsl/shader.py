@@ -29,6 +29,10 @@ class Buffer:
         type: the WGSL type that `load_…` returns and `store_…` takes: "f32", "i32", "u32", "i64", "u64".
         element: the WGSL element type of the buffer.
         packed: number of elements packed into one of these.
+
+    >>> x = Buffer("x", Desc("float16", (2, 3)), "f32", "u32", packed=2)
+    >>> x.variable, x.data_type, x.shape, x.rank, x.size
+    ('x_words', 'float16', (2, 3), 2, 6)
     """
 
     name: str
@@ -78,6 +82,9 @@ class Shader:
 
     Raises:
         ValidationError: a value has the wrong type.
+
+    >>> Shader("fn main(i: u32) { out[i] = 2 * x[i]; }", invocations=64).invocations
+    64
     """
 
     source: str

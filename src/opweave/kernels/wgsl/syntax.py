@@ -89,7 +89,8 @@ def _open_comment(source: str) -> Fault | None:
 def _open_bracket(source: str, plain: str) -> Fault | None:
     """The innermost unclosed bracket. The compiler reports surplus closing brackets well, so these are ignored."""
     opened: list[int] = []
-    misaligned: list[tuple[int, int, int]] = []  # a brace, its closing brace, and the brace that one is aligned with
+    # Each { whose } is indented like the line of the { around it: the two, and the one around them.
+    misaligned: list[tuple[int, int, int]] = []
     for match in _TOKEN.finditer(plain):
         token, at = match[0], match.start()
         if token in _CLOSERS:

@@ -1,0 +1,121 @@
+"""Functions of bits of the standard: expressions for integers, operations for truth values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .. import ops
+from ..declaration import expression
+from ..lazy.array import Array
+from .arguments import as_array, require_kind
+from .declare import as_operands, binary
+from .elementwise import logical_not
+
+
+@expression
+def _bits_and(a, b):  # type: ignore[no-untyped-def]
+    return a & b
+
+
+@expression
+def _bits_or(a, b):  # type: ignore[no-untyped-def]
+    return a | b
+
+
+@expression
+def _bits_xor(a, b):  # type: ignore[no-untyped-def]
+    return a ^ b
+
+
+@expression
+def _shifted_left(a, b):  # type: ignore[no-untyped-def]
+    return a << b
+
+
+@expression
+def _shifted_right(a, b):  # type: ignore[no-untyped-def]
+    return a >> b
+
+
+def _bits(of_integers: Any, of_truths: Callable[[Any, Any], Array] | None = None) -> Callable[[Any, Any], Array]:
+    """A function of bits: an expression for integers, an operation for truth values."""
+
+    def compute(x1: Any, x2: Any) -> Array:
+        a, b = as_operands(x1, x2)
+        made: Array = of_truths(a, b) if of_truths is not None and a.dtype.kind == "b" else of_integers(a, b)
+        return made
+
+    return compute
+
+
+_EITHER = "integral or bool"
+bitwise_and = binary(
+    "bitwise_and",
+    _EITHER,
+    _bits(_bits_and, ops.logical_and),
+    "The bits that both elements have.",
+    "xp.asarray([5, 6]), 3",
+    "[1, 2]",
+)
+bitwise_or = binary(
+    "bitwise_or",
+    _EITHER,
+    _bits(_bits_or, ops.logical_or),
+    "The bits that either element has.",
+    "xp.asarray([5, 6]), 3",
+    "[7, 7]",
+)
+bitwise_xor = binary(
+    "bitwise_xor",
+    _EITHER,
+    _bits(_bits_xor, ops.logical_xor),
+    "The bits that one element has.",
+    "xp.asarray([5, 6]), 3",
+    "[6, 5]",
+)
+bitwise_left_shift = binary(
+    "bitwise_left_shift",
+    "integral",
+    _bits(_shifted_left),
+    "Bits moved to higher places.",
+    "xp.asarray([1, 3]), 2",
+    "[4, 12]",
+)
+bitwise_right_shift = binary(
+    "bitwise_right_shift",
+    "integral",
+    _bits(_shifted_right),
+    "Bits moved to lower places; the sign is kept.",
+    "xp.asarray([8, -8]), 2",
+    "[2, -2]",
+)
+
+
+def bitwise_invert(x: Any, /) -> Array:
+    """All bits inverted.
+
+    See https://data-apis.org/array-api/latest/API_specification/generated/array_api.bitwise_invert.html
+
+    Raises:
+        ValidationError: `x` is neither of integers nor of truth values.
+
+    >>> from opweave import array_api as xp
+    >>> xp.bitwise_invert(xp.asarray([0, 5])).tolist()
+    [-1, -6]
+    """
+    bits = as_array(x, "bitwise_invert")
+    require_kind(bits, _EITHER, "bitwise_invert")
+    if bits.dtype.kind == "b":
+        return logical_not(bits)
+    return ops.sub((1 << 8 * bits.dtype.itemsize) - 1 if bits.dtype.kind == "u" else -1, bits)
+
+
+__all__ = [
+    "bitwise_and",
+    "bitwise_invert",
+    "bitwise_left_shift",
+    "bitwise_or",
+    "bitwise_right_shift",
+    "bitwise_xor",
+]
