@@ -53,7 +53,8 @@ test-cuda: $(VENV)-cuda/.installed
 
 # On an NVIDIA GPU: all conformance cases, users' kernels, sessions, threads; it says what was skipped, and why.
 test-gpu: $(VENV)-cuda/.installed
-	OPWEAVE_TEST_DEVICE=cuda $(VENV)-cuda/bin/python -m pytest --all -rs tests/backends/cuda/test_cuda_device.py tests/backends/cuda/test_cuda_custom.py
+	OPWEAVE_TEST_DEVICE=cuda $(VENV)-cuda/bin/python -m pytest --all -rs $(addprefix tests/backends/cuda/test_cuda_,device.py composites.py custom.py interop.py)
+	OPWEAVE_TEST_DEVICE=cuda $(VENV)-cuda/bin/python -m pytest -rs tests/backends/all/test_elementwise.py tests/backends/all/test_agreement.py -k cuda
 
 # Libraries of npm that call navigator.ml, in Chromium and Node.js, on `opweave serve`.
 test-web: $(VENV)/.web small-models tests/web/node_modules/.package-lock.json
@@ -75,6 +76,7 @@ format: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python tools/onnxruntime_tables.py docs/onnxruntime.md
 	$(BIN)/python tools/write_signatures.py
+	$(BIN)/python tools/write_command_line.py
 	$(BIN)/python tools/draw_example.py docs/images/graph.svg
 
 # The documentation, in site/html: a warning is an error, and so is a link within it that leads nowhere. Its notebooks are run.
@@ -97,7 +99,8 @@ models: $(VENV)/.dev
 small-models: $(VENV)/.dev
 	$(BIN)/python -m gate.packages --small
 
-# Hostile input, for hours: `make fuzz FUZZ='models --count 1000'` runs less of it, and `FUZZ='all --jobs 8'` uses 16 processors.
+# Hostile input, for days: `make fuzz FUZZ='models --count 1000'` runs less of it, and `FUZZ='all --jobs 8'` uses 16 processors.
+# `FUZZ='all --record FOLDER'` goes on where it stopped, and `FUZZ='--render --record FOLDER'` writes docs/campaign.md.
 FUZZ ?= all
 fuzz: $(VENV)/.dev
 	cd tests && ../$(BIN)/python -m fuzz $(FUZZ)

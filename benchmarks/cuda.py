@@ -11,7 +11,6 @@ tiles of single products.
 from __future__ import annotations
 
 import json
-import statistics
 import tempfile
 import time
 import traceback
@@ -32,6 +31,7 @@ from opweave.dtypes import DataType
 from . import networks, webgpu_contraction as parts
 from .budgets import CUDA, Budget
 from .decode_step import Sizes, random_weight, step
+from .measure import until_done
 from .page import DOCS, table, versions, yes
 from .resnet50 import WithBuilder, network, random_weights
 
@@ -153,7 +153,7 @@ class Bench:
         for n, array in feeds.items():
             context.write_tensor(inputs[n], array)
         clock, flow = milliseconds(context, graph, inputs, outputs, 3 if self.tiny else RUNS)
-        runners: list[Any] = [step.part.runner for step in graph.check_alive().steps if step.part]
+        runners: list[Any] = [step.part.runner for step in graph._check_alive().steps if step.part]
         error = None
         if expected is not None:
             error = max(_difference(context.read_tensor(outputs[n]), value) for n, value in expected.items())
@@ -175,20 +175,13 @@ def milliseconds(
 ) -> tuple[float, float]:
     """Milliseconds of a dispatch until the device is done (the median), and of each of many, one after the other."""
     engine: Any = context.backend.space
-    for _ in range(3):
-        context.dispatch(graph, inputs, outputs)
-    engine.wait()
-    walls = []
-    for _ in range(count):
-        start = time.perf_counter()
-        context.dispatch(graph, inputs, outputs)
-        engine.wait()
-        walls.append((time.perf_counter() - start) * 1e3)
+    dispatch = partial(context.dispatch, graph, inputs, outputs)
+    clock = until_done(dispatch, engine.wait, count)
     start = time.perf_counter()
     for _ in range(count):
-        context.dispatch(graph, inputs, outputs)
+        dispatch()
     engine.wait()
-    return statistics.median(walls), (time.perf_counter() - start) * 1e3 / count
+    return clock, (time.perf_counter() - start) * 1e3 / count
 
 
 def torch_milliseconds(function: Callable[[], Any]) -> float | None:
@@ -205,14 +198,7 @@ def torch_milliseconds(function: Callable[[], Any]) -> float | None:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             compiled()
-    walls = []
-    for _ in range(RUNS):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        graph.replay()
-        torch.cuda.synchronize()
-        walls.append((time.perf_counter() - start) * 1e3)
-    return statistics.median(walls)
+    return until_done(graph.replay, torch.cuda.synchronize, RUNS)
 
 
 def cuda_torch(kind: str) -> Any:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 from rich.console import Console
@@ -19,17 +20,19 @@ from rich.table import Table
 
 import opweave as ow
 from opweave.backends.cuda import cuda, devices
+from opweave.backends.cuda.devices import Info
 from opweave.backends.cuda.driver import Driver
 from opweave.backends.cuda.engine import features_of
 from opweave.backends.cuda.measured_tiles import microseconds
 from opweave.backends.cuda.nvidia import NvidiaDriver
 from opweave.backends.gpu.contraction import tensor_tiles
 from opweave.backends.gpu.contraction.kernels import Contraction
+from opweave.backends.gpu.contraction.problem import Problem
 from opweave.backends.gpu.contraction.tensor import Steps, Tile
-from opweave.backends.gpu.contraction.tensor_tiles import LAUNCH_US, Measured
+from opweave.backends.gpu.contraction.tensor_tiles import Measured
 from opweave.backends.gpu.forms import applied
 from opweave.backends.precision import Precision
-from opweave.expr.gpu import Buffer, Features
+from opweave.expr.gpu import Buffer, Features, Kernel
 from opweave.expr.ir import Input
 from opweave.expr.tracing import inputs_of
 from opweave.graph import Desc
@@ -49,29 +52,39 @@ KINDS: dict[str, tuple[Precision, str]] = {
 TILES: dict[str, tuple[tuple[int, int, int, int, int], ...]] = {
     "float16": (
         (64, 64, 64, 4, 3),
+        (32, 32, 64, 4, 4),
         (32, 64, 64, 4, 4),
         (64, 32, 64, 4, 4),
+        (64, 64, 128, 4, 3),
         (64, 128, 64, 4, 4),
         (128, 64, 64, 4, 4),
+        (128, 128, 64, 4, 3),
         (128, 128, 64, 8, 3),
         (128, 256, 64, 8, 3),
         (256, 128, 64, 8, 3),
     ),
     "tf32": (
         (64, 64, 32, 4, 3),
+        (32, 32, 32, 4, 4),
         (32, 64, 32, 4, 4),
         (64, 32, 32, 4, 4),
+        (64, 32, 64, 4, 3),
         (64, 128, 32, 4, 4),
+        (128, 32, 32, 4, 4),
         (128, 64, 32, 4, 4),
         (128, 128, 32, 8, 3),
         (128, 256, 32, 8, 3),
     ),
     "tf32x3": (
-        (64, 64, 32, 4, 2),
+        (64, 64, 32, 4, 3),
+        (32, 32, 32, 4, 3),
         (32, 64, 32, 4, 3),
         (64, 32, 32, 4, 3),
+        (64, 32, 64, 4, 2),
         (64, 128, 32, 4, 3),
+        (128, 32, 32, 4, 3),
         (128, 64, 32, 4, 3),
+        (128, 64, 32, 8, 3),
         (128, 128, 32, 8, 3),
     ),
 }
@@ -86,57 +99,71 @@ SHAPES = (
     conv("8 images of 28x28, 128 to 128", 28, 128, 128, 3, batch=8),
 )
 
-ESTIMATED_PEAK = {"float16": 610.0, "tf32": 267.0, "tf32x3": 78.0}
-"""TFLOP/s of a matrix product of 4,096 with constants in order of terms, measured with another kernel on an H200: what the
-estimates assume for the largest tile."""
 MAX_ERROR = {"float16": 2e-3, "tf32": 2e-3, "tf32x3": 1e-5}
 """Errors beyond which a kernel is wrong."""
 REPEAT = 7
 """Runs of each kernel, the least of which counts."""
-UNITS = 132
-"""Multiprocessors of an H200."""
-HALF_RATE_INTENSITY = 30
-"""Products for each loaded element at which the estimates assume half of the peak."""
+FIXED_US = tuple(k / 2 for k in range(2, 13))
+"""Fixed times that a fit may find, in microseconds."""
 
 
-@dataclass(frozen=True)
-class Sample:
-    """A measurement of a tile.
+class Record(TypedDict):
+    """What was measured on a device, which `--fit` makes the table of.
 
     Attributes:
-        steps: of a program.
-        together: products of a step of all programs that a multiprocessor computes one after the other.
-        microseconds: without the launch.
+        device: its name.
+        architecture: "sm_90", say.
+        units: multiprocessors.
+        max_shared: bytes of shared memory that a kernel may ask for.
+        times: kind, case, tile, parts of each sum, and microseconds.
     """
 
-    steps: int
-    together: float
-    microseconds: float
+    device: str
+    architecture: str
+    units: int
+    max_shared: int
+    times: list[tuple[str, str, list[int], int, float]]
 
 
-def estimates() -> dict[str, list[Measured]]:
-    """The table without measurements: rates grow with the products for each loaded element of a tile."""
-    made = {}
-    for kind, tiles in TILES.items():
-        intensities = [t[0] * t[1] / (t[0] + t[1]) for t in tiles]
-        shares = [i / (i + HALF_RATE_INTENSITY) for i in intensities]
-        peak = ESTIMATED_PEAK[kind] * 1e6 / 2 / UNITS
-        rates = [peak * share / max(shares) for share in shares]
-        latencies = [max(0.3, 0.7 * t[0] * t[1] * t[2] / rate) for t, rate in zip(tiles, rates, strict=True)]
-        made[kind] = [Measured(Tile(*t), *rest) for t, *rest in zip(tiles, rates, latencies, strict=True)]
-    return made
+def fitted(tile: Tile, samples: Sequence[tuple[int, int, float]]) -> Measured:
+    """The rate, the latency and the fixed time with the least mean error of the logarithm of times.
+
+    Args:
+        tile: the tile.
+        samples: steps, products of a step and microseconds, without what adds up parts. The rate and the latency are such
+            that one sample fits.
+    """
+    steps, together, times = (np.array(column, np.float64) for column in zip(*samples, strict=True))
+    found = list[tuple[float, Measured]]()
+    for fixed in FIXED_US:
+        rest = np.maximum(times - fixed, 0.05)
+        rates, latencies = steps * together / rest, rest / steps
+        model = fixed + np.maximum(latencies[None, :, None], together / rates[:, None, None]) * steps
+        errors = np.abs(np.log(model / times)).mean(2)
+        rate, latency = np.unravel_index(errors.argmin(), errors.shape)
+        found.append((float(errors.min()), Measured(tile, float(rates[rate]), float(latencies[latency]), fixed)))
+    return min(found, key=lambda pair: pair[0])[1]
 
 
-def fitted(tile: Tile, samples: Sequence[Sample]) -> Measured:
-    """The rate and the latency with the least mean error of the logarithm of times; both are such that one sample fits."""
-    steps, together, times = (
-        np.array([getattr(s, name) for s in samples], np.float64) for name in ("steps", "together", "microseconds")
-    )
-    rates, latencies = steps * together / times, times / steps
-    model = np.maximum(latencies[None, :, None], together / rates[:, None, None]) * steps
-    errors = np.abs(np.log(model / times)).mean(2)
-    rate, latency = np.unravel_index(errors.argmin(), errors.shape)
-    return Measured(tile, float(rates[rate]), float(latencies[latency]))
+def tables(record: Record) -> dict[str, list[Measured]]:
+    """The tiles of each kind, fitted to the times that were measured."""
+    cases = {case.name: case for case in SHAPES}
+    info = Info(record["device"], record["architecture"], record["units"], 49152, record["max_shared"], 0)
+    samples: dict[str, dict[Tile, list[tuple[int, int, float]]]] = {}
+    found = dict[tuple[str, str], tuple[Problem, Features]]()
+    for kind, name, row, splits, time in record["times"]:
+        if tuple(row) not in TILES[kind]:
+            continue
+        precision, data_type = KINDS[kind]
+        if (kind, name) not in found:
+            features = features_of(info, precision)
+            found[kind, name] = contraction(cases[name], features, data_type)[0].problem, features
+        problem, features = found[kind, name]
+        tile, products = Tile(*row), tensor_tiles.kind_of(problem, features)
+        its = samples.setdefault(products, {Tile(*row): [] for row in TILES[kind]})
+        if (rest := time - tensor_tiles.addition(problem, splits)) > 0:
+            its[tile].append((*tensor_tiles.work(problem, tile, splits, info.units), rest))
+    return {kind: [fitted(tile, its) for tile, its in tiles.items() if its] for kind, tiles in samples.items()}
 
 
 def contraction(case: Case, features: Features, data_type: str) -> tuple[Contraction, dict[Buffer, np.ndarray]]:
@@ -157,10 +184,10 @@ def contraction(case: Case, features: Features, data_type: str) -> tuple[Contrac
 def reference(case: Case, arrays: Sequence[np.ndarray]) -> np.ndarray | None:
     """The result in float64; None for a convolution where PyTorch has no GPU."""
     wide = [array.astype(np.float64) for array in arrays]
-    if case.op == "matmul":
-        return wide[0] @ wide[1]
     function = torch_function(case, wide)
-    return None if function is None else function().cpu().numpy()
+    if function is None:
+        return wide[0] @ wide[1] if case.op == "matmul" else None
+    return np.asarray(function().cpu().numpy())
 
 
 def error(driver: Driver, address: int, desc: Desc, wanted: np.ndarray | None) -> float:
@@ -172,7 +199,7 @@ def error(driver: Driver, address: int, desc: Desc, wanted: np.ndarray | None) -
     return float(np.abs(found.reshape(wanted.shape) - wanted).max() / np.abs(wanted).max())
 
 
-def ways(found: Contraction, kind: str) -> Iterator[tuple[Tile, int]]:
+def ways(found: Contraction, kind: str, units: int) -> Iterator[tuple[Tile, int]]:
     """Tiles and splits to measure: each tile alone, and with the splits that give each multiprocessor a program."""
     problem = found.problem
     for row in TILES[kind]:
@@ -180,15 +207,57 @@ def ways(found: Contraction, kind: str) -> Iterator[tuple[Tile, int]]:
         kernel = Steps(problem, tile.terms)
         programs = -(-problem.rows // tile.rows) * -(-problem.columns // tile.columns) * problem.stacks
         yield tile, 1
-        splits = max((s for s in tensor_tiles.SPLITS if s * programs <= UNITS), default=1)
+        splits = max((s for s in tensor_tiles.SPLITS if s * programs <= units), default=1)
         each = -(-kernel.count // splits)
         if splits > 1 and each >= tensor_tiles.MIN_STEPS and (splits - 1) * each < kernel.count:
             yield tile, splits
 
 
-def measure(driver: Driver, cases: Sequence[Case]) -> tuple[dict[str, list[Measured]], Table]:
-    """The fitted tiles, and a table of the fastest way of each case."""
-    units = driver.info.units
+@dataclass(frozen=True)
+class Job:
+    """A contraction to measure.
+
+    Attributes:
+        case: its shapes.
+        found: the contraction.
+        arrays: what it reads.
+        chosen: the tile, and the number of parts of each sum, that the table of today has.
+        kernels: the kernels of all tiles and parts.
+        plain: the contraction without tensor cores, and what that reads.
+    """
+
+    case: Case
+    found: Contraction
+    arrays: dict[Buffer, np.ndarray]
+    chosen: tuple[Tile, int]
+    kernels: dict[tuple[Tile, int], list[Kernel]]
+    plain: tuple[Contraction, dict[Buffer, np.ndarray]]
+
+
+def jobs(driver: Driver, cases: Sequence[Case], kind: str) -> list[Job]:
+    """The contractions of a kind, whose kernels are compiled together."""
+    precision, data_type = KINDS[kind]
+    features = features_of(driver.info, precision)
+    made = []
+    for case in cases:
+        found, arrays = contraction(case, features, data_type)
+        if found.method != "tensor":
+            continue
+        assert isinstance(found.tile, Tile)
+        chosen = found.tile, found.splits
+        kernels = {}
+        for way in dict.fromkeys([*ways(found, kind, driver.info.units), chosen]):
+            found.tile, found.splits = way
+            kernels[way] = found.kernels(None, case.name)
+        plain = contraction(case, replace(features, tensor_cores=None), data_type)
+        made.append(Job(case, found, arrays, chosen, kernels, plain))
+    driver.functions([kernel for job in made for its in job.kernels.values() for kernel in its])
+    return made
+
+
+def measure(driver: Driver, cases: Sequence[Case]) -> tuple[Record, Table]:
+    """All times, and a table of the fastest way of each case."""
+    info = driver.info
     shown = Table(
         "case",
         "products",
@@ -202,42 +271,31 @@ def measure(driver: Driver, cases: Sequence[Case]) -> tuple[dict[str, list[Measu
         "without",
         box=None,
     )
-    made = {}
-    for kind, (precision, data_type) in KINDS.items():
-        samples: dict[Tile, list[Sample]] = {Tile(*row): [] for row in TILES[kind]}
-        features = features_of(driver.info, precision)
-        for case in track(cases, kind):
-            found, arrays = contraction(case, features, data_type)
-            if found.method != "tensor":
-                continue
+    record: Record = {
+        "device": info.name,
+        "architecture": info.architecture,
+        "units": info.units,
+        "max_shared": info.max_dynamic_shared,
+        "times": [],
+    }
+    for kind in KINDS:
+        for job in track(jobs(driver, cases, kind), kind):
+            case, found = job.case, job.found
             memory: dict[Buffer, int] = {}
-            for buffer, array in arrays.items():
+            plain, read = job.plain
+            for buffer, array in {**job.arrays, **read}.items():
                 memory[buffer] = driver.allocate(array.nbytes + 16)
                 driver.upload(memory[buffer], np.ascontiguousarray(array))
-            assert isinstance(found.tile, Tile)
-            chosen, times = (found.tile, found.splits), dict[tuple[Tile, int], float]()
-            sources = []
-            for way in dict.fromkeys([*ways(found, kind), chosen]):
-                found.tile, found.splits = way
-                sources.append((way, found.kernels(None, case.name)))
-            driver.functions([kernel for _, kernels in sources for kernel in kernels])  # compiled together
-            operands = list(arrays.values())[:2]
-            wanted, errors = reference(case, operands), dict[tuple[Tile, int], float]()
-            for way, kernels in sources:
+            operands = list(job.arrays.values())[:2]
+            wanted = reference(case, operands)
+            times, errors = dict[tuple[Tile, int], float](), dict[tuple[Tile, int], float]()
+            for way, kernels in job.kernels.items():
+                tile, splits = way
                 times[way] = microseconds(driver, kernels, memory, REPEAT)
                 errors[way] = error(driver, memory[found.result], found.result.desc, wanted)
+                record["times"].append((kind, case.name, list(astuple(tile)), splits, round(times[way], 2)))
                 if errors[way] > MAX_ERROR[kind]:
-                    raise SystemExit(f"{case.name}, {kind}, {way[0]}, {way[1]} parts: wrong by {errors[way]:.1e}")
-                tile, splits = way
-                if splits == 1 and tile in samples:
-                    steps = Steps(found.problem, tile.terms).count
-                    together = -(-kernels[0].workgroups[0] // units) * tile.rows * tile.columns * tile.terms
-                    samples[tile].append(Sample(steps, together, max(0.1, times[way] - LAUNCH_US)))
-            plain, read = contraction(case, replace(features, tensor_cores=None), data_type)
-            for buffer, array in read.items():
-                if buffer not in memory:
-                    memory[buffer] = driver.allocate(array.nbytes + 16)
-                driver.upload(memory[buffer], np.ascontiguousarray(array))
+                    raise SystemExit(f"{case.name}, {kind}, {tile}, {splits} parts: wrong by {errors[way]:.1e}")
             microseconds(driver, plain.kernels(None, case.name), memory, 1)
             without = error(driver, memory[plain.result], plain.result.desc, wanted)
             driver.wait()
@@ -255,48 +313,49 @@ def measure(driver: Driver, cases: Sequence[Case]) -> tuple[dict[str, list[Measu
                 "-" if theirs is None else f"{theirs:.1f}",
                 "-" if theirs is None else f"{flops / theirs:.1f}",
                 f"{best[0]}, {best[1]} parts",
-                f"{times[chosen] / times[best]:.2f}x",
+                f"{times[job.chosen] / times[best]:.2f}x",
                 f"{errors[best]:.1e}",
                 f"{without:.1e}",
             )
-        made[kind] = [fitted(tile, its) for tile, its in samples.items() if its]
-    return made, shown
+    return record, shown
 
 
-def write(target: Path, device: str, tiles: dict[str, list[Measured]]) -> None:
+def write(target: Path, record: Record) -> None:
     """Write the table."""
     rows = {
-        kind: [
-            [m.tile.rows, m.tile.columns, m.tile.terms, m.tile.warps, m.tile.stages, round(m.rate), round(m.latency, 3)]
-            for m in measured
-        ]
-        for kind, measured in tiles.items()
+        kind: [[*astuple(m.tile), round(m.rate), round(m.latency, 3), m.fixed] for m in measured]
+        for kind, measured in tables(record).items()
     }
     lines = [
         f'    "{kind}": [\n      ' + ",\n      ".join(map(json.dumps, its)) + "\n    ]" for kind, its in rows.items()
     ]
+    columns = (
+        "rows, columns, terms, warps, stages, products/us of a multiprocessor, us of a lone step, us without steps"
+    )
     head = (
         '{\n  "written by": "python -m benchmarks cuda_tune",\n'
-        f'  "device": {json.dumps(device)},\n'
-        '  "columns": "rows, columns, terms, warps, stages, products/us of a multiprocessor, us of a lone step",\n'
+        f'  "device": {json.dumps(", ".join((record["device"], record["architecture"])))},\n'
+        f'  "columns": "{columns}",\n'
     )
     target.write_text(head + '  "tiles": {\n' + ",\n".join(lines) + "\n  }\n}\n", "utf-8")
 
 
-def main(estimated: bool = False, cases: int = 0, target: Path = TARGET) -> None:
+def main(cases: int = 0, target: Path = TARGET, samples: Path | None = None, fit: Path | None = None) -> None:
     """Measure tiles, and write the table.
 
     Args:
-        estimated: write estimates instead, which takes no GPU.
-        cases: the first so many cases only; 0 for all.
+        cases: how many of the cases, from the first; 0 for all.
         target: the file to write.
+        samples: where to write all times, as JSON.
+        fit: a file of times that were written; nothing is measured.
     """
-    if estimated:
-        write(target, "none: estimates, from three products of 4,096 on an H200", estimates())
+    if fit is not None:
+        write(target, json.loads(fit.read_text("utf-8")))
         return
     if devices.trouble():
         raise SystemExit(f"cuda_tune: {devices.trouble()}")
-    driver = NvidiaDriver(0)
-    tiles, shown = measure(driver, SHAPES[: cases or None])
+    record, shown = measure(NvidiaDriver(0), SHAPES[: cases or None])
     Console(width=160).print(shown)
-    write(target, f"{driver.info.name}, {driver.info.architecture}", tiles)
+    if samples is not None:
+        samples.write_text(json.dumps(record), "utf-8")
+    write(target, record)

@@ -63,9 +63,10 @@ def _message(file: BufferedReader) -> int:
     scratch = bytearray(PIECE_BYTES)
     wanted, is_last = 0, False
     while not is_last:
-        first, second = file.read(2)
-        if first & 8:  # the end
+        header = file.read(2)
+        if len(header) < 2 or header[0] & 8:  # the end
             return 0
+        first, second = header
         is_last, size = bool(first & 0x80), second & 0x7F
         if size > 125:
             width = 2 if size == 126 else 8

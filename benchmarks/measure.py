@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
@@ -50,7 +50,7 @@ class Parts:
     """The parts of a benchmark that takes minutes. Each says when it begins; one that fails leaves the others their results.
 
     Args:
-        seconds: begin nothing that would probably end after so many seconds of the benchmark.
+        seconds: begin nothing that would probably end later than this after the start of the benchmark.
 
     Attributes:
         failures: what failed, and why.
@@ -116,6 +116,19 @@ def per_call(way: Way, count: int, clock: Clock = time.perf_counter) -> float:
     for _ in range(count):
         way()
     return (clock() - start) / count
+
+
+def until_done(way: Way, wait: Way, count: int) -> float:
+    """Milliseconds from a call of `way`, which starts work on a device, until `wait` returns; the median of `count`."""
+    for _ in range(3):
+        way()
+    wait()
+
+    def both() -> None:
+        way()
+        wait()
+
+    return median(per_call(both, 1) for _ in range(count)) * 1e3
 
 
 def calls_within(way: Way, seconds: float) -> int:

@@ -40,7 +40,7 @@ MIXED = ("Piper voice", "ddddocr old")
 """Models with nodes that WebNN cannot express, for which there is no float64."""
 
 LAST_START = 380
-"""After so many seconds, no further model is begun."""
+"""Seconds after which no further model is begun."""
 
 DIFFERENT_IEEE = ("onnxruntime",)
 """The back ends where "ieee" is another computation than "float32" for something that is measured here."""

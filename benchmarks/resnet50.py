@@ -99,7 +99,7 @@ class WithBuilder:
 
     def classify(self, x: Any, weights: np.ndarray, bias: np.ndarray) -> Any:
         b = self.b
-        pooled = b.reshape(b.average_pool2d(x), (1, weights.shape[0]))
+        pooled = b.reshape(b.average_pool2d(x), (x.shape[0], weights.shape[0]))
         return b.gemm(pooled, b.constant(weights), c=b.constant(bias))
 
 

@@ -132,7 +132,7 @@ class Load:
 
 
 def load(target: Target, clients: int, seconds: float) -> Load:
-    """Send requests for some seconds from so many clients at once, each over a connection of its own."""
+    """Send requests for some seconds from this number of clients at once, each over a connection of its own."""
     start = perf_counter()
 
     def client(_: int) -> list[float]:
@@ -204,7 +204,7 @@ def start(port: int, path: Path) -> dict[str, Target]:
 
 
 def compare(targets: dict[str, Target], clients: int, turns: int, seconds: float) -> list[list[str]]:
-    """Rows of the table for so many clients; each turn of each deployment takes `seconds`."""
+    """Rows of the table for this number of clients; each turn of each deployment takes `seconds`."""
     found: dict[str, list[Load]] = {name: [] for name in NAMES}
     for name in NAMES:
         load(targets[name], clients, seconds / 2)

@@ -3,7 +3,7 @@
     npm ci --prefix tests/web
     python -m benchmarks web      # takes two minutes
 
-The page computes each model on WebAssembly in one thread, then on `navigator.ml`; Python computes it in turns with the page.
+The page computes each model on WebAssembly in one thread, then on `navigator.ml`; Python and the page compute it alternately.
 Chromium runs without a debugger, which would slow it down.
 """
 

@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +25,7 @@ from opweave.dtypes import DataType
 from . import webgpu_contraction as parts
 from .budgets import BUDGETS
 from .decode_step import Sizes, random_weight, step
+from .measure import until_done
 from .page import DOCS, table, versions, yes
 from .resnet50 import WithBuilder, network, random_weights
 
@@ -143,24 +145,17 @@ def picture() -> np.ndarray:
 def times(name: str, context: ow.MLContext, graph: ow.MLGraph, inputs: Any, outputs: Any) -> Network:
     """Milliseconds on the device, and until it is done; the number of kernels, and microseconds to encode one."""
     engine: Any = context.backend.space
-    context.dispatch(graph, inputs, outputs)
-    engine.wait()
-    walls = []
-    for _ in range(RUNS):
-        start = time.perf_counter()
-        context.dispatch(graph, inputs, outputs)
-        engine.wait()
-        walls.append((time.perf_counter() - start) * 1e3)
-    (part,) = graph.check_alive().steps
+    wall = until_done(partial(context.dispatch, graph, inputs, outputs), engine.wait, RUNS)
+    (part,) = graph._check_alive().steps
     runner: Any = part.part and part.part.runner
     call = runner.bind(
-        [inputs[name].memory() for name in graph.inputs],
-        [outputs[name].memory() for name in graph.outputs],
+        [inputs[name]._memory() for name in graph.inputs],
+        [outputs[name]._memory() for name in graph.outputs],
     )
     runs = [run for run in call.runs(call.owner.take()) if run is not None]
     on_device = [pass_time(engine, runs) for _ in range(RUNS)]
     encoding = statistics.median(encoding_time(engine, runs) for _ in range(RUNS)) / len(runs)
-    return Network(name, statistics.median(on_device), statistics.median(walls), len(runs), encoding=encoding)
+    return Network(name, statistics.median(on_device), wall, len(runs), encoding=encoding)
 
 
 def encoding_time(engine: Any, runs: Runs) -> float:

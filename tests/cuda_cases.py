@@ -11,7 +11,8 @@ import wpt
 
 import opweave as ow
 from opweave.backends.gpu.backend import GpuBackend
-from opweave.backends.gpu.schedule import Schedule, Step
+from opweave.backends.gpu.schedule import Schedule
+from opweave.backends.gpu.steps import Step
 from opweave.compile.legalise import legalise
 from opweave.expr.gpu import Features, Kernel
 from opweave.graph import Graph

@@ -24,6 +24,8 @@ from opweave.backends.cuda.devices import DriverError, Info
 from opweave.backends.cuda.driver import Driver, Function, Launch
 from opweave.backends.cuda.engine import Engine
 from opweave.expr.gpu import Kernel
+from opweave.graph import Desc
+from opweave.memory import dlpack
 
 INFO = Info("a processor", "sm_90", units=132, max_shared=49152, max_dynamic_shared=232448, memory=2**30)
 
@@ -176,6 +178,34 @@ class CpuDriver(Driver):
 
     def precede(self, stream: int) -> None:
         self.waits.append(f"{stream:#x} for {self.stream:#x}")
+
+
+class OnDevice:
+    """An array of another library on the device, which notes for which stream it is asked."""
+
+    def __init__(
+        self,
+        driver: CpuDriver,
+        array: np.ndarray,
+        device: tuple[int, int] = (dlpack.CUDA, 0),
+        *,
+        old: bool = False,
+        offset: int = 0,
+    ) -> None:
+        self.address, self.device, self.old = driver.lend(array) + offset, device, old
+        self.desc = Desc(array.dtype.name, array.shape)  # type: ignore[arg-type]
+        self.streams: list[int | None] = []
+        self.read_only = False
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+    def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
+        if self.old and options:
+            raise TypeError(f"__dlpack__() got unexpected keyword arguments {list(options)}")
+        self.streams.append(stream)
+        version = options.get("max_version")
+        return dlpack.capsule(self.address, self.desc, self.device, self, read_only=self.read_only, max_version=version)
 
 
 def context_on(driver: Driver, precision: Precision = "float32") -> ow.MLContext:

@@ -17,6 +17,7 @@ import onnx
 import onnx.backend.test.loader as loader
 import onnxruntime
 from onnx import TensorProto, numpy_helper
+from onnx_nodes import compiled_models
 from packaging.requirements import Requirement
 
 import opweave as ow
@@ -139,7 +140,7 @@ def run(case: Case, backend: str = "onnxruntime") -> list[Step]:
         assert len(inputs) == len(names), f"the case has {len(inputs)} values for the inputs {names}"
         got = session.run(None, dict(zip(names, inputs, strict=True)))
         check(got, outputs, case.rtol, max(case.atol, transform_rounding(model, inputs)))
-        for compiled in session._compiled.values():
+        for compiled in compiled_models(session):
             for segment in compiled.segments:
                 if segment.kind == "fallback":
                     steps |= {id(step): step for step in segment.nodes}

@@ -11,11 +11,17 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 import opweave as ow
+from opweave.onnx.compiled import CompiledModel
 from opweave.onnx.session import InferenceSession
 
 MICROSOFT = "com.microsoft"
 CONTEXT = ow.ml.create_context()
 RNG = np.random.default_rng(3)
+
+
+def compiled_models(session: InferenceSession) -> list[CompiledModel]:
+    """The models that a session keeps compiled, one for each combination of input shapes."""
+    return [compiled for _, compiled in session._shape_cache.compiled.items()]
 
 
 def randn(*shape: int) -> np.ndarray:

@@ -71,7 +71,7 @@ def computed(context: ow.MLContext, op: Any, *args: Any, **options: Any) -> Any:
 
 def kernels_of(graph: ow.MLGraph) -> list[Kernel]:
     """The kernels of a graph on the device, in the order in which they run."""
-    runners: list[Any] = [step.part.runner for step in graph.check_alive().steps if step.part]
+    runners: list[Any] = [step.part.runner for step in graph._check_alive().steps if step.part]
     return [step.kernel for runner in runners for step in runner.steps]
 
 

@@ -18,8 +18,12 @@ import opweave as ow
 from gate.catalog import PACKAGES, Entry, entries
 
 
-def compare(entry: Entry, on: str, against: str) -> bool:
-    """Print what was found in a model at the first of its shapes; whether an operation is beyond its tolerance."""
+def compare(entry: Entry, on: str, against: str) -> bool | None:
+    """Print what was found in a model at the first of its shapes.
+
+    Returns:
+        Whether an operation is beyond its tolerance; None if WebNN cannot express the model.
+    """
     with entry.path(PACKAGES) as path:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         feeds = entry.feeds({each.name: each.type for each in session.get_inputs()})[0]
@@ -27,7 +31,7 @@ def compare(entry: Entry, on: str, against: str) -> bool:
             found = ow.diff(str(path), inputs=feeds, on=on, against=against)
         except ow.NotSupportedError as error:
             print(f"{entry.name}: {error}")
-            return False
+            return None
     closest = max(found.rows, key=lambda row: row.own.ratio)
     text = f"closest to its limit: {closest.title}, {closest.own.ratio:.2g}" if found.first is None else str(found)
     print(f"{entry.name}: {len(found.rows)} operations, {len(found.found)} beyond their tolerances; {text}", flush=True)
@@ -43,6 +47,11 @@ def main() -> int:
     given = parser.parse_args()
     chosen = [entry for entry in entries() if not given.names or entry.name in given.names]
     found = [compare(entry, given.on, given.against) for entry in chosen]
+    lacking = found.count(None)
+    print(
+        f"{len(found) - lacking} models compared, {found.count(True)} of them with operations beyond their tolerances"
+    )
+    print(f"{lacking} models that WebNN cannot express")
     return int(any(found))
 
 

@@ -9,6 +9,7 @@ import inspect
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from textwrap import indent
 from typing import Any, get_args
 
 from opweave.operation import Op
@@ -60,7 +61,7 @@ def text() -> str:
     ops = Operations.listing()
     lines = [HEAD, "class BuilderMethods:", '    """The operations as methods of builders."""', ""]
     for op in ops.values():
-        lines += method(op, ["self", *parameters(op, "OperandLike")], result(op, "MLOperand"))
+        lines += method(op, ["self", *parameters(op, "OperandLike")], result(op, "MLOperand"), f"{op.__doc__}\n")
     lines += [
         "class ArrayMethods:",
         '    """The operations as methods of operands and arrays, their first argument."""',
@@ -68,7 +69,7 @@ def text() -> str:
     ]
     for op in ops.values():
         if op.positional[0] not in op.sequences:
-            lines += method(op, ["self: Same", *parameters(op, "OperandLike")[1:]], result(op, "Same"))
+            lines += method(op, ["self: Same", *parameters(op, "OperandLike")[1:]], result(op, "Same"), summary(op))
     lines += [f"    def __{way}{name}__(self: Same, other: Any) -> Same: ..." for name in INFIX for way in ("", "r")]
     for op in ops.values():
         lines += function(op)
@@ -76,11 +77,16 @@ def text() -> str:
     return "\n".join([*lines, f"__all__ = [{names}]", ""])
 
 
-def method(op: Op[..., Any], takes: Sequence[str], gives: str) -> Iterator[str]:
-    """A method, with the first sentence of what it does."""
+def method(op: Op[..., Any], takes: Sequence[str], gives: str, text: str) -> Iterator[str]:
+    """A method, with a docstring."""
     yield f"    def {op.name}({', '.join(takes)}) -> {gives}:"
-    yield f'        """{(op.__doc__ or "").splitlines()[0]}"""'
+    yield indent(f'"""{text}"""', "        ")
     yield ""
+
+
+def summary(op: Op[..., Any]) -> str:
+    """The first line of the docstring."""
+    return (op.__doc__ or "").splitlines()[0]
 
 
 def function(op: Op[..., Any]) -> Iterator[str]:
@@ -99,7 +105,7 @@ def function(op: Op[..., Any]) -> Iterator[str]:
         yield f"    def __call__(self, {', '.join(takes)}) -> {result(op, kind)}: ..."
     yield ""
     yield f"{op.name}: _{op.name}"
-    yield f'"""{(op.__doc__ or "").splitlines()[0]}"""'
+    yield f'"""{summary(op)}"""'
     yield ""
 
 

@@ -58,7 +58,8 @@ def _device(report: GpuReport) -> str:
         for line in report.lines
     ]  # fmt: skip
     pretends = (
-        "A processor that pretends to be a GPU: it shows that all is right, not what is fast.\n" * report.software
+        "A software adapter, which runs on the processor: it shows that results are right, not what is fast.\n"
+        * report.software
     )
     same = "is" if report.shared else "IS NOT"
     text = f"""### {report.device}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import threading
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from threads import together
 
 import opweave as ow
 from opweave import backends
@@ -445,22 +446,16 @@ def test_bindings_are_bounded() -> None:
 
 def test_threads_share_a_context_and_a_graph() -> None:
     context = ow.ml.create_context()
-    graph, failures = plus_one(context, 1000), []
+    graph = plus_one(context, 1000)
 
     def work(number: int) -> None:
         x, y = tensors(context, 1000)
         for turn in range(50):
             context.write_tensor(x, np.full(1000, number + turn, "float32"))
             context.dispatch(graph, {"x": x}, {"y": y})
-            if not (context.read_tensor(y) == 2 * (number + turn)).all():
-                failures.append((number, turn))
+            assert (context.read_tensor(y) == 2 * (number + turn)).all()
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    together(*(partial(work, number) for number in range(4)))
 
 
 def test_dispatches_on_the_same_tensors_are_ordered() -> None:
@@ -474,12 +469,7 @@ def test_dispatches_on_the_same_tensors_are_ordered() -> None:
         for _ in range(200):
             context.dispatch(graph, {"x": a}, {"y": b})
 
-    threads = [threading.Thread(target=work, args=pair) for pair in ((x, y), (y, x))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert not any(thread.is_alive() for thread in threads)
+    together(partial(work, x, y), partial(work, y, x))
 
 
 def test_memory_of_tensors_is_aligned() -> None:

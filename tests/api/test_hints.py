@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +25,16 @@ def sine(x):  # type: ignore[no-untyped-def]
 @ow.expression
 def doubled(x):  # type: ignore[no-untyped-def]
     return np.float32(2) * x + np.float64(0.5)
+
+
+@ow.expression
+def method(x):  # type: ignore[no-untyped-def]
+    return x.sigmoid()
+
+
+@ow.expression
+def of_math(x):  # type: ignore[no-untyped-def]
+    return math.exp(x)
 
 
 def graph() -> ow.MLGraph:
@@ -54,7 +67,7 @@ HABITS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     ),
     "camelCase of an option": (
         lambda b, x: ow.ml.create_context(powerPreference="low-power"),  # type: ignore[call-arg]
-        "create_context: has no argument 'powerPreference'; did you mean 'power_preference'?",
+        "create_context: has no argument 'powerPreference'; it takes .*; did you mean 'power_preference'?",
     ),
     "camelCase of a keyword": (
         lambda b, x: b.conv2d(x, x, inputLayout="nhwc"),
@@ -77,6 +90,43 @@ HABITS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "NumPy's name of an attribute": (lambda b, x: CPU.create_tensor("int8", []).dtype, "did you mean 'data_type'?"),
     "NumPy's method": (lambda b, x: x.sum(), "did you mean 'reduce_sum'?"),
     "PyTorch's function": (lambda b, x: ow.ops.permute, "did you mean 'transpose'?"),
+    "camelCase of the entry point": (
+        lambda b, x: ow.ml.createContext(),  # type: ignore[attr-defined]
+        "did you mean 'create_context'?",
+    ),
+    "an option of an earlier draft": (
+        lambda b, x: ow.ml.create_context(device_type="gpu"),  # type: ignore[call-arg]
+        "create_context: has no argument 'device_type'; it takes .*; did you mean 'device'?",
+    ),
+    "the same in a dictionary": (
+        lambda b, x: ow.ml.create_context({"deviceType": "gpu"}),
+        "create_context: options are keyword arguments: device='gpu'",
+    ),
+    "an argument that there is not": (
+        lambda b, x: ow.ml.create_context(engine="openvino"),  # type: ignore[call-arg]
+        "create_context: has no argument 'engine'; it takes gpu_device, .*, device, backend, ",
+    ),
+    "PyTorch's name of an operation": (lambda b, x: b.batch_norm(x), "did you mean 'batch_normalization'?"),
+    "the end of a context": (lambda b, x: CPU.close(), "did you mean 'destroy'?"),
+    "camelCase of a class": (lambda b, x: ow.mlGraphBuilder, "did you mean 'MLGraphBuilder'?"),
+    "a dynamic dimension": (
+        lambda b, x: b.input("z", "float32", [None, 3]),
+        r"shape must be a sequence of integers, got \[None, 3\]; graphs have no dynamic dimensions",
+    ),
+    "operands that are not a list": (
+        lambda b, x: b.concat(x, x, axis=0),
+        r"axis is given twice; inputs is one list, as in concat\(\[a, b\], …\)",
+    ),
+    "a method in an expression": (lambda b, x: method(X), r"it is a function, opweave\.expr\.sigmoid\(x\)"),
+    "a function of math in an expression": (lambda b, x: of_math(X), r"opweave\.expr has functions for it"),
+    "an array in place of a dictionary": (
+        lambda b, x: CPU.compute(graph(), np.zeros((3, 2), "float32")),
+        r"inputs must map names to arrays, got an array of float32\[3, 2\]$",
+    ),
+    "a name of nothing": (
+        lambda b, x: CPU.compute(graph(), {"image": X}),
+        r"inputs must hold \['x'\]; missing: \['x'\], unknown: \['image'\]$",
+    ),
     "an axis from the end": (
         lambda b, x: b.softmax(x, -1),
         r"axis must be in \[0, 4294967295\], got -1; axes are counted from the first: axis=1",
@@ -89,7 +139,7 @@ HABITS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "a size to infer": (lambda b, x: x.reshape([1, -1]), r"sizes are given, not inferred: \[1, 6\]"),
     "a name of another case": (
         lambda b, x: CPU.compute(graph(), {"X": X}),
-        r"inputs must hold \['x'\]; missing: \['x'\]; did you mean 'x' for 'X'?",
+        r"inputs must hold \['x'\]; missing: \['x'\], unknown: \['X'\]; did you mean 'x' for 'X'?",
     ),
     "NumPy in an expression": (
         lambda b, x: sine(X),
@@ -153,6 +203,12 @@ def test_other_mistakes_get_no_hint(function: Any) -> None:
     with pytest.raises((ow.ValidationError, AttributeError)) as raised:
         function(builder, x)
     assert not any(word in str(raised.value) for word in ("did you mean", "counted", "inferred", "keyword arguments"))
+
+
+def test_a_module_that_is_not_imported_is_named() -> None:
+    source = "import opweave as ow\nassert not hasattr(ow, 'foo')\now.chat"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)
+    assert "module 'opweave' has no attribute 'chat'; it is a module: import opweave.chat" in done.stderr
 
 
 def test_operators_of_arrays_and_operands_stay_operations() -> None:

@@ -86,7 +86,7 @@ def test_prompts_and_single_tokens_share_the_packed_weights(
     tiny_models.write(path, formats=formats)
     each = decoder(path, quantized=quantized)
     each.build()
-    one, many = (graph.check_alive().steps for graph in each._graphs.values())
+    one, many = (graph._check_alive().steps for graph in each._graphs.values())
     for first, second in zip(one, many, strict=True):
         runners: list[Any] = [step.part.runner for step in (first, second) if step.part]
         assert runners[0]._session is runners[1]._session

@@ -236,7 +236,7 @@ def test_convert_takes_files_as_cp_does(run, pair: Path, tmp_path: Path) -> None
     run("convert", pair, folder, "--fix-shapes", "batch=2")
     run("convert", pair, "-o", tmp_path / "option.onnx", "--fix-shapes", "batch=2")
     assert out.read_bytes() == (folder / "pair.onnx").read_bytes() == (tmp_path / "option.onnx").read_bytes()
-    assert "is given nowhere" in run("convert", pair, code=2)
+    assert "the file to write is missing" in run("convert", pair, code=2)
     assert "is given twice" in run("convert", pair, out, "-o", out, code=2)
 
 
@@ -372,3 +372,58 @@ def test_limits_of_a_model(run, pair: Path, tmp_path: Path) -> None:  # type: ig
     for wrong in ("nodes", "nodes=many", "nodes=-1", "colour=3"):
         text = run("info", pair, "--limit", wrong, code=1)
         assert f"--limit '{wrong}' must be NAME=COUNT, with a name among nodes, folded_bytes, dense_bytes" in text
+
+
+# Operations of the user -----------------------------------------------------------------------------------------------
+
+OPERATIONS = """
+import opweave as ow
+
+@ow.expression
+def tripled(x):
+    return 3 * x
+
+ow.register_onnx("test.cli", "Tripled", tripled)
+"""
+
+
+@pytest.fixture
+def tripled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model with an operator that only a module in the working directory declares."""
+    (tmp_path / "operations_of_cli.py").write_text(OPERATIONS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    graph = helper.make_graph(
+        [helper.make_node("Tripled", ["x"], ["y"], "own", domain="test.cli")],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("test.cli", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "tripled.onnx")
+    return tmp_path / "tripled.onnx"
+
+
+def test_a_module_declares_operations_of_the_user(run, tripled: Path) -> None:  # type: ignore[no-untyped-def]
+    own = ["--operations", "operations_of_cli"]
+    assert "ow.register_onnx('test.cli', 'Tripled', operation)" in run("info", tripled, code=1)
+    np.save("x.npy", np.float32([1, 2]))
+    run("run", tripled, "-i", "x=x.npy", "-o", "out.npz", *own)
+    assert np.load("out.npz")["y"].tolist() == [3, 6]
+    assert "Tripled 1" in run("info", tripled, *own)
+    run("convert", tripled, "out.onnx", *own)
+    converted = onnxruntime.InferenceSession("out.onnx", providers=["CPUExecutionProvider"])
+    assert converted.run(None, {"x": np.float32([1, 2])})[0].tolist() == [3, 6]
+    itself, ours = json.loads(run("bench", tripled, "--engines", "onnxruntime", "--seconds", "0.01", "--json", *own))
+    assert "Tripled" in itself["reason"]  # ONNX Runtime itself has no such operator
+    assert ours["runs"] >= 5
+
+
+def test_a_module_that_does_not_exist_is_an_error(run, tripled: Path) -> None:  # type: ignore[no-untyped-def]
+    error = run("info", tripled, "--operations", "operations_of_cli.py", code=2)
+    assert "there is no module 'operations_of_cli.py'; did you mean 'operations_of_cli'?" in error
+    (tripled.parent / "broken_of_cli.py").write_text("import a_module_that_is_missing")
+    arguments = ["info", str(tripled), "--operations", "broken_of_cli"]
+    error = CliRunner().invoke(cli.app, arguments).exception
+    assert isinstance(error, ModuleNotFoundError)
+    assert error.name == "a_module_that_is_missing"

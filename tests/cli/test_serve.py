@@ -16,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from opweave.cli import app
-from opweave.cli.serve import state_of_port
-from opweave.serve import Server
+from opweave.cli.serve import PORT, state_of_port
+from opweave.serve import Server, server
 
 
 @contextmanager
@@ -50,6 +50,10 @@ def test_it_prints_how_a_page_connects() -> None:
         assert process.wait(20) == 0
         assert process.stderr is not None
         assert "all: 0 connections" in process.stderr.read()
+
+
+def test_the_port_is_that_of_servers_made_in_python() -> None:
+    assert PORT == server.PORT
 
 
 def test_node_connects_as_it_says(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import math
 import os
@@ -32,6 +33,7 @@ pytest.importorskip("halide", reason="needs the extra halide")
 pytest.importorskip("llvmlite", reason="needs the extra halide")
 
 from opweave.expr.halide import compile, compiler, kernel as kernels, mathematics, objects, set_threads, threads
+from opweave.expr.halide.image import Code, loaded
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -580,13 +582,20 @@ def test_threads_can_be_chosen_and_share_a_kernel() -> None:
     assert all(np.array_equal(y, np.sqrt(x) * 3) for y in results)
 
 
-def test_what_the_runtime_says_is_raised() -> None:
+def test_what_the_runtime_says_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_short_input(data: bytes) -> kernels.Compiled:
+        found = read(data)
+        calls = [
+            (name, tuple((position, (5,) if position == 0 else shape) for position, shape in arguments))
+            for name, arguments in found.calls
+        ]
+        return dataclasses.replace(found, calls=tuple(calls))
+
+    read = kernels.Compiled.from_bytes
+    monkeypatch.setattr(kernels.Compiled, "from_bytes", with_short_input)
     program, x = _sample()
-    calls = kernels._Calls(compile(program)._part)
-    calls.fill([x], [np.zeros_like(x)])
-    calls._pointers[0][0].contents.dim[0].extent = 5  # fewer elements than the program reads
     with pytest.raises(OperationError, match=rf"^{program.name}: .*x0"):
-        calls.bound()()
+        compile(program).run([x], [np.zeros_like(x)])
 
 
 def test_arrays_that_do_not_fit_are_refused() -> None:
@@ -597,10 +606,18 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
             kernel.bind(inputs, outputs)
 
 
-def test_kernels_are_unloaded() -> None:
+def test_kernels_are_unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes: list[weakref.ref[Code]] = []
+
+    def recorded(data: bytes, outside: Callable[[str], int]) -> Code:
+        made = loaded(data, outside)
+        codes.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setattr(kernels, "loaded", recorded)
     program, x = _sample()
     kernel = compile(program)
-    library = weakref.ref(kernel._part.code)
+    (library,) = codes
     call = kernel.bind([x], [np.zeros_like(x)])
     del kernel
     gc.collect()

@@ -15,8 +15,9 @@ from opweave.graph import Desc
 pytest.importorskip("halide", reason="needs the extra halide")
 pytest.importorskip("llvmlite", reason="needs the extra halide")
 
-from opweave.expr.halide import compile, objects
-from opweave.expr.halide.fusion import edited
+from halide_code import recorded
+
+from opweave.expr.halide import compile
 
 rng = np.random.default_rng(0)
 
@@ -76,14 +77,7 @@ def test_two_sums_along_rows() -> None:
 
 def code_of(rows: int, columns: int, inner: int, monkeypatch: pytest.MonkeyPatch, cache: Path) -> str:
     """The LLVM code of a product, which is checked, too."""
-    monkeypatch.setenv("OPWEAVE_CACHE", str(cache))
-    made: list[str] = []
-
-    def noted(code: str) -> str:
-        made.append(edited(code))
-        return made[-1]
-
-    monkeypatch.setattr(objects, "edited", noted)
+    made = recorded(monkeypatch, cache)
     check(rows, columns, inner)
     (code,) = made
     return code

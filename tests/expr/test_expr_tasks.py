@@ -14,8 +14,9 @@ from opweave.graph import Desc
 pytest.importorskip("halide", reason="needs the extra halide")
 pytest.importorskip("llvmlite", reason="needs the extra halide")
 
-from opweave.expr.halide import compile, objects
-from opweave.expr.halide.fusion import edited
+from halide_code import recorded
+
+from opweave.expr.halide import compile
 from opweave.expr.halide.schedule import TASK_OPERATIONS, task_count
 
 LOOPS: dict[str, Callable[[Array], Array]] = {
@@ -30,14 +31,7 @@ def is_parallel(
     function: Callable[[Array], Array], elements: int, monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> bool:
     """Whether the compiled code of a function of [64, elements // 64] starts tasks."""
-    monkeypatch.setenv("OPWEAVE_CACHE", str(cache))
-    made: list[str] = []
-
-    def noted(code: str) -> str:
-        made.append(edited(code))
-        return made[-1]
-
-    monkeypatch.setattr(objects, "edited", noted)
+    made = recorded(monkeypatch, cache)
     compile(trace(function, "loop", [Desc("float32", (64, elements // 64))]))
     assert made
     return any("call i32 @halide_do_par_for" in code for code in made)

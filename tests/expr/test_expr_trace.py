@@ -50,7 +50,12 @@ ERRORS: list[tuple[str, Callable[..., Any], tuple[Desc, ...], str]] = [
         "an expression cannot be gone through; compute(shape, function) and sum_over do that",
     ),
     ("len", lambda x: len(x), (X,), "an expression has no len(); its shape is [4, 5]"),
-    ("float", lambda x: float(x), (X,), f"{NO_VALUE}; it cannot become a number of Python's"),
+    (
+        "float",
+        lambda x: float(x),
+        (X,),
+        f"{NO_VALUE}; it cannot become a number of Python's; opweave.expr has functions for it, as exp for math.exp",
+    ),
     ("array", lambda x: np.asarray(x), (X,), "NumPy's functions do not take expressions; use those of opweave.expr"),
     (
         "ndarray",

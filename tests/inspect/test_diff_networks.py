@@ -1,17 +1,19 @@
-"""`opweave.diff` on large networks: errors planted in ResNet-50 and MiniLM are found, and named."""
+"""`opweave.diff` on networks: errors planted in ResNet-50, MiniLM and models from packages are found, and named."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
 import opweave as ow
 from benchmarks.resnet50 import SHAPE, WithBuilder, graph, network, random_weights
+from gate.catalog import PACKAGES, entry
 from opweave.backends import Device
 from opweave.backends.onnxruntime import OnnxRuntime, ort
 from opweave.ops import Operations
@@ -168,16 +170,24 @@ def _enlarged(weight: np.ndarray) -> np.ndarray:
 
 def in_float16(build: Callable[..., ow.MLGraph]) -> ow.MLGraph:
     """The enlarged network with all of float32 replaced by float16."""
-    source = build(REFERENCE, **{f"{LAYER}.weight": _enlarged})._graph
+    return rebuilt(build(REFERENCE, **{f"{LAYER}.weight": _enlarged}), half=True)
+
+
+def rebuilt(
+    graph: ow.MLGraph, change: Callable[[Any], np.ndarray] = lambda operand: operand.value, half: bool = False
+) -> ow.MLGraph:
+    """A graph with other constants, and with float16 for float32 if `half`."""
+    source = graph._graph
     assert source is not None
     b = ow.MLGraphBuilder(CPU)
+    type_of = _half if half else str
     known: dict[Any, Any] = {}
     for name, operand in source.inputs.items():
-        known[operand] = b.input(name, _half(operand.data_type), operand.shape)
+        known[operand] = b.input(name, type_of(operand.data_type), operand.shape)
 
     def follow(operand: Any) -> Any:
         if operand not in known:
-            known[operand] = b.constant(operand.value.astype(_half(operand.data_type)))
+            known[operand] = b.constant(change(operand).astype(type_of(operand.data_type)))
         return known[operand]
 
     for node in source.nodes:
@@ -192,3 +202,78 @@ def in_float16(build: Callable[..., ow.MLGraph]) -> ow.MLGraph:
 
 def _half(data_type: str) -> Any:
     return "float16" if data_type == "float32" else data_type
+
+
+# Models from packages ------------------------------------------------------------------------------------------------
+
+PACKAGED = {
+    "DNSMOS P.808": ("conv2d_8", "mos_estimator_small_1/dense_3/MatMul_add"),
+    "DTLN 1": ("dense_2", "Sigmoid"),
+}
+"""Models by what the catalogue calls them: a layer with weights, and another operation, by label."""
+
+
+@pytest.fixture(params=PACKAGED)
+def packaged(request: pytest.FixtureRequest) -> Iterator[tuple[str, Path, dict[str, np.ndarray]]]:
+    """A model, and its inputs."""
+    found = entry(request.param)
+    if not (PACKAGES / found.file).exists():
+        pytest.skip(f"{found.package} is not installed: make small-models")
+    with found.path(PACKAGES) as path:
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        yield request.param, path, found.feeds({each.name: each.type for each in session.get_inputs()})[0]
+
+
+def loaded(path: Path, feed: Mapping[str, np.ndarray], context: ow.MLContext = CPU) -> ow.MLGraph:
+    return ow.onnx.load(path, context, fix_shapes={name: array.shape for name, array in feed.items()})
+
+
+def weights_of(graph: ow.MLGraph, label: str) -> tuple[str, Any]:
+    """The title of the operation with a label, and its weights."""
+    assert graph._graph is not None
+    (node,) = (node for node in graph._graph.nodes if node.label == label)
+    (operand,) = (value for name, value in node.inputs.items() if name in ("filter", "b"))
+    return f"{node.op.name} '{label}'", operand
+
+
+def test_one_changed_weight_of_a_packaged_model(packaged: Any) -> None:
+    name, path, feed = packaged
+    graph = loaded(path, feed)
+    title, weights = weights_of(graph, PACKAGED[name][0])
+
+    def change(operand: Any) -> np.ndarray:
+        made: np.ndarray = operand.value.copy()
+        if operand is weights:
+            made.flat[100] += 0.1
+        return made
+
+    found = ow.diff(rebuilt(graph, change), graph, feed)
+    assert [row.title for row in found.found] == [title]
+    assert f"differs in 1 of {weights.value.size:,} elements" in found.found[0].changes[0]
+
+
+def test_one_operation_of_a_packaged_model_that_rounds_differently(packaged: Any) -> None:
+    name, path, feed = packaged
+    label = PACKAGED[name][1]
+    graph = loaded(path, feed)
+    assert graph._graph is not None
+    op = next(node.op for node in graph._graph.nodes if node.label == label)
+    found = ow.diff(loaded(path, feed, HalfUp(op).context()), inputs=feed, against=CPU)
+    assert {row.title.partition(" ")[0] for row in found.found} == {op.name}
+    assert f"{op.name} '{label}'" in {row.title for row in found.found}
+
+
+def test_float16_overflow_in_one_layer_of_a_packaged_model(packaged: Any) -> None:
+    name, path, feed = packaged
+    graph = loaded(path, feed)
+    title, weights = weights_of(graph, PACKAGED[name][0])
+    limit = np.float32(60000) / np.abs(weights.value).max()
+
+    def change(operand: Any) -> np.ndarray:
+        value: np.ndarray = operand.value
+        return value * limit if operand is weights else value
+
+    small = {key: array.astype("float16") for key, array in feed.items()}
+    found = ow.diff(rebuilt(graph, change, half=True), rebuilt(graph, change), small)
+    assert found.first is not None
+    assert (found.first.title, found.first.verdict) == (title, "overflow")

@@ -6,12 +6,13 @@ import gc
 import random
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from threading import Thread
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from threads import together
 
 import opweave as ow
 from opweave import memory
@@ -420,27 +421,18 @@ def test_random_programs_come_out_as_if_dispatched_one_by_one(at_first: bool) ->
 def test_threads(context: ow.MLContext) -> None:
     step = graph_of(context, lambda x: x + 1)
     shared = tensor_of(context, START)
-    failed: list[BaseException] = []
 
     def work() -> None:
-        try:
-            x, y = tensor_of(context, START), tensor_of(context)
-            for k in range(60):
-                run(step, [x], [y])
-                x, y = y, x
-                run(step, [shared], [y])
-                if k % 7 == 0:
-                    np.testing.assert_array_equal(context.read_tensor(x), START + k + 1)
-                    np.testing.assert_array_equal(context.read_tensor(y), START + 1)
-        except BaseException as error:
-            failed.append(error)
+        x, y = tensor_of(context, START), tensor_of(context)
+        for k in range(60):
+            run(step, [x], [y])
+            x, y = y, x
+            run(step, [shared], [y])
+            if k % 7 == 0:
+                np.testing.assert_array_equal(context.read_tensor(x), START + k + 1)
+                np.testing.assert_array_equal(context.read_tensor(y), START + 1)
 
-    threads = [Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
+    together(*[work] * 4)
 
 
 def test_threads_that_do_all_of_it_to_the_same_tensors_do_not_wait_for_each_other(context: ow.MLContext) -> None:
@@ -464,12 +456,7 @@ def test_threads_that_do_all_of_it_to_the_same_tensors_do_not_wait_for_each_othe
             else:
                 add(a, b)
 
-    threads = [Thread(target=work, args=(seed,), daemon=True) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in threads)
+    together(*(partial(work, seed) for seed in range(4)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -487,7 +474,7 @@ def test_a_graph_that_is_destroyed_still_runs_what_was_dispatched(context: ow.ML
     assert statistics.compiled == 1
     run(double, [x], [y])
     run(double, [y], [z])
-    executable, graph = weakref.ref(double.check_alive()), weakref.ref(double)
+    executable, graph = weakref.ref(double._check_alive()), weakref.ref(double)
     gc.collect()  # graphs of other tests, and what they were compiled into
     kept = force.graphs.statistics.entries
     double.destroy()
@@ -512,7 +499,7 @@ def test_a_graph_that_is_collected_leaves_nothing(context: ow.MLContext) -> None
         run(double, [y], [z])
         context.read_tensor(z)
     wait()
-    executable = weakref.ref(double.check_alive())
+    executable = weakref.ref(double._check_alive())
     assert force.graphs.statistics.entries == kept + 1
     del double
     gc.collect()

@@ -6,11 +6,12 @@ import ctypes
 import gc
 import weakref
 from collections.abc import Callable, Iterator
-from threading import Thread
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from threads import together
 
 import opweave as ow
 from opweave.lazy import background, dropping, force, graphs, weights as learned
@@ -350,26 +351,16 @@ def test_a_refusal_leaves_the_general_program(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_threads_that_replace_weights() -> None:
-    errors: list[BaseException] = []
-
     def work(seed: int) -> None:
-        try:
-            for k in range(40):
-                w, b = weights(4, 3, seed=seed + k), weights(3, seed=seed)
-                for turn in range(OFTEN):
-                    x = random(2, 4, seed=turn)
-                    values = layer(x, w, b).numpy()
-                    expected = np.maximum(x @ w.numpy() + b.numpy(), 0)
-                    np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5)
-        except BaseException as error:
-            errors.append(error)
+        for k in range(40):
+            w, b = weights(4, 3, seed=seed + k), weights(3, seed=seed)
+            for turn in range(OFTEN):
+                x = random(2, 4, seed=turn)
+                values = layer(x, w, b).numpy()
+                expected = np.maximum(x @ w.numpy() + b.numpy(), 0)
+                np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5)
 
-    threads = [Thread(target=work, args=(1000 * k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    together(*(partial(work, 1000 * k) for k in range(4)))
     gc.collect()
     ow.ops.wait()
     dropping.drop_waiting()

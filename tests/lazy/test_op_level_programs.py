@@ -317,7 +317,7 @@ class Recurring:
         same(result.numpy(), expected)
         fixed = [value for _, variant in weights.specialised.items() for value in variant.values]
         for source in self.sources:  # what can be written is never a constant
-            array = source if source is None or isinstance(source, np.ndarray) else source.memory()
+            array = source if source is None or isinstance(source, np.ndarray) else source._memory()
             assert array is None or not any(np.shares_memory(array, value) for value in fixed)
 
 

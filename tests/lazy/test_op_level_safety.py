@@ -5,13 +5,15 @@ from __future__ import annotations
 import gc
 import sys
 import tracemalloc
-from threading import Barrier, Thread
+from functools import partial
+from threading import Thread
 from typing import Any
 from weakref import ref
 
 import numpy as np
 import pytest
 from op_level_fixtures import from_zero  # noqa: F401  (by pytestmark)
+from threads import together
 
 import opweave as ow
 from opweave.lazy import array as arrays, call as calls, force
@@ -169,26 +171,16 @@ def test_threads_share_arrays() -> None:
     mine = np.linspace(-1, 1, 64, dtype="float32").reshape(8, 8)
     shared = ow.ops.tanh(mine) @ mine
     expected = np.tanh(mine) @ mine
-    start, errors = Barrier(6), []
 
     def work(seed: int) -> None:
-        try:
-            start.wait()
-            for turn in range(30):
-                number = float(turn % 3 + seed % 2)
-                y = shared * number + ow.ops.relu(mine)
-                if turn % 4 == seed % 4:
-                    shared.numpy()
-                np.testing.assert_allclose(y.numpy(), expected * number + np.maximum(mine, 0), rtol=1e-4, atol=1e-5)
-        except BaseException as error:
-            errors.append(error)
+        for turn in range(30):
+            number = float(turn % 3 + seed % 2)
+            y = shared * number + ow.ops.relu(mine)
+            if turn % 4 == seed % 4:
+                shared.numpy()
+            np.testing.assert_allclose(y.numpy(), expected * number + np.maximum(mine, 0), rtol=1e-4, atol=1e-5)
 
-    threads = [Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    together(*(partial(work, seed) for seed in range(6)))
     assert not shared.pending
 
 
@@ -301,29 +293,21 @@ def test_a_soak_holds_memory_flat() -> None:
 
 
 def test_threads_that_adopt_the_same_memory_leave_it_writable() -> None:
-    mine, errors = np.ones(16, "float32"), []
+    mine = np.ones(16, "float32")
     references = sys.getrefcount(mine)
 
     def work() -> None:
-        try:
-            for _ in range(400):
-                pending = ow.ops.neg(mine)
-                assert not mine.flags.writeable
-                assert pending.numpy()[0] == -1
-                del pending
-        except BaseException as error:
-            errors.append(error)
+        for _ in range(400):
+            pending = ow.ops.neg(mine)
+            assert not mine.flags.writeable
+            assert pending.numpy()[0] == -1
+            del pending
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        threads = [Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(*[work] * 4)
     finally:
         sys.setswitchinterval(interval)
-    assert errors == []
     assert mine.flags.writeable
     assert sys.getrefcount(mine) == references

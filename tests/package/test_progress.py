@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from io import StringIO
-from threading import Event, Thread
+from threading import Event
 
 import pytest
+from threads import together
 
 import opweave as ow
 from opweave import cli, progress
@@ -80,11 +81,7 @@ def test_work_in_several_threads_is_shown_once(shown: Shown) -> None:
 
     with reported("work"):
         assert shown.begun.wait(60)
-        threads = [Thread(target=work) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(*[work] * 3)
     assert shown.events == ["work", "start", "stop"]
 
 

@@ -30,8 +30,13 @@ class Tree:
             "README.md",
             "tools/write_signatures.py",
             "tests/conftest.py",
+            "tests/row_sample.py",
             "tests/agreement.py",
+            "tests/cuda_driver.py",
+            "tests/cuda_on_cpu.h",
+            "tests/cuda_on_cpu.py",
             "tests/openvino_device.py",
+            "tests/triton_on_cpu.py",
             "tests/webgpu_device.py",
             "tests/backends/all/test_agreement.py",
         ):
@@ -130,7 +135,7 @@ def test_a_new_operation(tmp_path: Path) -> None:
     # Rules, reference and decomposition agree on what the sample makes.
     test = tmp_path / "tests" / "backends" / "all" / "test_agreement.py"
     found = tree.run("-m", "pytest", f"--rootdir={tmp_path}", str(test), "-q", "-k", "cube")
-    assert re.search(r"^[4-9] passed", found, re.MULTILINE), found
+    assert re.search(r"^(?:[4-9]|1\d) passed", found, re.MULTILINE), found
     assert tree.touched == listed("Adding an operation")
 
 

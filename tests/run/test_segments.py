@@ -88,7 +88,7 @@ def spying(seen: list[tuple[int, int]]) -> Any:
 
 
 def segmented(graph: ow.MLGraph) -> Program:
-    program = graph.check_alive()
+    program = graph._check_alive()
     assert len(program.steps) > 1
     return program
 
@@ -463,7 +463,7 @@ def test_random_graphs_agree_with_the_reference(
     results, wanted = CPU.compute(graph, given_feeds), reference.compute(expected, given_feeds)
     for name, array in wanted.items():
         np.testing.assert_allclose(results[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
-    program = graph.check_alive()
+    program = graph._check_alive()
     done: set[Any] = set()
     for step in program.steps:
         read = [program.operands[number] for number in step.reads]

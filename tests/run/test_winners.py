@@ -21,7 +21,12 @@ from opweave.operation import Op
 CPU = ow.ml.create_context(device="cpu", backend="onnxruntime")
 REFERENCE = ow.ml.create_context(device="reference")
 compiled = pytest.mark.skipif(not kernels.has_halide(), reason="the extra halide is not installed")
-rng = np.random.default_rng(0)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Numbers that do not depend on which tests ran before."""
+    return np.random.default_rng(0)
 
 
 def normalized(x: np.ndarray, size: int, alpha: float, beta: float, bias: float) -> np.ndarray:
@@ -66,7 +71,7 @@ def has_kernel(size: int, alpha: float, beta: float, bias: float) -> bool:
 
 
 @pytest.mark.parametrize("attributes", ATTRIBUTES, ids=str)
-def test_local_response_normalization_with_any_attributes(attributes: dict[str, Any]) -> None:
+def test_local_response_normalization_with_any_attributes(rng: np.random.Generator, attributes: dict[str, Any]) -> None:
     x = rng.standard_normal((2, 6, 3, 5)).astype("float32")
     for fuse in (True, False):
         builder = ow.MLGraphBuilder(CPU)
@@ -79,7 +84,9 @@ def test_local_response_normalization_with_any_attributes(attributes: dict[str, 
 
 @pytest.mark.parametrize("engine", ["numpy", pytest.param("halide", marks=compiled)])
 @pytest.mark.parametrize("attributes", ATTRIBUTES, ids=str)
-def test_expression_of_local_response_normalization(engine: kernels.Engine, attributes: dict[str, Any]) -> None:
+def test_expression_of_local_response_normalization(
+    rng: np.random.Generator, engine: kernels.Engine, attributes: dict[str, Any]
+) -> None:
     x = rng.standard_normal((2, 6, 3, 11)).astype("float32")
     desc = Desc("float32", x.shape)
     kernel = kernels.compile(program_of(local_response_normalization, {"input": desc}, attributes), engine)
@@ -90,7 +97,7 @@ def test_expression_of_local_response_normalization(engine: kernels.Engine, attr
 
 @compiled
 @pytest.mark.parametrize("attributes", [a for a in ATTRIBUTES if has_kernel(**a)], ids=str)
-def test_expression_agrees_with_the_kernel(attributes: dict[str, Any]) -> None:
+def test_expression_agrees_with_the_kernel(rng: np.random.Generator, attributes: dict[str, Any]) -> None:
     x = 3 * rng.standard_normal((1, 6, 5, 13)).astype("float32")
     x[0, 3, 2] = 0
     builder = ow.MLGraphBuilder(CPU)
@@ -106,7 +113,7 @@ def test_expression_agrees_with_the_kernel(attributes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("size", [3, 4])
 @pytest.mark.parametrize("shape", [(1, 1, 4, 4), (2, 3, 1, 1), (1, 2, 5, 4)])
-def test_half_precision(shape: tuple[int, ...], size: int) -> None:
+def test_half_precision(rng: np.random.Generator, shape: tuple[int, ...], size: int) -> None:
     x = (rng.standard_normal(shape) * 100).astype("float16")  # its squares are infinite in float16
     for context in (CPU, REFERENCE):
         builder = ow.MLGraphBuilder(context)
@@ -166,7 +173,7 @@ def test_table_is_for_one_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @compiled
-def test_between_operations_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_between_operations_of_the_engine(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "is_compiled", lambda: True)
     x = rng.standard_normal((1, 8, 64, 64)).astype("float32")
     weight = rng.standard_normal((8, 8, 3, 3)).astype("float32")
@@ -205,7 +212,8 @@ def test_one_element_wise_operation_becomes_a_loop(monkeypatch: pytest.MonkeyPat
 
 
 def dense(rows: int = 1, *, columns: int = 24, transposed: bool = True, constant: bool = True) -> ow.MLGraph:
-    """Two layers, of 40 units, then of `columns`, with activations."""
+    """Two layers, of 40 units, then of `columns`, with activations; the same in each call."""
+    rng = np.random.default_rng(5)
     builder = ow.MLGraphBuilder(CPU)
     x = builder.input("x", "float32", [rows, 32])
     weights = rng.standard_normal((40, 32)).astype("float32"), rng.standard_normal((columns, 40)).astype("float32")
@@ -232,13 +240,12 @@ def test_rows_times_matrices_become_loops_with_their_activations(monkeypatch: py
 
 
 @compiled
-def test_rows_times_matrices_agree_with_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_times_matrices_agree_with_the_engine(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "is_compiled", lambda: True)
     x = rng.standard_normal((1, 32)).astype("float32")
     results = []
     for least in (0, 10**9):
         monkeypatch.setattr(winners, "_sizes", lambda engine, least=least: {ops.gemm: {("row", "float32"): least}})
-        monkeypatch.setattr(f"{__name__}.rng", np.random.default_rng(5))
         results.append(CPU.compute(dense(), {"x": x})["y"])
     np.testing.assert_allclose(*results, rtol=1e-5, atol=1e-5)
 
@@ -274,7 +281,9 @@ def calls_of(op: Op[..., Any]) -> list[dict[str, Any]]:
     [("float32", "numpy"), ("float16", "numpy"), pytest.param("float32", "halide", marks=compiled)],
 )
 @pytest.mark.parametrize("op", ALTERNATIVES, ids=lambda op: op.name)
-def test_formulas_agree_with_the_reference(op: Op[..., Any], data_type: DataType, engine: kernels.Engine) -> None:
+def test_formulas_agree_with_the_reference(
+    rng: np.random.Generator, op: Op[..., Any], data_type: DataType, engine: kernels.Engine
+) -> None:
     x = (rng.random((5, 3, 9)) + 0.5).astype(data_type)
     calls = calls_of(op)
     for attributes in calls if engine == "numpy" else calls[-3:-2]:  # one, since compiling takes long
@@ -305,7 +314,11 @@ GEMMS: list[tuple[tuple[int, ...] | None, dict[str, Any]]] = [
 )
 @pytest.mark.parametrize(("added", "attributes"), GEMMS, ids=str)
 def test_formula_of_gemm(
-    added: tuple[int, ...] | None, attributes: dict[str, Any], data_type: DataType, engine: kernels.Engine
+    rng: np.random.Generator,
+    added: tuple[int, ...] | None,
+    attributes: dict[str, Any],
+    data_type: DataType,
+    engine: kernels.Engine,
 ) -> None:
     a = rng.standard_normal((7, 5) if attributes.get("a_transpose") else (5, 7)).astype(data_type)
     b = rng.standard_normal((11, 7) if attributes.get("b_transpose") else (7, 11)).astype(data_type)

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from served_clients import ORIGIN, Client, ClosedError, PlainClient, desc
 
+import opweave as ow
 from opweave import memory
+from opweave.backends.onnxruntime.sessions import SPIN_MICROSECONDS
 from opweave.serve import ConnectionLimits, Server, served_context
 from opweave.serve.limits import GRAPH_BYTES
 
@@ -223,3 +225,19 @@ def test_what_was_done_is_counted(server: Server) -> None:
     assert (after.graphs - before.graphs, after.dispatches - before.dispatches) == (1, 1)
     assert after.received_bytes - before.received_bytes == 12 + 24
     assert after.sent_bytes - before.sent_bytes == 24
+
+
+@pytest.mark.parametrize(
+    ("options", "entry", "value"),
+    [
+        ({}, "spin_duration_us", str(SPIN_MICROSECONDS[False])),
+        ({"powerPreference": "high-performance"}, "spin_duration_us", str(SPIN_MICROSECONDS[True])),
+        ({"powerPreference": "low-power"}, "allow_spinning", "0"),
+    ],
+)
+def test_threads_sleep_soon_after_a_run(options: dict[str, Any], entry: str, value: str) -> None:
+    builder = ow.MLGraphBuilder(served_context.create_context(options, "cpu"))
+    graph = builder.build({"y": builder.cumulative_sum(builder.input("x", "float32", [4, 8192]), 1)})
+    assert graph._program is not None
+    runner: Any = graph._program.steps[0].part.runner  # type: ignore[union-attr]
+    assert runner._session._sess.session_options.get_session_config_entry(f"session.intra_op.{entry}") == value

@@ -114,7 +114,9 @@ const RUN = `(async () => {
   }
   const [found, again] = await Promise.all([context.readTensor(tensor), context.readTensor(tensor)]);
   const large = await context.createTensor({ dataType: "float32", shape: [2 ** 18 + 1], writable: true });
-  context.writeTensor(large, new Uint8Array(2 ** 20 + 4));
+  context.writeTensor(large, Uint8Array.from({ length: 2 ** 20 + 4 }, (_, k) => k % 251));
+  context.writeTensor(tensor, data);
+  await null; // the end of the task's microtasks
   return [found, again].map((buffer) => [...new Uint8Array(buffer)]);
 })()`;
 
@@ -182,7 +184,13 @@ for (const isJoined of [true, false])
       [8, 7, 7, 7],
       [9, 7, 7, 7],
     ]);
-    assert.equal(log.frames.at(-1).size, 2 ** 20 + 4); // a large payload is not copied
+    const [large, last] = log.payloads.slice(3);
+    assert.equal(large.length, 2 ** 20 + 4);
+    assert.ok(large.every((value, k) => value === k % 251));
+    assert.deepEqual(last, [10, 7, 7, 7]);
+    const sizes = log.frames.slice(-17).map(({ size }) => size);
+    assert.deepEqual(new Set(sizes.slice(0, 16)), new Set([63 * 2 ** 10]));
+    assert.deepEqual(log.frames.at(-1).kinds, ["write", "write"]); // the rest, and what came next
   });
 
 test("errors of synchronous requests", async () => {

@@ -1,0 +1,79 @@
+"""Graphs whose kernels are partly in Triton, against the reference: by Triton's interpreter, and as C++ on the processor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import cuda_on_cpu
+import numpy as np
+from cuda_cases import _Rules
+from triton_on_cpu import interpreter
+
+import opweave as ow
+from opweave.backends.gpu.schedule import Schedule
+from opweave.backends.gpu.steps import Step
+from opweave.expr.gpu import Features, TensorCores
+from opweave.graph import Graph
+
+F = replace(cuda_on_cpu.FEATURES, tensor_cores=TensorCores("tf32x3", 227 << 10))
+
+Build = Callable[..., ow.MLOperand]
+
+
+def steps_of(build: Build, arrays: Sequence[np.ndarray], constants: Sequence[int], features: Features) -> list[Step]:
+    builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+    operands = [
+        builder.constant(array)
+        if number in constants
+        else builder.input(f"x{number}", array.dtype.name, list(array.shape))  # type: ignore[arg-type]
+        for number, array in enumerate(arrays)
+    ]
+    graph = Graph.reaching({"y": build(builder, *operands)})
+    return Schedule(graph, _Rules(features), features).steps
+
+
+def run(steps: Sequence[Step], inputs: Sequence[np.ndarray]) -> np.ndarray:
+    """The result of kernels, of which those in CUDA C++ run as C++."""
+    memory: dict[Any, cuda_on_cpu.Guarded] = {}
+    for step in steps:
+        for place in step.places:
+            if place not in memory:
+                given = inputs[place.number] if place.kind == "input" else place.value
+                memory[place] = cuda_on_cpu.Guarded.of(place.desc, given)
+        if step.kernel.compiler != "triton":
+            cuda_on_cpu.launch(step.kernel, [memory[place].address for place in step.places])
+            continue
+        arrays = [memory[place].view(place.desc) for place in step.places]
+        arrays[-1][...] = interpreter().run(step.kernel.source, arrays, step.kernel.workgroups[0])
+    ((place, found),) = ((place, array) for place, array in memory.items() if place.kind == "output")
+    return found.view(place.desc)
+
+
+def check(
+    build: Build,
+    *arrays: np.ndarray,
+    constants: Sequence[int] = (1,),
+    kernels: Sequence[str] = ("triton",),
+    tolerance: float = 1e-5,
+    features: Features = F,
+) -> None:
+    """The kernels are compiled as told, and their results are those of the reference."""
+    steps = steps_of(build, arrays, constants, features)
+    assert [step.kernel.compiler for step in steps] == list(kernels)
+    inputs = [array for number, array in enumerate(arrays) if number not in constants]
+    found = run(steps, inputs)
+    context = ow.ml.create_context(device="reference")
+    builder = ow.MLGraphBuilder(context)
+    operands = [builder.input(f"x{k}", a.dtype.name, list(a.shape)) for k, a in enumerate(arrays)]  # type: ignore[arg-type]
+    graph = builder.build({"y": build(builder, *operands)})
+    wanted = context.compute(graph, {f"x{k}": array for k, array in enumerate(arrays)})["y"]
+    largest = np.abs(wanted[np.isfinite(wanted)]).max() if np.isfinite(wanted).any() else 1
+    np.testing.assert_allclose(
+        found.reshape(wanted.shape).astype(np.float64), wanted, rtol=tolerance, atol=tolerance * float(largest)
+    )
+
+
+def array(*shape: int, data_type: str = "float32") -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(data_type)
