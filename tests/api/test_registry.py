@@ -443,6 +443,21 @@ def _() -> None:
     assert results["reference"].sum() > results["openvino"].sum() > 0
 
 
+@demonstrates("change", "MLGraphBuilder.batch_normalization: variance + epsilon of 0")
+def _() -> None:
+    x, mean, variance = np.float32([[3, 3], [1, 2]]), np.float32([2, 1]), np.float32([0, 4])
+    results = {}
+    for name, context in CONTEXTS.items():
+        builder = ow.MLGraphBuilder(context)
+        operands = [builder.input(each, "float32", [2]) for each in ("mean", "variance")]
+        graph = builder.build(
+            {"y": builder.batch_normalization(builder.input("x", "float32", [2, 2]), *operands, epsilon=0)}
+        )
+        results[name] = context.compute(graph, {"x": x, "mean": mean, "variance": variance})["y"].tolist()
+    assert results["reference"] == [[np.inf, 1], [-np.inf, 0.5]]
+    assert np.array_equal(results["cpu"], [[np.nan, 1], [np.nan, 0.5]], equal_nan=True)
+
+
 @demonstrates("addition", "MLGraphBuilder: numbers and arrays as operands")
 def _() -> None:
     builder = new_builder()

@@ -147,11 +147,24 @@ def run(rng: random.Random, steps: list[Step]) -> None:
         read(value)
 
 
+def is_specified(op: Op[..., Any], call: Call) -> bool:
+    """Whether the results are the same everywhere: a quotient of zeros, as an integer, is not, nor a deviation of zero."""
+    match op.name:
+        case "quantize_linear":
+            return bool(np.all(call.args[1] != 0))
+        case "batch_normalization":  # docs/deviations.md
+            epsilon = call.kwargs.get("epsilon", 1e-5)
+            return not np.any(np.abs(call.args[2].astype(np.float64) + epsilon) <= 1e-3 * abs(epsilon))
+    return True
+
+
 def check(steps: list[Step]) -> None:
     """Compare each result with that of the reference for the operands as the engine has them."""
     reference, _ = contexts("onnxruntime")
     for step in steps:
         call = mapped(step.call, lambda v: v.read if isinstance(v, Value) else v)
+        if not is_specified(step.op, call):
+            continue
         with np.errstate(all="ignore"):
             wanted = {f"y{k}": each.numpy() for k, each in enumerate(results_of(reference, step.op, call))}
         agree(SAMPLES[step.op], call, {f"y{k}": read(v) for k, v in enumerate(step.results)}, wanted, True)
