@@ -7,6 +7,7 @@ import logging
 import pickle
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -459,6 +460,10 @@ def test_threads_are_as_many_as_asked_for(make: Callable[..., Any], count: int, 
     before = set(Path("/proc/self/task").iterdir())
     s = make(plain_model(dims).SerializeToString(), options)
     s.run(None, {"x": x})
+    while any(
+        thread.name == "opweave.progress" for thread in threading.enumerate()
+    ):  # ends a second after a compilation
+        time.sleep(0.1)
     new: set[Path] = set()
     # Threads that were joined may still be listed.
     while new != (new := set(Path("/proc/self/task").iterdir()) - before):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from io import StringIO
-from threading import Event
+from threading import Event, Thread, enumerate as enumerate_threads
 
 import pytest
 from threads import together
@@ -132,3 +135,141 @@ def test_the_command_line_shows_it_on_the_terminal(monkeypatch: pytest.MonkeyPat
         cli.main()
     finally:
         show_with(None)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The thread that watches
+
+
+def watching() -> list[Thread]:
+    return [thread for thread in enumerate_threads() if thread.name == "opweave.progress"]
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> progress._Watch:
+    """A watch of its own, without the thread of earlier tests."""
+    made = progress._Watch()
+    monkeypatch.setattr(progress, "_watch", made)
+    return made
+
+
+def test_one_thread_watches_all_work(watch: progress._Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PATIENCE_SECONDS", 60)
+    started: list[object] = []
+
+    def start(thread: Thread) -> None:
+        started.append(thread)
+        thread_start(thread)
+
+    thread_start = Thread.start
+    monkeypatch.setattr(Thread, "start", start)
+
+    def work() -> None:
+        for _ in range(50):
+            with reported("outer work"), reported("inner work"):
+                pass
+
+    work()
+    (first,) = started
+    assert isinstance(first, Thread)
+    assert first.daemon
+    together(*[work] * 4)
+    assert [each for each in started if each in watching()] == [first]
+    assert watch._pending == []
+
+
+def test_the_thread_ends_when_there_is_no_more_work(watch: progress._Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.001)
+    before = watching()
+    for _ in range(2):
+        with reported("work"):
+            (thread,) = set(watching()) - set(before)
+        thread.join(60)
+        assert not thread.is_alive()
+        assert watch._wakes is None
+
+
+def test_work_that_begins_after_short_work_is_shown_in_time(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PATIENCE_SECONDS", 3600)
+    with reported("patient work"):
+        monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.001)
+        with reported("work"):
+            assert shown.begun.wait(60)
+        assert shown.events == ["work", "start", "stop"]
+
+
+def test_a_display_that_fails_is_logged_and_the_next_one_shown(
+    shown: Shown, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = Event()
+
+    def make(work: str) -> Shown:
+        failed.set()
+        raise ValueError("no terminal")
+
+    show_with(make)
+    with reported("work"):
+        assert failed.wait(60)
+    assert "the display of long work failed" in caplog.text
+    assert "no terminal" in caplog.text
+    show_with(shown)
+    with reported("more work"):
+        assert shown.begun.wait(60)
+    assert shown.events == ["more work", "start", "stop"]
+
+
+BUILD = """
+import os, sys, time
+import numpy as np, opweave as ow
+from opweave import progress
+
+progress.PATIENCE_SECONDS = 0.001
+
+def build():
+    builder = ow.MLGraphBuilder(context)
+    return builder.build({"y": builder.input("x", "float32", [2]).relu()})
+
+context = ow.ml.create_context(device="reference")
+"""
+
+
+def run(code: str) -> str:
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", BUILD + code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    return done.stdout
+
+
+def test_graphs_can_be_built_while_the_interpreter_exits() -> None:
+    assert run("import atexit; atexit.register(lambda: print(build()))").startswith("<MLGraph (x: ")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+def test_work_is_shown_after_a_fork_in_the_middle_of_work() -> None:
+    code = """
+import threading
+class Display:
+    def __init__(self, work):
+        self.work = work
+    def start(self):
+        shown.set()
+        print(os.getpid() == parent, self.work, flush=True)
+    def stop(self):
+        print(os.getpid() == parent, "stop", flush=True)
+
+parent, shown = os.getpid(), threading.Event()
+progress.show_with(Display)
+with progress.reported("outer"):
+    assert shown.wait(60)
+    if not (child := os.fork()):
+        shown = threading.Event()
+        with progress.reported("inner"):
+            assert shown.wait(60)
+        build()
+    else:
+        assert os.waitpid(child, 0) == (child, 0)
+if not child:
+    os._exit(0)
+"""
+    assert run(code).splitlines() == ["True outer", "False inner", "False stop", "True stop"]
