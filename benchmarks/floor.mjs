@@ -3,7 +3,7 @@
 
 import { LARGE, perCall } from "/serve.mjs";
 
-const FRAME_BYTES = 63 * 2 ** 10; // that of src/opweave/serve/js/install.js
+const FRAME_BYTES = 255 * 2 ** 10; // that of src/opweave/serve/js/install.js
 const ASK_BYTES = 40; // about what a message without a payload has
 
 export async function measure() {
@@ -18,11 +18,11 @@ export async function measure() {
     return bytes;
   }
 
-  // Messages of `size` bytes together, the last of which asks for an answer.
+  // Messages of `size` bytes together, as the script sends them, the last of which asks for an answer.
   function messages(size, wanted) {
-    const count = Math.ceil(size / FRAME_BYTES);
-    const bytes = (at) => Math.min(FRAME_BYTES, size - at * FRAME_BYTES);
-    return Array.from({ length: count }, (_, at) => message(Math.max(bytes(at), 4), at === count - 1 ? wanted : 1));
+    if (size <= FRAME_BYTES) return [message(size, wanted)];
+    const whole = [message(ASK_BYTES, 1), message(size - ASK_BYTES, 1)];
+    return wanted > 1 ? [...whole, message(ASK_BYTES, wanted)] : whole;
   }
 
   function ask(...messages) {
