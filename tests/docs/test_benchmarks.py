@@ -14,7 +14,7 @@ import pytest
 from webgpu_device import gpu_context
 
 import opweave as ow
-from benchmarks import against, cuda, gpu_page, hot_paths, measure, precision
+from benchmarks import against, cuda, gpu_page, hot_paths, measure, overhead, precision
 from benchmarks.__main__ import OTHERS, TABLES, command
 from benchmarks.budgets import BUDGETS, Budget
 from benchmarks.kernels import ENGINE, Measurement, won
@@ -47,6 +47,15 @@ def test_help_lists_each_benchmark() -> None:
     folder = ROOT / "benchmarks"
     there = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__main__.py")}
     assert listed == {*TABLES, *OTHERS} == there - SHARED
+
+
+def test_imports_are_timed_as_those_of_an_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With modules that are compiled already, also where tests let Python write none."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setattr(overhead, "IMPORTS", 2)
+    check = "import os, sys, opweave.errors as e; assert os.path.exists(e.__cached__) and not sys.dont_write_bytecode"
+    (times,) = overhead.imports(check)
+    assert len(times) == 2
 
 
 @pytest.mark.parametrize("name", OTHERS)
