@@ -18,6 +18,7 @@ from wasm_tools import bind, inside, wat
 import opweave as ow
 from opweave.graph import Desc
 from opweave.kernels import wasm
+from opweave.kernels.wasm.engine import TICK, ticker, ticks
 
 FILL = """(func (export "fill") (param i32 i32) (memory.fill (local.get 0) (i32.const 3) (local.get 1)))"""
 
@@ -32,7 +33,8 @@ def test_the_process_survives_whenever_faulthandler_is_enabled(order: str) -> No
 
 @pytest.mark.parametrize("case", CALLS, ids=lambda case: case.name)
 def test_a_function_that_fails(case: Hostile) -> None:
-    module = wat(f"{case.text} {FILL if 'i64 1' not in case.text else ''}", memory_limit=1 << 23, timeout=0.2)
+    text = f"{case.text} {FILL if 'i64 1' not in case.text else ''}"
+    module = wat(text, memory_limit=1 << 23, timeout=case.timeout)
     kept, out = inside(module, np.arange(100, dtype="float32")), module.allocate(Desc("int8", (500,)))
     run = bind(module, "f", {}, (out,), "out*")
     for _ in range(2):
@@ -50,7 +52,7 @@ def test_a_function_that_fails(case: Hostile) -> None:
 
 @pytest.mark.parametrize("case", LOADS, ids=lambda case: case.name)
 def test_a_module_that_is_refused(case: Hostile) -> None:
-    options: dict[str, Any] = {"memory_limit": 1 << 23, "timeout": 0.2}
+    options: dict[str, Any] = {"memory_limit": 1 << 23, "timeout": case.timeout}
     if not case.message:
         wat(case.text, **options)
         return
@@ -145,18 +147,32 @@ def test_a_lying_signature() -> None:
 
 def test_timeouts_are_for_each_call() -> None:
     """Calls that are short are not stopped, however many there are; one that is long is, also after them."""
-    module = wat(
-        """(func (export "spin") (param i32 i32) (local i32)
-             (loop (br_if 0 (i32.ne (local.tee 2 (i32.add (local.get 2) (i32.const 1))) (local.get 1)))))""",
-        timeout=0.4,
-    )
+    module = wat('(func (export "spin") (param i32 i32) (if (i32.eqz (local.get 1)) (then (loop (br 0)))))', timeout=60)
     out = module.allocate(Desc("int8", (1,)))
-    short, long = (bind(module, "spin", {}, (out,), "out*, n", n=n) for n in (10_000_000, 0))
-    for _ in range(80):
+    short, long = (bind(module, "spin", {}, (out,), "out*, n", n=n) for n in (1, 0))
+    ended = threading.Event()
+
+    def pass_a_minute() -> None:
+        """Without waiting for it."""
+        for _ in range(ticks(60)):
+            ticker.tick()
+
+    def hurry() -> None:
+        while not ended.is_set():
+            pass_a_minute()
+
+    for _ in range(3):
         short()
-    for _ in range(2):
-        with pytest.raises(ow.OperationError, match=r"longer than its timeout of 0.4 s"):
-            long()
+        pass_a_minute()
+    clock = threading.Thread(target=hurry)
+    clock.start()
+    try:
+        for _ in range(2):
+            with pytest.raises(ow.OperationError, match=r"longer than its timeout of 60 s"):
+                long()
+    finally:
+        ended.set()
+        clock.join()
     short()
 
 
@@ -189,12 +205,10 @@ print("ticks")
 
 
 def test_the_clock_sleeps_when_nothing_runs() -> None:
-    from opweave.kernels.wasm.engine import TICK, ticker
-
     module = wat('(func (export "f") (param i32))')
     run = bind(module, "f", {}, (module.allocate(Desc("int8", (1,))),), "out*")
     run()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while ticker.awake.is_set() and time.monotonic() < deadline:
         time.sleep(TICK)
     before = ticker.now

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -172,7 +174,9 @@ class _Background:
             what, make = item
             try:
                 what.compile(make)
-            finally:  # an unexpected error ends this thread; the next task starts a new one
+            except BaseException:  # shown as an error that ends a thread is; this thread goes on with the next task
+                threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
+            finally:
                 with self._lock:
                     self._pending -= 1
             del what, make, item

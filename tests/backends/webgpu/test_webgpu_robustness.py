@@ -327,16 +327,16 @@ def test_a_run_may_begin_while_another_is_being_submitted(monkeypatch: pytest.Mo
         encode(encoder, runs, timestamps)
         if threading.current_thread() is slow and not paused.is_set():
             paused.set()
-            assert resumed.wait(10)
+            assert resumed.wait(60)
 
     monkeypatch.setattr(executable, "encode", slowly)
     got: list[Any] = []
     slow = threading.Thread(target=lambda: got.append(context.compute(graph, {"x": first})["y"].tolist()), daemon=True)
     slow.start()
-    assert paused.wait(10)
+    assert paused.wait(60)
     assert context.compute(graph, {"x": second})["y"].tolist() == wanted[1]
     resumed.set()
-    slow.join(10)
+    slow.join(60)
     assert got == [wanted[0]]
     assert len(runner.idle) == 2
 

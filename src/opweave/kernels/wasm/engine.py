@@ -90,13 +90,17 @@ class Ticker:
                     self._thread.start()
                 self.awake.set()
 
+    def tick(self) -> None:
+        """Let one tick pass."""
+        for engine in self.engines:
+            engine.increment_epoch()
+        self.now += 1
+
     def _run(self) -> None:
         while True:
             self.awake.wait()
             time.sleep(TICK)
-            for engine in self.engines:
-                engine.increment_epoch()
-            self.now += 1
+            self.tick()
             if not self.running:
                 self.awake.clear()
                 if self.running:  # a call that started between the two lines above
