@@ -137,7 +137,7 @@ def test_numbers_in_the_pages_are_those_of_the_code() -> None:
     onnx = (ROOT / "docs" / "onnx.md").read_text()
     assert f"At most **{MAX_COMPILED}** combinations" in onnx
     assert f"**{RECENT}** combinations of input shapes" in onnx
-    assert f"The first **{VALUES}** values" in onnx
+    assert f"the first **{VALUES}** values" in onnx
 
 
 def test_all_environment_variables_are_in_the_table() -> None:
