@@ -28,6 +28,7 @@ from .patterns import Found, attentions
 from .rules.flash import attend
 from .rules.positions import reshaped
 from .rules.results import Products, Scatter, Staged, Stages
+from .siblings import together
 from .steps import Kernels, Place
 
 
@@ -51,7 +52,6 @@ class Schedule:
     def __init__(self, graph: Graph, backend: GpuBackend, features: Features) -> None:
         self.backend, self.features = backend, features
         self._kernels = Kernels(backend, features)
-        self.steps = self._kernels.steps
         self._values: dict[Operand, Pending | Input] = {}
         self._wanted = {operand: number for number, operand in enumerate(graph.outputs.values())}
         self._uses = Counter(operand for node in graph.nodes for operand in node.operands)
@@ -66,6 +66,7 @@ class Schedule:
                 self._attention(whole[node])
         for operand in graph.outputs.values():
             self._in_memory(operand)
+        self.steps = together(self._kernels.steps, features)
 
     # Operands --------------------------------------------------------------------------------------------------------
 
@@ -154,7 +155,7 @@ class Schedule:
                 elif value.anchor is None:
                     bound |= value.sources
                 else:
-                    bound |= {*value.sources, *value.anchor.sources} - {value.anchor.result}
+                    bound |= {*value.sources, *value.anchor.sources} - {*value.anchor.results}
             if len(bound) + len(program.outputs) <= self.features.max_buffers or not pending:
                 return
             self._in_memory(max(pending, key=lambda o: len(self._values[o].sources)))  # type: ignore[union-attr]

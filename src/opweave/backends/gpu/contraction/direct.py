@@ -1,46 +1,31 @@
-"""Kernels for contractions that tiles do not suit: few lines on one side, or few output channels.
+"""Kernels for convolutions that tiles do not suit: those with few output channels.
 
-Both read each element of the larger operand about once, and are limited by memory bandwidth.
+Each element of the image is read about once, so they are limited by memory bandwidth.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ....expr.gpu import Features
-from ....expr.gpu.dialect import Part, Variable
+from ....expr.gpu.dialect import Part
 from ....expr.gpu.writing import numbered
 from .elements import Reader
 from .problem import Matrix, Problem, Window, is_spread
 from .text import entry, quarter, stack_offset, window_start, window_tap
 
 # For an NVIDIA H200; `python -m benchmarks webgpu gpu` lists the kernel that each contraction has, and its time.
-MAX_THIN_LINES = 12
-"""Maximum lines on the smaller side; with more, tiles are faster."""
 MAX_NARROW_CHANNELS = 8
 """Maximum output channels of a group; with more, tiles are faster."""
 MAX_UNGROUPED_CHANNELS = 4
 """Maximum output channels if there is a single group, whose filter all invocations read."""
 INVOCATIONS = 256
-"""Invocations of a workgroup, unless more of them are needed to have enough loads under way."""
-MAX_WIDE_LINES = 2
-"""Maximum lines on the smaller side for workgroups with more invocations, which have fewer registers each."""
-PREFETCHED_TERMS = 8
-"""Terms that an invocation loads before it uses the first of them."""
-MIN_WORKGROUPS = 256
-"""Workgroups that keep a device busy; with fewer, each gets fewer lines."""
+"""Invocations of a workgroup."""
 MAX_SERIAL_CHANNELS = 1 << 14
 """Maximum channels that an invocation goes through; with more, tiles divide them, and some devices end longer loops."""
 MAX_UNROLLED_PRODUCTS = 256
 """Maximum products of an invocation that are unrolled; beyond, there is a loop over channels."""
 MIN_UNGROUPED_POSITIONS = 1 << 17
 """Positions of a single group that keep a device busy with one invocation each."""
-
-
-def is_thin(problem: Problem) -> bool:
-    """Whether one operand is a matrix, and the other one or a few vectors."""
-    sides = isinstance(problem.left, Matrix) and isinstance(problem.right, Matrix)
-    return sides and problem.taps == 1 and min(problem.rows, problem.columns) <= MAX_THIN_LINES and problem.terms >= 32
 
 
 def is_narrow(problem: Problem) -> bool:
@@ -54,129 +39,6 @@ def is_narrow(problem: Problem) -> bool:
     if problem.stacks > 1:
         return outputs <= MAX_NARROW_CHANNELS
     return outputs <= MAX_UNGROUPED_CHANNELS and positions >= MIN_UNGROUPED_POSITIONS and not is_spread(problem)
-
-
-class Thin:
-    """Products of a matrix and a few vectors: invocations share the terms of each sum, and add up their parts.
-
-    If the lines of the matrix are contiguous, an invocation computes four lines as a vector; if terms are, adjacent
-    invocations read adjacent terms of one line.
-
-    Attributes:
-        swapped: whether the few vectors are columns.
-        quads: whether an invocation computes four lines.
-        vectors: whether four results are written at a time.
-        width: lines, or groups of four lines, of a workgroup.
-        workgroups: the dispatch size.
-    """
-
-    def __init__(self, problem: Problem, a: Reader, b: Reader, features: Features) -> None:
-        self.problem = problem
-        self.swapped = problem.columns < problem.rows
-        few, many = (problem.right, problem.left) if self.swapped else (problem.left, problem.right)
-        assert isinstance(few, Matrix)
-        assert isinstance(many, Matrix)
-        self.few, self.many = few, many
-        self.few_reader, self.many_reader = (b, a) if self.swapped else (a, b)
-        self.count, self.lines = min(problem.rows, problem.columns), max(problem.rows, problem.columns)
-        whole = many.step % 4 == 0 and all(stride % 4 == 0 for _, stride in many.stack)
-        self.quads = many.stride == 1 and many.lines % 4 == 0 and whole
-        self.vectors = self.quads and not self.swapped
-        units = -(-self.lines // 4) if self.quads else self.lines
-        self.width = next((w for w in (32, 16, 8) if units // w * problem.stacks >= MIN_WORKGROUPS), 4)
-        if not self.quads and many.step == 1:
-            self.width = min(self.width, 8)
-        self.units, self.groups = units, -(-units // self.width)
-        self.invocations = self._invocations(features)
-        self.number, self.workgroups = numbered(self.groups * problem.stacks)
-
-    @property
-    def comment(self) -> str:
-        """How the work is divided."""
-        lines = "fours of lines" if self.quads else "lines"
-        return f"{self.width} {lines} for a workgroup, whose invocations divide the terms"
-
-    def parts(self) -> list[Part]:
-        """Memory of the workgroup, and the entry point."""
-        teams = self.invocations // self.width
-        vector = "vec4<f32>" if self.quads else "f32"
-        self.few_reader.width, self.many_reader.width = 1, 4 if self.quads else 1
-        along = not self.quads and self.many.step == 1  # adjacent invocations read adjacent terms
-        line, part = ("lane / {t}u", "lane % {t}u") if along else ("lane % {w}u", "lane / {w}u")
-        stacks = self.problem.stacks
-        stack, group = ("stack", f"{self.number} % {self.groups}u") if stacks > 1 else ("0u", self.number)
-        offsets = [stack_offset(m, stack, stacks) for m in (self.many, self.few)]
-        multiple = 4 if self.quads else self.many.stride
-        start = f"min(unit, {self.units - 1}u) * {multiple}u"
-        start = start if offsets[0] == "0u" else f"{offsets[0]} + {start}"
-        lines = [
-            *([f"let stack = {self.number} / {self.groups}u;"] if stacks > 1 else []),
-            f"let unit = {group} * {self.width}u + {line.format(t=teams, w=self.width)};",
-            f"let part = {part.format(t=teams, w=self.width)};",
-            f"let start = {quarter(start, 4 if self.quads else 1)};",
-            f"let few_start = {offsets[1]};",
-            *(f"var sum_{k} = {vector}();" for k in range(self.count)),
-            *self._loop(teams),
-        ]
-        for k in range(self.count):
-            lines += [f"parts[lane] = sum_{k};", "workgroupBarrier();"]
-            half = teams // 2
-            while half:
-                distance = half if along else half * self.width
-                add = f"parts[lane] += parts[lane + {distance}u];"
-                lines += [f"if (part < {half}u) {{", f"    {add}", "}", "workgroupBarrier();"]
-                half //= 2
-            lines += [f"if (part == 0u && unit < {self.units}u) {{", *self._puts(k, stack), "}"]
-            if k + 1 < self.count:
-                lines.append("workgroupBarrier();")
-        return [Variable("parts", f"array<{vector}, {self.invocations}>"), entry(self.invocations, lines)]
-
-    def _invocations(self, features: Features) -> int:
-        """As many as have a full round of loads each, and as the device runs at the same time."""
-        count = INVOCATIONS
-        if (
-            self.count > MAX_WIDE_LINES
-            or features.is_software
-            or self.groups * self.problem.stacks > 2 * features.units
-        ):
-            return count
-        size = 16 if self.quads else 4
-        while 2 * count <= features.max_invocations and 2 * count * size <= features.max_shared:
-            if 2 * count // self.width * PREFETCHED_TERMS > self.problem.terms:
-                break
-            count *= 2
-        return count
-
-    def _loop(self, teams: int) -> Iterator[str]:
-        """The products, with several loads in flight before they are used."""
-        terms = self.problem.terms
-        whole = terms // (PREFETCHED_TERMS * teams) * PREFETCHED_TERMS * teams
-        step = self.many.step // 4 if self.quads else self.many.step
-        loops = ((0, whole, PREFETCHED_TERMS), (whole, terms, 1))
-        for begin, end, count in loops:
-            if begin == end:
-                continue
-            yield f"for (var term = {begin}u + part; term < {end}u; term += {count * teams}u) {{"
-            at = [f"(term + {c * teams}u)" if c else "term" for c in range(count)]
-            for c in range(count):
-                load = self.many_reader.load(f"start + {at[c]} * {step}u", 4 if self.quads else 1)
-                yield f"    let m{c} = {load};"
-            for k in range(self.count):
-                for c in range(count):
-                    where = f"few_start + {k * self.few.stride}u + {at[c]} * {self.few.step}u"
-                    factor = self.few_reader.load(where, 1)
-                    factor = f"vec4<f32>({factor})" if self.quads else factor
-                    yield f"    sum_{k} = fma({factor}, m{c}, sum_{k});"
-            yield "}"
-
-    def _puts(self, k: int, stack: str) -> list[str]:
-        if self.vectors:
-            return [f"    put({stack}, {k}u, unit * 4u, parts[lane]);"]
-        if not self.quads:
-            where = f"unit, {k}u" if self.swapped else f"{k}u, unit"
-            return [f"    put({stack}, {where}, parts[lane]);"]
-        values = "xyzw"
-        return [f"    put({stack}, unit * 4u + {c}u, {k}u, parts[lane].{values[c]});" for c in range(4)]
 
 
 def narrow(problem: Problem, a: Reader, b: Reader) -> tuple[list[Part], tuple[int, int, int]]:

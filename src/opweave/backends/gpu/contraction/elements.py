@@ -64,10 +64,15 @@ class Reader(_Access):
 
 
 class Writer(_Access):
-    """Stores a float result through a binding of its own, in vectors of four elements if they are aligned."""
+    """Stores a float result through a binding of its own, in vectors of four elements if they are aligned.
 
-    def __init__(self, target: Buffer, features: Features, contiguous: bool) -> None:
+    Attributes:
+        name: name of the variable.
+    """
+
+    def __init__(self, target: Buffer, features: Features, contiguous: bool, name: str = "result") -> None:
         super().__init__(target, features, 4 if contiguous else 1)
+        self.name = name
 
     @staticmethod
     def can_store(data_type: str, features: Features, contiguous: bool) -> bool:
@@ -81,4 +86,4 @@ class Writer(_Access):
             value = f"vec2<u32>({', '.join(halves)})"
         elif self.half:
             value = f"vec4<f16>({value})" if self.width == 4 else f"f16({value})"
-        return f"result[{at}] = {value};"
+        return f"{self.name}[{at}] = {value};"

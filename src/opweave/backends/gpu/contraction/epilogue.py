@@ -21,32 +21,43 @@ PLACE = ("stack: u32", "row: u32", "column: u32")
 
 
 class Epilogue:
-    """Element-wise operations on the sums of a contraction.
+    """Element-wise operations on the sums of a contraction, or of several whose sums have the same places.
 
     Attributes:
-        problem: the contraction.
-        result: the sums, as an array that `body` loads from.
+        problem: the contraction; any of them if there are several.
+        results: the sums of each, as arrays that `body` loads from.
         target: the buffer to write.
         axes: axes of the result.
-        body: an element of `target` as a function of `axes`; it reads the sum as a load of `result`.
+        body: an element of `target` as a function of `axes`; it reads a sum as a load of one of `results`.
     """
 
-    def __init__(self, problem: Problem, result: Input, target: Buffer, axes: tuple[Index, ...], body: Expr) -> None:
-        self.problem, self.result, self.target, self.axes, self.body = problem, result, target, axes, body
+    def __init__(
+        self, problem: Problem, results: tuple[Input, ...], target: Buffer, axes: tuple[Index, ...], body: Expr
+    ) -> None:
+        self.problem, self.results, self.target, self.axes, self.body = problem, results, target, axes, body
 
     def can_store(self, features: Features, vectors: bool = True) -> bool:
         """Whether the kernel of the contraction can store the result: four columns at a time if `vectors`, else one."""
         return Writer.can_store(self.target.desc.data_type, features, vectors and self.problem.contiguous)
 
-    def functions(self, module: Module, features: Features, vectors: bool = True) -> tuple[list[Function], Writer]:
-        """The functions `finish` and `put`, and the writer of the result; `put` takes four columns if `vectors`, else one."""
-        problem = self.problem
-        writer = Writer(self.target, features, vectors and problem.contiguous)
+    def functions(
+        self, module: Module, features: Features, vectors: bool = True, suffix: str = ""
+    ) -> tuple[list[Function], Writer]:
+        """The functions `finish` and `put`, and the writer of the result.
+
+        Args:
+            module: declares what they read.
+            features: features and limits of the device.
+            vectors: whether `put` takes four columns, else one.
+            suffix: of the names, if the kernel has several results.
+        """
+        problem, sums = self.problem, _sums(len(self.results))
+        writer = Writer(self.target, features, vectors and problem.contiguous, f"result{suffix}")
         shape = self.target.desc.shape
         known: dict[Expr, str] = {}  # the text of loads that need no index arithmetic
         for node in ir.walk(self.body):
-            if isinstance(node, Load) and node.source is self.result:
-                known[node] = "sum"
+            if isinstance(node, Load) and node.source in self.results:
+                known[node] = sums[self.results.index(node.source)]
             elif isinstance(node, Load) and node.source.desc.shape == shape and self.is_aligned(node):
                 known[node] = module.load(node.source, "at")
         positions = {axis: f"i{k}" for k, axis in enumerate(self.axes)}
@@ -59,28 +70,36 @@ class Epilogue:
             if f"i{k}" in used
         ]
         lines = [*definitions, *block.lines, f"return {value};"]
-        finish = function("finish", ["sum: f32", "at: u32", *PLACE], lines, "f32")
-        return [finish, *_put(problem, writer, vectors)], writer
+        finish = function(f"finish{suffix}", [*(f"{name}: f32" for name in sums), "at: u32", *PLACE], lines, "f32")
+        return [finish, *_put(problem, writer, vectors, sums, suffix)], writer
 
-    def as_kernels(self, title: str, features: Features) -> tuple[Epilogue, list[Kernel]]:
+    def as_kernels(self, title: str, features: Features) -> tuple[list[Epilogue], list[Kernel]]:
         """Move the operations into kernels of their own.
 
         Returns:
-            An epilogue that only stores the sums, in float32, and the kernels that compute the result from these.
+            For each of the results an epilogue that only stores its sums, in float32, and the kernels that compute the
+            target from these.
         """
-        target = Stored(self.axes, ir.number(0.0, "float32"))
-        sums = Epilogue(self.problem, self.result, target, self.axes, Load(self.result, self.axes))
-        # In the program the sums are an input, because it would compute a stored array; the bindings refer to `target`.
-        sums_input = Input(0, target.desc)
+        stored = [Stored(self.axes, ir.number(0.0, "float32")) for _ in self.results]
+        sums = [
+            Epilogue(self.problem, (result,), target, self.axes, Load(result, self.axes))
+            for result, target in zip(self.results, stored, strict=True)
+        ]
+        # In the program the sums are inputs, because it would compute stored arrays; the bindings refer to those.
+        given = {result: Input(k, stored[k].desc) for k, result in enumerate(self.results)}
 
-        def sum_at(load: Load) -> Expr:
-            total: Expr = Load(sums_input, load.parts)
+        def sum_at(load: Load, source: Input) -> Expr:
+            total: Expr = Load(given[source], load.parts)
             return total if load.type == "float32" else ir.Cast(total, load.type)
 
-        loads = [node for node in ir.walk(self.body) if isinstance(node, Load) and node.source is self.result]
-        output = ir.Output(self.axes, ir.substitute(self.body, {load: sum_at(load) for load in loads}))
+        changed: dict[Expr, Expr] = {
+            node: sum_at(node, node.source)
+            for node in ir.walk(self.body)
+            if isinstance(node, Load) and isinstance(node.source, Input) and node.source in given
+        }
+        output = ir.Output(self.axes, ir.substitute(self.body, changed))
         inputs = tuple(source for source in ir.sources(output.body) if isinstance(source, Input))
-        buffers: dict[Buffer, Buffer] = {sums_input: target, output: self.target}
+        buffers: dict[Buffer, Buffer] = {**dict(zip(given.values(), stored, strict=True)), output: self.target}
         return sums, [
             replace(kernel, bindings=tuple(buffers.get(buffer, buffer) for buffer in kernel.bindings))
             for kernel in kernels(Program(title, inputs, (output,)), features)
@@ -92,11 +111,19 @@ class Epilogue:
         return all(part is axis or (axis.extent == 1 and isinstance(part, ir.Const)) for part, axis in pairs)
 
 
-def _put(problem: Problem, writer: Writer, vectors: bool) -> list[Function]:
+def _sums(count: int) -> list[str]:
+    """The names of the sums that an epilogue combines."""
+    return ["sum"] if count == 1 else [f"sum_{k}" for k in range(count)]
+
+
+def _put(problem: Problem, writer: Writer, vectors: bool, sums: Sequence[str], suffix: str) -> list[Function]:
     """The function that stores four adjacent columns of a row, or one column, except those outside of the result."""
-    parameters = [*PLACE, "sum: vec4<f32>"]
+    parameters = [*PLACE, *(f"{name}: vec4<f32>" for name in sums)]
     if writer.width == 4:
-        values = [f"finish(sum.{c}, {plus('at', k)}, stack, row, {plus('column', k)})" for k, c in enumerate("xyzw")]
+        values = [
+            f"finish{suffix}({_of(sums, f'.{c}')}, {plus('at', k)}, stack, row, {plus('column', k)})"
+            for k, c in enumerate("xyzw")
+        ]
         lines = [
             f"if (row >= {problem.rows}u || column >= {problem.columns}u) {{",
             "    return;",
@@ -107,19 +134,24 @@ def _put(problem: Problem, writer: Writer, vectors: bool) -> list[Function]:
             ");",
             writer.store("at / 4u", "value"),
         ]
-        return [function("put", parameters, lines)]
+        return [function(f"put{suffix}", parameters, lines)]
     exists = problem.exists("stack", "row", "column")
     lines = [
         f"if (row < {problem.rows}u && column < {problem.columns}u{f' && {exists}' if exists else ''}) {{",
         f"    let at = {problem.flat('stack', 'row', 'column')};",
-        f"    {writer.store('at', 'finish(sum, at, stack, row, column)')}",
+        f"    {writer.store('at', f'finish{suffix}({_of(sums)}, at, stack, row, column)')}",
         "}",
     ]
-    one = function("put_one" if vectors else "put", [*PLACE, "sum: f32"], lines)
+    name = f"put_one{suffix}" if vectors else f"put{suffix}"
+    one = function(name, [*PLACE, *(f"{each}: f32" for each in sums)], lines)
     if not vectors:
         return [one]
-    calls = [f"put_one(stack, row, {plus('column', k)}, sum.{c});" for k, c in enumerate("xyzw")]
-    return [one, function("put", parameters, calls)]
+    calls = [f"{name}(stack, row, {plus('column', k)}, {_of(sums, f'.{c}')});" for k, c in enumerate("xyzw")]
+    return [one, function(f"put{suffix}", parameters, calls)]
+
+
+def _of(sums: Sequence[str], part: str = "") -> str:
+    return ", ".join(f"{name}{part}" for name in sums)
 
 
 def put_partial(problem: Problem) -> Function:
@@ -162,20 +194,21 @@ def assemble(
     title: str,
     comment: str,
     readers: Sequence[Reader],
-    writer: Writer,
+    writers: Sequence[Writer],
     module: Module,
     parts: Sequence[Part],
     workgroups: tuple[int, int, int],
 ) -> Kernel:
-    """Assemble a kernel. Its bindings are those of the module, then the buffers of `readers`, then the result."""
-    bindings = [*(Binding(r.name, r.element, False) for r in readers), Binding("result", writer.element, True)]
+    """Assemble a kernel. Its bindings are those of the module, then the buffers of `readers`, then the results."""
+    bindings = [Binding(reader.name, reader.element, False) for reader in readers]
+    bindings += [Binding(writer.name, writer.element, True) for writer in writers]
     helpers = [helper for reader in readers for helper in reader.helpers]
     (size,) = (part.size for part in parts if isinstance(part, Entry))
     return Kernel(
         title,
         module.text([f"// {title}: {comment}"], [*helpers, *parts], bindings),
-        (*module.bindings, *(reader.buffer for reader in readers), writer.buffer),
-        (*module.writes, *(False for _ in readers), True),
+        (*module.bindings, *(reader.buffer for reader in readers), *(writer.buffer for writer in writers)),
+        (*module.writes, *(False for _ in readers), *(True for _ in writers)),
         workgroups,
         module.dialect.entry_point,
         invocations=size,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -15,10 +16,11 @@ from ....expr.gpu.triton import UnsupportedError
 from ....expr.ir import Index, Input, Load, Program
 from ....graph import Desc
 from . import tensor, tensor_tiles, tiled, tiles
-from .direct import Thin, is_narrow, is_thin, narrow
+from .direct import is_narrow, narrow
 from .elements import Reader, Writer
 from .epilogue import Epilogue, addition, assemble, partial_sums, put_partial
 from .problem import Matrix, Problem, divided, is_spread, strided, strides_of
+from .thin import MAX_COMBINED, Section, is_thin, thin_kernel
 
 Choose: TypeAlias = Callable[["Contraction"], tuple[tensor.Tile, int]]
 """Chooses the tile of a contraction on tensor cores, and the number of programs that share its steps."""
@@ -44,6 +46,7 @@ class Contraction:
         method: "tiled"; "tensor" on tensor cores; "thin" for a matrix and a few vectors; "narrow" for few output channels.
         tile: the part of the result that a workgroup computes, if tiled or on tensor cores.
         splits: number of workgroups that share the terms of each sum, if tiled or on tensor cores.
+        combined: the contractions whose sums the epilogue takes: this one, and others that are computed beside it.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Contraction:
         choose: Choose = by_table,
     ) -> None:
         self.result, self.features = result, features
+        self.combined: tuple[Contraction, ...] = (self,)
         self.arranged: dict[Input, np.ndarray] = {}
         on_tensor_cores = tensor.suits(problem, features)
         self.problem = self._arrange(problem, constants, on_tensor_cores)
@@ -64,14 +68,36 @@ class Contraction:
         self.tile, self.splits = choose(self) if on_tensor_cores else tiles.choose(self.problem, features)
 
     @property
-    def sources(self) -> tuple[Input, Input]:
-        """The two arrays that are multiplied."""
-        return self.problem.left.source, self.problem.right.source
+    def results(self) -> tuple[Input, ...]:
+        """What stands for the sums of all that are combined."""
+        return tuple(part.result for part in self.combined)
+
+    @property
+    def sources(self) -> tuple[Input, ...]:
+        """The arrays that are multiplied."""
+        sides = ((part.problem.left, part.problem.right) for part in self.combined)
+        return tuple(dict.fromkeys(side.source for pair in sides for side in pair))
+
+    def beside(self, other: Contraction) -> Contraction | None:
+        """Both contractions, for one epilogue; None if one kernel cannot compute them.
+
+        It can if a matrix is multiplied by the same few vectors in both, and the sums have the same places.
+        """
+        combined = tuple(dict.fromkeys((*self.combined, *other.combined)))
+        if combined == self.combined:
+            return self
+        if len(combined) > MAX_COMBINED or {part.method for part in combined} != {"thin"}:
+            return None
+        if len({_without_matrix(part.problem) for part in combined}) > 1:
+            return None
+        made = copy(self)
+        made.combined = combined
+        return made
 
     @property
     def read(self) -> tuple[Input, ...]:
         """All arrays that the sums read."""
-        sides = (self.problem.left, self.problem.right)
+        sides = [side for part in self.combined for side in (part.problem.left, part.problem.right)]
         return (*self.sources, *(m.rest for m in sides if isinstance(m, Matrix) and m.rest is not None))
 
     def _arrange(self, problem: Problem, constants: Mapping[Input, np.ndarray], on_tensor_cores: bool) -> Problem:
@@ -103,27 +129,36 @@ class Contraction:
         end = self._epilogue(epilogue, title)
         if isinstance(self.tile, tensor.Tile):
             return self._on_tensor_cores(end, tensor.TensorKernel(problem, self.tile, self.splits, features), title)
-        a, b = readers = [Reader(name, source, features) for name, source in zip("ab", self.sources, strict=True)]
+        if self.method == "thin":
+            return self._thin(end, title)
+        sides = zip("ab", (problem.left, problem.right), strict=True)
+        a, b = readers = [Reader(name, side.source, features) for name, side in sides]
         if self.method == "tiled" and self.splits > 1:
             sums = Writer(partial_sums(problem, self.splits), features, True)
             parts, groups = tiled.body(problem, self.tile, a, b, self.splits)
             comment = f"{self._size()}; tiles of {self.tile}, {self.splits} parts"
             parts = [put_partial(problem), *parts]
             return [
-                assemble(title, comment, readers, sums, Module(features), parts, groups),
+                assemble(title, comment, readers, [sums], Module(features), parts, groups),
                 *self._added(end, sums.buffer, title),
             ]
-        thin = Thin(problem, a, b, features) if self.method == "thin" else None
-        vectors = self.method == "tiled" or (thin is not None and thin.vectors)
-        if thin is not None:
-            parts, groups, how = thin.parts(), thin.workgroups, thin.comment
-        elif self.method == "narrow":
+        if self.method == "narrow":
             parts, groups = narrow(problem, a, b)
             how = "an invocation for each position"
         else:
             parts, groups = tiled.body(problem, self.tile, a, b, self.splits)
             how = f"tiles of {self.tile}"
+        vectors = self.method == "tiled"
         return self._finished(end, f"{self._size()}; {how}", readers, parts, groups, title, vectors)
+
+    def _thin(self, end: Epilogue, title: str) -> list[Kernel]:
+        section = Section(tuple(part.problem for part in self.combined), end, title)
+        if end.can_store(self.features, section.vectors):
+            return [thin_kernel([section], self.features)]
+        ends, last = end.as_kernels(title, self.features)
+        pairs = zip(section.problems, ends, strict=True)
+        sections = [Section((problem,), each, title) for problem, each in pairs]
+        return [thin_kernel(sections, self.features), *last]
 
     def _on_tensor_cores(self, end: Epilogue, kernel: tensor.TensorKernel, title: str) -> list[Kernel]:
         if self.splits > 1:
@@ -132,7 +167,7 @@ class Contraction:
         try:
             return [kernel.finishing(end, title)]
         except UnsupportedError:
-            end, last = end.as_kernels(title, self.features)
+            (end,), last = end.as_kernels(title, self.features)
             return [kernel.finishing(end, title), *last]
 
     def _added(self, end: Epilogue, sums: Buffer, title: str) -> list[Kernel]:
@@ -154,18 +189,18 @@ class Contraction:
         """The kernel of `parts` that calls `put`, and those after it if it cannot store the result."""
         last = list[Kernel]()
         if not end.can_store(self.features, vectors):
-            end, last = end.as_kernels(title, self.features)
+            (end,), last = end.as_kernels(title, self.features)
         module = Module(self.features)
         functions, writer = end.functions(module, self.features, vectors)
-        return [assemble(title, comment, readers, writer, module, [*functions, *parts], groups), *last]
+        return [assemble(title, comment, readers, [writer], module, [*functions, *parts], groups), *last]
 
     def _epilogue(self, epilogue: Program | None, title: str) -> Epilogue:
         if epilogue is None:
             axes = tuple(Index(size, k - self.result.desc.rank) for k, size in enumerate(self.result.desc.shape))
-            return Epilogue(self.problem, self.result, self.result, axes, Load(self.result, axes))
+            return Epilogue(self.problem, (self.result,), self.result, axes, Load(self.result, axes))
         (output,) = epilogue.outputs
-        made = Epilogue(self.problem, self.result, output, output.axes, output.body)
-        loads = [n for n in ir.walk(output.body) if isinstance(n, Load) and n.source is self.result]
+        made = Epilogue(self.problem, self.results, output, output.axes, output.body)
+        loads = [n for n in ir.walk(output.body) if isinstance(n, Load) and n.source in self.results]
         is_aligned = all(made.is_aligned(load) for load in loads)
         assert is_aligned, f"{title}: the epilogue must read the result at the position that it writes"
         return made
@@ -174,6 +209,14 @@ class Contraction:
         p = self.problem
         stacks = f"{p.stacks} times " if p.stacks > 1 else ""
         return f"{stacks}{p.rows} x {p.columns}, sums of {p.terms}"
+
+
+def _without_matrix(problem: Problem) -> Problem:
+    """A product of a matrix and a few vectors, but for the source of the matrix."""
+    left, right = problem.left, problem.right
+    if problem.columns < problem.rows:
+        return replace(problem, left=replace(left, source=right.source))
+    return replace(problem, right=replace(right, source=left.source))
 
 
 def _by_line(matrix: Matrix, problem: Problem, array: np.ndarray) -> tuple[Matrix, np.ndarray]:

@@ -23,10 +23,11 @@ from ....expr.gpu import Buffer, Features, Kernel
 from ....expr.gpu.triton import TYPES, Position, Statements, source_of
 from ....expr.ir import Expr, Input, Load, Source
 from ....graph import Desc
-from .direct import is_narrow, is_thin
+from .direct import is_narrow
 from .epilogue import Epilogue
 from .problem import Matrix, Problem, Window, strided, strides_of
 from .text import stack_offset
+from .thin import is_thin
 
 MIN_LINES = 16
 """Rows, columns and terms that a tile has at least."""
@@ -275,7 +276,7 @@ class TensorKernel:
         problem, others = self.problem, list[Input]()
         for source in ir.sources(finish.body):
             assert isinstance(source, Input)
-            if source is not finish.result:
+            if source is not finish.results[0]:
                 others.append(source)
         names: dict[Source, str] = {source: f"x{k}" for k, source in enumerate(others)}
         parts = "row", "column"
@@ -287,7 +288,7 @@ class TensorKernel:
         mask = self._mask()
         known: dict[Expr, str] = {}
         for node in ir.walk(finish.body):
-            if isinstance(node, Load) and node.source is finish.result:
+            if isinstance(node, Load) and node.source is finish.results[0]:
                 known[node] = "total"
             elif isinstance(node, Load) and node.source.desc == finish.target.desc and finish.is_aligned(node):
                 loaded = f"tl.load({names[node.source]} + at{f'{mask}, other=0' if mask else ''})"

@@ -1,0 +1,303 @@
+"""Kernels for products of a matrix and a few vectors. Each element of the matrix is read once, so they are limited by
+memory bandwidth.
+
+One kernel computes several products of the same vectors: `Section`s, which have workgroups of their own, and within a section
+products whose sums have the same places, so that the epilogue can combine them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from typing import Any
+
+from ....expr.gpu import Features, Kernel, Module
+from ....expr.gpu.dialect import Part, Variable
+from ....expr.gpu.writing import numbered
+from .elements import Reader, Writer
+from .epilogue import Epilogue, assemble
+from .problem import Matrix, Problem
+from .text import entry, quarter, stack_offset
+
+# For an NVIDIA H200; `python -m benchmarks webgpu gpu` lists the kernel that each contraction has, and its time.
+MAX_THIN_LINES = 12
+"""Maximum lines on the smaller side; with more, tiles are faster."""
+INVOCATIONS = 256
+"""Invocations of a workgroup, unless more of them are needed to have enough loads under way."""
+MAX_WIDE_LINES = 2
+"""Maximum lines on the smaller side for workgroups with more invocations, which have fewer registers each."""
+PREFETCHED_TERMS = 8
+"""Terms that an invocation loads before it uses the first of them."""
+MIN_WORKGROUPS = 256
+"""Workgroups that keep a device busy; with fewer, each gets fewer lines."""
+MAX_COMBINED = 4
+"""Products that an epilogue combines; each needs registers for its sums and its loads. An estimate."""
+
+
+def is_thin(problem: Problem) -> bool:
+    """Whether one operand is a matrix, and the other one or a few vectors."""
+    sides = isinstance(problem.left, Matrix) and isinstance(problem.right, Matrix)
+    return sides and problem.taps == 1 and min(problem.rows, problem.columns) <= MAX_THIN_LINES and problem.terms >= 32
+
+
+@dataclass(frozen=True)
+class Section:
+    """Products of the same few vectors whose sums have the same places.
+
+    Attributes:
+        problems: the products; they differ in the source of the matrix only.
+        end: takes the sums of all of them.
+        title: for tables.
+    """
+
+    problems: tuple[Problem, ...]
+    end: Epilogue
+    title: str
+
+    @property
+    def swapped(self) -> bool:
+        """Whether the few vectors are columns."""
+        return self.problems[0].columns < self.problems[0].rows
+
+    @property
+    def few(self) -> Matrix:
+        """The few vectors."""
+        return self._side(self.problems[0], self.swapped)
+
+    @property
+    def many(self) -> tuple[Matrix, ...]:
+        """The matrix of each product."""
+        return tuple(self._side(problem, not self.swapped) for problem in self.problems)
+
+    @staticmethod
+    def _side(problem: Problem, is_right: bool) -> Matrix:
+        side = problem.right if is_right else problem.left
+        assert isinstance(side, Matrix)
+        return side
+
+    @property
+    def count(self) -> int:
+        """How many vectors there are."""
+        return min(self.problems[0].rows, self.problems[0].columns)
+
+    @property
+    def lines(self) -> int:
+        """Lines of a matrix."""
+        return max(self.problems[0].rows, self.problems[0].columns)
+
+    @property
+    def stacks(self) -> int:
+        """How many matrices a source has."""
+        return self.problems[0].stacks
+
+    @cached_property
+    def quads(self) -> bool:
+        """Whether an invocation computes four lines as a vector: where lines are contiguous."""
+        many = self.many[0]
+        whole = many.step % 4 == 0 and all(stride % 4 == 0 for _, stride in many.stack)
+        return many.stride == 1 and many.lines % 4 == 0 and whole
+
+    @property
+    def along(self) -> bool:
+        """Whether adjacent invocations read adjacent terms: where these are contiguous, and lines are not."""
+        return not self.quads and self.many[0].step == 1
+
+    @property
+    def vectors(self) -> bool:
+        """Whether four results are written at a time."""
+        return self.quads and not self.swapped
+
+    @property
+    def units(self) -> int:
+        """Lines, or groups of four lines."""
+        return -(-self.lines // 4) if self.quads else self.lines
+
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """What sections of one kernel have in common."""
+        few, terms = self.few, self.problems[0].terms
+        return few.source, few.stride, few.step, few.stack, terms, self.count, self.swapped, self.quads, self.along
+
+
+@dataclass(frozen=True)
+class ThinKernel(Kernel):
+    """A kernel of sections, which can be made again with more of them."""
+
+    sections: tuple[Section, ...] = ()
+
+    def beside(self, other: ThinKernel, features: Features) -> ThinKernel | None:
+        """One kernel for the sections of both; None if they have different forms, or too many buffers."""
+        sections = (*self.sections, *other.sections)
+        if len({section.form for section in sections}) > 1:
+            return None
+        made = thin_kernel(sections, features)
+        return made if len(made.bindings) <= features.max_buffers else None
+
+
+def thin_kernel(sections: Sequence[Section], features: Features) -> ThinKernel:
+    """The kernel that computes sections, whose forms are the same."""
+    return _Writing(sections, features).kernel()
+
+
+class _Writing:
+    """Writes the text of a kernel.
+
+    Invocations share the terms of each sum, and add up their parts. If the lines of the matrix are contiguous, an invocation
+    computes four lines as a vector; if terms are, adjacent invocations read adjacent terms of one line.
+    """
+
+    def __init__(self, sections: Sequence[Section], features: Features) -> None:
+        self.sections, self.features = sections, features
+        self.first = sections[0]
+        self.width = next((w for w in (32, 16, 8) if self._workgroups(w) >= MIN_WORKGROUPS), 4)
+        if self.first.along:
+            self.width = min(self.width, 8)
+        self.groups = [-(-section.units // self.width) for section in sections]
+        self.totals = [groups * section.stacks for groups, section in zip(self.groups, sections, strict=True)]
+        self.products = max(len(section.problems) for section in sections)
+        self.terms = self.first.problems[0].terms
+        self.invocations = self._invocations()
+        self.number, self.workgroups = numbered(sum(self.totals), features.max_workgroups)
+        width = 4 if self.first.quads else 1
+        self.few = Reader("a", self.first.few.source, features)
+        self.many: list[list[Reader]] = []
+        numbers = count()
+        for section in sections:
+            self.many.append([Reader(f"b{next(numbers)}", matrix.source, features, width) for matrix in section.many])
+
+    def _workgroups(self, width: int) -> int:
+        return sum(section.units // width * section.stacks for section in self.sections)
+
+    def _invocations(self) -> int:
+        """As many as have a full round of loads each, and as the device runs at the same time."""
+        features = self.features
+        number, size = INVOCATIONS, (16 if self.first.quads else 4) * self.products
+        while number * size > features.max_shared:
+            number //= 2
+        is_busy = sum(self.totals) > 2 * features.units
+        if self.first.count > MAX_WIDE_LINES or features.is_software or is_busy:
+            return number
+        while 2 * number <= features.max_invocations and 2 * number * size <= features.max_shared:
+            if 2 * number // self.width * PREFETCHED_TERMS > self.terms:
+                break
+            number *= 2
+        return number
+
+    def kernel(self) -> ThinKernel:
+        """The kernel."""
+        module, parts, writers = Module(self.features), list[Part](), list[Writer]()
+        for s, section in enumerate(self.sections):
+            functions, writer = section.end.functions(module, self.features, section.vectors, _suffix(s))
+            parts += functions
+            writers.append(writer)
+        vector = "vec4<f32>" if self.first.quads else "f32"
+        parts += [Variable(f"parts_{j}", f"array<{vector}, {self.invocations}>") for j in range(self.products)]
+        parts.append(entry(self.invocations, self._lines()))
+        readers = [self.few, *(reader for readers in self.many for reader in readers)]
+        sizes = "; ".join(_size(section) for section in self.sections)
+        title = " | ".join(dict.fromkeys(section.title for section in self.sections))
+        lines = "fours of lines" if self.first.quads else "lines"
+        comment = f"{sizes}; {self.width} {lines} for a workgroup, whose invocations divide the terms"
+        made = assemble(title, comment, readers, writers, module, parts, self.workgroups)
+        fields = {name: getattr(made, name) for name in Kernel.__dataclass_fields__}
+        return ThinKernel(**fields, sections=tuple(self.sections))
+
+    def _lines(self) -> Iterator[str]:
+        total, start = sum(self.totals), 0
+        yield f"let number = {self.number};"
+        if self.workgroups[0] * self.workgroups[1] > total:
+            yield from (f"if (number >= {total}u) {{", "    return;", "}")
+        if len(self.sections) == 1:
+            yield from self._section(0, "number")
+            return
+        for s, groups in enumerate(self.totals):
+            condition = f"if (number < {start + groups}u) " if s + 1 < len(self.totals) else ""
+            yield f"{'} else ' if s else ''}{condition}{{"
+            yield from (f"    {line}" for line in self._section(s, f"(number - {start}u)" if start else "number"))
+            start += groups
+        yield "}"
+
+    def _section(self, s: int, number: str) -> Iterator[str]:
+        """The statements of a section, given the number of a workgroup in it."""
+        section, teams = self.sections[s], self.invocations // self.width
+        few, many, stacks = section.few, section.many[0], section.stacks
+        line, part = ("lane / {t}u", "lane % {t}u") if section.along else ("lane % {w}u", "lane / {w}u")
+        stack, group = ("stack", f"{number} % {self.groups[s]}u") if stacks > 1 else ("0u", number)
+        offset, few_start = (stack_offset(m, stack, stacks) for m in (many, few))
+        start = f"min(unit, {section.units - 1}u) * {4 if section.quads else many.stride}u"
+        start = start if offset == "0u" else f"{offset} + {start}"
+        if stacks > 1:
+            yield f"let stack = {number} / {self.groups[s]}u;"
+        yield f"let unit = {group} * {self.width}u + {line.format(t=teams, w=self.width)};"
+        yield f"let part = {part.format(t=teams, w=self.width)};"
+        yield f"let start = {quarter(start, 4 if section.quads else 1)};"
+        yield f"let few_start = {few_start};"
+        products = range(len(section.problems))
+        vector = "vec4<f32>" if section.quads else "f32"
+        yield from (f"var sum_{k}_{j} = {vector}();" for k in range(section.count) for j in products)
+        yield from self._loop(s, teams)
+        for k in range(section.count):
+            yield from (f"parts_{j}[lane] = sum_{k}_{j};" for j in products)
+            yield "workgroupBarrier();"
+            half = teams // 2
+            while half:
+                distance = half if section.along else half * self.width
+                yield f"if (part < {half}u) {{"
+                yield from (f"    parts_{j}[lane] += parts_{j}[lane + {distance}u];" for j in products)
+                yield from ("}", "workgroupBarrier();")
+                half //= 2
+            yield f"if (part == 0u && unit < {section.units}u) {{"
+            yield from self._puts(s, k, stack)
+            yield "}"
+            if k + 1 < section.count:
+                yield "workgroupBarrier();"
+
+    def _loop(self, s: int, teams: int) -> Iterator[str]:
+        """The products, with several loads in flight before they are used."""
+        section, readers = self.sections[s], self.many[s]
+        few, many, terms = section.few, section.many[0], self.terms
+        ahead = max(1, PREFETCHED_TERMS // len(readers))
+        whole = terms // (ahead * teams) * ahead * teams
+        step, width = (many.step // 4, 4) if section.quads else (many.step, 1)
+        for begin, end, loads in ((0, whole, ahead), (whole, terms, 1)):
+            if begin == end:
+                continue
+            yield f"for (var term = {begin}u + part; term < {end}u; term += {loads * teams}u) {{"
+            at = [f"(term + {c * teams}u)" if c else "term" for c in range(loads)]
+            for c in range(loads):
+                for j, reader in enumerate(readers):
+                    yield f"    let m{c}_{j} = {reader.load(f'start + {at[c]} * {step}u', width)};"
+            for k in range(section.count):
+                for c in range(loads):
+                    value = self.few.load(f"few_start + {k * few.stride}u + {at[c]} * {few.step}u", 1)
+                    yield f"    let f{c}_{k} = {f'vec4<f32>({value})' if section.quads else value};"
+                    for j in range(len(readers)):
+                        yield f"    sum_{k}_{j} = fma(f{c}_{k}, m{c}_{j}, sum_{k}_{j});"
+            yield "}"
+
+    def _puts(self, s: int, k: int, stack: str) -> list[str]:
+        section, put = self.sections[s], f"put{_suffix(s)}"
+        parts = [f"parts_{j}[lane]" for j in range(len(section.problems))]
+        if section.vectors:
+            return [f"    {put}({stack}, {k}u, unit * 4u, {', '.join(parts)});"]
+        if not section.quads:
+            where = f"unit, {k}u" if section.swapped else f"{k}u, unit"
+            return [f"    {put}({stack}, {where}, {', '.join(parts)});"]
+        return [
+            f"    {put}({stack}, unit * 4u + {c}u, {k}u, {', '.join(f'{part}.{letter}' for part in parts)});"
+            for c, letter in enumerate("xyzw")
+        ]
+
+
+def _suffix(number: int) -> str:
+    """What tells names apart; nothing for the first."""
+    return f"_{number}" if number else ""
+
+
+def _size(section: Section) -> str:
+    problem, number = section.problems[0], len(section.problems)
+    times = f"{problem.stacks} times " if problem.stacks > 1 else ""
+    products = f"{number} products of " if number > 1 else ""
+    return f"{products}{times}{problem.rows} x {problem.columns}, sums of {problem.terms}"
