@@ -9,6 +9,7 @@ from ...graph import Graph, Node, Operand, each
 from ...operation import Op
 from .. import Backend, Device, How, PowerPreference, Precision
 from . import devices
+from .dequantised import misread_constants
 from .emit import Emitter, Value
 from .gains import DECOMPOSED, gains
 
@@ -71,6 +72,7 @@ class OpenVino(Backend):
         for node in graph.nodes:
             for operand in node.operands:
                 readers.setdefault(operand, []).append(node)
+        ctx.misread = misread_constants(graph)
         ctx.readers = {operand: nodes for operand, nodes in readers.items() if operand not in graph.outputs.values()}
 
         def lookup(operand: Operand) -> Value:

@@ -8,7 +8,7 @@ int32 of all integers of 64 bits.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -95,6 +95,8 @@ class Emitter:
     node: Node
     readers: Mapping[Operand, Sequence[Node]]
     """The nodes that read each operand which is not an output of the graph."""
+    misread: Collection[Node]
+    """The nodes whose results are to be constants of floats (`dequantised.misread_constants`)."""
 
     def __init__(self, precision: Precision = "float32") -> None:
         self.precision = precision

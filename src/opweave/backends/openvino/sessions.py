@@ -13,6 +13,7 @@ from ...graph import Graph, Node
 from ...processors import processors
 from .. import How, Measured, Precision, Runner
 from . import devices
+from .dequantised import has_many_scales
 from .emit import Emitter, tensor
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def _options(backend: OpenVino, graph: Graph, device: str) -> dict[str, Any]:
         options["ENABLE_CPU_PINNING"] = False  # other engines run beside it
         options["CPU_DENORMALS_OPTIMIZATION"] = False  # denormal numbers are not taken for 0
         options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0  # products of float32 stay products of float32
-        if backend.precision == "ieee":
+        if backend.precision == "ieee" or has_many_scales(graph):
             options["LP_TRANSFORMS_MODE"] = False  # and what is dequantised is not multiplied in 8 bits
     return options
 

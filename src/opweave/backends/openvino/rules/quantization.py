@@ -28,6 +28,8 @@ def _is_plain(input: Operand, scale: Operand) -> bool:
 
 @openvino.lower(ops.dequantize_linear, when=_is_plain)
 def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
+    if ctx.node in ctx.misread:
+        return _dequantised(ctx, input, scale, zero_point)
     y = ctx.cast(input, "float32")
     if zero_point.array is None:
         y = ctx.emit("subtract", y, ctx.cast(zero_point, "float32"))
@@ -45,7 +47,8 @@ def _is_constant(input: Operand, scale: Operand, zero_point: Operand) -> bool:
 
 
 @openvino.lower(ops.dequantize_linear, when=_is_constant)
-def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
+def _dequantised(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
+    """A constant of floats."""
     assert input.array is not None
     assert scale.array is not None
     assert zero_point.array is not None
