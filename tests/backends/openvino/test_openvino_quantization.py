@@ -42,7 +42,7 @@ SOURCES: list[tuple[Source, Source]] = [
 
 TYPES = ("int8", "uint8")
 
-# What the engine gets wrong or refuses: product; sources, data types and scales of its operands; whether they have zero points.
+# What the engine gets wrong or refuses: product; sources, types and scales of its operands; whether they have zero points.
 FAULTS = [
     ("square", ("quantised", "quantised"), TYPES[::-1], ((1, 1), (1, 32)), (False, False)),
     ("square", ("quantised", "input"), TYPES[::-1], ((1, 1), (1, 32)), (False, False)),
