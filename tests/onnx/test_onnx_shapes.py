@@ -419,19 +419,24 @@ def test_threads_run_several_shapes_at_once() -> None:
 PROCESS = """
 import os
 import sys
+import time
 import numpy as np
 import onnx
 import opweave as ow
 from opweave.lazy.background import background
 
 session = ow.InferenceSession(sys.argv[1])
-before = len(os.listdir("/proc/self/task"))
 for _ in range(3):
     for count in range(100, 100 * 8, 100):
         session.run(None, {"x": np.ones((count, 8), "float32")})
     background.wait()
 compiled = list(session.shapes().values()).count("compiled")
-print(before, len(os.listdir("/proc/self/task")), len(os.sched_getaffinity(0)), compiled)
+processors = len(os.sched_getaffinity(0))
+# NumPy's library for linear algebra starts a thread for each processor, too, when it is imported.
+most, deadline = processors + 8 + max(processors - 2, 0), time.monotonic() + 60
+while (threads := len(os.listdir("/proc/self/task"))) > most and time.monotonic() < deadline:
+    time.sleep(0.01)  # threads that were joined may still be listed
+print(threads, most, compiled)
 """
 
 
@@ -441,16 +446,15 @@ def test_a_process_has_no_more_threads_than_processors_and_eight(tmp_path: Path)
     onnx.save(product(), path)
     command = [sys.executable, "-c", PROCESS, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    _, threads, processors, plans = map(int, done.stdout.split())
-    # NumPy's library for linear algebra starts one for each processor, too, when it is imported.
-    assert threads <= processors + 8 + max(processors - 2, 0)
+    threads, most, plans = map(int, done.stdout.split())
+    assert threads <= most
     assert plans >= 1
 
 
 def test_a_process_ends_while_shapes_are_compiled(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(product(), path)
-    code = PROCESS.replace("    background.wait()\n", "").replace("print(before", "print('ends') or (before")
+    code = PROCESS.replace("    background.wait()\n", "").partition("compiled = ")[0] + "print('ends')"
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "ends\n", "")
 

@@ -25,6 +25,7 @@ from packaging.version import Version
 
 import opweave as ow
 from opweave import memory
+from opweave.lazy.background import background
 from opweave.onnx import compatibility
 
 X = np.arange(-6, 6, dtype=np.float32).reshape(2, 6)
@@ -456,17 +457,15 @@ def test_threads_are_as_many_as_asked_for(make: Callable[..., Any], count: int, 
     options.intra_op_num_threads = count
     x = np.ones((64, 4096), np.float32)
     make(PLAIN).run(None, {"x": X})  # what is made once in a process
+    background.wait()  # what tests before this one have left to be compiled
     before = set(Path("/proc/self/task").iterdir())
     s = make(plain_model(dims).SerializeToString(), options)
     s.run(None, {"x": x})
-    while any(
-        thread.name == "opweave.progress" for thread in threading.enumerate()
-    ):  # ends a second after a compilation
+    while any(t.name == "opweave.progress" for t in threading.enumerate()):  # it ends a second after a compilation
         time.sleep(0.1)
-    new: set[Path] = set()
-    # Threads that were joined may still be listed.
-    while new != (new := set(Path("/proc/self/task").iterdir()) - before):
-        time.sleep(0.1)
+    deadline = time.monotonic() + 60
+    while len(new := set(Path("/proc/self/task").iterdir()) - before) >= count and time.monotonic() < deadline:
+        time.sleep(0.01)  # threads that were joined may still be listed
     assert len(new) == count - 1
 
 

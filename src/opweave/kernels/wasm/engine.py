@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import math
 import os
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from ...errors import DataError, MLError, OperationError, import_extra
 
@@ -54,9 +56,28 @@ def engine(interruptible: bool, reservation: int) -> wasmtime.Engine:
     for feature in _REFUSED:
         setattr(config, f"wasm_{feature}", False)
     made: wasmtime.Engine = library().Engine(config)
+    _owners.add(made)
     if interruptible:
         ticker.engines.append(made)
     return made
+
+
+def new_store(timeout: float | None, reservation: int) -> wasmtime.Store:
+    """A store of the engine for modules with this timeout."""
+    made: wasmtime.Store = library().Store(engine(timeout is not None, reservation))
+    _owners.add(made)
+    return made
+
+
+_owners: WeakSet[Any] = WeakSet()
+"""Engines and stores, which own memory of the engine's library."""
+
+
+@atexit.register
+def _keep() -> None:
+    """Keep the owners until the process ends: their destructors fail after the interpreter has cleared wasmtime's modules."""
+    for owner in list(_owners):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))
 
 
 class Ticker:

@@ -15,7 +15,7 @@ from ...errors import DataError, ValidationError, require
 from ...memory import ALIGNMENT, physical
 from . import binary
 from .arena import Arena
-from .engine import PAGE, TABLE_ELEMENTS, deadline, engine, explain_load, library, reason
+from .engine import PAGE, TABLE_ELEMENTS, deadline, engine, explain_load, library, new_store, reason
 from .module import Module
 from .signature import FunctionType
 
@@ -129,7 +129,7 @@ class _Loader:
         self.limit = min(memory_limit or physical(), WIDE if wide else NARROW)
         if home is None:
             reservation = max(self.limit + -self.limit % PAGE, PAGE) if wide else NARROW
-            self.store = self.wasm.Store(engine(timeout is not None, reservation))
+            self.store = new_store(timeout, reservation)
             self.store.set_limits(memory_size=self.limit, table_elements=TABLE_ELEMENTS, memories=1)
         else:
             self.store = home.arena.store
