@@ -47,6 +47,24 @@ def of_different_vectors(b: Any, x: Any, weight: Any) -> dict[str, Any]:
     return {"y": x @ weight(64, 32), "z": b.softmax(x, 1) @ weight(64, 32)}
 
 
+def gated(b: Any, x: Any, weight: Any) -> dict[str, Any]:
+    gate, up = x @ weight(64, 40), x @ weight(64, 40)
+    return {"y": gate * b.sigmoid(gate) * up}
+
+
+def of_four(b: Any, x: Any, weight: Any) -> dict[str, Any]:
+    """More than one epilogue takes, in columns that no vector of four can hold."""
+    first, *others = (x @ weight(64, 30) for _ in range(5))
+    for other in others:
+        first = b.tanh(first) + other
+    return {"y": first}
+
+
+def with_a_truth(b: Any, x: Any, weight: Any) -> dict[str, Any]:
+    """A result that the kernel of the products cannot store, because bytes share a word."""
+    return {"y": b.cast(b.greater(x @ weight(64, 40), x @ weight(64, 40)), "float32").cast("uint8")}
+
+
 GRAPHS: list[tuple[Make, int]] = [
     (three, 1),
     (with_biases, 1),
@@ -54,6 +72,9 @@ GRAPHS: list[tuple[Make, int]] = [
     (one_needs_another, 2),
     (of_different_forms, 2),
     (of_different_vectors, 3),
+    (gated, 1),
+    (of_four, 2),
+    (with_a_truth, 2),
 ]
 """Graphs, and how many kernels they take."""
 
@@ -66,6 +87,68 @@ def test_results_and_kernels(make: Make, count: int, data_type: Any, rows: int) 
     assert kernel_count(found[0]) == count
     for name, value in wanted[1].items():
         np.testing.assert_allclose(found[1][name], value, rtol=2e-3 if data_type == "float16" else 1e-5, atol=2e-3)
+
+
+def silu(b: Any, x: Any) -> Any:
+    return x * b.sigmoid(x)
+
+
+def gelu(b: Any, x: Any) -> Any:
+    return x * 0.5 * (b.erf(x * 0.70710678) + 1)
+
+
+def mish_of_both(b: Any, x: Any) -> Any:
+    """Each of two values that meet is read twice."""
+    y = x * b.tanh(b.softplus(x))
+    return y * b.sigmoid(y)
+
+
+def read_by_a_sum(b: Any, x: Any) -> Any:
+    return x * b.reduce_sum(x, axes=[1], keep_dimensions=True)
+
+
+def read_elsewhere(b: Any, x: Any) -> Any:
+    return x * b.transpose(x, permutation=[0, 2, 1] if x.rank == 3 else [0, 1, 3, 2])
+
+
+@pytest.mark.parametrize("activation", [silu, gelu, mish_of_both, read_by_a_sum, read_elsewhere])
+@pytest.mark.parametrize("kind", ["conv2d", "matmul", "one row"])
+def test_readers_of_sums_of_products_that_meet_are_one_kernel(kind: str, activation: Any) -> None:
+    meets = activation not in (read_by_a_sum, read_elsewhere)
+    assert (_kernels_with(activation, kind, 1) == 1) is meets
+    if meets and kind == "matmul":
+        assert _kernels_with(activation, kind, 2) == 2
+
+
+def _kernels_with(activation: Any, kind: str, products: int) -> int:
+    """The kernels of a graph of products, one of which has an activation; its results are compared with the reference."""
+    random = np.random.default_rng(0)
+    shape = {"conv2d": [1, 8, 6, 6], "one row": [1, 64, 1], "matmul": [2, 20, 20]}[kind]
+    value = random.standard_normal(shape, "float32") / 4
+    filter = random.standard_normal((8, 8, 3, 3), "float32") / 8
+    matrix = random.standard_normal((1, 64, 64), "float32") / 8
+    results, counts = [], []
+    for context in (_reference(), gpu_context()):
+        builder = ow.MLGraphBuilder(context)
+        x = builder.input("x", "float32", shape)
+        if kind == "conv2d":
+            made = builder.conv2d(x, builder.constant(filter), padding=[1, 1, 1, 1])
+        else:
+            made = x @ x if kind == "matmul" else builder.constant(matrix) @ x
+        y = activation(builder, made)
+        graph = builder.build({"y": y * (x @ x) if products > 1 else y})
+        results.append(context.compute(graph, {"x": value})["y"])
+        counts.append(kernel_count(graph) if context.device.name != "reference" else 0)
+    np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-5)
+    return counts[-1]
+
+
+def test_a_value_that_is_an_output_has_memory() -> None:
+    builder = ow.MLGraphBuilder(gpu_context())
+    x = builder.input("x", "float32", [1, 64])
+    y = x @ builder.constant(np.eye(64, dtype="float32"))
+    graph = builder.build({"y": y, "z": y * builder.sigmoid(y)})
+    assert kernel_count(graph) == 2
 
 
 def _reference() -> ow.MLContext:

@@ -116,7 +116,7 @@ def joins(
     features: Features,
     *,
     is_shared: bool,
-    with_anchor: bool,
+    beside: Contraction | None,
 ) -> bool:
     """Whether a pending value becomes a part of the operation that reads it.
 
@@ -127,7 +127,7 @@ def joins(
         reading: how it does.
         features: features and limits of the device.
         is_shared: whether other operations read it, too.
-        with_anchor: whether sums of products are a part of the operation already.
+        beside: the sums of products that are a part of the operation already.
     """
     if is_shared and not value.only_moves:
         return False
@@ -135,7 +135,7 @@ def joins(
         return False
     if value.anchor is not None or value.reduces:
         same = all(output.desc.shape == desc.shape for output in program.outputs)
-        alone = value.anchor is None or (not with_anchor and len(program.outputs) == 1)
+        alone = value.anchor is None or (len(program.outputs) == 1 and combined(beside, value.anchor) is not None)
         once = not program.stored and not any(isinstance(n, ir.Reduce) for n in ir.walk(*program.roots))
         return reading.aligned and same and alone and value.alias is None and once
     if value.only_moves:
@@ -143,6 +143,11 @@ def joins(
     if reading.loads <= 1 and reading.times <= 1:
         return value.alias is None or value.calls <= MAX_RESHAPED_CALLS
     return _is_repeated_in_rows(value, desc, program, features)
+
+
+def combined(one: Contraction | None, other: Contraction | None) -> Contraction | None:
+    """The sums of products of an operation that reads both; None if there are none, or one kernel cannot have both."""
+    return one or other if one is None or other is None else one.beside(other)
 
 
 def _is_repeated_in_rows(value: Pending, desc: Desc, program: Program, features: Features) -> bool:
@@ -155,4 +160,4 @@ def _is_repeated_in_rows(value: Pending, desc: Desc, program: Program, features:
     return not others and not program.stored and row_axes(first.axes, bodies, lanes) is not None
 
 
-__all__ = ["Pending", "Reading", "joins", "readings"]
+__all__ = ["MAX_FUSED_CALLS", "Pending", "Reading", "combined", "joins", "readings"]

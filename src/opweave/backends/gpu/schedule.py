@@ -23,7 +23,8 @@ from ...ops.movement import concat, reshape
 from .backend import GpuBackend
 from .contraction.kernels import Contraction
 from .forms import applied, is_users_kernel, traced
-from .fusion import Pending, Reading, joins, readings
+from .fusion import Pending, Reading, combined, joins, readings
+from .meetings import meeting
 from .patterns import Found, attentions
 from .rules.flash import attend
 from .rules.positions import reshaped
@@ -56,6 +57,7 @@ class Schedule:
         self._wanted = {operand: number for number, operand in enumerate(graph.outputs.values())}
         self._uses = Counter(operand for node in graph.nodes for operand in node.operands)
         self._uses.update(graph.outputs.values())
+        self._meeting = meeting(graph, backend)
         for number, operand in enumerate(graph.inputs.values()):
             self._memory(operand, Place(operand.desc, "input", number))
         whole = {node: found for found in attentions(graph) for node in found.nodes}
@@ -116,24 +118,27 @@ class Schedule:
         known: dict[Operand, Array] = {}
         nodes: list[Node] = []
         anchor: Contraction | None = None
-        for operand, reading in readings(node, program).items():
+        # Those that meet again come first: their sums of products must become a part of this one, or be computed twice.
+        found = sorted(readings(node, program).items(), key=lambda pair: pair[0] not in self._meeting)
+        for operand, reading in found:
             value = self._values.get(operand)
-            if isinstance(value, Pending) and self._joins(value, operand, program, reading, anchor is not None):
+            if isinstance(value, Pending) and self._joins(value, operand, program, reading, anchor):
                 known[operand] = value.result if value.alias is None else reshaped(value.result, value.alias)
                 nodes += (n for n in value.nodes if n not in nodes)
-                anchor = anchor or value.anchor
+                anchor = combined(anchor, value.anchor)
             else:
                 known[operand] = self._loaded(operand)
         for operand, result in zip(node.outputs, applied(node, self.backend, known), strict=True):
             self._values[operand] = Pending(in_data_type(result, operand.data_type), (*nodes, node), anchor)
 
-    def _joins(self, value: Pending, operand: Operand, program: Program, reading: Reading, with_anchor: bool) -> bool:
+    def _joins(
+        self, value: Pending, operand: Operand, program: Program, reading: Reading, beside: Contraction | None
+    ) -> bool:
         """Whether an operand that is pending becomes a part of the node that reads it."""
         if operand in self._wanted:
             return False
-        is_shared = self._uses[operand] > 1
-        features = self.features
-        return joins(value, operand.desc, program, reading, features, is_shared=is_shared, with_anchor=with_anchor)
+        is_shared = self._uses[operand] > 1 and operand not in self._meeting
+        return joins(value, operand.desc, program, reading, self.features, is_shared=is_shared, beside=beside)
 
     def _loaded(self, operand: Operand) -> Array:
         """An operand that lies in memory, as an array; scalars among the constants are numbers."""
