@@ -1,4 +1,5 @@
-"""Products of the same few vectors, as those of queries, keys and values of one token, become one kernel.
+"""Products of the same few vectors, as those of queries, keys and values of one token, become one kernel, and so does what
+computes these vectors, as a normalisation.
 
 Each of them reads too little to keep a GPU busy, so a kernel takes most of its time to start and to end.
 """
@@ -13,12 +14,16 @@ from .steps import Place, Step
 
 
 def together(steps: Sequence[Step], features: Features) -> list[Step]:
-    """The steps with those of siblings joined, at the place of the first of them.
+    """The steps with those of siblings joined, at the place of the first of them, and with what only they read.
 
     Args:
         steps: in the order in which they run.
         features: features and limits of the device.
     """
+    return _with_vectors(_with_siblings(steps, features), features)
+
+
+def _with_siblings(steps: Sequence[Step], features: Features) -> list[Step]:
     found: list[Step] = []
     for step in steps:
         joined = _joined(found, step, features) if isinstance(step.kernel, ThinKernel) else None
@@ -45,6 +50,38 @@ def _joined(before: Sequence[Step], step: Step, features: Features) -> tuple[int
                 places = tuple(known[buffer] for buffer in kernel.bindings)
                 return number, Step(kernel, places, (*other.nodes, *step.nodes))
     return None
+
+
+def _with_vectors(steps: Sequence[Step], features: Features) -> list[Step]:
+    """The steps where each workgroup of a product computes the few vectors that nothing else reads."""
+    found = list(steps)
+    for step in steps:
+        if isinstance(step.kernel, ThinKernel) and (pair := _after(found, step, features)):
+            maker, made = pair
+            found[found.index(step)] = made
+            found.remove(maker)
+    return found
+
+
+def _after(steps: Sequence[Step], step: Step, features: Features) -> tuple[Step, Step] | None:
+    """The step that computes the few vectors of `step`, and the one that does the work of both; None if none can."""
+    assert isinstance(step.kernel, ThinKernel)
+    few = _few(step)
+    if few.kind != "between" or step.places.count(few) > 1:
+        return None
+    users = [other for other in steps if few in other.places]
+    if len(users) != 2 or users[1] is not step or users[0].program is None:
+        return None
+    maker = users[0]
+    between = steps[steps.index(maker) + 1 : steps.index(step)]
+    if any(not set(maker.places).isdisjoint(_written(other)) for other in between):
+        return None
+    assert maker.program is not None
+    kernel = step.kernel.after(maker.program, maker.kernel.title.partition(":")[0], features)
+    if kernel is None:
+        return None
+    known = {**dict(_bound(maker)), **dict(_bound(step))}
+    return maker, Step(kernel, tuple(known[buffer] for buffer in kernel.bindings), (*maker.nodes, *step.nodes))
 
 
 def _bound(step: Step) -> Iterable[tuple[object, Place]]:

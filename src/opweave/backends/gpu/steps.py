@@ -12,7 +12,7 @@ from ...expr import gpu, ir
 from ...expr.array import Array, as_array
 from ...expr.evaluate import evaluate
 from ...expr.gpu import Features, Kernel, KernelProgram
-from ...expr.ir import Input, Output, Stored
+from ...expr.ir import Input, Output, Program, Stored
 from ...expr.simplify import simplified
 from ...expr.tracing import of_input, program as make_program
 from ...graph import Desc, Node
@@ -46,12 +46,14 @@ class Step:
     Attributes:
         copies: the input and the output, if all that the kernel does is to copy an input that later kernels update. It does
             not run where both lie in the same memory.
+        program: what the kernel computes, if it is all of an expression.
     """
 
     kernel: Kernel
     places: tuple[Place, ...]
     nodes: tuple[Node, ...]
     copies: tuple[Place, Place] | None = None
+    program: Program | None = None
 
 
 class Kernels:
@@ -89,6 +91,8 @@ class Kernels:
             self.places[value.anchor.result] = place  # where it goes without an epilogue
             kernels = value.anchor.kernels(None if plain else program, title)
         self.append(kernels, value.nodes)
+        if value.anchor is None and len(kernels) == 1:
+            self.steps[-1].program = program
 
     def append(self, kernels: Sequence[Kernel], nodes: tuple[Node, ...]) -> None:
         """Add kernels; arrays that have no place yet are intermediates."""

@@ -6,6 +6,7 @@ No device is needed: the result is source text, with its bindings and the number
 from __future__ import annotations
 
 from .block import Block as Block
+from .forms import shared_elements as shared_elements
 from .kernel import (
     Buffer as Buffer,
     Compiled as Compiled,
@@ -14,6 +15,11 @@ from .kernel import (
     KernelProgram as KernelProgram,
     TensorCores as TensorCores,
 )
-from .lowering import kernels as kernels, scatter as scatter, unsupported as unsupported
+from .lowering import (
+    element_for_workgroup as element_for_workgroup,
+    kernels as kernels,
+    scatter as scatter,
+    unsupported as unsupported,
+)
 from .module import Module as Module
 from .workgroups import Local as Local, Workgroups as Workgroups

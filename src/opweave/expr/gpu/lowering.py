@@ -65,6 +65,22 @@ def kernels(program: Program, features: Features) -> list[Kernel]:
     return list(lowered.make((program, features), lambda: _Lowering(program, features).kernels))
 
 
+def element_for_workgroup(program: Program) -> tuple[tuple[Index, ...], Expr] | None:
+    """The axes and an element of the only result, if each workgroup can compute all of it; else None.
+
+    Its reductions must be the same for all elements, as those of one normalised row.
+    """
+    if len(program.outputs) != 1 or program.stored or program.checks:
+        return None
+    (output,) = program.outputs
+    first: dict[Expr, Expr] = {axis: ir.Const(0, "index") for axis in output.axes if axis.extent == 1}
+    (body,) = ir.unified(substitute(output.body, first))
+    found = reductions([body])
+    if any(node.free or size_of(node.variables) > MAX_UNDIVIDED_ELEMENTS for node in found):
+        return None
+    return output.axes, body
+
+
 def scatter(
     target: Desc, axes: tuple[Index, ...], at: tuple[Expr, ...], value: Expr, features: Features, title: str
 ) -> tuple[Kernel, Output]:

@@ -8,14 +8,15 @@ products whose sums have the same places, so that the epilogue can combine them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
 from typing import Any
 
-from ....expr.gpu import Features, Kernel, Module
+from ....expr.gpu import Features, Kernel, Module, element_for_workgroup, shared_elements
 from ....expr.gpu.dialect import Part, Variable
 from ....expr.gpu.writing import numbered
+from ....expr.ir import Program
 from .elements import Reader, Writer
 from .epilogue import Epilogue, assemble
 from .problem import Matrix, Problem
@@ -34,6 +35,13 @@ MIN_WORKGROUPS = 256
 """Workgroups that keep a device busy; with fewer, each gets fewer lines."""
 MAX_COMBINED = 4
 """Products that an epilogue combines; each needs registers for its sums and its loads. An estimate."""
+MAX_SHARED_ELEMENTS = 1 << 13
+"""Elements of the few vectors up to which each workgroup computes them, instead of a kernel before. An estimate: in the
+time that a kernel takes to start and to end, 256 workgroups read two arrays of this size from the cache."""
+MIN_INVOCATIONS = 64
+"""Invocations of a workgroup that memory of the workgroup must leave room for."""
+FEW = "few"
+"""The few vectors in the memory of a workgroup, if it computes them."""
 
 
 def is_thin(problem: Problem) -> bool:
@@ -123,22 +131,48 @@ class Section:
 
 @dataclass(frozen=True)
 class ThinKernel(Kernel):
-    """A kernel of sections, which can be made again with more of them."""
+    """A kernel of sections, which can be made again with more of them.
+
+    Attributes:
+        sections: what it computes.
+        before: the program of the few vectors, if each workgroup computes them.
+    """
 
     sections: tuple[Section, ...] = ()
+    before: Program | None = None
 
     def beside(self, other: ThinKernel, features: Features) -> ThinKernel | None:
         """One kernel for the sections of both; None if they have different forms, or too many buffers."""
         sections = (*self.sections, *other.sections)
-        if len({section.form for section in sections}) > 1:
+        if len({section.form for section in sections}) > 1 or self.before is not None or other.before is not None:
             return None
-        made = thin_kernel(sections, features)
-        return made if len(made.bindings) <= features.max_buffers else None
+        return _bindable(thin_kernel(sections, features), features)
+
+    def after(self, before: Program, title: str, features: Features) -> ThinKernel | None:
+        """The kernel whose workgroups compute the few vectors, too; None if they cannot, or should not.
+
+        Args:
+            before: computes the array that the few vectors are read from.
+            title: of that, for tables.
+            features: features and limits of the device.
+        """
+        size = self.sections[0].few.source.desc.element_count
+        if self.before is not None or size > MAX_SHARED_ELEMENTS or element_for_workgroup(before) is None:
+            return None
+        writing = _Writing(self.sections, features, before)
+        if writing.invocations < MIN_INVOCATIONS:
+            return None
+        made = writing.kernel()
+        return _bindable(replace(made, title=f"{title} + {made.title}"), features)
 
 
 def thin_kernel(sections: Sequence[Section], features: Features) -> ThinKernel:
     """The kernel that computes sections, whose forms are the same."""
     return _Writing(sections, features).kernel()
+
+
+def _bindable(kernel: ThinKernel, features: Features) -> ThinKernel | None:
+    return kernel if len(kernel.bindings) <= features.max_buffers else None
 
 
 class _Writing:
@@ -148,8 +182,8 @@ class _Writing:
     computes four lines as a vector; if terms are, adjacent invocations read adjacent terms of one line.
     """
 
-    def __init__(self, sections: Sequence[Section], features: Features) -> None:
-        self.sections, self.features = sections, features
+    def __init__(self, sections: Sequence[Section], features: Features, before: Program | None = None) -> None:
+        self.sections, self.features, self.before = sections, features, before
         self.first = sections[0]
         self.width = next((w for w in (32, 16, 8) if self._workgroups(w) >= MIN_WORKGROUPS), 4)
         if self.first.along:
@@ -173,13 +207,15 @@ class _Writing:
     def _invocations(self) -> int:
         """As many as have a full round of loads each, and as the device runs at the same time."""
         features = self.features
-        number, size = INVOCATIONS, (16 if self.first.quads else 4) * self.products
-        while number * size > features.max_shared:
+        number, size, fixed = INVOCATIONS, (16 if self.first.quads else 4) * self.products, 0
+        if self.before is not None:
+            size, fixed = size + 4, 4 * self.first.few.source.desc.element_count  # for its reductions, and its elements
+        while number > 1 and number * size + fixed > features.max_shared:
             number //= 2
         is_busy = sum(self.totals) > 2 * features.units
         if self.first.count > MAX_WIDE_LINES or features.is_software or is_busy:
             return number
-        while 2 * number <= features.max_invocations and 2 * number * size <= features.max_shared:
+        while 2 * number <= features.max_invocations and 2 * number * size + fixed <= features.max_shared:
             if 2 * number // self.width * PREFETCHED_TERMS > self.terms:
                 break
             number *= 2
@@ -194,15 +230,23 @@ class _Writing:
             writers.append(writer)
         vector = "vec4<f32>" if self.first.quads else "f32"
         parts += [Variable(f"parts_{j}", f"array<{vector}, {self.invocations}>") for j in range(self.products)]
-        parts.append(entry(self.invocations, self._lines()))
-        readers = [self.few, *(reader for readers in self.many for reader in readers)]
+        readers = [reader for readers in self.many for reader in readers]
+        computed = list[str]()
+        if self.before is None:
+            readers = [self.few, *readers]
+        else:
+            found = element_for_workgroup(self.before)
+            assert found is not None
+            computed = shared_elements(module, *found, FEW, self.invocations)
+            parts.append(Variable(FEW, f"array<f32, {self.first.few.source.desc.element_count}>"))
+        parts.append(entry(self.invocations, [*computed, *self._lines()]))
         sizes = "; ".join(_size(section) for section in self.sections)
         title = " | ".join(dict.fromkeys(section.title for section in self.sections))
         lines = "fours of lines" if self.first.quads else "lines"
         comment = f"{sizes}; {self.width} {lines} for a workgroup, whose invocations divide the terms"
         made = assemble(title, comment, readers, writers, module, parts, self.workgroups)
         fields = {name: getattr(made, name) for name in Kernel.__dataclass_fields__}
-        return ThinKernel(**fields, sections=tuple(self.sections))
+        return ThinKernel(**fields, sections=tuple(self.sections), before=self.before)
 
     def _lines(self) -> Iterator[str]:
         total, start = sum(self.totals), 0
@@ -271,7 +315,8 @@ class _Writing:
                     yield f"    let m{c}_{j} = {reader.load(f'start + {at[c]} * {step}u', width)};"
             for k in range(section.count):
                 for c in range(loads):
-                    value = self.few.load(f"few_start + {k * few.stride}u + {at[c]} * {few.step}u", 1)
+                    place = f"few_start + {k * few.stride}u + {at[c]} * {few.step}u"
+                    value = self.few.load(place, 1) if self.before is None else f"{FEW}[{place}]"
                     yield f"    let f{c}_{k} = {f'vec4<f32>({value})' if section.quads else value};"
                     for j in range(len(readers)):
                         yield f"    sum_{k}_{j} = fma(f{c}_{k}, m{c}_{j}, sum_{k}_{j});"
