@@ -81,7 +81,8 @@ def visit(
         f'<script src="{server.url}/webnn.js?token={server.token}&mode={mode}"></script>'
         f"<script type=importmap>{json.dumps(imports)}</script>"
         f"<script type=application/json id=task>{json.dumps(task)}</script>"
-        f'<script type=module src="/pages/{module}"></script>',
+        # An import that fails is an event at the element only; without this, the page would report nothing until the timeout.
+        f'<script type=module src="/pages/{module}" onerror="report({{failed: `${{src}} was not loaded`}})"></script>',
         headers=ISOLATED if isolated else None,
     )
     return browser.run(page, timeout)

@@ -100,6 +100,11 @@ def check_ran_here(server: Server, graphs: int = 1, dispatches: int = 1) -> None
     assert counts.messages["read"] > 0, counts
 
 
+def test_a_page_whose_module_is_missing_fails_at_once(browser: Browser, server: Server) -> None:
+    with pytest.raises(browsers.PageError, match=r"missing\.mjs was not loaded"):
+        visit(browser, server, "missing.mjs", timeout=60)
+
+
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_onnxruntime_web(name: str, browser: Browser, server: Server, packages: None, model_folder: Path) -> None:
     path = models.classifier(name, model_folder)

@@ -6,7 +6,8 @@ const ARRAYS = {float32: Float32Array, int32: Int32Array, int64: BigInt64Array};
 /** The results of both, compared.
  *
  * @param ort the module onnxruntime-web
- * @param task {inputs: {name: {type, dims, low, high} or {type, dims, value}}, overrides: {dimension: size}, runs}
+ * @param task {inputs: {name: {type, dims, low, high} or {type, dims, value}}, overrides: {dimension: size}, runs,
+ *   warmUpSeconds: how long each session runs before its time is taken}
  * @param model its bytes
  * @returns {differences: {output: difference}, largest: {output: value}, milliseconds: {wasm, webnn}}
  */
@@ -20,6 +21,8 @@ export async function compare(ort, task, model) {
       freeDimensionOverrides: task.overrides,
       logSeverityLevel: task.severity ?? 3,
     });
+    const warm = performance.now() + 1e3 * (task.warmUpSeconds ?? 0);
+    while (performance.now() < warm) await session.run(feeds);
     const times = [];
     for (let run = 0; run < (task.runs ?? 2); run++) {
       const start = performance.now();
