@@ -23,6 +23,7 @@ TABLES = {
     "convolution": "conv2d + bias + relu against ONNX Runtime",
     "resnet50": "ResNet-50 as a graph: run, build, peak memory",
     "architectures": "nine image classifiers as ONNX models: run, peak memory",
+    "loops": "networks on ONNX Runtime with compiled loops instead of slow kernels",
     "fusion": "chains of element-wise operations, compiled and by the engine",
     "expressions": "compiled expressions against ONNX Runtime and memcpy",
     "threads": "one graph in 8 threads at the same time",

@@ -53,6 +53,7 @@ BUDGETS = {
     "import": Budget(20, "ms"),
     "import builder": Budget(100, "ms more"),
     "net": Budget(1.05),
+    "loops": Budget(0.65),
     "threads": Budget(1.05),
     "build": Budget(1.3),
     "memory": Budget(1.15),

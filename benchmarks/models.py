@@ -24,12 +24,16 @@ def photograph(shape: Any) -> np.ndarray:
     return image
 
 
-def opweave(path: Path) -> tuple[Way, list[np.ndarray]]:
-    """A function that runs the model, and the arrays that it writes."""
+def opweave(path: Path, context: Any = None) -> tuple[Way, list[np.ndarray]]:
+    """A function that runs the model, and the arrays that it writes.
+
+    Args:
+        path: the model.
+        context: where it runs; default: on the processor, whatever else there is, since the other engine runs there, too.
+    """
     import opweave as ow
 
-    # On the processor, whatever else there is: the other engine runs there, too.
-    session = ow.InferenceSession(path, ow.ml.create_context(device="cpu"), fallback="error")
+    session = ow.InferenceSession(path, context or ow.ml.create_context(device="cpu"), fallback="error")
     (input,) = session.get_inputs()
     feed = {input.name: photograph(input.shape)}
     arrays = session.run(None, feed)
