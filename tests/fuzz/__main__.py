@@ -24,6 +24,7 @@ CAMPAIGNS = {
     "caches": "caches",
     "op-level": "op_level",
     "serve": "serve",
+    "deployment": "deployment",
     "threads": "threads",
     "wasm": "wasm",
 }
@@ -62,6 +63,8 @@ def main() -> int:
         chosen = campaign(name)
         if options.list:
             print(f"{name}: {chosen.about}; {chosen.count} cases, {chosen.short} in the tests")
+        elif missing := chosen.missing():
+            print(f"{name}: not run, since {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed")
         elif options.case is not None:
             found |= _alone(chosen, options)
         elif options.record is not None:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
 from typing import TextIO
@@ -59,6 +60,7 @@ class Campaign:
         prepare: called once, in the parent, with a folder for files that all children read.
         setup: called once in each child, with that folder.
         environment: variables of the children besides those of the parent.
+        needs: packages without which it cannot run, as they are imported.
     """
 
     name: str
@@ -76,12 +78,18 @@ class Campaign:
     prepare: Callable[[Path], None] | None = None
     setup: Callable[[Path], None] | None = None
     environment: dict[str, str] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+
+    def missing(self) -> list[str]:
+        """The packages that it needs and that are not installed."""
+        return [package for package in self.needs if find_spec(package) is None]
 
     def on(self, backend: str, case: Callable[..., str], count: int) -> Campaign:
         """This campaign on another back end, with `count` cases; `case` takes its name as `backend`."""
         name, about = f"{self.name}-{backend}", f"{self.about}, on {backend}"
         memory = None if self.memory is None else 2 * self.memory  # for the libraries and threads of a second engine
-        return replace(self, name=name, about=about, case=partial(case, backend=backend), count=count, memory=memory)
+        changes = {"name": name, "about": about, "count": count, "memory": memory, "needs": (*self.needs, backend)}
+        return replace(self, case=partial(case, backend=backend), **changes)
 
     def rng(self, seed: int, number: int) -> random.Random:
         """The random numbers of a case, the same on every machine."""

@@ -66,6 +66,27 @@ def test_it_serves_until_ctrl_c_and_leaves_no_process(layer: Path, tmp_path: Pat
     assert left_over(mark) == {}
 
 
+@with_ray
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_why_a_replica_does_not_start_is_told(is_ours: bool, layer: Path, tmp_path: Path) -> None:
+    custom, module = tmp_path / "custom.onnx", tmp_path / "fails_in_workers.py"
+    custom.write_bytes(served_model("custom"))
+    module.write_text("import sys\nif 'default_worker' in sys.argv[0]: raise KeyError('only here')\n")
+    given = [str(custom)] if is_ours else [str(layer), "--operations", module.stem]
+    mark = new_mark()
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-m", "opweave", "deploy", *given, "--port", str(free_port()), "--threads", "1"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {NAME: mark, "PYTHONPATH": path},
+    )
+    text = "Triple: neither Opweave nor ONNX Runtime has the operator Triple" if is_ours else "KeyError: 'only here'"
+    assert done.stderr.startswith(f"error: the model cannot be served: {text}"), done.stderr
+    assert done.returncode == 1
+    assert left_over(mark) == {}
+
+
 def error(*arguments: object) -> str:
     """The error of the command, in this process."""
     result = CliRunner().invoke(app, ["deploy", *map(str, arguments)])

@@ -129,6 +129,10 @@ def test_data_may_be_nested_or_flat() -> None:
         ({"shape": [0, 2**62, 2**62], "data": []}, "no array can have the shape"),
         ({"shape": [1] * 99, "data": [1]}, "no array can have the shape"),
         ({"shape": [10**9, 10**9]}, "got 3 values"),
+        (
+            {"shape": [10**4000] * 2},
+            "no array can have the shape [an integer of 13,288 bits, an integer of 13,288 bits]",
+        ),
         ({"data": None}, "'data' must be a list, got None"),
         ({"data": [1, 2]}, "'data' must have shape [1, 3] or 3 values, got 2 values"),
         ({"data": [[1], [2], [3]]}, "got lists of shape [3, 1]"),
@@ -136,6 +140,9 @@ def test_data_may_be_nested_or_flat() -> None:
         ({"data": ["a", "b", "c"]}, "'data' must hold FP32, got ['a', 'b', 'c']"),
         ({"data": [True, False, True]}, "'data' must hold FP32"),
         ({"data": [1, None, 2]}, "'data' must hold FP32"),
+        ({"data": [1, 10**400, 2.5]}, "'data' must hold FP32"),
+        ({"data": [[1, 2], 3]}, "the lists in 'data' must have equal lengths"),
+        ({"data": [1, [2, 3]]}, "the lists in 'data' must have equal lengths"),
         ({"data": [1, {}, 2]}, "'data' must hold FP32"),
         ({"data": [1, 1e300, 2]}, "'data' has values that FP32 cannot hold"),
         ({"parameters": 3}, "'parameters' must be an object, got 3"),
@@ -231,6 +238,7 @@ def test_sizes_of_binary_data_are_checked() -> None:
     assert "binary_data_size must be at most 4" in sent(-12, 4)
     assert "binary_data_size must be at most 4" in sent("12", 4)
     assert "must be at most 4, the size of the body, got '5'" in error(identity("float"), b"1234", "5")
+    assert "must be at most 4, the size of the body, got '999" in error(identity("float"), b"1234", "9" * 5000)
     assert "got '-1'" in error(identity("float"), b"1234", "-1")
 
 
@@ -314,10 +322,16 @@ def test_compressed_bodies() -> None:
 
 
 def test_a_compressed_body_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "MAX_UNCOMPRESSED_BYTES", 1000)
+    monkeypatch.setattr(protocol, "MAX_BODY_BYTES", 1000)
     assert len(protocol.uncompressed(gzip.compress(bytes(1000)), "gzip")) == 1000
     with pytest.raises(ow.ValidationError, match="at most 1,000 bytes"):
         protocol.uncompressed(gzip.compress(bytes(10**6)), "gzip")
+
+
+def test_strings_in_place_of_numbers_cannot_fill_the_memory() -> None:
+    """An array of them would take 4 bytes for each character of the longest, for every element: 40 GB."""
+    data = ["x" * 10**6, *["y"] * 10**4]
+    assert "'data' must hold FP32, got ['xxx" in error(identity("float"), message(entry(shape=[len(data)], data=data)))
 
 
 def test_statistics_of_replicas_add_up() -> None:

@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPResponse
 from threading import Barrier
 from typing import Any
 from urllib.error import HTTPError
@@ -250,6 +251,28 @@ def test_one_wrong_request_does_not_harm_the_others(address: str) -> None:
                     assert np.array_equal(call.get_result().as_numpy("y"), WEIGHTS[ids[number]])
         (found,) = client.get_inference_statistics("lookup")["model_stats"]
         assert (found["inference_stats"]["success"]["count"], found["inference_stats"]["fail"]["count"]) == (18, 6)
+
+
+@pytest.mark.parametrize("is_announced", [True, False])
+def test_bodies_have_a_limit(address: str, is_announced: bool) -> None:
+    """A body that is not announced is refused as soon as it is too large."""
+    host, port = address.split(":")
+    size = "Content-Length: 268435457" if is_announced else "Transfer-Encoding: chunked"
+    part = b"%x\r\n%s\r\n" % (1 << 24, bytes(1 << 24))
+    with socket.create_connection((host, int(port)), 60) as connection:
+        connection.sendall(f"POST /fixed/v2/models/fixed/infer HTTP/1.1\r\nHost: x\r\n{size}\r\n\r\n".encode())
+        if not is_announced:
+            for _ in range(17):
+                connection.sendall(part)
+        response = HTTPResponse(connection)
+        response.begin()
+        assert (response.status, json.load(response)) == (
+            413,
+            {"error": "the body must have at most 268,435,456 bytes"},
+        )
+    x = np.ones((2, 3), np.float32)
+    with triton.InferenceServerClient(f"{address}/fixed") as client:
+        assert client.infer("fixed", [tensor(x)]).as_numpy("y").tolist() == (-x).tolist()
 
 
 @pytest.mark.parametrize(

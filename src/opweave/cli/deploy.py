@@ -156,8 +156,7 @@ def _running(served: Any, host: str, port: int, cpus: int, gpus: int) -> Iterato
             try:
                 serve.run(served, name=APPLICATION)
             except RuntimeError as error:
-                found = re.findall(r"opweave\.errors\.\w+: (.*)", str(error))
-                raise OperationError(f"the model cannot be served: {found[-1] if found else error}") from error
+                raise OperationError(f"the model cannot be served: {_why_not_started() or error}") from error
         yield
     except KeyboardInterrupt:
         errors.print("stopping")
@@ -171,6 +170,21 @@ def _running(served: Any, host: str, port: int, cpus: int, gpus: int) -> Iterato
             ray.shutdown()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _why_not_started() -> str:
+    """The error with which a replica of the application ended; empty if Ray does not tell."""
+    from ray import serve
+
+    found = serve.status().applications.get(APPLICATION)
+    messages = [each.message for each in found.deployments.values()] if found is not None else []
+    # The message of the exception that was raised last: a line of its own after the traceback, maybe coloured.
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(messages))
+    errors = re.findall(r"^(?:\w+\.)*(\w+): (.+)$", plain, re.MULTILINE)
+    if not errors:
+        return plain.strip()
+    kind, text = errors[-1]
+    return text if f"opweave.errors.{kind}: " in plain else f"{kind}: {text}"
 
 
 def _print_example(interface: Interface, url: str) -> None:

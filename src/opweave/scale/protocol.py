@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -47,8 +48,14 @@ DATATYPES = {
 }
 """The protocol's data types by NumPy's names. BF16 is Triton's; "object" holds strings."""
 
-MAX_UNCOMPRESSED_BYTES = 1 << 28
-"""Largest body that a compressed one may expand to: a few kilobytes of gzip can hold gigabytes."""
+MAX_BODY_BYTES = 1 << 28
+"""Largest body of a request, also of what a compressed one expands to: a few kilobytes of gzip can hold gigabytes."""
+
+MAX_DIGITS = 18
+"""Most digits of a size: Python takes seconds to read numbers of a million, and refuses to write them."""
+
+MAX_DIMENSIONS = 64
+"""Most dimensions of a shape: NumPy's limit."""
 
 REFUSED = ("classification", "sequence_", "shared_memory_")
 """The beginnings of parameters that would change results or where data lie. Others are ignored, as the protocol allows."""
@@ -152,8 +159,8 @@ class Interface:
         """
         size = len(body)
         if header_length is not None:
-            fits = header_length.isdecimal() and int(header_length) <= len(body)
-            require(fits, f"{HEADER_LENGTH} must be at most {len(body)}, the size of the body, got {header_length!r}")
+            is_size = header_length.isdecimal() and len(header_length) <= MAX_DIGITS and int(header_length) <= len(body)
+            _require(is_size, f"{HEADER_LENGTH} must be at most {len(body)}, the size of the body", header_length)
             size = int(header_length)
             if not size:
                 return self._parse_raw(body)
@@ -276,7 +283,7 @@ def uncompressed(body: bytes, encoding: str | None) -> bytes:
     """A body without the compression that the HTTP header `Content-Encoding` names: gzip or deflate.
 
     Raises:
-        ValidationError: another encoding, damaged data, or more than `MAX_UNCOMPRESSED_BYTES`.
+        ValidationError: another encoding, damaged data, or more than `MAX_BODY_BYTES`.
     """
     if encoding in (None, "", "identity"):
         return body
@@ -284,10 +291,10 @@ def uncompressed(body: bytes, encoding: str | None) -> bytes:
     _require(encoding in bits, "Content-Encoding must be gzip or deflate", encoding)
     stream = zlib.decompressobj(bits[str(encoding)])
     try:
-        data = stream.decompress(body, MAX_UNCOMPRESSED_BYTES)
+        data = stream.decompress(body, MAX_BODY_BYTES)
     except zlib.error as error:
         raise ValidationError(f"the body is not {encoding}: {error}") from None
-    require(not stream.unconsumed_tail, f"the uncompressed body must have at most {MAX_UNCOMPRESSED_BYTES:,} bytes")
+    require(not stream.unconsumed_tail, f"the uncompressed body must have at most {MAX_BODY_BYTES:,} bytes")
     require(stream.eof and not stream.unused_data, f"the body is not {encoding}: it does not end where the data end")
     return data
 
@@ -361,6 +368,8 @@ def _array(entry: Mapping[str, Any], argument: Argument, binary: _Binary) -> np.
     sizes: list[Any] = shape if isinstance(shape, list) else [None]
     fits = all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in sizes)
     _require(fits, f"{what}: 'shape' must be a list of sizes", shape)
+    if len(sizes) > MAX_DIMENSIONS or max(sizes, default=0) >= 10**MAX_DIGITS:  # their product would take seconds
+        raise ValidationError(f"{what}: no array can have the shape {shown(shape)}")
     values = _values(entry, sizes, argument, binary)
     try:
         return values.reshape(sizes)
@@ -401,24 +410,23 @@ def _view(data: memoryview, dtype: np.dtype[Any]) -> np.ndarray:
 def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], what: str) -> np.ndarray:
     """The elements of 'data', which is nested or flat. Numbers are converted if no value changes, or by rounding of floats."""
     _require(isinstance(data, list), f"{what}: 'data' must be a list", data)
-    try:
-        found = np.array(data, object if dtype.kind == "O" else None)
-    except ValueError:
-        raise ValidationError(f"{what}: the lists in 'data' must have equal lengths") from None
-    is_nested = found.ndim > 1
-    fits = list(found.shape) == shape if is_nested else found.size == prod(shape)
-    got = f"lists of shape {list(found.shape)}" if is_nested else f"{found.size} values"
+    given, elements = _flattened(data, what)
+    fits = given == shape if len(given) > 1 else len(elements) == prod(shape)
+    got = f"lists of shape {given}" if len(given) > 1 else f"{len(elements)} values"
     require(fits, f"{what}: 'data' must have shape {shape} or {prod(shape)} values, got {got}")
+    name, kinds = DATATYPES[dtype.name], set(map(type, elements))
     if dtype.kind == "O":
-        odd = [item for item in found.flat if not isinstance(item, str)]
+        odd = [item for item in elements if not isinstance(item, str)]
         _require(not odd, f"{what}: 'data' must hold strings", odd[:1])
-        return found
+        return np.array(elements, object)
+    # NumPy would make an array of strings whose every element takes the memory of the longest.
+    _require(kinds <= {bool, int, float}, f"{what}: 'data' must hold {name}", data)
+    found = np.array(elements)
     if not found.size:
         return np.empty(0, dtype)
     if dtype == np.uint64 and found.dtype.kind == "f":  # NumPy's choice for integers from 2**63 on
-        exact = np.array(data, object)
+        exact = np.array(elements, object)
         found = exact.astype(dtype) if all(type(item) is int and 0 <= item < 2**64 for item in exact.flat) else found
-    name = DATATYPES[dtype.name]
     _require(found.dtype.kind in _JSON_KINDS[dtype.kind], f"{what}: 'data' must hold {name}", data)
     with np.errstate(over="ignore"):
         array = found.astype(dtype)
@@ -428,6 +436,22 @@ def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], what: str) -> 
         fits = bool((np.isfinite(array) == np.isfinite(found)).all())
     require(fits, f"{what}: 'data' has values that {name} cannot hold")
     return array
+
+
+def _flattened(data: list[Any], what: str) -> tuple[list[int], list[Any]]:
+    """The shape of nested lists, and their elements.
+
+    Raises:
+        ValidationError: their lengths differ.
+    """
+    shape = [len(data)]
+    while data and isinstance(data[0], list):
+        lengths = set(map(len, data)) if set(map(type, data)) == {list} else set()
+        require(len(lengths) == 1, f"{what}: the lists in 'data' must have equal lengths")
+        shape += lengths
+        data = list(chain.from_iterable(data))
+    require(list not in set(map(type, data)), f"{what}: the lists in 'data' must have equal lengths")
+    return shape, data
 
 
 def _strings(data: memoryview, what: str) -> Iterator[str]:

@@ -192,7 +192,7 @@ class Replica:
         arrived = perf_counter_ns()
         self._check_model(http)
         try:
-            body = protocol.uncompressed(await http.body(), http.headers.get("content-encoding"))
+            body = protocol.uncompressed(await _body(http), http.headers.get("content-encoding"))
             parsed = self._interface.parse(body, http.headers.get(protocol.HEADER_LENGTH))
             request = self._model.check(parsed)
             answer: Answer
@@ -230,6 +230,27 @@ class Replica:
             raise HTTPException(404, f"there is no model {name!r} here, only {self._interface.name!r}")
         if version != VERSION:
             raise HTTPException(404, f"the model {name!r} has no version {version!r}, only {VERSION!r}")
+
+
+async def _body(http: HTTPRequest) -> bytes:
+    """The body of a request.
+
+    Raises:
+        HTTPException: it is larger than a replica reads.
+    """
+    announced = http.headers.get("content-length", "0")
+    size = int(announced) if announced.isdecimal() and len(announced) <= protocol.MAX_DIGITS else 0
+    too_large = HTTPException(413, f"the body must have at most {protocol.MAX_BODY_BYTES:,} bytes")
+    if size > protocol.MAX_BODY_BYTES:
+        raise too_large
+    parts, size = [], 0
+    async for part in http.stream():
+        size += len(part)
+        if size > protocol.MAX_BODY_BYTES:
+            raise too_large
+        if part:
+            parts.append(part)
+    return b"".join(parts)
 
 
 def _bad_request(http: HTTPRequest, error: Exception) -> Response:
