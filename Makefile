@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 
 WITHOUT_EXTRAS := custom cli/test_demo.py lazy/test_op_level.py lazy/test_op_level_safety.py package/test_names.py run/test_segments.py
 
-.PHONY: demo test with-extras without-extras test-all test-torch test-libraries test-chat test-scale test-cuda test-gpu test-web test-oldest check format docs site dist bench models small-models fuzz clean
+.PHONY: demo test with-extras without-extras test-all test-torch test-libraries test-chat test-scale test-cuda test-gpu sanitize-gpu test-web test-oldest check format docs site dist bench models small-models fuzz clean
 
 demo: $(VENV)/.demo
 	$(BIN)/opweave demo
@@ -53,8 +53,14 @@ test-cuda: $(VENV)-cuda/.installed
 
 # On an NVIDIA GPU: all conformance cases, users' kernels, sessions, threads; it says what was skipped, and why.
 test-gpu: $(VENV)-cuda/.installed
-	OPWEAVE_TEST_DEVICE=cuda $(VENV)-cuda/bin/python -m pytest --all -rs $(addprefix tests/backends/cuda/test_cuda_,device.py composites.py custom.py interop.py)
+	OPWEAVE_TEST_DEVICE=cuda $(VENV)-cuda/bin/python -m pytest --all -rs $(addprefix tests/backends/cuda/test_cuda_,device.py composites.py attention.py step.py custom.py interop.py)
 	OPWEAVE_TEST_DEVICE=cuda $(VENV)-cuda/bin/python -m pytest -rs tests/backends/all/test_elementwise.py tests/backends/all/test_agreement.py -k cuda
+
+# A sample of all families of kernels on an NVIDIA GPU, under compute-sanitizer of the CUDA toolkit. `SANITIZE='--tool racecheck'`
+# has one tool.
+SANITIZE ?=
+sanitize-gpu: $(VENV)-cuda/.installed
+	$(VENV)-cuda/bin/python tools/sanitize_gpu.py $(SANITIZE)
 
 # Libraries of npm that call navigator.ml, in Chromium and Node.js, on `opweave serve`.
 test-web: $(VENV)/.web small-models tests/web/node_modules/.package-lock.json

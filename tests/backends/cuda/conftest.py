@@ -1,9 +1,9 @@
-"""A driver of the CUDA back end that runs on the processor, and a context on it, for one test each."""
+"""A driver of the CUDA back end that runs on the processor, and contexts on it, for one test each."""
 
 from __future__ import annotations
 
 import pytest
-from cuda_driver import CpuDriver, context_on
+from cuda_driver import HARDWARE, CpuDriver, context_on, cuda_context
 from cuda_on_cpu import compiler
 
 import opweave as ow
@@ -18,3 +18,9 @@ def driver() -> CpuDriver:
 @pytest.fixture
 def context(driver: CpuDriver) -> ow.MLContext:
     return context_on(driver)
+
+
+@pytest.fixture
+def device_context(driver: CpuDriver) -> ow.MLContext:
+    """A context on the NVIDIA GPU that OPWEAVE_TEST_DEVICE names, or else on the processor."""
+    return cuda_context() if HARDWARE else context_on(driver)

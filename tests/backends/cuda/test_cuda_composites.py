@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_driver import HARDWARE, CpuDriver, context_on, cuda_context
+from cuda_driver import HARDWARE, CpuDriver
 
 import opweave as ow
 from opweave import composites
@@ -16,8 +16,8 @@ REFERENCE = ow.ml.create_context(device="reference")
 
 
 @pytest.fixture
-def context(driver: CpuDriver) -> ow.MLContext:
-    return cuda_context() if HARDWARE else context_on(driver)
+def context(device_context: ow.MLContext) -> ow.MLContext:
+    return device_context
 
 
 def normal(*shape: int) -> np.ndarray:

@@ -1,4 +1,6 @@
-"""One token of a language model on the CUDA back end: its results are those of the reference, in few kernels."""
+"""One token of a language model, on a GPU (`make test-gpu`) or the processor: its results are those of the reference, in few
+kernels.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ LENGTH = 200
 
 
 @pytest.mark.parametrize("data_type", ["float16", "float32"])
-def test_a_token(context: ow.MLContext, data_type: DataType) -> None:
+def test_a_token(device_context: ow.MLContext, data_type: DataType) -> None:
     sizes = Sizes(layers=2, hidden=64, heads=4, groups=2, size=16, inner=136, past=255, data_type=data_type)
     reference = ow.ml.create_context(device="reference")
-    (graph, found), (_, wanted) = (_computed(each, sizes) for each in (context, reference))
+    (graph, found), (_, wanted) = (_computed(each, sizes) for each in (device_context, reference))
     for name, value in wanted.items():
         tolerance = 2e-2 if data_type == "float16" else 1e-4
         np.testing.assert_allclose(found[name].astype("float32"), value, rtol=tolerance, atol=tolerance, err_msg=name)
