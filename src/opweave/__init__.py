@@ -8,8 +8,8 @@
     graph = builder.build({"y": x.relu()})
     context.compute(graph, {"x": np.float32([[-1, 0, 1], [2, -3, 4]])})
 
-Graphs are made with `MLGraphBuilder`; `InferenceSession` runs ONNX models; `expression`, `composite` and `op` declare
-operations of your own; `array` and `jit` work without a builder.
+`MLGraphBuilder` builds graphs; `InferenceSession` runs ONNX models; `expression`, `composite` and `op` declare custom
+operations; `array` and `jit` work without a builder.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class MLGraphBuilder(Operations):
         """Declare an input of the graph (https://www.w3.org/TR/webnn/#api-mlgraphbuilder-input).
 
         Args:
-            name: how `dispatch` and `compute` will call it; not empty. Two inputs of one name must not reach one graph.
+            name: its name in `dispatch` and `compute`; not empty. Inputs of one graph need different names.
             data_type: one of the eight data types of WebNN.
             shape: dimensions, each in [1, 2**31 - 1]; `[]` for a scalar.
 
@@ -143,10 +143,10 @@ class MLGraphBuilder(Operations):
         - `constant("float32", [2, 3], buffer)`: an array of that data type and shape (or flat), or a buffer of as many bytes;
         - `constant("float32", 0.5)`: a scalar, rounded and clamped to the data type;
         - `constant(tensor)`: a tensor of `context.create_constant_tensor`;
-        - `constant(array)`: a NumPy array, or anything with DLPack, of its own data type and shape.
+        - `constant(array)`: a NumPy array, or an object with DLPack, with its own data type and shape.
 
-        Arrays are kept by reference, never copied, if they are C-contiguous: do not change them while the graph is used. Nor
-        the file of a memory-mapped one: the engine maps it, too, even after the array is deleted.
+        C-contiguous arrays are kept by reference, never copied: do not change them while the graph is used. Do not change the
+        file of a memory-mapped array, either: the engine maps it, too, even after the array is deleted.
 
         Raises:
             InvalidStateError: the graph is built, or the context lost.
@@ -196,17 +196,16 @@ class MLGraphBuilder(Operations):
         """Compile the graph up to `outputs` (https://www.w3.org/TR/webnn/#api-mlgraphbuilder-build).
 
         Args:
-            outputs: the results of the graph, by name. Inputs and constants cannot be outputs; `identity` makes
-                an operand of them that can.
-            fuse: whether chains of element-wise operations become one loop where that is faster; it takes the extra `halide`.
-            fallback: whether operations that the context's device lacks run on the CPU, with copies that `explain()` and the
-                profile show, or are an error.
+            outputs: the results of the graph, by name. Inputs and constants cannot be outputs, but `identity` of them can.
+            fuse: whether chains of element-wise operations become one loop where that is faster; requires the extra `halide`.
+            fallback: "auto" runs operations that the device does not support on the CPU, with copies that `explain()` and
+                the profile show; "error" makes them an error.
 
         Raises:
             InvalidStateError: the graph is built already, or the context lost.
             ValidationError: no outputs, an empty name, an operand of another builder, an input or a constant; or two
                 inputs of one name.
-            NotSupportedError: an operation that nothing here can run, or the device cannot with `fallback="error"`.
+            NotSupportedError: no engine can run an operation, or with `fallback="error"` the device cannot.
             OperationError: the engine refuses the graph.
 
         >>> import opweave as ow

@@ -1,4 +1,4 @@
-"""Contexts: where graphs run (https://www.w3.org/TR/webnn/#api-mlcontext)."""
+"""Contexts, which run graphs on a device (https://www.w3.org/TR/webnn/#api-mlcontext)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MLContextLostInfo:
     """Why a context was lost (`MLContextLostInfo`).
 
     Attributes:
-        message: the reason, for people.
+        message: the reason, as text.
 
     >>> import opweave as ow
     >>> context = ow.ml.create_context(device="reference")
@@ -78,29 +78,30 @@ class ML:
 
         Args:
             gpu_device: your own `wgpu.GPUDevice`: graphs run on it, and tensors are its buffers.
-            power_preference: "default", "high-performance" or "low-power"; "low-power" prefers devices that take little
-                power, and on a CPU lets idle threads sleep instead of spinning between operations.
+            power_preference: "default", "high-performance" or "low-power"; "low-power" prefers devices that consume
+                little power, and on a CPU lets idle threads sleep instead of spinning between operations.
             accelerated: whether to prefer a GPU or NPU, if there is one.
             device: the name of a device of `opweave.devices()` to run on. Default, if `backend` is not given either: the
                 environment variable `OPWEAVE_DEVICE`; or else, the two preferences select one.
-            backend: the back end that drives the device, where several can: "onnxruntime", "openvino", …; "auto", the
-                default, is the first in `opweave.devices()` that has the device. On a CPU for which OpenVINO is installed,
-                too, it lets each graph run on what is likely to be faster, or has been measured to be (`MLGraph.tune`).
+            backend: the back end that drives the device, if several can: "onnxruntime", "openvino", …. The default,
+                "auto", is the first in `opweave.devices()` that has the device. On a CPU with OpenVINO installed, "auto"
+                chooses for each graph the back end that is expected, or was measured (`MLGraph.tune`), to be faster.
             deferred: whether dispatches wait until a result is read, and then run together.
-            threads: how many threads an operation on the CPU may use, the calling thread included. Default: the environment
-                variable `OPWEAVE_THREADS`, or as many as the process may use processors. Compiled expressions share the
-                threads of the process; GPUs and the device "reference" have no use for it.
-            precision: how engines compute with float32 inside; inputs and outputs keep their data types. "float32": results
-                are at least as accurate as with sums of float32 in order. "ieee": float32 arithmetic throughout. "tf32",
+            threads: how many threads an operation on the CPU may use, including the calling thread. Default: the environment
+                variable `OPWEAVE_THREADS`, or the number of processors available to the process. Compiled expressions share
+                the threads of the process. GPUs and the device "reference" ignore it.
+            precision: how engines compute float32 operations; inputs and outputs keep their data types. "float32": results
+                are at least as accurate as with float32 sums in order. "ieee": float32 arithmetic throughout. "tf32",
                 "bfloat16" and "float16" allow engines to round to these data types, which is faster. `Device.precisions`
-                lists what a device can do.
-            cuda_stream: your own stream of an NVIDIA GPU, to which all work goes in order: an object with `__cuda_stream__`,
-                as those of PyTorch and cuda.core, or its handle. The device is "cuda", or the one that `device` names.
+                lists the precisions of a device.
+            cuda_stream: your own stream of an NVIDIA GPU, on which all work is enqueued: an object with `__cuda_stream__`,
+                such as the streams of PyTorch and cuda.core, or a handle. The device is "cuda", or the one that `device`
+                names.
 
         Raises:
-            ValidationError: an option has the wrong type or value, or excludes another one.
-            NotSupportedError: there is no such device or back end here, or it cannot compute in this precision.
-            MissingExtraError: a `gpu_device` without the extra `webgpu`.
+            ValidationError: an option has the wrong type or value, or options exclude each other.
+            NotSupportedError: the device or back end is not available, or does not support the precision.
+            MissingExtraError: `gpu_device` needs the extra `webgpu`.
 
         >>> import opweave as ow
         >>> ow.ml.create_context(device="reference")
@@ -271,7 +272,7 @@ class MLContext(ContextTensors):
 
     @property
     def accelerated(self) -> bool:
-        """Whether the device is a GPU or NPU, whatever was asked for."""
+        """Whether the device is a GPU or NPU, regardless of the option `accelerated`."""
         return self._device.kind != "cpu"
 
     @property
@@ -342,21 +343,22 @@ class MLContext(ContextTensors):
     def dispatch(self, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> None:
         """Run a graph on tensors (https://www.w3.org/TR/webnn/#api-mlcontext-dispatch).
 
-        On a CPU this is synchronous: the results are there when it returns, and errors are raised here. On a GPU it only adds
-        work to the device's queue: later dispatches see the results, and reading them waits for the device. In a context with
-        `deferred=True` a dispatch is recorded, and runs when a result is read, which then raises the errors of its kernels.
+        On a CPU, this is synchronous: the results are written when it returns, and errors are raised. On a GPU, it only
+        submits work to the device's queue: later dispatches see the results, and reading them waits for the device. In a
+        context with `deferred=True`, the dispatch is recorded, and runs when a result is read; that read raises errors of
+        kernels.
 
         Args:
             graph: a graph of this context.
             inputs: a tensor for each input of the graph, by name, of its data type and shape.
-            outputs: likewise for the outputs. No tensor may stand for two of them, and no output may overlap another
-                tensor's memory, except that an output may be the tensor of an input which an operation updates: the past
-                keys and values of `group_query_attention`.
+            outputs: a tensor for each output, likewise. Each needs a different tensor, and must not overlap another
+                tensor's memory. Exception: an output may be the tensor of an input that an operation updates, such as the
+                past keys and values of `group_query_attention`.
 
         Raises:
             InvalidStateError: the graph is destroyed, or the context lost.
-            ValidationError: missing or unknown names; tensors that do not fit, are destroyed or belong to another context;
-                on a CPU, positions or lengths out of the range that an operation takes.
+            ValidationError: names are missing or unknown; tensors do not fit, are destroyed or belong to another context;
+                on a CPU, positions or lengths are out of the range of an operation.
 
         >>> import numpy as np, opweave as ow
         >>> context = ow.ml.create_context(device="reference")
@@ -388,16 +390,16 @@ class MLContext(ContextTensors):
         Args:
             graph: a graph of this context.
             inputs: an array (or MLTensor) for each input, by name. C-contiguous arrays are read in place.
-            outputs: arrays to write results into, in place; outputs without one get a new array. As in `dispatch`, an
-                array may also be that of an input which an operation updates.
+            outputs: arrays to write results into, by name; other outputs get new arrays. As in `dispatch`, an array may
+                also be that of an input that an operation updates.
 
         Returns:
             The array of each output, by name.
 
         Raises:
             InvalidStateError: the graph is destroyed, or the context lost.
-            ValidationError: missing or unknown names; arrays that do not fit; on a CPU, positions or lengths out of the range
-                that an operation takes.
+            ValidationError: names are missing or unknown; arrays do not fit; on a CPU, positions or lengths are out of the
+                range of an operation.
 
         >>> import numpy as np, opweave as ow
         >>> context = ow.ml.create_context(device="reference")

@@ -1,4 +1,4 @@
-"""The tensors of a context: made, written, read, and lent to the user's shaders."""
+"""The tensors of a context: creation, writing, reading, and export to the user's shaders."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwar
 
 
 def awaitable(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """The twin of a blocking method, which runs in a worker thread, to await: what all `*_async` methods are."""
+    """The awaitable twin (`*_async`) of a blocking method, which runs the method in a worker thread."""
     name = method.__name__
 
     @wraps(method)
@@ -100,8 +100,8 @@ class ContextTensors:
             shape: dimensions, each in [1, 2**31 - 1]; `[]` for a scalar.
             readable: whether its contents may be read.
             writable: whether its contents may be written.
-            memory: the WebAssembly module (`opweave.wasm.load`) in whose memory it lies; default: the host's. Built-in
-                operations read and write it there, and so do the module's own, without a copy.
+            memory: the WebAssembly module (`opweave.wasm.load`) in whose memory to allocate it; default: the host's.
+                Built-in operations and the module's functions read and write it there, without a copy.
 
         Raises:
             InvalidStateError: the context is lost.
@@ -139,7 +139,7 @@ class ContextTensors:
         readable: bool = False,
         writable: bool = False,
     ) -> MLTensor:
-        """Create a tensor of zeros that `export_to_gpu` can lend to `gpu_device`, like every tensor on a WebGPU device.
+        """Create a tensor of zeros that `export_to_gpu` can export to `gpu_device`, like every tensor on a WebGPU device.
 
         Args:
             data_type: one of the eight data types of WebNN.
@@ -207,18 +207,18 @@ class ContextTensors:
         readable: bool = True,
         writable: bool | None = None,
     ) -> MLTensor:
-        """Make a tensor of memory that exists already, without a copy.
+        """Make a tensor over existing memory, without a copy.
 
         Args:
-            array: a C-contiguous NumPy array, or an object with DLPack (a PyTorch or ONNX Runtime tensor, say) in host
-                memory. In a context on a WebGPU device: a `wgpu.GPUBuffer` of that device with the usage STORAGE (and COPY_SRC
-                to be read, COPY_DST to be written from the host). In a context on a CUDA device: an array of PyTorch, CuPy,
-                JAX or Numba in its memory (with DLPack or `__cuda_array_interface__`), in C order and aligned to 16 bytes;
-                dispatches from now on wait for the work that writes it now.
-            data_type: of the elements in a `GPUBuffer`; arrays know theirs.
-            shape: likewise.
+            array: a C-contiguous NumPy array, or an object with DLPack in host memory, such as a PyTorch or ONNX Runtime
+                tensor. In a context on a WebGPU device: a `wgpu.GPUBuffer` of that device with the usage STORAGE (and
+                COPY_SRC if the host reads it, COPY_DST if the host writes it). In a context on a CUDA device: an array of
+                PyTorch, CuPy, JAX or Numba in its memory (with DLPack or `__cuda_array_interface__`), in C order and
+                aligned to 16 bytes; later dispatches wait for work on the array that was submitted before this call.
+            data_type: the data type of the elements in a `GPUBuffer`; arrays have their own.
+            shape: the shape of a `GPUBuffer`; arrays have their own.
             readable: whether its contents may be read through the tensor.
-            writable: likewise written; default: whether the array itself is writable.
+            writable: whether they may be written through the tensor; default: whether the array is writable.
 
         Returns:
             A tensor that shares the memory: what a graph writes into it appears in `array`, and the other way round.
@@ -331,10 +331,10 @@ class ContextTensors:
 
     @contextmanager
     def export_to_gpu(self, tensor: MLTensor) -> Iterator[Any]:
-        """Lend a tensor to the user's own shaders (https://www.w3.org/TR/webnn/#api-mlcontext-exporttogpu).
+        """Export a tensor to the user's own shaders (https://www.w3.org/TR/webnn/#api-mlcontext-exporttogpu).
 
-        Nothing is copied and nothing waited for: what is submitted to the device's queue inside of the `with` block runs
-        after the dispatches before it, and before those after it. Meanwhile WebNN must not use the tensor.
+        This neither copies nor waits: work that is submitted to the device's queue inside the `with` block runs after
+        earlier dispatches, and before later ones. Inside the block, WebNN must not use the tensor.
 
         Args:
             tensor: a tensor of this context, which is on a WebGPU device.
@@ -344,7 +344,7 @@ class ContextTensors:
 
         Raises:
             NotSupportedError: the context is not on a WebGPU device.
-            InvalidStateError: the tensor is exported already; or it is used by WebNN while it is.
+            InvalidStateError: the tensor is exported already, or WebNN uses it while it is exported.
             ValidationError: a tensor of another context, destroyed or constant.
 
         >>> import opweave as ow

@@ -291,7 +291,7 @@ class Graph:
         return list(dict.fromkeys(used))
 
     def in_place(self) -> dict[str, str]:
-        """The outputs that may lie in the memory of an input, and that input, by name (`Op.in_place`)."""
+        """The outputs that may use the memory of an input, and that input, by name (`Op.in_place`)."""
         names: dict[Any, str] = {operand: name for name, operand in self.inputs.items()}
         found: dict[str, str] = {}
         for name, output in self.outputs.items():

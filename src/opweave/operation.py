@@ -102,7 +102,7 @@ class Op(Generic[P, R]):
         is_alternative: whether the formula is only for compiled loops that are faster than an engine's kernel. Where there is
             no kernel, the operation is decomposed.
         kernels: the user's kernels, by name of the device.
-        updates: the results that may lie in the memory of an operand, by number, and the name of that operand.
+        updates: the results that may use the memory of an operand, by number, and the name of that operand.
     """
 
     def __init__(self, function: Callable[..., Any], name: str, doc: str, limits: Mapping[str, Limits]) -> None:
@@ -210,7 +210,7 @@ class Op(Generic[P, R]):
         self._casts.update(dict.fromkeys(attributes, like))
 
     def value_range(self, operand: str) -> Callable[[Callable[..., ValueRange]], Callable[..., ValueRange]]:
-        """Declare a function for the values that an operand of integers may hold; it takes other parameters by name.
+        """Declare a function that returns the range of an integer operand; it takes other parameters by name.
 
         The values of constants are checked when a graph is built, those of a graph's inputs before it runs, where they are in
         the host's memory. Others are not checked.
@@ -234,10 +234,10 @@ class Op(Generic[P, R]):
                 yield name, call_with(function, arguments)
 
     def in_place(self, **operands: str) -> None:
-        """Declare results that may lie in the memory of an operand: `in_place(output1="past_key")`.
+        """Declare results that may use the memory of an operand: `in_place(output1="past_key")`.
 
         Callers may then pass the same memory for an input and an output of a graph, if they have the same data type and
-        shape. A kernel that can updates this memory; elsewhere, the result is computed in other memory and copied.
+        shape. Kernels that support it update this memory; otherwise, the result is computed in other memory and copied.
 
         Args:
             operands: the name of an operand for each such result: `output`, or `output0`, `output1`, … for several results.

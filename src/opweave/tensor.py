@@ -69,7 +69,7 @@ class MLTensor(Described):
 
     @property
     def constant(self) -> bool:
-        """Whether it was made by `create_constant_tensor`: for `builder.constant(tensor)`, not for `dispatch`."""
+        """Whether `create_constant_tensor` created it: for `builder.constant(tensor)`, not for `dispatch`."""
         return self._constant
 
     @property
@@ -82,16 +82,16 @@ class MLTensor(Described):
         """The `wgpu.GPUBuffer` that holds the tensor, in a context on a WebGPU device.
 
         Raises:
-            NotSupportedError: it is none, or the tensor is a constant tensor, which lies on the host.
+            NotSupportedError: the device is not a WebGPU device, or the tensor is a constant tensor, which is on the host.
             ValidationError: the tensor is destroyed.
 
         >>> import opweave as ow
         >>> ow.ml.create_context(device="reference").create_tensor("float32", [2]).gpu_buffer
         Traceback (most recent call last):
-        opweave.errors.NotSupportedError: the tensor float32[2] lies on reference, not on a WebGPU device; ...
+        opweave.errors.NotSupportedError: the tensor float32[2] is on reference, not on a WebGPU device; ...
         """
         self._memory()
-        where = "is a constant tensor" if self._constant else f"lies on {self._context.device.name}"
+        where = "is a constant tensor" if self._constant else f"is on {self._context.device.name}"
         raise NotSupportedError(
             f"the tensor {self._desc} {where}, not on a WebGPU device; create_context(device='gpu') makes a context "
             "whose tensors are buffers"
@@ -103,7 +103,7 @@ class MLTensor(Described):
         return self._array is None
 
     def destroy(self) -> None:
-        """Give the memory back, as soon as no view of it is left. Further calls do nothing."""
+        """Free the memory as soon as no view of it is left. Further calls do nothing."""
         with self._lock:
             self._array = None
             self._release_bindings()
@@ -114,7 +114,7 @@ class MLTensor(Described):
             self._release_bindings()
 
     def _release_bindings(self) -> None:
-        """Let graphs that were dispatched with the tensor forget it; the next dispatch binds it anew."""
+        """Release the bindings of graphs that were dispatched with the tensor; the next dispatch binds it again."""
         for binding in list(self._bindings):
             binding.release()
 
@@ -138,10 +138,10 @@ class MLTensor(Described):
         return self._memory()
 
     def numpy(self) -> np.ndarray:
-        """A view of the contents, no copy; it waits for work that is writing them, and stays valid after `destroy`.
+        """A view of the contents without a copy. It waits for pending writes, and stays valid after `destroy`.
 
-        The view can be written to where the tensor is writable. (PyTorch does not know read-only memory: what
-        `torch.from_dlpack` makes of a tensor that is not writable must not be written to.)
+        The view can be written to if the tensor is writable. (PyTorch has no read-only tensors: do not write to the result of
+        `torch.from_dlpack` if the tensor is not writable.)
 
         Raises:
             ValidationError: the tensor is destroyed, or not readable.
@@ -181,9 +181,9 @@ class DeviceTensor(MLTensor):
     def gpu_buffer(self) -> Any:
         """The `wgpu.GPUBuffer` that holds it, in C order, for shaders and commands on the same device.
 
-        The order of the queue is all it takes: what is submitted after a dispatch finds its results, and a dispatch finds
-        what was submitted before. float16 lies two to a word of 32 bits, int8 and uint8 four; the buffer's size is a
-        multiple of 4 bytes.
+        The order of the queue is the only synchronisation: commands submitted after a dispatch see its results, and a
+        dispatch sees those of commands submitted before. A 32-bit word holds two elements of float16, or four of int8 or
+        uint8; the buffer's size is a multiple of 4 bytes.
 
         Raises:
             ValidationError: the tensor is destroyed.
@@ -196,7 +196,7 @@ class DeviceTensor(MLTensor):
         """The memory for Numba and others, which wait for the context's stream; only on a CUDA device."""
         export = getattr(self._context._space, "interface", None)
         if export is None:
-            raise AttributeError(f"the tensor {self._desc} lies on {self._context.device.name}, not on a CUDA device")
+            raise AttributeError(f"the tensor {self._desc} is on {self._context.device.name}, not on a CUDA device")
         found: dict[str, Any] = export(self._readable_memory(), read_only=not self._writable)
         return found
 
@@ -221,7 +221,7 @@ class DeviceTensor(MLTensor):
 
     @property
     def exported(self) -> bool:
-        """Whether `context.export_to_gpu` has lent it out."""
+        """Whether `context.export_to_gpu` has exported it."""
         return self._exported
 
     def _memory(self) -> Any:
@@ -240,7 +240,7 @@ class DeviceTensor(MLTensor):
             ValidationError: always.
         """
         raise ValidationError(
-            f"the tensor {self._desc} lies on {self._context.device.name}, where NumPy cannot reach it; "
+            f"the tensor {self._desc} is on {self._context.device.name}, where NumPy cannot access it; "
             "context.read_tensor(tensor) copies it"
         )
 

@@ -22,11 +22,11 @@ def bench(
     engines: Annotated[
         str | None,
         typer.Option(
-            help="Back ends or devices, separated by commas; auto is Opweave's choice. Default: all that are not slow."
+            help="Back ends or devices, separated by commas; auto is Opweave's choice. Default: all but slow ones."
         ),
     ] = None,
-    seconds: Annotated[float, typer.Option("--seconds", min=0.01, help="How long to measure.")] = 5.0,
-    chart: Annotated[Path | None, typer.Option(help="Write a picture of the times to this .svg file.")] = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.01, help="Time to measure, in seconds.")] = 5.0,
+    chart: Annotated[Path | None, typer.Option(help="Write a chart of the times to this .svg file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     mean: Mean = "0",
     std: Std = "1",
@@ -38,7 +38,7 @@ def bench(
     operations: Operations = None,
     verbose: Verbose = False,
 ) -> None:
-    """Compare the engines of this machine: time, memory and results of a model on each, beside ONNX Runtime itself.
+    """Compare the time, memory and results of a model on the engines of this machine with ONNX Runtime's.
 
     Each engine has a process of its own; they are measured alternately, after pauses. Inputs are random unless given.
     """

@@ -13,13 +13,13 @@ from ..names import counted
 from ..words import size
 from .common import Verbose, app, console
 
-cache = typer.Typer(help="The cache on disk: compiled expressions, and what tuning has measured.", no_args_is_help=True)
+cache = typer.Typer(help="The cache on disk: compiled expressions, and results of tuning.", no_args_is_help=True)
 app.add_typer(cache, name="cache")
 
 
 @cache.command("list")
 def list_(verbose: Verbose = False) -> None:
-    """List the files of the cache, the one that was used last first, with their sizes and ages."""
+    """List the files of the cache with their sizes and ages, the most recently used first."""
     found = disk_cache.entries()
     table = Table("file", "what", "size", "last used", box=None, header_style="bold")
     for entry in found:
@@ -33,7 +33,7 @@ def list_(verbose: Verbose = False) -> None:
 
 @cache.command()
 def clear(verbose: Verbose = False) -> None:
-    """Delete all that the cache holds. It is made again when it is needed; what tuning has measured is lost."""
+    """Delete all files of the cache. Expressions are compiled again when needed; results of tuning are lost."""
     console.print(f"deleted {_total(disk_cache.clear())}")
 
 

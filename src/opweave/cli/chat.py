@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..chat import Conversation
 
 DEFAULT_ROOM = 2048
-"""The most tokens of a conversation, unless the model was trained for fewer. Keys and values of SmolLM2 take 46 KB a token."""
+"""Maximum tokens of a conversation, unless the model was trained for fewer. Keys and values of SmolLM2 take 46 KB a token."""
 
 ENDS = {
     "full": "the context is full: the reply ends here. /new begins a new conversation; --context makes more room",
@@ -31,24 +31,28 @@ ENDS = {
 def chat(
     model: Annotated[Path, typer.Argument(help="A .gguf file of a Llama-type model.")],
     prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="Reply to this message, and exit.")] = None,
-    system: Annotated[str | None, typer.Option(help="What the model is told first. Default: by its template.")] = None,
+    system: Annotated[str | None, typer.Option(help="The system message. Default: that of the chat template.")] = None,
     temperature: Annotated[
         float, typer.Option(help="0 always chooses the most likely token; higher is more varied.")
     ] = 0.8,
-    top_k: Annotated[int, typer.Option(help="Choose among this number of the most likely tokens; 0: all.")] = 40,
-    top_p: Annotated[float, typer.Option(help="Choose among the most likely tokens of this total probability.")] = 0.95,
+    top_k: Annotated[int, typer.Option(help="Sample from this number of the most likely tokens; 0: from all.")] = 40,
+    top_p: Annotated[
+        float, typer.Option(help="Sample from the most likely tokens with this total probability.")
+    ] = 0.95,
     seed: Annotated[
-        int | None, typer.Option(help="Of the random numbers; the same seed gives the same replies.")
+        int | None, typer.Option(help="Seed of the random numbers; the same seed gives the same replies.")
     ] = None,
-    context: Annotated[int | None, typer.Option(help=f"Tokens of a conversation. Default: {DEFAULT_ROOM}.")] = None,
+    context: Annotated[
+        int | None, typer.Option(help=f"Maximum tokens of a conversation. Default: {DEFAULT_ROOM}.")
+    ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="The most tokens of a reply. Default: what there is room for.")
+        int | None, typer.Option(min=1, help="Maximum tokens of a reply. Default: up to the end of the context.")
     ] = None,
     device: Annotated[str, typer.Option(help="Where to run; `opweave devices` lists them.")] = "cpu",
     precision: PrecisionName = "float32",
     verbose: Verbose = False,
 ) -> None:
-    """Talk with a language model: each line is a message, until the input ends.
+    """Chat with a language model: each line is a message, until the input ends.
 
     The line /new begins a new conversation; Ctrl-C stops a reply. Replies are written to standard output, everything else to
     standard error.
@@ -97,7 +101,7 @@ def _lines() -> Iterator[str]:
 
 
 def _reply(conversation: Conversation, message: str, limit: int | None) -> None:
-    """Print a reply as it comes, then how long it took."""
+    """Print a reply while it is generated, then its time."""
     reply = conversation.say(message, limit)
     try:
         for part in reply:

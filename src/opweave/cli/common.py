@@ -51,9 +51,7 @@ def _set_verbose(value: bool) -> None:
     Settings.verbose = Settings.verbose or value
 
 
-Verbose = Annotated[
-    bool, typer.Option("--verbose", callback=_set_verbose, help="Show where an error comes from, line by line.")
-]
+Verbose = Annotated[bool, typer.Option("--verbose", callback=_set_verbose, help="Show the traceback of an error.")]
 
 
 def declare(module: str | None) -> str | None:
@@ -77,14 +75,14 @@ Operations = Annotated[
         "--operations",
         metavar="MODULE",
         callback=declare,
-        help="A Python module that declares operations of your own, by ow.register_onnx; it is imported first.",
+        help="A Python module that declares custom operations and registers them (ow.register_onnx); it is imported first.",
     ),
 ]
 PrecisionName = Annotated[
     str,
     typer.Option(
         "--precision",
-        help="How engines compute with float32 inside: float32, ieee, tf32, bfloat16 or float16; `opweave devices` lists what "
+        help="How engines compute float32 operations: float32, ieee, tf32, bfloat16 or float16; `opweave devices` lists what "
         "each device can.",
     ),
 ]

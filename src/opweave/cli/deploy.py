@@ -1,4 +1,4 @@
-"""The command `opweave deploy`: an ONNX model behind an HTTP address."""
+"""The command `opweave deploy`: serve an ONNX model over HTTP."""
 
 from __future__ import annotations
 
@@ -39,16 +39,22 @@ EXAMPLE_SIZES = (1, 8, 64, 224)
 def deploy(
     model: Annotated[Path, typer.Argument(help="An .onnx file.")],
     name: Annotated[str | None, typer.Option(help="The model's name in requests. Default: that of the file.")] = None,
-    host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 is all of the machine's.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="The address to listen on; 0.0.0.0 for all addresses of the machine.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")] = 8000,
-    batch: Annotated[int, typer.Option(min=1, help="The most rows of several requests that run as one batch.")] = 8,
-    wait: Annotated[float, typer.Option(min=0, help="Seconds that a request waits for others to join.")] = 0.005,
+    batch: Annotated[
+        int, typer.Option(min=1, help="Maximum rows of a batch of several requests; 1 disables batching.")
+    ] = 8,
+    wait: Annotated[
+        float, typer.Option(min=0, help="Seconds that a request waits for others to form a batch.")
+    ] = 0.005,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of a replica. Default: the processors, divided by the replicas.")
+        int | None, typer.Option(min=1, help="Threads of a replica. Default: processors divided by replicas.")
     ] = None,
     device: Annotated[str, typer.Option(help="Where to run; `opweave devices` lists them.")] = "cpu",
     precision: PrecisionName = "float32",
-    replicas: Annotated[int, typer.Option(min=1, help="How many processes run the model.")] = 1,
+    replicas: Annotated[int, typer.Option(min=1, help="Number of processes that run the model.")] = 1,
     operations: Operations = None,
     verbose: Verbose = False,
 ) -> None:
@@ -188,7 +194,7 @@ def _why_not_started() -> str:
 
 
 def _print_example(interface: Interface, url: str) -> None:
-    """Print a line for a shell that sends a request, after it was tried."""
+    """Print a shell command that sends a request, after testing it."""
     from ..scale.protocol import HEADER_LENGTH
 
     problem = ""

@@ -1,4 +1,4 @@
-"""`opweave diff`: the first operation of a model that gives other results on another device or engine, or in another model."""
+"""`opweave diff`: the first operation of a model whose results differ on another device or engine, or in another model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def diff(
         typer.Option(
             "--against",
             metavar="DEVICE[:BACKEND][@PRECISION]",
-            help="What it is compared with. Default: reference, which computes in float64; with another model, that of --on.",
+            help="Where the other side runs. Default: reference, which computes in float64; with OTHER, the same as --on.",
         ),
     ] = None,
     inputs: Inputs = None,
@@ -47,16 +47,14 @@ def diff(
     std: Std = "1",
     fix_shapes: Sizes = None,
     limit: Bounds = None,
-    tolerance: Annotated[
-        float, typer.Option("--tolerance", min=0, help="All tolerances are multiplied by this number.")
-    ] = 1.0,
+    tolerance: Annotated[float, typer.Option("--tolerance", min=0, help="A factor for all tolerances.")] = 1.0,
     report: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE", help="Write a report into this .html file.")
+        Path | None, typer.Option("--report", metavar="FILE", help="Write a report to this .html file.")
     ] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write all numbers into this .json file.")
+        Path | None, typer.Option("--json", metavar="FILE", help="Write all numbers to this .json file.")
     ] = None,
-    rows: Annotated[int, typer.Option("--rows", min=1, help="How many operations to list at most.")] = 16,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Maximum number of operations to list.")] = 16,
     operations: Operations = None,
     verbose: Verbose = False,
 ) -> None:

@@ -25,8 +25,8 @@ Inputs = Annotated[
         "-i",
         "--input",
         metavar="[NAME=]SOURCE",
-        help="A .npy or .npz file, an image, or `random`; without a name for the one that is left, or all in an .npz. "
-        "`random` alone fills what is left.",
+        help="A .npy or .npz file, an image, or `random`. Without NAME: the only input not yet given, or all arrays of an "
+        ".npz. `random` alone fills all inputs not given.",
     ),
 ]
 Sizes = Annotated[
@@ -42,15 +42,15 @@ Bounds = Annotated[
     typer.Option(
         "--limit",
         metavar="NAME=COUNT",
-        help="Bounds for loading a model, as in nodes=2000000: nodes, folded_bytes or dense_bytes.",
+        help="A limit while the model is loaded, as in nodes=2000000: nodes, folded_bytes or dense_bytes.",
     ),
 ]
 DeviceName = Annotated[str | None, typer.Option("--device", help="Where to run; `opweave devices` lists them.")]
-Seed = Annotated[int, typer.Option("--seed", help="What random inputs depend on.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of random inputs.")]
 Mean = Annotated[
     str, typer.Option("--mean", help="Subtracted from images in [0, 1]: one number or three, 0.5,0.4,0.3.")
 ]
-Std = Annotated[str, typer.Option("--std", help="What images are divided by after that.")]
+Std = Annotated[str, typer.Option("--std", help="Divisor of images after that: one number or three.")]
 
 
 def open_session(
@@ -78,9 +78,9 @@ def run(
     inputs: Inputs = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the outputs to this .npz file.")] = None,
     labels: Annotated[
-        Path | None, typer.Option("--labels", help="A text file, one class a line: show the best classes.")
+        Path | None, typer.Option("--labels", help="A text file with one class per line: show the best classes.")
     ] = None,
-    top: Annotated[int, typer.Option("--top", min=1, help="How many classes to show.")] = 5,
+    top: Annotated[int, typer.Option("--top", min=1, help="Number of classes to show.")] = 5,
     mean: Mean = "0",
     std: Std = "1",
     seed: Seed = 0,
@@ -135,12 +135,12 @@ def info(
     precision: PrecisionName = "float32",
     draw: Annotated[
         Path | None,
-        typer.Option("--draw", metavar="FILE", help="Draw the model, and what runs its parts, into this .svg file."),
+        typer.Option("--draw", metavar="FILE", help="Draw the model, and what runs its parts, to this .svg file."),
     ] = None,
     operations: Operations = None,
     verbose: Verbose = False,
 ) -> None:
-    """Show inputs, outputs and operators of a model, which part of it runs where, and why.
+    """Show inputs, outputs and operators of a model, and where each part runs and why.
 
     Dynamic dimensions count as 1, unless --fix-shapes says otherwise.
     """
@@ -206,12 +206,12 @@ def convert(
     fix_shapes: Sizes = None,
     limit: Bounds = None,
     operators: Annotated[
-        str, typer.Option("--operators", help="onnx, or onnxruntime to keep operators that only ONNX Runtime has.")
+        str, typer.Option("--operators", help="onnx; or onnxruntime, to keep operators that only ONNX Runtime has.")
     ] = "onnx",
     operations: Operations = None,
     verbose: Verbose = False,
 ) -> None:
-    """Turn an ONNX model into a WebNN graph, and write that as ONNX: static shapes, and WebNN's operations only.
+    """Convert an ONNX model to a WebNN graph, and write that as ONNX: static shapes, and WebNN's operations only.
 
     A name that ends in .js makes a JavaScript module of WebNN calls, which runs in browsers; its weights are written beside
     it, as .safetensors.

@@ -29,18 +29,22 @@ PORT = 8801
 
 @app.command()
 def serve(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 is any that is free.")] = PORT,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 for any free port.")] = PORT,
     origin: Annotated[
         list[str] | None,
-        typer.Option("--origin", help="A page that may connect, such as http://localhost:5173. May be repeated."),
+        typer.Option(
+            "--origin", help="The origin of pages that may connect, such as http://localhost:5173. May be repeated."
+        ),
     ] = None,
     any_origin: Annotated[
-        bool, typer.Option("--any-origin", help="Let all pages connect that have the token.")
+        bool, typer.Option("--any-origin", help="Let pages of any origin connect if they have the token.")
     ] = False,
     token: Annotated[
-        str | None, typer.Option(envvar="OPWEAVE_TOKEN", help="What clients must present. Default: a new one.")
+        str | None, typer.Option(envvar="OPWEAVE_TOKEN", help="The token that clients must send. Default: a new one.")
     ] = None,
-    no_token: Annotated[bool, typer.Option("--no-token", help="Let pages of the origins connect without one.")] = False,
+    no_token: Annotated[
+        bool, typer.Option("--no-token", help="Let pages of the named origins connect without a token.")
+    ] = False,
     device: Annotated[
         str | None, typer.Option(help="Where all graphs run; default: what suits a page's options.")
     ] = None,

@@ -1,4 +1,4 @@
-"""Operations of users, which are called as the built-in ones.
+"""Custom operations, which are called like built-in ones.
 
 An operation is declared in one or several of these ways:
 
@@ -56,10 +56,10 @@ Plain: TypeAlias = "np.ndarray | np.number[Any] | float | str | Sequence[Any] | 
 
 
 class CustomOp(Op[..., Any], Generic[Made]):
-    """An operation of a user. Made by `opweave.op`, `opweave.expression` and `opweave.composite`.
+    """A custom operation. Created by `opweave.op`, `opweave.expression` and `opweave.composite`.
 
-    Called with operands it adds a node to their graph; called with arrays or tensors it computes. `label=` names the node in
-    messages and tables.
+    Called with operands, it adds a node to their graph; called with arrays or tensors, it computes. `label=` names the node
+    in messages and tables.
 
     >>> import numpy as np, opweave as ow
     >>> @ow.expression
@@ -85,7 +85,7 @@ class CustomOp(Op[..., Any], Generic[Made]):
             source: the user's function, whose parameters are those of the operation.
             skip: the number of leading parameters of `source` that are not.
             limits: the limits of operands and results.
-            annotated: whether operands are the parameters annotated as such; otherwise they are the positional ones.
+            annotated: whether annotations tell which parameters are operands; otherwise, the positional ones are.
         """
         self._annotated = annotated
         self.source = source
@@ -144,16 +144,16 @@ class CustomOp(Op[..., Any], Generic[Made]):
     def kernel(self, device: DeviceName, /, *args: Any, **options: Any) -> Any:
         """Declare a kernel that computes the operation on a device.
 
-        - `@op.kernel("cpu")` above a function of NumPy views (`opweave.kernels.host`), or `op.kernel("cpu", function)`;
+        - `@op.kernel("cpu")` decorates a function of NumPy views (`opweave.kernels.host`), or `op.kernel("cpu", function)`;
         - `op.kernel("wasm", module, "export")`: a function of a WebAssembly module (`help(opweave.wasm)` says more);
-        - `op.kernel("webgpu", "fn main(i: u32) { out[i] = x[i] * x[i]; }")`: WGSL, or `@op.kernel("webgpu")` above a function
-          that makes it (`help(opweave.wgsl)` says more);
+        - `op.kernel("webgpu", "fn main(i: u32) { out[i] = x[i] * x[i]; }")`: WGSL; or `@op.kernel("webgpu")` decorates a
+          function that returns it (`help(opweave.wgsl)` says more);
         - `op.kernel("cuda", "void main(unsigned i) { out[i] = x[i] * x[i]; }")`: CUDA C++, or a kernel of Triton, CuPy or
           Numba, or `@op.kernel("cuda")` above a function that makes it (`help(opweave.cuda)` says more).
 
         Raises:
-            ValidationError: an unknown device, or an invalid kernel: a function takes `out`, and parameters of the operation
-                by name.
+            ValidationError: the device is unknown, or the kernel is invalid: a function must take `out`, and parameters of
+                the operation by name.
         """
         devices = get_args(DeviceName)
         require(device in devices, f"{self.name}: kernels are for {', '.join(map(repr, devices))}, got {shown(device)}")
@@ -262,8 +262,8 @@ class CustomOp(Op[..., Any], Generic[Made]):
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[misc]  # (mypy on *args: Any)
         """Add a node to the graph of the operands, or compute the results of arrays and tensors.
 
-        Calls on NumPy arrays return NumPy arrays, calls on tensors tensors; calls on an `opweave.Array` are computed later.
-        In an expression, another one that is called with its arrays becomes a part of it.
+        Calls on NumPy arrays return NumPy arrays, calls on tensors return tensors; calls on an `opweave.Array` are computed
+        later. An expression that another expression calls with its arrays becomes part of that expression.
 
         Raises:
             ValidationError: operands or attributes that do not fit.
@@ -359,7 +359,7 @@ def composite(function: Callable[..., Made]) -> CustomOp[Made]:
             of them.
 
     Returns:
-        The operation. An engine that has a kernel for it runs that; otherwise its parts run.
+        The operation. Engines with a kernel for it use that; otherwise it is decomposed.
 
     Raises:
         ValidationError: the function has parameters without a name. The operations that it calls are checked when the

@@ -1,4 +1,4 @@
-"""Compiled graphs, and what they are bound to.
+"""Compiled graphs, and their bindings to memory.
 
 A dispatch binds a graph to the memory of tensors once; the same tensors again find the binding. Locks are taken in one
 order, the tensors' by identity, then the graph's, so that threads cannot deadlock.
@@ -119,10 +119,10 @@ class MLGraph:
         return self._check_alive().placements
 
     def explain(self) -> str:
-        """The graph as text, followed by what runs where: native, composed of several kernels, decomposed, …
+        """The graph as text, followed by how each operation runs: native, composed of several kernels, decomposed, …
 
-        Where one engine cannot run all of it, each operation has the number of its segment before it, and the last line
-        says how the segments share memory.
+        If the graph has several segments, the number of its segment precedes each operation, and the last line says how the
+        segments share memory.
 
         >>> import opweave as ow
         >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
@@ -147,8 +147,8 @@ class MLGraph:
             inputs: an array or tensor for each input, by name; None for random ones.
             outputs: arrays or tensors to write results into, by name; those without one get memory of their own.
             repeat: how many runs to measure, after one that is not measured.
-            detail: whether engines that can tell shall measure each of their kernels, too, with totals for those of one
-                name; the graph is compiled once more for that.
+            detail: whether to also measure each kernel of the engines that support it, with totals by name of kernel; this
+                compiles the graph again.
 
         Returns:
             A table to `print`, and its numbers.
@@ -171,14 +171,14 @@ class MLGraph:
     def tune(self, inputs: Mapping[str, Any] | None = None, *, seconds: float = 4.0) -> Tuning:
         """Measure the engines that can run the graph, and use the fastest one from now on.
 
-        Each engine compiles the graph, which takes memory meanwhile, and runs it alternately with the others, after pauses.
-        The graph itself uses the fastest engine from its next run on. The figures are kept in the cache on disk: equal graphs
-        (of the same operations, shapes and data types) that are built on this machine later use it, too. Ctrl-C
-        ends it; the figures are kept if each engine was measured three times until then.
+        Each engine compiles the graph, which temporarily takes memory. Runs alternate between the engines, with pauses.
+        The graph uses the fastest engine from its next run on. Results are stored in the cache on disk: equal graphs
+        (with the same operations, shapes and data types) that are built on this machine later use this engine, too. Ctrl-C
+        stops tuning; results are stored if each engine was measured at least three times.
 
         Args:
             inputs: an array for each input, by name; None for random ones, with integers 0 and 1.
-            seconds: about how long to measure, without compiling.
+            seconds: approximate time to measure, without compilation.
 
         Returns:
             A table to `print`, and its numbers. There is nothing to measure on devices with one engine.
@@ -202,7 +202,7 @@ class MLGraph:
         """Draw the graph from inputs to outputs, with what runs which part of it.
 
         Args:
-            path: an .svg file to write the drawing into; None for none.
+            path: an .svg file to write the drawing to, or None.
 
         Returns:
             The drawing: a string of SVG that notebooks show, as they do for the graph itself.

@@ -204,7 +204,7 @@ def test_tensors(driver: CpuDriver, context: ow.MLContext, data_type: Any) -> No
     np.testing.assert_array_equal(context.read_tensor(tensor), np.zeros_like(array))
     context.write_tensor(tensor, array)
     np.testing.assert_array_equal(context.read_tensor(tensor), array)
-    with pytest.raises(ow.ValidationError, match="lies on cuda, where NumPy cannot reach it"):
+    with pytest.raises(ow.ValidationError, match="is on cuda, where NumPy cannot access it"):
         tensor.numpy()
 
 

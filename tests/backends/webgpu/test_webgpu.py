@@ -130,9 +130,9 @@ def test_what_is_written_is_read(context: ow.MLContext, data_type: Any, shape: t
 
 def test_tensors_have_no_view_on_the_host(context: ow.MLContext) -> None:
     tensor = context.create_tensor("float32", [4], readable=True)
-    with pytest.raises(ow.ValidationError, match=r"lies on .*, where NumPy cannot reach it; context.read_tensor"):
+    with pytest.raises(ow.ValidationError, match=r"is on .*, where NumPy cannot access it; context.read_tensor"):
         tensor.numpy()
-    with pytest.raises(ow.ValidationError, match="where NumPy cannot reach it"):
+    with pytest.raises(ow.ValidationError, match="where NumPy cannot access it"):
         np.from_dlpack(tensor)
     with pytest.raises(ow.ValidationError, match="takes a GPUBuffer, data_type and shape on"):
         context.tensor_from(np.zeros(4, "float32"))
@@ -142,7 +142,7 @@ def test_tensors_have_no_view_on_the_host(context: ow.MLContext) -> None:
     with pytest.raises(ow.ValidationError, match="is destroyed"):
         tensor.gpu_buffer  # noqa: B018
     tensor = ow.ml.create_context(accelerated=False).create_tensor("float32", [4])
-    with pytest.raises(ow.NotSupportedError, match=r"the tensor float32\[4\] lies on cpu, not on a WebGPU device"):
+    with pytest.raises(ow.NotSupportedError, match=r"the tensor float32\[4\] is on cpu, not on a WebGPU device"):
         tensor.gpu_buffer  # noqa: B018
 
 
