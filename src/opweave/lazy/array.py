@@ -185,8 +185,7 @@ class Array(StandardArray, ArrayLike):
         context: MLContext,
         desc: Desc,
         code: int,
-        *,
-        node: PendingCall | None = None,
+        node: PendingCall | None = None,  # these two may be given by position, which is quicker
         array: np.ndarray | None = None,
     ) -> None:
         self._context, self._desc, self._code = context, desc, code
@@ -407,12 +406,12 @@ def defer(template: Template, inputs: tuple[Array, ...], label: str, context: ML
     """The pending result, or tuple of results, of a validated call. `frame` is the caller's, or a callee's of that."""
     node = PendingCall(template, inputs, label, site_of(frame))
     if len(template.descs) == 1:
-        output = Array(context, template.descs[0], template.codes[0], node=node)
+        output = Array(context, template.descs[0], template.codes[0], node)
         outputs: tuple[Array, ...] = (output,)
         node.outputs = (ref(output),)
     else:
         outputs = tuple(
-            [Array(context, desc, code, node=node) for desc, code in zip(template.descs, template.codes, strict=True)]
+            [Array(context, desc, code, node) for desc, code in zip(template.descs, template.codes, strict=True)]
         )
         node.outputs = tuple([ref(output) for output in outputs])
     if node.borrows:

@@ -30,6 +30,7 @@ from .force import name_call, program_of
 
 _OPERAND, _SEQUENCE, _ATTRIBUTE = 1, 2, 0
 _NUMBERS = frozenset({float, int})
+ndarray = np.ndarray  # found quicker, at each call
 _serials = count()
 
 kinds: Cache[tuple[Any, tuple[int, ...]], int] = Cache(KINDS, raw=True)
@@ -66,13 +67,14 @@ def call(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
             kind = type(value)
             if kind is Array:
                 continue
-            if kind in _NUMBERS:
-                inputs[position] = Number(context, *_scalar(op, label, value, template.numbers[position]))
-            elif kind is np.ndarray:
+            if kind is ndarray:
                 inputs[position] = adopt(context, value, template.operands[position], template.operand_codes[position])
+            elif kind in _NUMBERS:
+                inputs[position] = Number(context, *_scalar(op, label, value, template.numbers[position]))
             elif isinstance(value, MLTensor):
                 inputs[position] = borrow(value)
-    return defer(template, tuple(inputs), label, context, sys._getframe(1))
+    frame = sys._getframe(1)  # of `Op.__call__`
+    return defer(template, tuple(inputs), label, context, frame.f_back or frame)
 
 
 def compute_now(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -134,7 +136,7 @@ def _validate(
     inputs: list[Any] = []
     context: MLContext | None = None
     others = False  # whether an operand is not an `Array`
-    given: Iterable[tuple[int, Any]] = zip(op.positional_flags, args, strict=False)
+    given: Iterable[tuple[int, Any]] = zip(op.positional_flags, args)  # noqa: B905  (strict=False takes 0.1 us)
     if kwargs:
         given = list(given)
         for name, value in kwargs.items():
@@ -155,11 +157,11 @@ def _validate(
                 context = value._context
         elif flag == _ATTRIBUTE or value is None:
             key.append(exact(value))
-        elif type(value) in _NUMBERS and flag == _OPERAND:
+        elif flag == _OPERAND and type(value) in _NUMBERS:
             others = True
             key.append(type(value))
             inputs.append(value)
-        elif type(value) is np.ndarray and flag == _OPERAND:
+        elif flag == _OPERAND and type(value) is ndarray:
             others = True
             known = kinds.peek((value.dtype, value.shape))
             key.append(known or _kind(op, label, value, _name(op, args, kwargs, value)))
