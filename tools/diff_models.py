@@ -22,7 +22,7 @@ def compare(entry: Entry, on: str, against: str) -> bool | None:
     """Print what was found in a model at the first of its shapes.
 
     Returns:
-        Whether an operation is beyond its tolerance; None if WebNN cannot express the model.
+        Whether an operation is beyond its tolerance; None if the model cannot be compared.
     """
     with entry.path(PACKAGES) as path:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -51,7 +51,7 @@ def main() -> int:
     print(
         f"{len(found) - lacking} models compared, {found.count(True)} of them with operations beyond their tolerances"
     )
-    print(f"{lacking} models that WebNN cannot express")
+    print(f"{lacking} models that cannot be compared")
     return int(any(found))
 
 

@@ -16,6 +16,7 @@ from .arguments import Argument, FixedShapes, type_name
 from .booleans import bool_as_uint8
 from .compiled import check_whole, segments
 from .limits import DEFAULT, Limits
+from .messages import TypeProto
 from .model import Model
 from .registry import DATA_TYPES
 from .trace import Trace, Tracer, ValuesNeeded
@@ -91,18 +92,10 @@ def record(
     Raises:
         NotSupportedError: WebNN cannot express the model.
     """
-    values: dict[str, np.ndarray] = {}
-    known = inputs or {}
-    while True:
-        tracer = Tracer(source, context, shapes, values, known.keys() - values.keys())
-        try:
-            trace = tracer.run()
-            break
-        except ValuesNeeded as found:
-            values |= {name: np.array(known[name]) for name in found.names}
+    tracer, trace = traced(source, context, shapes, inputs)
     outputs = [info.name for info in source.proto.graph.output]
     check_whole(segments(trace, outputs), "cannot be expressed in WebNN")
-    _label(trace)
+    label_nodes(trace)
     operands: dict[str, MLOperand] = {}
     for name in outputs:
         match trace.values[name]:
@@ -116,7 +109,33 @@ def record(
     return tracer.builder, operands
 
 
-def _label(trace: Trace) -> None:
+def traced(
+    source: Model,
+    context: MLContext,
+    shapes: Mapping[str, tuple[int, ...] | None],
+    inputs: Mapping[str, np.ndarray] | None = None,
+    types: Mapping[str, TypeProto] | None = None,
+) -> tuple[Tracer, Trace]:
+    """Trace a whole model.
+
+    Args:
+        source: the model.
+        context: where it will run.
+        shapes: the shape of each input.
+        inputs: arrays of inputs; those of which the values decide about shapes become constants.
+        types: types of results of nodes that fall back, where these are known better than by inference.
+    """
+    values: dict[str, np.ndarray] = {}
+    known = inputs or {}
+    while True:
+        tracer = Tracer(source, context, shapes, values, known.keys() - values.keys(), types)
+        try:
+            return tracer, tracer.run()
+        except ValuesNeeded as found:
+            values |= {name: np.array(known[name]) for name in found.names}
+
+
+def label_nodes(trace: Trace) -> None:
     """Let operations without a label have the name of the ONNX node that they come from, or else of its first output."""
     ends = {value.operand for value in trace.values.values() if isinstance(value, Tensor)}
     for name, step in trace.maker.items():

@@ -103,6 +103,7 @@ class Tracer:
         values: the values of inputs that determine shapes.
         available: inputs whose values the caller can supply. If one of them determines shapes, tracing stops immediately
             with `ValuesNeeded`: going on would be useless, and takes memory while branches and loops are not unrolled.
+        types: types of results of nodes that fall back, where these are known better than by inference.
     """
 
     def __init__(
@@ -112,8 +113,9 @@ class Tracer:
         shapes: Mapping[str, tuple[int, ...] | None],
         values: Mapping[str, np.ndarray] | None = None,
         available: Collection[str] = (),
+        types: Mapping[str, TypeProto] | None = None,
     ) -> None:
-        self.model, self.context = model, context
+        self.model, self.context, self._types = model, context, types or {}
         self.builder = MLGraphBuilder(context)
         self.trace = Trace()
         self._shapes, self._values, self._available = shapes, values or {}, available
@@ -330,9 +332,9 @@ class Tracer:
             check_ends(self, node)
         inferred = self._infer(node, values)
         for name in filter(None, node.output):
-            type = inferred.get(name, TypeProto())
+            type = self._types.get(name) or inferred.get(name, TypeProto())
             tensor = type.tensor_type
-            if name in self.model.surprising and type.HasField("tensor_type"):
+            if name in self.model.surprising and name not in self._types and type.HasField("tensor_type"):
                 tensor.ClearField("shape")
             shape = [dim.dim_value for dim in tensor.shape.dim] if is_static(tensor) else None
             if shape is not None and not 0 <= math.prod(shape) <= memory.physical():

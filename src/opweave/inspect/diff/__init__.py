@@ -13,12 +13,13 @@ from ...errors import require
 from ...graph import Desc, Graph
 from ...names import counted, shown
 from ...onnx.booleans import bool_as_uint8
-from ...onnx.convert import declared, record
+from ...onnx.convert import declared
 from ...onnx.limits import DEFAULT, Limits
 from ...onnx.model import Model
 from ...progress import reported
 from ...run.graph import MLGraph, check_names
 from .compare import Comparison, Progress
+from .fallback import recorded_whole
 from .places import Side, context_of
 from .result import Difference, OperationDifference, OutputDifference
 
@@ -50,7 +51,8 @@ def diff(
     (True, ['softmax'])
 
     Args:
-        model: an `MLGraph`; or an ONNX model that WebNN can express: the path of an .onnx file, its bytes, or a `ModelProto`.
+        model: an `MLGraph`; or an ONNX model: the path of an .onnx file, its bytes, or a `ModelProto`. Nodes that
+            WebNN cannot express are compared, too; they run in ONNX Runtime, on the reference in ONNX's own evaluator.
         other: another graph or model of the same structure, which `model` is compared with; None for itself. Constants and
             attributes may differ, as may float32 and float16.
         inputs: an array for each input, by name, of the data type that `model` has; None for random ones.
@@ -69,7 +71,8 @@ def diff(
     Raises:
         ValidationError: missing or unknown inputs; arrays that do not fit; graphs of different structure, with the first
             difference; an invalid place or tolerance.
-        NotSupportedError: WebNN cannot express a model, or a device cannot run it.
+        NotSupportedError: a device cannot run a model; or a model has random nodes, or values between nodes that are empty or
+            of types that WebNN does not have.
         DataError: a model cannot be read.
         InvalidStateError: a graph is destroyed, or a context lost.
         OperationError: an engine refuses a part.
@@ -168,8 +171,7 @@ def _recorded(
         given |= {name: inputs[name].astype(each.dtype) for name, each in arguments.items() if name in inputs}
     check_names("diff: inputs", given, arguments)
     arrays = {name: contiguous(each.as_input(given[name], context)) for name, each in arguments.items()}
-    _, operands = record(source, context, {name: array.shape for name, array in arrays.items()}, arrays)
-    graph = Graph.reaching(operands)
+    graph = recorded_whole(source, context, arrays)
     return graph, {} if is_second else {name: bool_as_uint8(arrays[name]) for name in graph.inputs}
 
 

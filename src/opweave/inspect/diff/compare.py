@@ -19,6 +19,7 @@ from ...dtypes import FLOATS
 from ...graph import Node, Operand, each
 from ...names import counted
 from ..drawing.picture import is_built_in
+from .fallback import FALLBACK_RUNS, onnx_node
 from .measure import Error, Values, error
 from .pairs import changes, corresponding, named
 from .places import Side
@@ -155,7 +156,10 @@ class Comparison:
             self.whole = self.a.context.compute(compiled, feed)
         finally:
             compiled.destroy()
-        return [f"{placement.how} on {placement.device}: {placement.detail}" for placement in placements]
+        return [
+            FALLBACK_RUNS if node.op is onnx_node else f"{placement.how} on {placement.device}: {placement.detail}"
+            for node, placement in zip(self.a.nodes, placements, strict=True)
+        ]
 
     def _outputs(
         self, got: Mapping[Operand, np.ndarray], expected: Mapping[Operand, np.ndarray]

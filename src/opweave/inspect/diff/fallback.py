@@ -1,0 +1,296 @@
+"""ONNX models with nodes that WebNN cannot express, as graphs: each of these nodes is an operation that is compared.
+
+On engines, ONNX Runtime runs such a node, as it does in sessions. On the reference, ONNX's own evaluator in NumPy runs it, if
+that has the operator, so that the results have a witness.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ...backends.reference import reference
+from ...compile.legalise import cut_out
+from ...context import MLContext
+from ...declaration import op
+from ...dtypes import ANY
+from ...errors import NotSupportedError, OperationError
+from ...graph import Desc, Graph, MLOperand, Operand
+from ...onnx.booleans import bool_as_uint8
+from ...onnx.compiled import segments
+from ...onnx.convert import label_nodes, traced
+from ...onnx.messages import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TypeProto,
+    ValueInfoProto,
+    element_type_of,
+    tensor_type,
+)
+from ...onnx.model import Model
+from ...onnx.scopes import used_names
+from ...onnx.trace import Step, Trace
+from ...onnx.values import Constant, Dynamic, Tensor, type_of
+from ...recorder import Recorder
+
+FALLBACK_RUNS = "ONNX Runtime: WebNN cannot express it"
+"""What runs such nodes on engines."""
+
+RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+"""Operators whose results differ in each run."""
+
+
+class OnnxNode:
+    """A node of an ONNX model as a model of its own. Equal ones compute the same.
+
+    Args:
+        model: with inputs and outputs, without the constants that it uses.
+        constants: their arrays, by name.
+        results: the outputs as operands.
+    """
+
+    def __init__(self, model: ModelProto, constants: Mapping[str, np.ndarray], results: tuple[Desc, ...]) -> None:
+        self.model, self.constants, self.results = model, constants, results
+
+    @cached_property
+    def _digest(self) -> bytes:
+        made = hashlib.sha256(self.model.SerializeToString(deterministic=True))
+        for name, array in sorted(self.constants.items()):
+            made.update(f"{name} {array.dtype} {array.shape}".encode())
+            made.update(repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array).data)
+        return made.digest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OnnxNode) and self._digest == other._digest
+
+    def __hash__(self) -> int:
+        return hash(self._digest)
+
+    def __repr__(self) -> str:
+        return f"<{self.model.graph.node[0].op_type} {self._digest.hex()[:8]}>"
+
+    @cached_property
+    def _session(self) -> Any:
+        from ...backends.onnxruntime.model import ModelSession
+
+        proto = ModelProto()
+        proto.CopyFrom(self.model)
+        return ModelSession(proto, self.constants, "default", alone=False, title=self.model.graph.node[0].op_type)
+
+    def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        """Run it in ONNX Runtime."""
+        self._session.run([np.require(array, requirements=["C", "W"]) for array in inputs], outputs)
+
+    @cached_property
+    def evaluator(self) -> Any:
+        """ONNX's evaluator for it; None if that lacks the operator."""
+        from onnx import numpy_helper
+        from onnx.reference import ReferenceEvaluator
+
+        proto = ModelProto()
+        proto.CopyFrom(self.model)
+        proto.graph.initializer.extend(numpy_helper.from_array(a, name) for name, a in self.constants.items())
+        try:
+            return ReferenceEvaluator(proto)
+        except Exception:  # its errors are of many types, as are those of NumPy below
+            return None
+
+    def evaluate(self, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Run it in ONNX's evaluator.
+
+        Raises:
+            OperationError: that failed, or computed other shapes than the model's run on the engine.
+        """
+        infos = self.model.graph.input
+        types = [bool if info.type.tensor_type.elem_type == TensorProto.BOOL else None for info in infos]
+        feed = {info.name: a.astype(t) if t else a for info, a, t in zip(infos, inputs, types, strict=True)}
+        title = self.model.graph.node[0].op_type
+        try:
+            found = [np.asarray(array) for array in self.evaluator.run(None, feed)]
+        except Exception as error:
+            raise OperationError(f"diff: ONNX's evaluator failed to run {title}: {error}") from error
+        for array, wanted in zip(found, self.results, strict=True):
+            if array.shape != wanted.shape:
+                raise OperationError(
+                    f"diff: ONNX's evaluator computes {list(array.shape)} for {title}, expected {wanted}"
+                )
+        return tuple(map(bool_as_uint8, found))
+
+
+@op
+def onnx_node(self: Any, inputs: Sequence[MLOperand], node: Any) -> tuple[Desc, ...]:
+    """Compute what a node of an ONNX model does."""
+    results: tuple[Desc, ...] = node.results
+    return results
+
+
+@onnx_node.kernel("cpu")
+def _(inputs: Any, node: OnnxNode, out: Any) -> None:
+    node.run(inputs, out if isinstance(out, tuple) else (out,))
+
+
+@reference.lower(onnx_node, when=lambda node: node.evaluator is not None)
+def _(inputs: Any, node: OnnxNode) -> tuple[np.ndarray, ...]:
+    infos = node.model.graph.input
+    half = [info.type.tensor_type.elem_type == TensorProto.FLOAT16 for info in infos]
+    # The reference computes in float64; the operator is declared for the type that was widened.
+    narrow = [
+        array.astype(np.float16 if is_half else np.float32) if array.dtype == np.float64 else array
+        for array, is_half in zip(inputs, half, strict=True)
+    ]
+    return node.evaluate(narrow)
+
+
+def recorded_whole(source: Model, context: MLContext, arrays: Mapping[str, np.ndarray]) -> Graph:
+    """All of a model as one graph, for given inputs.
+
+    Sizes that depend on values are those of a run of the model in ONNX Runtime on these inputs.
+
+    Args:
+        source: the model.
+        context: where it will run.
+        arrays: its inputs, by name.
+
+    Raises:
+        NotSupportedError: a value is no tensor of a data type that WebNN has, or a node is random.
+    """
+    shapes = {name: array.shape for name, array in arrays.items()}
+    _, trace = traced(source, context, shapes, arrays)
+    outputs = [info.name for info in source.proto.graph.output]
+    unknown = [name for step in _fallback(trace, outputs) for name in step.node.output if _is_dynamic(trace, name)]
+    if unknown:
+        _, trace = traced(source, context, shapes, arrays, _observed(source, arrays, unknown))
+    label_nodes(trace)
+    return _Assembly(source, trace).graph(outputs)
+
+
+def _fallback(trace: Trace, outputs: Sequence[str]) -> list[Step]:
+    return [step for segment in segments(trace, outputs) if segment.kind == "fallback" for step in segment.nodes]
+
+
+def _is_dynamic(trace: Trace, name: str) -> bool:
+    return bool(name) and isinstance(trace.values[name], Dynamic)
+
+
+def _observed(source: Model, arrays: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, TypeProto]:
+    """The types of values in a run of the model on given inputs; those that are no tensors are missing."""
+    from ...backends.onnxruntime.model import ModelSession
+
+    graph = source.proto.graph
+    made = {name for node in graph.node for name in node.output}
+    wanted = [name for name in names if name in made]
+    infos = [ValueInfoProto(name=n, type=tensor_type(element_type_of(a.dtype), a.shape)) for n, a in arrays.items()]
+    proto = ModelProto(ir_version=source.proto.ir_version, opset_import=source.proto.opset_import)
+    proto.graph.CopyFrom(
+        GraphProto(name="model", node=graph.node, input=infos, output=[ValueInfoProto(name=name) for name in wanted])
+    )
+    session = ModelSession(proto, {n: a for n, a in source.weights if n not in arrays}, "default")
+    values = session.returning(range(len(wanted)))([arrays[name] for name in session.inputs])
+    found = {name: value for name, value in zip(wanted, values, strict=True) if isinstance(value, np.ndarray)}
+    return {n: tensor_type(element_type_of(a.dtype), a.shape) for n, a in found.items() if a.dtype != object}
+
+
+class _Assembly:
+    """Makes one graph of the segments of a trace."""
+
+    def __init__(self, source: Model, trace: Trace) -> None:
+        self.source, self.trace = source, trace
+        self.recorder = Recorder()
+        self.made: dict[Operand, Operand] = {}  # for operands of the trace, those of the graph
+        for info in source.proto.graph.input:
+            if isinstance(value := trace.values.get(info.name), Tensor):
+                name = info.name
+                made = Operand(self.recorder, value.operand.desc, name=name)
+                self.made[value.operand] = self.recorder.inputs[name] = made
+
+    def graph(self, outputs: Sequence[str]) -> Graph:
+        """The graph that computes outputs of the model."""
+        for segment in segments(self.trace, outputs):
+            if segment.kind == "fallback":
+                for step in segment.nodes:
+                    self._add_fallback(step)
+            else:
+                self._add_operations([*segment.inputs], [*segment.outputs])
+        ends: dict[str, Operand] = {}
+        for name in outputs:
+            operand = (
+                self._constant(value) if isinstance(value := self.trace.values[name], Constant) else self._of(name)
+            )
+            ends[name] = self.recorder.identity(operand) if operand.node is None else operand
+        return Graph.reaching(ends)
+
+    def _of(self, name: str, reader: str = "an output of the model") -> Operand:
+        """The operand of a value that a run computes."""
+        value = self.trace.values[name]
+        if isinstance(value, Tensor):
+            return self.made[value.operand]
+        raise NotSupportedError(
+            f"diff: {reader} needs {name!r}, which is empty or no tensor of a data type that WebNN has"
+        )
+
+    def _constant(self, value: Constant) -> Operand:
+        array = bool_as_uint8(value.array)
+        if array.dtype.name not in ANY or not array.size:
+            raise NotSupportedError(f"diff: an output is a constant {array.dtype}{list(array.shape)}")
+        return Operand(self.recorder, Desc(array.dtype.name, array.shape), value=np.asarray(array, order="C"))
+
+    def _add_operations(self, takes: Sequence[str], gives: Sequence[str]) -> None:
+        """Add the operations of a segment of WebNN."""
+        values = self.trace.values
+        starts = dict.fromkeys(value.operand for name in takes if isinstance(value := values[name], Tensor))
+        wanted = dict.fromkeys(value.operand for name in gives if isinstance(value := values[name], Tensor))
+        ends = [operand for operand in wanted if operand not in starts and not operand.is_constant]
+        if not ends:
+            return
+        graph, reads = cut_out(starts, ends)
+        here = {operand: self.made[read] for operand, read in zip(graph.inputs.values(), reads, strict=True)}
+
+        def follow(operand: Operand) -> Operand:
+            if operand not in here:
+                here[operand] = Operand(self.recorder, operand.desc, value=operand.value)  # a constant
+            return here[operand]
+
+        for node in graph.nodes:
+            here.update(zip(node.outputs, self.recorder._add_like(node, follow, node.label), strict=True))
+        self.made.update(zip(ends, map(here.__getitem__, graph.outputs.values()), strict=True))
+
+    def _add_fallback(self, step: Step) -> None:
+        """Add a node that ONNX Runtime runs."""
+        node, values = step.node, self.trace.values
+        title = f"{node.op_type} {node.name!r}" if node.name else node.op_type
+        if node.op_type in RANDOM:
+            raise NotSupportedError(f"diff: {title} is random, so that no two runs are alike")
+        used = [name for name in dict.fromkeys(used_names(node)) if name in values]
+        constants = {name: value.array for name in used if isinstance(value := values[name], Constant)}
+        reads = {name: self._of(name, title) for name in used if name not in constants}
+        gives = {name: value.operand for name in node.output if name and isinstance(value := values[name], Tensor)}
+        if not gives or not reads:
+            what = (
+                "reads no tensor" if gives else "makes no tensor that WebNN can hold: they are empty or of other types"
+            )
+            raise NotSupportedError(f"diff: {title} {what}")
+        model = self._model(node, [*reads], [*gives])
+        results = tuple(operand.desc for operand in gives.values())
+        fields = {"node": OnnxNode(model, constants, results)}
+        label = f"{node.op_type} {node.name}".rstrip()
+        found = self.recorder._add_node(onnx_node, {"inputs": tuple(reads.values())}, fields, label, results)
+        self.made.update(zip(gives.values(), found, strict=True))
+
+    def _model(self, node: NodeProto, takes: Sequence[str], gives: Sequence[str]) -> ModelProto:
+        values, proto = self.trace.values, self.source.proto
+        graph = GraphProto(
+            name="node",
+            node=[node],
+            input=[ValueInfoProto(name=name, type=type_of(values[name])) for name in takes],
+            output=[ValueInfoProto(name=name, type=type_of(values[name])) for name in gives],
+        )
+        return ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, graph=graph)
+
+
+__all__ = ["OnnxNode", "onnx_node", "recorded_whole"]
