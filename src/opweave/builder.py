@@ -65,7 +65,7 @@ class MLGraphBuilder(Operations):
         """The context that runs the graph; a builder that has built its graph does not keep it alive."""
         context = self._context()
         if context is None:
-            raise InvalidStateError(f"the context on {self._device} that this builder was made for is gone")
+            raise InvalidStateError(f"the context on {self._device} that this builder was made for no longer exists")
         return context
 
     def __reduce__(self) -> NoReturn:

@@ -451,9 +451,9 @@ def test_a_status_is_an_error() -> None:
 def test_arrays_must_lie_in_the_memory(kernels: wasm.Module) -> None:
     x, out = inside(kernels, np.ones(4, "float32")), kernels.allocate(Desc("float32", (4,)))
     for bad in (np.ones(4, "float32"), inside(library.load(), np.ones(4, "float32"))):
-        with pytest.raises(ow.ValidationError, match=r"thing 'mine': x must lie in the memory of kernels.wasm"):
+        with pytest.raises(ow.ValidationError, match=r"thing 'mine': x must be in the memory of kernels.wasm"):
             bind(kernels, "relu", {"x": bad}, (out,))
-        with pytest.raises(ow.ValidationError, match="thing 'mine': out0 must lie in the memory"):
+        with pytest.raises(ow.ValidationError, match="thing 'mine': out0 must be in the memory"):
             bind(kernels, "relu", {"x": x}, (bad,))
     with pytest.raises(ow.ValidationError, match=r"x must be float32\[2\], contiguous, got float32\[2\]"):
         bind(kernels, "relu", {"x": x[::2]}, (out,))

@@ -241,7 +241,7 @@ def test_loop_falls_back_where_webnn_cannot_express_its_body() -> None:
     del constants["square"]
     session = check_agreement(model_of(nodes, feed, constants, ["y", "all"]), feed, fallback=True)
     assert kinds(session) == ["webnn", "fallback"]  # a Loop's state may change its shape: what follows goes along
-    assert reasons(session)[0] == "Loop: Det inside: WebNN has nothing to express it with"
+    assert reasons(session)[0] == "Loop: Det inside: WebNN has no operation for it"
 
 
 def test_names_inside_of_loops_do_not_collide() -> None:

@@ -1,8 +1,8 @@
 """The Python array API standard for arrays of Opweave: https://data-apis.org/array-api/.
 
-Libraries that are written for the standard find this module as `x.__array_namespace__()`. Its functions are made of WebNN's
-operations: calls are collected, and run as one compiled graph when a value is read. docs/array-api.md lists what WebNN has
-nothing for, which is missing here.
+Libraries written for the standard get this module from `x.__array_namespace__()`. Its functions call WebNN's
+operations, which are recorded, and run as one compiled graph when a value is read. docs/array-api.md lists the functions that
+are missing because WebNN cannot express them.
 
 >>> import opweave as ow
 >>> from opweave import array_api as xp

@@ -48,7 +48,7 @@ class Update:
     """Inputs that a kernel of an engine updates where they are, if its outputs lie there; otherwise it copies them.
 
     Attributes:
-        pairs: the positions of an input and of the output that may lie in its memory. All of them do, or none. Empty where
+        pairs: the positions of an input and of the output that may use its memory. All of them do, or none. Empty where
             the kernel always copies.
         inputs: the positions of the inputs that it copies otherwise.
         sizes: the size in bytes of what else it copies then, as far as known: results of other nodes.
@@ -75,7 +75,7 @@ class Runner(ABC):
     threads: int = 0
     """How many threads its engine has started for it."""
     updates: Sequence[Update] = ()
-    """What its kernels update in place, or copy; the runner counts copies. No other output may lie in an input's memory."""
+    """What its kernels update in place, or copy; the runner counts copies. No other output may use an input's memory."""
 
     @abstractmethod
     def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> Callable[[], None]:

@@ -1,7 +1,7 @@
-"""Language models from GGUF files: `opweave chat model.gguf`, and what it is made of.
+"""Language models from GGUF files: `opweave chat model.gguf`, and its parts.
 
-`network` builds the network, `Model` has its sizes and weights, `Decoder` remembers tokens, `Vocabulary` knows them as text,
-`Sampler` chooses them, and `Conversation` puts it together.
+`network` builds the network, `Model` has its sizes and weights, `Decoder` runs it and keeps the cache, `Vocabulary` converts
+between text and tokens, `Sampler` chooses tokens, and `Conversation` combines them.
 """
 
 from __future__ import annotations

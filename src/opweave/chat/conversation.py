@@ -17,9 +17,9 @@ class Reply:
     """How long a reply took, and why it ended.
 
     Attributes:
-        read: how many tokens were read: those of the conversation that the decoder did not remember.
+        read: number of tokens that were read: those of the conversation that were not in the decoder's cache.
         read_seconds: the time to the first token of the reply.
-        written: how many tokens the reply has.
+        written: number of tokens of the reply.
         written_seconds: the time for all tokens of the reply but the first.
         end: why it ended: "done" (the model ended it), "full" (no room is left), "limit", or "open" (it was interrupted).
 
@@ -47,7 +47,7 @@ class Conversation:
         decoder: the model.
         vocabulary: its tokens.
         sampler: how tokens are chosen.
-        system: what the model is told first; default: what its template says.
+        system: the system message; default: that of the chat template.
 
     Attributes:
         messages: those so far.
@@ -64,10 +64,10 @@ class Conversation:
 
         Args:
             text: the message.
-            limit: the most tokens of the reply; default: as many as there is room for.
+            limit: maximum number of tokens of the reply; default: up to the end of the context.
 
         Returns:
-            The parts of the reply, as they come. Closing the generator ends the reply early.
+            The parts of the reply, as they are generated. Closing the generator ends the reply early.
 
         Raises:
             ValidationError: there is no room for the conversation with this message; it is not added to `messages`.

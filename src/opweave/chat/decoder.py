@@ -1,4 +1,4 @@
-"""A language model that remembers the tokens so far."""
+"""A language model with a cache of the tokens so far."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Decoder:
     Args:
         model: sizes and weights.
         context: where it runs.
-        room: the most tokens that it can remember.
+        room: maximum number of tokens in the cache.
 
     Raises:
         ValidationError: the model was trained for less room.
 
     Attributes:
-        tokens: those that it remembers.
+        tokens: the tokens in the cache.
     """
 
     def __init__(self, model: Model, context: MLContext, room: int) -> None:
@@ -59,14 +59,14 @@ class Decoder:
             self.context.write_tensor(tensor, np.broadcast_to(np.asarray(values, tensor.data_type), tensor.shape))
 
     def forget(self, length: int) -> None:
-        """Remember only the first `length` tokens."""
+        """Keep only the first `length` tokens in the cache."""
         del self.tokens[length:]
 
     def feed(self, tokens: Sequence[int]) -> np.ndarray:
         """Read tokens.
 
         Args:
-            tokens: one or more, which follow those that it remembers.
+            tokens: one or more, which follow those in the cache.
 
         Returns:
             The logits of the next token, float32 [words]; valid until the next call.

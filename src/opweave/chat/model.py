@@ -33,7 +33,7 @@ def network(b: MLGraphBuilder, model: Model, new: int, room: int) -> dict[str, M
         b: the builder.
         model: sizes and weights.
         new: the number of new tokens.
-        room: how many tokens the keys and values have room for.
+        room: maximum number of tokens in the keys and values.
 
     Returns:
         The outputs: `logits` [1, 1, words], and `key.N` and `value.N` with those of the new tokens, to pass next time.
@@ -61,7 +61,7 @@ def network(b: MLGraphBuilder, model: Model, new: int, room: int) -> dict[str, M
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the file says of the network.
+    """The sizes of the network, as read from the file.
 
     Attributes:
         layers: the number of layers.

@@ -1,7 +1,7 @@
-"""Operations beyond the specification that come with Opweave: named compositions of its operations.
+"""Operations beyond the specification that Opweave includes: named compositions of its operations.
 
-An engine that has a kernel for one takes it whole, everywhere else its parts run. They are called like operations of users:
-with operands, `swiglu(gate, x)` adds a node to their graph; with arrays or tensors it computes.
+Engines that have a kernel for a composite use it; otherwise the composite is decomposed. Composites are called like custom
+operations: with operands, `swiglu(gate, x)` adds a node to their graph; with arrays or tensors, it computes.
 
 >>> import numpy as np
 >>> from opweave import composites

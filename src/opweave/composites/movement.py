@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def depth_to_space(
     self: Builder, input: Operand, block_size: int, *, mode: Literal["dcr", "crd"] = "dcr", label: str = ""
 ) -> Desc:
-    """Make blocks of pixels of channels; with `mode="crd"` this is PyTorch's pixel shuffle.
+    """Rearrange channels into blocks of pixels; with `mode="crd"`, this is PyTorch's pixel shuffle.
 
     Args:
         input: any data type [batches, channels * block_size ** 2, height, width].
@@ -58,7 +58,7 @@ def _(b: Operations, input: Operand, block_size: int, mode: str) -> Operand:
 
 @declare(input=Limits(ANY, ranks=(4, 4)))
 def space_to_depth(self: Builder, input: Operand, block_size: int, *, label: str = "") -> Desc:
-    """Make channels of the pixels of blocks: the inverse of `depth_to_space`.
+    """Rearrange blocks of pixels into channels: the inverse of `depth_to_space`.
 
     Args:
         input: any data type [batches, channels, height * block_size, width * block_size].

@@ -104,7 +104,7 @@ def matmul_n_bits(
     accuracy: Literal["float32", "int8"] = "float32",
     label: str = "",
 ) -> Desc:
-    """Multiply with a weight of 4 or 8 bits a number, which is quantized in blocks.
+    """Multiply with a weight of 4 or 8 bits per number, which is quantized in blocks.
 
     All other operands have the data type of `input`.
 
@@ -116,8 +116,8 @@ def matmul_n_bits(
         zero_point: uint8, subtracted from the numbers of each block first, packed like them: [columns, blocks] for 8 bits,
             [columns, ceil(blocks / 2)] for 4. Default: 2 ** (bits - 1).
         bias: added to the product [columns].
-        minimum: instead of a zero point, what a number 0 of each block stands for: `weight * scale + minimum`
-            [columns, blocks]. Formats that store a smallest value for each block have it (GGUF's Q4_1, Q4_K).
+        minimum: instead of a zero point, the value of the number 0 in each block: `weight * scale + minimum`
+            [columns, blocks]. Formats that store a minimum for each block need it (GGUF's Q4_1, Q4_K).
         bits: 4 or 8.
         block_size: the count of numbers that share a scale: a power of two, 16 or more.
         accuracy: "float32"; or "int8", which allows the engine to quantise `input` to 8 bits, too, in blocks, and is faster.
@@ -186,11 +186,11 @@ def pack_bits(numbers: np.ndarray, *, bits: int = 4) -> np.ndarray:
 def pack_blocks(
     numbers: np.ndarray, scale: np.ndarray, minimum: np.ndarray | None = None, *, bits: int = 4
 ) -> tuple[dict[str, Any], int]:
-    """What `matmul_n_bits` takes for a weight in blocks, the minima being a part of it: one product instead of two.
+    """The arguments of `matmul_n_bits` for a weight in blocks with minima: one product instead of two.
 
-    A minimum is a multiple of the scale, which a zero point expresses, and a rest. The rests are further weights, for the
-    means of the input's blocks, which must follow the input. Each rest is the sum of two weights, one of a large and one of a
-    small scale, so the means must follow several times.
+    Each minimum is divided into a multiple of the scale, which becomes the zero point, and a remainder. The remainders become
+    additional weights for the means of the input's blocks, which the caller appends to the input. Each remainder is the sum of
+    two weights, one with a large and one with a small scale, so the means must be appended several times.
 
     Args:
         numbers: integers from 0 to 2 ** bits - 1 [columns, blocks, block_size].

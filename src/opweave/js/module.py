@@ -133,7 +133,7 @@ class Module:
         name = json.dumps(self.weights_name)
         return "\n".join(
             [
-                "/** Fetch the weights, which lie beside this module. */",
+                "/** Fetch the weights from the folder of this module. */",
                 "export async function loadWeights() {",
                 f"  const response = await fetch(new URL({name}, import.meta.url));",
                 "  if (!response.ok) throw new Error(`${response.url}: ${response.status} ${response.statusText}`);",

@@ -36,7 +36,7 @@ _PLAIN = (int, str, bool, type(None), bytes, complex, type(Ellipsis))
 
 
 class CacheInfo(NamedTuple):
-    """Statistics of a function's cache, as those of `functools.lru_cache`."""
+    """Statistics of a function's cache, like those of `functools.lru_cache`."""
 
     hits: int
     misses: int

@@ -1,4 +1,4 @@
-"""Memory of tensors: allocation, counted copies, mapped files, the planner, and the spaces that memory lies in.
+"""Memory of tensors: allocation, counted copies, mapped files, the planner, and memory spaces.
 
     ow.memory.copies.reset()
     context.dispatch(graph, inputs, outputs)

@@ -70,7 +70,7 @@ copies = Copies()
 """The counter of this process."""
 
 OVER_INPUT = "an output in the memory of an input"
-"""The reason for copying outputs that lie in the memory of inputs, and are computed elsewhere first."""
+"""The reason for copying outputs that use the memory of inputs, and are computed elsewhere first."""
 
 NOT_IN_PLACE = "inside an engine: an input that is not updated in place"
 """The reason for copies that an engine makes of inputs whose outputs lie in other memory: the past of attention, say."""

@@ -129,7 +129,7 @@ def in_place(
     Args:
         inputs: contiguous arrays, or memory of a device, by name.
         outputs: likewise.
-        may_share: for each output that may lie in the memory of an input, that input.
+        may_share: for each output that may use the memory of an input, that input.
     """
     return {
         name: source

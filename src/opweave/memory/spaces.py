@@ -1,4 +1,4 @@
-"""Spaces in which the memory of tensors lies: the host, a WebAssembly module, or a GPU device."""
+"""Spaces of the memory of tensors: the host, a WebAssembly module, or a GPU device."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Cell:
 
 
 class Space(Protocol):
-    """Where memory lies, and how it is allocated and copied."""
+    """Where memory is, and how it is allocated and copied."""
 
     is_host: bool
     """Whether its memory is that of NumPy arrays."""

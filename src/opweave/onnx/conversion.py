@@ -46,7 +46,7 @@ def convert(
         raise Unsupported("it has sub-graphs")
     converter = CONVERTERS.get(key_of(node))
     if converter is None:
-        raise Unsupported("WebNN has nothing to express it with")
+        raise Unsupported("WebNN has no operation for it")
     types = [_element_type(name, value) for name, value in zip(node.input, values, strict=True)]
     inputs = [_argument(builder, value) for value in values]
     if not any(isinstance(value, MLOperand) for value in inputs):

@@ -36,7 +36,7 @@ def save(graph: MLGraph, path: str | Path, *, operators: Operators = "onnx") -> 
     Inputs and outputs keep their names, with one exception: in ONNX, an output cannot have the name of an input. Such an
     output is called `NAME_out` in the file (`NAME_out_out` where that is taken, and so on).
 
-    Weights are written into the file; beyond 1.5 GB they go into a second file beside it, whose name ends in `.data`. An
+    Weights are written into the file; beyond 1.5 GB, into a second file in the same folder, whose name ends in `.data`. An
     existing file is replaced once the new one is complete. If `path` is a symbolic link, its target is replaced. A pipe or
     a device is written directly.
 
@@ -45,7 +45,7 @@ def save(graph: MLGraph, path: str | Path, *, operators: Operators = "onnx") -> 
         path: the file to write.
         operators: "onnx" writes operators of ONNX only, for any engine that reads ONNX. "onnxruntime" also writes those that
             only ONNX Runtime has, as a graph on the CPU runs them: MatMulNBits, GroupQueryAttention, MultiHeadAttention,
-            RotaryEmbedding, SimplifiedLayerNormalization, FastGelu, QuickGelu. They are faster than what they stand for.
+            RotaryEmbedding, SimplifiedLayerNormalization, FastGelu, QuickGelu. They are faster than their decompositions.
 
     Raises:
         ValidationError: a name cannot be encoded as UTF-8, as ONNX requires; `operators` is neither; or `path` is not a

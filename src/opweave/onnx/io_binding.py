@@ -29,7 +29,7 @@ class _Bound:
     """The model's own session, bound to the memory of a call that has succeeded.
 
     A language model has an input and an output for the keys and for the values of each layer, which are bound once. At each
-    token only a few inputs are bound anew, and only those are checked again.
+    token only a few inputs are bound again, and only those are checked again.
 
     Attributes:
         model: the session.
@@ -63,8 +63,8 @@ class IOBinding:
         session.run_with_iobinding(binding)
         (features,) = binding.copy_outputs_to_cpu()
 
-    All memory is on the CPU, on whatever device the session runs. Arrays are read when the session runs, not when they are
-    bound. A binding that is used again checks only what was bound anew, where the model's own session runs all shapes.
+    All memory is on the CPU, regardless of the session's device. Arrays are read when the session runs, not when they are
+    bound. If the model's own session runs all shapes, a binding that is used again checks only values that were bound again.
     """
 
     def __init__(self, session: OnnxRuntimeMethods) -> None:

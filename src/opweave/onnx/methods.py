@@ -104,7 +104,7 @@ class OnnxRuntimeMethods:
     _settings: options.Settings
     _model: Model
     _run_trace: RunTrace | None
-    _in_place: dict[str, str]  # the outputs that may lie in the memory of an input, and that input
+    _in_place: dict[str, str]  # the outputs that may use the memory of an input, and that input
 
     # Of the session.
     _context: MLContext

@@ -73,7 +73,7 @@ class ModelProgram:
             inputs: the values of `self.inputs`.
             outputs: for each of `self.outputs`, the memory that it is written into, None for new memory.
             wanted: the positions of the outputs to return.
-            shared: the outputs that lie in the memory of the input which they update, and that input, by name.
+            shared: the outputs that use the memory of the input which they update, and that input, by name.
 
         Raises:
             ValidationError: memory in `outputs` does not have the shape of its output, which was not known in advance.

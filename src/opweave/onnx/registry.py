@@ -82,7 +82,7 @@ class Converter:
         required: the smallest number of inputs.
         is_custom: whether it is an operation of the user, for an operator that no engine knows.
         op: the name of the user's operation, if it is one.
-        updates: the outputs that may lie in the memory of an input, by position, and the position of that input.
+        updates: the outputs that may use the memory of an input, by position, and the position of that input.
     """
 
     function: Callable[..., Any]
@@ -141,7 +141,7 @@ class Converter:
 
 
 def _updates(op: Op[..., Any] | None, inputs: Sequence[str]) -> dict[int, int]:
-    """The results of an operation that may lie in the memory of an operand, with the position of that among `inputs`."""
+    """The results of an operation that may use the memory of an operand, with the position of that among `inputs`."""
     return {result: inputs.index(name) for result, name in op.updates.items()} if op is not None else {}
 
 
@@ -184,7 +184,7 @@ def key_of(node: NodeProto) -> tuple[str, str]:
 
 
 def in_place(graph: GraphProto) -> dict[str, str]:
-    """The outputs of a model that may lie in the memory of an input which a node updates, and that input, by name."""
+    """The outputs of a model that may use the memory of an input which a node updates, and that input, by name."""
     inputs, outputs = {info.name for info in graph.input}, {info.name for info in graph.output}
     found: dict[str, str] = {}
     for node in graph.node:

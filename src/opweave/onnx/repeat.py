@@ -39,7 +39,7 @@ class Repeat:
         names: the outputs that were returned.
         deciding: the inputs whose values determine shapes; those of the next call must be the same.
         ranges: of the values of inputs.
-        in_place: the outputs that may lie in the memory of an input, and that input, by name.
+        in_place: the outputs that may use the memory of an input, and that input, by name.
         targets: the memory that the call wrote outputs into, by name.
         declared: if shapes may differ, the inputs and the outputs that the model declares, by name.
     """

@@ -1,4 +1,4 @@
-"""`InferenceSession`, which runs ONNX models and is used like ONNX Runtime's class of this name."""
+"""`InferenceSession`, which runs ONNX models, with the interface of ONNX Runtime's class of this name."""
 
 from __future__ import annotations
 
@@ -50,17 +50,18 @@ WRONG_LENGTHS = re.compile("seqlens_k.* is out of range")
 
 
 class InferenceSession(OnnxRuntimeMethods, TuningMethod):
-    """Runs an ONNX model: on WebNN graphs, as large as possible, and in ONNX Runtime where WebNN cannot express a node.
+    """Runs an ONNX model on WebNN graphs, as large as possible; nodes that WebNN cannot express run on ONNX Runtime.
 
     Args:
         model: the path of an `.onnx` file, the bytes of one, or an `onnx.ModelProto`.
-        sess_options: `onnxruntime.SessionOptions`; what has no meaning here is ignored, with a message in the log "opweave".
-            An `MLContext` in this place is taken as `context`.
-        providers: names of ONNX Runtime's execution providers, or pairs of a name and options, the preferred one first:
-            the first that has a device here chooses where to run.
-        provider_options: a dict for each of `providers`, where these are names.
-        context: where to run; it goes before `providers`. Default: a new one, on the best device without `providers`.
-        precision: how engines compute with float32 inside, as for `create_context`. Default: that of `context`, or "float32".
+        sess_options: `onnxruntime.SessionOptions`; options that do not apply are ignored, with a message in the log
+            "opweave". An `MLContext` in this position is used as `context`.
+        providers: names of ONNX Runtime's execution providers, or pairs of a name and options, the preferred one first.
+            The first one that has a device on this machine determines the device.
+        provider_options: a dict for each of `providers`, if these are names.
+        context: the context to run in; takes precedence over `providers`. Default: a new one, for `providers`, or on the best
+            device.
+        precision: how engines compute float32 operations, as in `create_context`. Default: that of `context`, or "float32".
         fallback: "auto" lets ONNX Runtime run what WebNN cannot express; "error" refuses such a model.
         fix_shapes: sizes for dynamic dimensions: of named ones, {"batch": 1}, or the shape of an input, {"x": [1, 576]}.
         preferred_output_location: "cpu" returns arrays, "ml-tensor" tensors that stay in the context; one for all outputs,
@@ -71,15 +72,15 @@ class InferenceSession(OnnxRuntimeMethods, TuningMethod):
             compiles each shape at its first call; "never" compiles none. Contexts on other devices, models with your own
             operations, and `fallback="error"` always compile.
         program_bytes: memory limit for compiled shapes, as estimated from the weights; default: 24 MiB, enough for models with
-            at most 9 MB of weights, or 512 MiB where all shapes are compiled. With 0, only what must be is compiled.
+            at most 9 MB of weights, or 512 MiB if all shapes are compiled. With 0, only shapes that must be are compiled.
 
     Raises:
         DataError: the model cannot be read, or exceeds a limit.
         ValidationError: an argument is wrong.
         NotSupportedError: `fallback="error"`, and the model needs it; no device can compute in `precision`.
-        OperationError: the model has an operator that nothing here has.
+        OperationError: no engine has an operator of the model.
 
-    A model without dynamic dimensions is compiled when the session is made.
+    A model without dynamic dimensions is compiled when the session is created.
 
     >>> import numpy as np, opweave as ow
     >>> from onnx.parser import parse_model
@@ -181,7 +182,7 @@ class InferenceSession(OnnxRuntimeMethods, TuningMethod):
         return [argument.public() for argument in self._inputs]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """The initializers that the model declares as inputs, too: `run` takes arrays for them, and does without."""
+        """The initializers that the model also declares as inputs: `run` takes arrays for them, but does not require them."""
         return [argument.public() for argument in self._overridable]
 
     def get_outputs(self) -> list[NodeArg]:
@@ -221,17 +222,17 @@ class InferenceSession(OnnxRuntimeMethods, TuningMethod):
             input_feed: an array, an MLTensor, or an object with DLPack for each input, by name; a list of them for a
                 sequence. C-contiguous arrays are read in place, as `onnxruntime.OrtValue`s on the CPU are. Overridable
                 initializers may be among them, or not.
-            run_options: `onnxruntime.RunOptions`; what has no meaning here is ignored, with a message in the log "opweave".
+            run_options: `onnxruntime.RunOptions`; options that do not apply are ignored, with a message in the log "opweave".
             out: arrays, tensors, or `onnxruntime.OrtValue`s on the CPU to write outputs into, by name. They must not overlap
-                inputs, except that an output may lie exactly in the memory of the input which its node updates: the past and
-                present keys and values of com.microsoft's GroupQueryAttention.
+                inputs. Exception: an output may have exactly the memory of the input that its node updates, such as the past
+                and present keys and values of com.microsoft's GroupQueryAttention.
 
         Returns:
-            The outputs in the order of `output_names`: arrays, or tensors where `preferred_output_location` says so.
+            The outputs in the order of `output_names`: arrays, or tensors, depending on `preferred_output_location`.
 
         Raises:
-            ValidationError: names, types or shapes that do not fit; indices into weights (token ids, say) or lengths of
-                sequences out of range.
+            ValidationError: names, types or shapes do not fit; indices into weights (such as token ids) or lengths of
+                sequences are out of range.
             OperationError: the engine failed.
         """
         if run_options is not None:
@@ -398,7 +399,7 @@ class InferenceSession(OnnxRuntimeMethods, TuningMethod):
             output_names: as for `run`.
             input_feed: as for `run`.
             callback: called in the thread as `callback(results, user_data, error)`; `error` is empty if the run went well.
-            user_data: handed to the callback.
+            user_data: passed to the callback.
             run_options: as for `run`.
             out: as for `run`; not with a callback.
 
@@ -437,7 +438,7 @@ class InferenceSession(OnnxRuntimeMethods, TuningMethod):
 
         Returns:
             For each combination of input shapes, as text, "compiled", "compiling" (in the background), or "the model's own
-            session", with the reason where they came again and are not compiled.
+            session", with the reason if they recurred and are not compiled.
         """
         return self._shape_cache.describe()
 

@@ -285,7 +285,7 @@ class MLGraph:
                 )
 
     def _may_share(self, name: str, tensor: MLTensor, outputs: Mapping[str, MLTensor]) -> bool:
-        """Whether a tensor stands for an input and for an output that may lie in its memory."""
+        """Whether a tensor stands for an input and for an output that may use its memory."""
         return any(source == name and outputs.get(output) is tensor for output, source in self._in_place.items())
 
     def _check_overlap(self, space: TensorSpace, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Pairs:

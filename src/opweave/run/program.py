@@ -313,7 +313,7 @@ class Layout(Pool[Intermediates]):
         """Decide which outputs are written in the memory of inputs, and take the others out of the targets.
 
         Args:
-            shared: the outputs that lie in the memory of an input, by number, and the number of that input.
+            shared: the outputs that use the memory of an input, by number, and the number of that input.
         """
         last = {value: number for number, step in enumerate(self.program.steps) for value in step.reads}
         passed_on = {value for value, _ in self._twins}

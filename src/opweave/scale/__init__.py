@@ -1,4 +1,4 @@
-"""Models on more than one machine: what clusters copy to their processes, and run there.
+"""Models on more than one machine: `Predictor` and `deployment`, which clusters copy to their processes and run there.
 
     from opweave.scale import Predictor, deployment
 

@@ -32,7 +32,7 @@ FIXED_ROWS = "a model with a fixed number of rows"
 class Predictor:
     """Runs an ONNX model on batches: dictionaries of columns, which are arrays with a row for each example.
 
-    It works in one process, and where a cluster makes one in each of its processes: it is pickled by its arguments.
+    It works in a single process, and in each process of a cluster: it is pickled by its arguments.
 
         dataset.map_batches(
             Predictor,
@@ -50,9 +50,9 @@ class Predictor:
             processors that Ray has assigned to it (`num_cpus`), and more are refused. Elsewhere as for `create_context`.
         device: the name of a device of `opweave.devices()` to run on. In a worker of Ray, "gpu" is the GPU that Ray has
             assigned to it (`num_gpus`).
-        precision: how engines compute with float32 inside, as for `create_context`.
-        operations: what declares operations of your own in each process: the name of a module to import, or a function to
-            call. The WebAssembly modules that a function refers to are pickled with it.
+        precision: how engines compute float32 operations, as in `create_context`.
+        operations: declares custom operations in each process: the name of a module to import, or a function to call. The
+            WebAssembly modules that a function refers to are pickled with it.
 
     Raises:
         DataError: the model cannot be read.
@@ -205,7 +205,7 @@ def open_session(
 
 
 def is_gpu(device: str) -> bool:
-    """Whether a name is that of a GPU, as far as can be told where the device is not."""
+    """Whether a name is that of a GPU, judged by the name alone, since the device may be on another machine."""
     return device.partition(":")[0] == "gpu"
 
 

@@ -1,4 +1,4 @@
-"""An ONNX model as a Ray Serve application that speaks the Open Inference Protocol v2 over HTTP."""
+"""An ONNX model as a Ray Serve application that implements the Open Inference Protocol v2 over HTTP."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ def deployment(
     Args:
         model: the path of an `.onnx` file, which each node of the cluster must have, or the bytes of one, or a ModelProto.
         name: the model's name in requests: letters, digits, ".", "_" and "-". Default: that of the file.
-        batch: the most rows that requests of several clients are joined to; 1 runs each request alone, as are requests for
-            models whose first dimension is fixed.
-        wait: seconds that a request waits for others to join.
+        batch: maximum number of rows of a batch of several requests; 1 runs each request alone. Requests for models whose
+            first dimension is fixed always run alone.
+        wait: seconds that a request waits for others to form a batch.
         threads: threads of each replica; Ray reserves as many CPUs.
         device: where to run, as in `create_context`. With "gpu", a replica runs on the GPU that Ray has reserved for it.
-        precision: how engines compute with float32 inside, as in `create_context`.
-        gpus: how much of a GPU Ray reserves for each replica whose device is one; two replicas with 0.5 share a GPU.
-        operations: what declares operations of your own in each replica: the name of a module to import, or a function to
-            call, as for `Predictor`.
-        replicas: how many processes run the model.
+        precision: how engines compute float32 operations, as in `create_context`.
+        gpus: the share of a GPU that Ray reserves for each replica on a GPU; two replicas with 0.5 share a GPU.
+        operations: declares custom operations in each replica: the name of a module to import, or a function to call, as for
+            `Predictor`.
+        replicas: number of processes that run the model.
 
     Returns:
         An application for `ray.serve.run`.

@@ -70,7 +70,7 @@ class Connection:
         self._lock = Lock()  # of the two above
         self._past = Counts()  # of contexts that have ended
         self._has_failed = False
-        self._failing = Lock()  # held while the client is told
+        self._failing = Lock()  # held while the error is sent to the client
 
     # Receiving -------------------------------------------------------------------------------------------------------
 

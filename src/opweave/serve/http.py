@@ -123,7 +123,7 @@ def respond(
     """Send a response.
 
     Raises:
-        DisconnectedError: the client is gone.
+        DisconnectedError: the client has disconnected.
     """
     data = body.encode() if isinstance(body, str) else body
     fields = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", **headers}

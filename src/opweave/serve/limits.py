@@ -1,4 +1,4 @@
-"""What one connection may take, and how the errors of a client that takes more are told."""
+"""What one connection may take, and how errors are reported to a client that exceeds it."""
 
 from __future__ import annotations
 

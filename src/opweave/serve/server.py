@@ -1,4 +1,4 @@
-"""The server: accepts connections of this machine, checks who asks, and keeps a thread for each."""
+"""The server: accepts connections from this machine, checks origins and tokens, and has a thread for each connection."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ class Server:
             page.add_init_script(server.script)
 
     Args:
-        port: the port; 0 for any that is free.
+        port: the port; 0 for any free port.
         origins: the origins of the pages that may connect, as browsers send them: "http://localhost:5173". Programs that are
             no browsers send none, and need the token only.
-        any_origin: whether all pages may connect that have the token.
-        token: what clients must present: True for a new one, a text, or None for nothing.
+        any_origin: whether pages of any origin may connect if they have the token.
+        token: the token that clients must send: True for a new one, a string, or None for no token.
         device: the device of all contexts; default: the one that suits the options of a page.
         host: the address: "127.0.0.1" or "::1", which other machines cannot reach.
         path: a Unix socket to listen on instead of a port, for Node.js; other users cannot open it.
-        limits: what a connection may take.
+        limits: the limits of a connection.
         record: a folder, in which each graph that a client builds is written as an ONNX model and as text.
 
     Raises:
@@ -212,7 +212,7 @@ class Server:
             except OSError:
                 if self._is_closed:
                     return
-                time.sleep(0.05)  # the client is gone already, or there are no more descriptors
+                time.sleep(0.05)  # the client has already disconnected, or there are no more descriptors
                 continue
             if self.path is None:
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -268,7 +268,7 @@ class Server:
 
         Raises:
             HttpError: the request is refused.
-            DisconnectedError: the client is gone.
+            DisconnectedError: the client has disconnected.
         """
         request = read_request(stream)
         if not request.is_for_this_machine():

@@ -71,7 +71,9 @@ def test_a_device_ends_with_a_forgotten_context_without_a_garbage_collection() -
         assert is_lost(device)
     finally:
         gc.enable()
-    with pytest.raises(ow.InvalidStateError, match=r"the context on .* that this builder was made for is gone"):
+    with pytest.raises(
+        ow.InvalidStateError, match=r"the context on .* that this builder was made for no longer exists"
+    ):
         _ = builder.context
 
 

@@ -143,7 +143,7 @@ class Engine:
             raise InvalidStateError(f"{what}: the CUDA device is lost: {error}") from error
 
     def attach(self, context: Any) -> None:
-        """Note a context on this device, which is told when the device is lost."""
+        """Note a context on this device, which is notified when the device is lost."""
         self._contexts.add(context)
         finalize(context, self.detach).atexit = False  # a context may be forgotten without `destroy`
 
@@ -221,7 +221,7 @@ class Engine:
         """Memory that tensors have adopted lives as long as they do: they keep its owner."""
 
     def write(self, target: DeviceArray, source: np.ndarray, reason: str) -> None:
-        """Copy an array into a tensor; the copy takes part in the order of the stream."""
+        """Copy an array into a tensor; the copy is ordered with other work of the stream."""
         self._write(target.buffer, source, reason)
 
     def _write(self, target: Memory, source: np.ndarray, reason: str) -> None:

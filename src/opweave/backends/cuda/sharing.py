@@ -1,6 +1,6 @@
 """Memory of other libraries on CUDA: DLPack, and `__cuda_array_interface__` of those that have no DLPack (Numba).
 
-Both say which stream must wait for which when memory is handed over; later work is ordered by the caller.
+Both say which stream must wait for which when memory is passed on; later work is ordered by the caller.
 - https://data-apis.org/array-api/latest/API_specification/generated/array_api.array.__dlpack__.html
 - https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
 """

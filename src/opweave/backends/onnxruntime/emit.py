@@ -2,7 +2,7 @@
 
 An `Emitter` collects nodes; `finish()` gives the bytes of a ModelProto. Small constants lie inside the model, where the
 engine's shape inference and folding see them. Large ones are declared as external data: those in a memory-mapped file by
-the place in the file, which the engine maps itself (locations are relative to `/`), others are handed to the session.
+the place in the file, which the engine maps itself (locations are relative to `/`), others are passed to the session.
 Field numbers are those of onnx.proto3.
 """
 

@@ -13,7 +13,7 @@ from .. import Update
 from .emit import Emitter, Value
 
 IN_PLACE = {"GroupQueryAttention": ((3, 1), (4, 2))}
-"""For each such operator, the positions of inputs and of the outputs that may lie in their memory: all of them, or none.
+"""For each such operator, the positions of inputs and of the outputs that may use their memory: all of them, or none.
 
 Where they do not, the kernel copies the inputs. Where only one of two does, it fills that one with zeros, and loses the past:
 https://github.com/microsoft/onnxruntime/blob/main/onnxruntime/contrib_ops/cpu/bert/gqa_attention_base.h"""
@@ -30,7 +30,7 @@ def find_updates(
     Args:
         nodes: the operator, the inputs and the outputs of all nodes, also of those in sub-graphs.
         inputs: the positions of the model's inputs, by name.
-        outputs: likewise of the outputs that may lie in the memory of inputs.
+        outputs: likewise of the outputs that may use the memory of inputs.
         sizes: the sizes in bytes of results of nodes, by name, where they are known.
     """
     known = list(nodes)

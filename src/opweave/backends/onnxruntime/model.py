@@ -35,7 +35,7 @@ class ModelSession(Runner):
 
     Args:
         proto: the ModelProto, without the constants that it uses; it gets those.
-        constants: their arrays, by name; large ones are handed over by reference, those in mapped files by their place there.
+        constants: their arrays, by name; large ones are passed by reference, those in mapped files by their place there.
         power_preference: that of the context.
         threads: how many threads an operation may use; None for as many as there are processors.
         alone: whether it does not take turns with other sessions.
@@ -166,7 +166,7 @@ class BoundModel:
 
     Args:
         model: the session.
-        inputs: arrays and cells; the contents of cells are read anew at each run.
+        inputs: arrays and cells; the contents of cells are read again at each run.
         outputs: arrays, cells, and None for outputs that are not wanted.
     """
 

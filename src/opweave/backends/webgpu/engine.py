@@ -143,7 +143,7 @@ class Engine:
         return False
 
     def attach(self, context: Any) -> None:
-        """Note a context on this device, which is told when the device is lost."""
+        """Note a context on this device, which is notified when the device is lost."""
         self._contexts.add(context)
         finalize(context, self.detach).atexit = False  # a context may be forgotten without `destroy`
 
@@ -235,7 +235,7 @@ class Engine:
                     ) from error
 
     def write(self, target: DeviceArray, source: np.ndarray, reason: str) -> None:
-        """Copy an array into a tensor; the copy takes part in the order of the queue."""
+        """Copy an array into a tensor; the copy is ordered with other work of the queue."""
         self._check([target], "COPY_DST", reason)
         self._write(target.buffer, source, reason)
 

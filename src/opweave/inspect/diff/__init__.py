@@ -41,7 +41,7 @@ def diff(
 
     Each operation is compared twice: on the same inputs, which are the results of the other side, so that only its own error
     counts; and end to end, where the errors of all operations before it have accumulated. The verdict depends on the first.
-    What is allowed depends on operation, data type and size; it follows the tolerances of the Web Platform Tests of WebNN.
+    The tolerance depends on operation, data type and size; it follows the Web Platform Tests of WebNN.
 
     >>> import numpy as np, opweave as ow
     >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="cpu"))
@@ -58,9 +58,9 @@ def diff(
         inputs: an array for each input, by name, of the data type that `model` has; None for random ones.
         on: where `model` runs: a context, or "DEVICE[:BACKEND][@PRECISION]" as in "cpu:openvino@bfloat16". Default: the
             context of a graph, the best device for a model.
-        against: where it is compared with: likewise. Default: "reference", or with `other` the context of that graph, or `on`.
-        seed: what random inputs depend on: normally distributed floats, integers 0 and 1.
-        tolerance: all tolerances are multiplied by it.
+        against: where the other side runs, likewise. Default: "reference", or with `other` the context of that graph, or `on`.
+        seed: the seed of random inputs: normally distributed floats, and integers 0 and 1.
+        tolerance: a factor for all tolerances.
         fix_shapes: sizes of the dynamic dimensions of models; the shapes of `inputs` precede it, and what is left counts as 1.
         limits: bounds for loading models.
         progress: called with the number of operations that are done, of all, and the title of the next one.

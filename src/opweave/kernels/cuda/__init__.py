@@ -10,7 +10,7 @@
         }
     """)
 
-These names are there, for an operand `x`:
+For an operand `x`, these names are declared:
 
     x              pointer to the elements in C order: float, f16, int, unsigned, signed char, unsigned char, long long or
                    unsigned long long, by its data type; f16 converts to and from float. Operands are const.
@@ -28,11 +28,11 @@ There are two kinds of sources:
   each axis; `invocations=` sets another number of calls, or other extents, and `block=` the threads of a block. It may call
   functions of the same text. Barriers cannot be used, because some threads of the last block do not call `main`.
 - A kernel with `__global__` of any name. Pointers are parameters with the names above, in any order; numbers may be, too.
-  `grid=` is the number of blocks, `block=` their threads (256). `__shared__` memory, barriers and all else are there.
+  `grid=` is the number of blocks, `block=` their threads (256). `__shared__` memory, barriers and all else can be used.
 
 `#include` finds the headers of an installed CUDA toolkit (`cuda_fp16.h`, `mma.h`).
 
-For what depends on shapes in other ways, register a function. It is called once for each node, with a `Buffer` for each
+If a kernel depends on shapes in other ways, register a function. It is called once for each node, with a `Buffer` for each
 operand that it names (None if absent, a tuple for a sequence), attributes, `out` (a tuple for several results), and the
 `features` of the device. It returns a `Source`, text, a `Launch`, or several of them for several passes, which may share
 `scratch` memory:

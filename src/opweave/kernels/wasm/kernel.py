@@ -115,7 +115,7 @@ class PreparedWasm:
             raise ValidationError(f"{title}: {name} must be {desc}, contiguous, got {array.dtype}{list(array.shape)}")
         if not module.owns(array):
             raise ValidationError(
-                f"{title}: {name} must lie in the memory of {module.name}; module.allocate makes such arrays"
+                f"{title}: {name} must be in the memory of {module.name}; module.allocate makes such arrays"
             )
         return array
 
