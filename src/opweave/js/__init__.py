@@ -31,9 +31,10 @@ SUFFIXES = (".js", ".mjs")
 def save(graph: MLGraph, path: str | Path, *, title: str = "") -> list[Path]:
     """Write a graph as a JavaScript module that builds it with WebNN.
 
-    The module has one statement for each operation, named after its label. Weights are in a file in the same folder that ends
-    in `.safetensors`; constants of a few numbers are in the module. Composites and other operations that WebNN does not have are
-    decomposed into those that it has. Existing files are replaced once the new ones are complete.
+    The module has one statement for each operation, named after its label. Weights are in a file in the same folder
+    that ends in `.safetensors`; constants of a few numbers are in the module. Composites and other operations that
+    WebNN does not have are decomposed into those that it has. Existing files are replaced once the new ones are
+    complete.
 
     Args:
         graph: as returned by `MLGraphBuilder.build` or `opweave.onnx.load`.
