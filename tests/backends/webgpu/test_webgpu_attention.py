@@ -177,3 +177,23 @@ def test_a_cache_is_updated_where_it_is() -> None:
     context.dispatch(graph, inputs, {"y": result, **others})
     assert ow.memory.copies.count == 2
     assert graph.profile(inputs, outputs={"y": result, **memory}, repeat=2).steps
+
+
+def test_an_infinite_value_of_a_key_that_is_not_seen() -> None:
+    """The reference multiplies it by 0, which is NaN; kernels may skip the key (docs/composites.md)."""
+    arrays = {name: generator.standard_normal((1, 1, 100, 16)).astype("float32") for name in ("query", "key", "value")}
+    place, results, reference = 70, [], ow.ml.create_context(device="reference")
+    finite = {**arrays, "value": arrays["value"].copy()}
+    arrays["value"][..., place, 3] = np.inf
+    for context, given in ((reference, arrays), (reference, finite), (gpu_context(), arrays)):
+        builder = ow.MLGraphBuilder(context)
+        operands = [builder.input(name, "float32", array.shape) for name, array in given.items()]
+        y = composites.scaled_dot_product_attention(builder, *operands, causal=True)
+        results.append(context.compute(builder.build({"y": y}), given)["y"][0, 0])
+    wanted, without, found = results
+    assert np.isnan(wanted[:place, 3]).all()
+    skipped = ~np.isnan(found[:place, 3])
+    np.testing.assert_allclose(found[:place, 3][skipped], without[:place, 3][skipped], rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(found[place:], wanted[place:], rtol=2e-5, atol=2e-5)
+    assert skipped.any()
+    assert not skipped.all()

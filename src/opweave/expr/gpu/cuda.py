@@ -74,6 +74,7 @@ class Cuda(Dialect):
     has_bytes = True
     wraps = False
     is_lazy = True
+    casts_halves = True
     unrolled = "#pragma unroll 8"
     overrides = MappingProxyType(dict(_overrides()))
 

@@ -155,6 +155,7 @@ class Dialect(Library):
         wraps: whether arithmetic of signed integers wraps around; otherwise the functions `wrapped_*` do it.
         is_lazy: whether `select` computes what it chooses only; loads from places that always exist then come before it, so
             that they do not wait for the condition.
+        casts_halves: whether `bitcast` takes vectors of f16.
         unrolled: a line before a loop, which asks for some of its iterations to be written out; empty if there is none.
     """
 
@@ -163,6 +164,7 @@ class Dialect(Library):
     has_bytes: bool = False
     wraps: bool = True
     is_lazy: bool = False
+    casts_halves: bool = False
     unrolled: str = ""
 
     @abstractmethod

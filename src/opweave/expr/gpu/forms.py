@@ -94,14 +94,14 @@ def flat_position(indices: Sequence[Expr], shape: Sequence[int]) -> Expr:
     return flat
 
 
-def shared_elements(module: Module, axes: tuple[Index, ...], body: Expr, name: str, team: int) -> list[str]:
+def shared_elements(module: Module, axes: tuple[Index, ...], body: Expr, place: str, team: int) -> list[str]:
     """Statements by which a workgroup computes all elements of an array into its memory, and waits for them.
 
     Args:
         module: declares what they read.
         axes: axes of the array.
         body: an element; its reductions depend on none of the axes.
-        name: the memory, an array of f32.
+        place: the variable for element `column`, an f32.
         team: invocations of the workgroup, numbered by `lane`.
     """
     block = Block(module, {}, team=team)
@@ -109,7 +109,7 @@ def shared_elements(module: Module, axes: tuple[Index, ...], body: Expr, name: s
         if not node.free and size_of(node.variables) > 4:
             block.value(node)  # all invocations must reach its barriers
     block.enter(grid=Grid(axes, "column"))
-    block.add(f"{name}[column] = {block.value(body)};")
+    block.add(f"{place} = {block.value(body)};")
     block.leave(f"for (var column = lane; column < {size_of(axes)}u; column += {team}u) {{")
     return [*block.lines, "workgroupBarrier();"]
 

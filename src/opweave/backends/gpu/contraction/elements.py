@@ -22,6 +22,8 @@ class _Access:
     @property
     def element(self) -> str:
         """The element type of the binding."""
+        if self.width == 8:
+            return "vec4<u32>"
         if self.packed:
             return "vec2<u32>" if self.width == 4 else "u32"
         element = "f16" if self.half else "f32"
@@ -34,7 +36,7 @@ class Reader(_Access):
     Attributes:
         name: name of the variable.
         buffer: the bound buffer.
-        width: 4 if all loads are vectors of four elements, else 1.
+        width: 4 if all loads are vectors of four elements, 8 if they are eight elements of float16, else 1.
     """
 
     def __init__(self, name: str, source: Buffer, features: Features, width: int = 1) -> None:
@@ -48,6 +50,16 @@ class Reader(_Access):
         if not self.half:
             return f"{self.name}[{at}]"
         return f"vec4<f32>({self.name}[{at}])" if width == 4 else f"f32({self.name}[{at}])"
+
+    def fours(self, name: str) -> list[str]:
+        """The vectors of four elements of a variable that holds `width` elements, which `load` or `eight` gave."""
+        if self.width < 8:
+            return [name]
+        return [f"vec4<f32>(bitcast<vec4<f16>>(vec2<u32>({name}.{a}, {name}.{b})))" for a, b in ("xy", "zw")]
+
+    def eight(self, at: str) -> str:
+        """The eight elements from 8 * `at`, as they lie in memory."""
+        return f"{self.name}[{at}]"
 
     @property
     def helpers(self) -> list[Function]:

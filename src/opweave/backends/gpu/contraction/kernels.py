@@ -112,6 +112,9 @@ class Contraction:
                 if on_tensor_cores:
                     sides[k], made = tensor.by_term(side, problem, array, self.features)
                     self.arranged |= made
+                elif is_thin(problem) and side.lines == max(problem.rows, problem.columns) and not problem.terms % 4:
+                    sides[k], array = _by_term(side, problem, array)
+                    self.arranged[sides[k].source] = array
                 else:
                     sides[k], array = (_by_channel if is_narrow(problem) else _by_line)(side, problem, array)
                     self.arranged[sides[k].source] = array
@@ -153,7 +156,7 @@ class Contraction:
 
     def _thin(self, end: Epilogue, title: str) -> list[Kernel]:
         section = Section(tuple(part.problem for part in self.combined), end, title)
-        if end.can_store(self.features, section.vectors):
+        if end.can_store(self.features, section.vectors(self.features)):
             return [thin_kernel([section], self.features)]
         ends, last = end.as_kernels(title, self.features)
         pairs = zip(section.problems, ends, strict=True)
@@ -232,6 +235,26 @@ def _by_line(matrix: Matrix, problem: Problem, array: np.ndarray) -> tuple[Matri
     steps = (*(stride for _, stride in own), matrix.tap, matrix.step, matrix.stride)
     view = strided(array, (*shape[:-1], lines), steps)
     return laid, np.pad(view, [(0, 0)] * (len(shape) - 1) + [(0, padded - lines)])
+
+
+def _by_term(matrix: Matrix, problem: Problem, array: np.ndarray) -> tuple[Matrix, np.ndarray]:
+    """A constant matrix of which the terms of each line are contiguous, as invocations next to each other read them.
+
+    It is not copied if they are.
+    """
+    own = [(n, stride) for n, stride in matrix.stack if stride and n > 1]
+    shape = (*(n for n, _ in own), matrix.lines, problem.terms)
+    fresh = iter(strides_of(shape))
+    stack = tuple((n, next(fresh) if stride and n > 1 else 0) for n, stride in matrix.stack)
+    laid = Matrix(
+        Input(matrix.source.number, Desc(matrix.source.desc.data_type, shape)),
+        matrix.lines,
+        problem.terms,
+        1,
+        stack=stack,
+    )
+    view = strided(array, shape, (*(stride for _, stride in own), matrix.stride, matrix.step))
+    return laid, np.ascontiguousarray(view)
 
 
 def _by_channel(filter: Matrix, problem: Problem, array: np.ndarray) -> tuple[Matrix, np.ndarray]:

@@ -112,10 +112,26 @@ class Section:
         """Whether adjacent invocations read adjacent terms: where these are contiguous, and lines are not."""
         return not self.quads and self.many[0].step == 1
 
-    @property
-    def vectors(self) -> bool:
+    def deep(self, features: Features) -> int:
+        """How many terms an invocation loads as a vector, up to 16 bytes: where these are contiguous; 0 for none."""
+        many = self.many[0]
+        if not self.along:
+            return 0
+        is_half = many.source.desc.data_type == "float16"
+        widths = (8, 4) if is_half and features.float16 and features.dialect.casts_halves else (4,)
+        strides = [self.problems[0].terms, many.stride, *(stride for _, stride in many.stack)]
+        return next((width for width in widths if all(stride % width == 0 for stride in strides)), 0)
+
+    def vectors(self, features: Features) -> bool:
         """Whether four results are written at a time."""
-        return self.quads and not self.swapped
+        return (self.quads or self.deep(features) > 0) and not self.swapped
+
+    @property
+    def few_in_fours(self) -> bool:
+        """Whether four terms of the few vectors are a vector in memory."""
+        few = self.few
+        strides = [few.stride, few.source.desc.element_count, *(stride for _, stride in few.stack)]
+        return few.step == 1 and all(stride % 4 == 0 for stride in strides)
 
     @property
     def units(self) -> int:
@@ -179,23 +195,31 @@ class _Writing:
     """Writes the text of a kernel.
 
     Invocations share the terms of each sum, and add up their parts. If the lines of the matrix are contiguous, an invocation
-    computes four lines as a vector; if terms are, adjacent invocations read adjacent terms of one line.
+    computes four lines as a vector; if terms are, adjacent invocations read adjacent terms of one line, as
+    vectors where these are aligned.
     """
 
     def __init__(self, sections: Sequence[Section], features: Features, before: Program | None = None) -> None:
         self.sections, self.features, self.before = sections, features, before
         self.first = sections[0]
-        self.width = next((w for w in (32, 16, 8) if self._workgroups(w) >= MIN_WORKGROUPS), 4)
-        if self.first.along:
-            self.width = min(self.width, 8)
-        self.groups = [-(-section.units // self.width) for section in sections]
-        self.totals = [groups * section.stacks for groups, section in zip(self.groups, sections, strict=True)]
         self.products = max(len(section.problems) for section in sections)
         self.terms = self.first.problems[0].terms
-        self.invocations = self._invocations()
+        self.deep = self.first.deep(features)
+        self.ahead = max(1, PREFETCHED_TERMS // self.products)
+        if self.deep:
+            self.invocations = self._within_memory(features.max_invocations if before is not None else INVOCATIONS)
+            self.width = self._lines_of_deep()
+        else:
+            self.width = next((w for w in (32, 16, 8) if self._workgroups(w) >= MIN_WORKGROUPS), 4)
+            self.width = min(self.width, 8) if self.first.along else self.width
+        self.groups = [-(-section.units // self.width) for section in sections]
+        self.totals = [groups * section.stacks for groups, section in zip(self.groups, sections, strict=True)]
+        if not self.deep:
+            self.invocations = self._invocations()
         self.number, self.workgroups = numbered(sum(self.totals), features.max_workgroups)
-        width = 4 if self.first.quads else 1
-        self.few = Reader("a", self.first.few.source, features)
+        self.in_fours = bool(self.deep) and self.first.few_in_fours
+        width = self.deep or (4 if self.first.quads else 1)
+        self.few = Reader("a", self.first.few.source, features, 4 if self.in_fours else 1)
         self.many: list[list[Reader]] = []
         numbers = count()
         for section in sections:
@@ -204,18 +228,37 @@ class _Writing:
     def _workgroups(self, width: int) -> int:
         return sum(section.units // width * section.stacks for section in self.sections)
 
+    def _lines_of_deep(self) -> int:
+        """Lines of a workgroup if each has a team of adjacent invocations, with a round of loads each if that is enough."""
+        chunks, team, most = self.terms // self.deep, 8, max(8, self.invocations // 4)
+        while team < most and team * self.ahead < chunks:
+            team *= 2
+        fewest = max(MIN_WORKGROUPS * INVOCATIONS // self.invocations, min(MIN_WORKGROUPS, self.features.units))
+        while team < min(most, chunks) and self._workgroups(self.invocations // team) < fewest:
+            team *= 2
+        return self.invocations // team
+
+    @property
+    def _memory(self) -> tuple[int, int]:
+        """Bytes of workgroup memory for each invocation, and for all of them."""
+        each = (16 if self.first.quads else 4) * self.products
+        if self.before is None:
+            return each, 0
+        return each + 4, 4 * self.first.few.source.desc.element_count  # for its reductions, and its elements
+
+    def _within_memory(self, number: int) -> int:
+        each, fixed = self._memory
+        while number > 1 and number * each + fixed > self.features.max_shared:
+            number //= 2
+        return number
+
     def _invocations(self) -> int:
         """As many as have a full round of loads each, and as the device runs at the same time."""
-        features = self.features
-        number, size, fixed = INVOCATIONS, (16 if self.first.quads else 4) * self.products, 0
-        if self.before is not None:
-            size, fixed = size + 4, 4 * self.first.few.source.desc.element_count  # for its reductions, and its elements
-        while number > 1 and number * size + fixed > features.max_shared:
-            number //= 2
+        features, number = self.features, self._within_memory(INVOCATIONS)
         is_busy = sum(self.totals) > 2 * features.units
         if self.first.count > MAX_WIDE_LINES or features.is_software or is_busy:
             return number
-        while 2 * number <= features.max_invocations and 2 * number * size + fixed <= features.max_shared:
+        while 2 * number <= features.max_invocations and self._within_memory(2 * number) == 2 * number:
             if 2 * number // self.width * PREFETCHED_TERMS > self.terms:
                 break
             number *= 2
@@ -225,7 +268,7 @@ class _Writing:
         """The kernel."""
         module, parts, writers = Module(self.features), list[Part](), list[Writer]()
         for s, section in enumerate(self.sections):
-            functions, writer = section.end.functions(module, self.features, section.vectors, _suffix(s))
+            functions, writer = section.end.functions(module, self.features, section.vectors(self.features), _suffix(s))
             parts += functions
             writers.append(writer)
         vector = "vec4<f32>" if self.first.quads else "f32"
@@ -237,13 +280,18 @@ class _Writing:
         else:
             found = element_for_workgroup(self.before)
             assert found is not None
-            computed = shared_elements(module, *found, FEW, self.invocations)
-            parts.append(Variable(FEW, f"array<f32, {self.first.few.source.desc.element_count}>"))
+            size = self.first.few.source.desc.element_count
+            place, type = (f"{FEW}[column]", f"array<f32, {size}>")
+            if self.in_fours:
+                place, type = (f"{FEW}[column / 4u][column % 4u]", f"array<vec4<f32>, {size // 4}>")
+            computed = shared_elements(module, *found, place, self.invocations)
+            parts.append(Variable(FEW, type))
         parts.append(entry(self.invocations, [*computed, *self._lines()]))
         sizes = "; ".join(_size(section) for section in self.sections)
         title = " | ".join(dict.fromkeys(section.title for section in self.sections))
         lines = "fours of lines" if self.first.quads else "lines"
-        comment = f"{sizes}; {self.width} {lines} for a workgroup, whose invocations divide the terms"
+        how = f" in vectors of {self.deep}" if self.deep else ""
+        comment = f"{sizes}; {self.width} {lines} for a workgroup, whose invocations divide the terms{how}"
         made = assemble(title, comment, readers, writers, module, parts, self.workgroups)
         fields = {name: getattr(made, name) for name in Kernel.__dataclass_fields__}
         return ThinKernel(**fields, sections=tuple(self.sections), before=self.before)
@@ -276,14 +324,15 @@ class _Writing:
             yield f"let stack = {number} / {self.groups[s]}u;"
         yield f"let unit = {group} * {self.width}u + {line.format(t=teams, w=self.width)};"
         yield f"let part = {part.format(t=teams, w=self.width)};"
-        yield f"let start = {quarter(start, 4 if section.quads else 1)};"
-        yield f"let few_start = {few_start};"
+        yield f"let start = {f'({start}) / {self.deep}u' if self.deep else quarter(start, 4 if section.quads else 1)};"
+        yield f"let few_start = {quarter(few_start, 4 if self.in_fours else 1)};"
         products = range(len(section.problems))
-        vector = "vec4<f32>" if section.quads else "f32"
+        vector = "vec4<f32>" if section.quads or self.deep else "f32"
         yield from (f"var sum_{k}_{j} = {vector}();" for k in range(section.count) for j in products)
-        yield from self._loop(s, teams)
+        yield from self._deep_loop(s, teams) if self.deep else self._loop(s, teams)
+        whole = "({0}.x + {0}.y) + ({0}.z + {0}.w)" if self.deep else "{0}"
         for k in range(section.count):
-            yield from (f"parts_{j}[lane] = sum_{k}_{j};" for j in products)
+            yield from (f"parts_{j}[lane] = {whole.format(f'sum_{k}_{j}')};" for j in products)
             yield "workgroupBarrier();"
             half = teams // 2
             while half:
@@ -292,8 +341,12 @@ class _Writing:
                 yield from (f"    parts_{j}[lane] += parts_{j}[lane + {distance}u];" for j in products)
                 yield from ("}", "workgroupBarrier();")
                 half //= 2
-            yield f"if (part == 0u && unit < {section.units}u) {{"
-            yield from self._puts(s, k, stack)
+            if self.deep and not section.swapped:  # an invocation stores four adjacent lines
+                yield f"if (lane < {self.width // 4}u) {{"
+                yield from self._put_four(s, k, stack, f"{group} * {self.width}u + lane * 4u", teams)
+            else:
+                yield f"if (part == 0u && unit < {section.units}u) {{"
+                yield from self._puts(s, k, stack)
             yield "}"
             if k + 1 < section.count:
                 yield "workgroupBarrier();"
@@ -302,7 +355,7 @@ class _Writing:
         """The products, with several loads in flight before they are used."""
         section, readers = self.sections[s], self.many[s]
         few, many, terms = section.few, section.many[0], self.terms
-        ahead = max(1, PREFETCHED_TERMS // len(readers))
+        ahead = self.ahead
         whole = terms // (ahead * teams) * ahead * teams
         step, width = (many.step // 4, 4) if section.quads else (many.step, 1)
         for begin, end, loads in ((0, whole, ahead), (whole, terms, 1)):
@@ -322,10 +375,49 @@ class _Writing:
                         yield f"    sum_{k}_{j} = fma(f{c}_{k}, m{c}_{j}, sum_{k}_{j});"
             yield "}"
 
+    def _deep_loop(self, s: int, team: int) -> Iterator[str]:
+        """The products, of vectors of terms."""
+        section, readers, width = self.sections[s], self.many[s], self.deep
+        chunks, ahead = self.terms // width, self.ahead
+        whole = chunks // (ahead * team) * ahead * team
+        for begin, end, loads in ((0, whole, ahead), (whole, chunks, 1)):
+            if begin == end:
+                continue
+            yield f"for (var chunk = {begin}u + part; chunk < {end}u; chunk += {loads * team}u) {{"
+            at = [f"(chunk + {c * team}u)" if c else "chunk" for c in range(loads)]
+            for c in range(loads):
+                for j, reader in enumerate(readers):
+                    place = f"start + {at[c]}"
+                    yield f"    let m{c}_{j} = {reader.eight(place) if width == 8 else reader.load(place, 4)};"
+            for k in range(section.count):
+                for c in range(loads):
+                    for h in range(width // 4):
+                        yield f"    let f{c}_{k}_{h} = {self._four(section.few, k, at[c], h)};"
+                        for j, reader in enumerate(readers):
+                            factor = reader.fours(f"m{c}_{j}")[h]
+                            yield f"    sum_{k}_{j} = fma(f{c}_{k}_{h}, {factor}, sum_{k}_{j});"
+            yield "}"
+
+    def _four(self, few: Matrix, k: int, chunk: str, half: int) -> str:
+        """Four terms of one of the few vectors: those in a half of a chunk."""
+        if self.in_fours:
+            fours = f"few_start + {k * few.stride // 4 + half}u + {chunk} * {self.deep // 4}u"
+            return self.few.load(fours, 4) if self.before is None else f"{FEW}[{fours}]"
+        first = k * few.stride + 4 * half * few.step
+        places = [f"few_start + {first + e * few.step}u + {chunk} * {self.deep * few.step}u" for e in range(4)]
+        values = (self.few.load(place, 1) if self.before is None else f"{FEW}[{place}]" for place in places)
+        return f"vec4<f32>({', '.join(values)})"
+
+    def _put_four(self, s: int, k: int, stack: str, line: str, team: int) -> Iterator[str]:
+        places = [f"(lane * 4u + {c}u) * {team}u" for c in range(4)]
+        parts = [f"parts_{j}" for j in range(len(self.sections[s].problems))]
+        sums = [f"vec4<f32>({', '.join(f'{part}[{place}]' for place in places)})" for part in parts]
+        yield f"    put{_suffix(s)}({stack}, {k}u, {line}, {', '.join(sums)});"
+
     def _puts(self, s: int, k: int, stack: str) -> list[str]:
         section, put = self.sections[s], f"put{_suffix(s)}"
         parts = [f"parts_{j}[lane]" for j in range(len(section.problems))]
-        if section.vectors:
+        if section.quads and not section.swapped:
             return [f"    {put}({stack}, {k}u, unit * 4u, {', '.join(parts)});"]
         if not section.quads:
             where = f"unit, {k}u" if section.swapped else f"{k}u, unit"
