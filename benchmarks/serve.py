@@ -13,9 +13,10 @@ import gc
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -41,6 +42,8 @@ PAGE = DOCS / "web.md"
 TURNS = 3
 PAGE_SECONDS = 120
 """A page that takes longer has failed."""
+END_SECONDS = 10
+"""A browser that takes longer to end is killed: on a busy machine, Chromium may never end by itself."""
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = """
@@ -184,17 +187,28 @@ def in_browser(program: str, script: str, module: str) -> Results:
             [program, *FLAGS.split(), f"--user-data-dir={profile}", url],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            start_new_session=True,
         ) as process:
             try:
                 answer = posted.get(timeout=PAGE_SECONDS)
             except Empty:
                 raise RuntimeError("the page did not answer") from None
             finally:
-                process.terminate()
+                _end(process)
         if "error" in answer:
             raise RuntimeError(answer["error"])
         results: Results = answer
         return results
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process that leads a session, and those that it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 @contextmanager

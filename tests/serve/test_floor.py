@@ -1,12 +1,16 @@
-"""The server of the benchmark that shows what a browser itself takes."""
+"""The benchmark of `navigator.ml`: the server that shows what a browser itself takes, and browsers that do not end."""
 
 from __future__ import annotations
 
+import os
 import struct
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import pytest
 from served_clients import Client, request
 
+from benchmarks import serve
 from benchmarks.floor import floor_server
 
 if TYPE_CHECKING:
@@ -31,3 +35,15 @@ def test_it_answers_as_many_bytes_as_a_message_says() -> None:
                 client.send_bytes(struct.pack("<I", 1) + bytes(size))  # no answer
                 client.send_bytes(struct.pack("<I", wanted) + bytes(size))
                 assert client.receive() == (2, bytes(wanted))
+
+
+def test_a_browser_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "browser"
+    program.write_text(f"#!/bin/sh\ntrap '' TERM\necho $$ > {tmp_path}/pid\nwhile :; do sleep 0.1; done\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(serve, "PAGE_SECONDS", 1)
+    monkeypatch.setattr(serve, "END_SECONDS", 1)
+    with pytest.raises(RuntimeError, match="the page did not answer"):
+        serve.in_browser(str(program), "", "floor.mjs")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
