@@ -4,9 +4,12 @@ VENV := .venv
 LIBRARIES := $(CURDIR)/.libraries
 BIN := $(VENV)/bin
 
+# What depends on the version of Python: garbage collection, threads, frames, signatures, type hints, DLPack.
+NEWEST := api array_api custom kernels lazy memory run serve backends/webgpu onnx/test_onnx_session.py onnx/test_onnxruntime_interface.py
+
 WITHOUT_EXTRAS := custom cli/test_demo.py lazy/test_op_level.py lazy/test_op_level_safety.py package/test_names.py run/test_segments.py
 
-.PHONY: demo test with-extras without-extras test-all test-torch test-libraries test-chat test-scale test-cuda test-gpu sanitize-gpu test-web test-oldest check format docs site dist bench models small-models fuzz clean
+.PHONY: demo test with-extras without-extras test-all test-torch test-libraries test-chat test-scale test-cuda test-gpu sanitize-gpu test-web test-oldest test-newest check format docs site dist bench models small-models fuzz clean
 
 demo: $(VENV)/.demo
 	$(BIN)/opweave demo
@@ -70,6 +73,10 @@ test-web: $(VENV)/.web small-models tests/web/node_modules/.package-lock.json
 test-oldest: $(VENV)/.dev $(VENV)-oldest/.installed
 	PYTHONPATH=$(CURDIR)/$(VENV)-oldest $(BIN)/python -m pytest -n auto --dist worksteal tests/onnx tests/backends/onnxruntime
 
+# The same code on the newest Python that the package lists; all other targets but `test-cuda` take `PYTHON`.
+test-newest: $(VENV)-newest/.installed
+	$(VENV)-newest/bin/python -m pytest -n auto --dist worksteal --ignore tests/api/test_typing.py $(addprefix tests/,$(NEWEST))
+
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -112,7 +119,7 @@ fuzz: $(VENV)/.dev
 	cd tests && ../$(BIN)/python -m fuzz $(FUZZ)
 
 clean:
-	rm -rf dist site $(VENV) $(VENV)-site $(VENV)-dist $(VENV)-torch $(VENV)-scale $(VENV)-cuda $(VENV)-oldest $(LIBRARIES) tests/web/node_modules .models .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf dist site $(VENV) $(VENV)-site $(VENV)-dist $(VENV)-torch $(VENV)-scale $(VENV)-cuda $(VENV)-oldest $(VENV)-newest $(LIBRARIES) tests/web/node_modules .models .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -153,8 +160,13 @@ $(VENV)-scale/.installed: pyproject.toml
 	touch $@
 
 $(VENV)-cuda/.installed: pyproject.toml
-	$(PYTHON) -m venv $(VENV)-cuda
+	$$($(PYTHON) tools/pythons.py --newest || echo $(PYTHON)) -m venv --clear $(VENV)-cuda
 	$(VENV)-cuda/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[cuda-tests]'
+	touch $@
+
+$(VENV)-newest/.installed: pyproject.toml
+	python=$$($(PYTHON) tools/pythons.py --newest) && $$python -m venv --clear $(VENV)-newest
+	$(VENV)-newest/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[newest-tests]'
 	touch $@
 
 $(VENV)-site/.installed: pyproject.toml

@@ -48,7 +48,7 @@ class Modules:
         with Server(port=0, device=device) as server:
             environment = {"OPWEAVE_URL": server.url, "OPWEAVE_TOKEN": server.token or ""}
             node_js.run(
-                [str(node_js.JS / "run_module.mjs"), str(node_js.package() / "node.mjs"), *folders], 600, environment
+                [str(node_js.JS / "run_module.mjs"), str(node_js.package() / "node.mjs"), *folders], environment
             )
         return [self._outputs(Path(folder), graph) for folder, graph in zip(folders, self.graphs, strict=True)]
 

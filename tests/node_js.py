@@ -16,6 +16,7 @@ import pytest
 
 from opweave.serve.client_files import write_clients
 
+HANG_SECONDS = 900  # a process that takes longer has stopped working; machines that are busy take minutes
 OLDEST = 20  # the oldest release of Node.js that is maintained
 ROOT = Path(__file__).parents[1]
 JS = ROOT / "tests" / "serve" / "js"
@@ -50,10 +51,10 @@ def need() -> None:
         pytest.skip(reason)
 
 
-def run(arguments: Sequence[str], timeout: float, environment: Mapping[str, str] | None = None) -> str:
+def run(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
     """Run Node.js with further environment variables, and return its output."""
     with started(arguments, environment) as process:
-        out, errors = process.communicate(timeout=timeout)
+        out, errors = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 0, f"{' '.join(arguments)}\n{out[-8000:]}\n{errors[-4000:]}"
     return out
 

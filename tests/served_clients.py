@@ -52,7 +52,7 @@ class Client:
         *,
         origin: str | None = ORIGIN,
         headers: dict[str, str | None] | None = None,
-        timeout: float = 60,
+        timeout: float = 300,
     ) -> None:
         self.server, self.origin = server, origin
         self.socket = socket.create_connection(("127.0.0.1", server.port), timeout=timeout)
@@ -76,7 +76,7 @@ class Client:
             head += self._read(1)
         status = int(head.split()[1])
         if status != 101:
-            self.socket.settimeout(5)
+            self.socket.settimeout(300)
             rest = b""
             while piece := self.socket.recv(4096):
                 rest += piece
@@ -223,7 +223,7 @@ def request(
     server: Server, method: str, path: str, body: str = "", origin: str | None = ORIGIN, **headers: str
 ) -> tuple[int, str]:
     """The status and the body of a response to a request."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
     fields = {"Content-Type": "text/plain", **{name.replace("_", "-"): value for name, value in headers.items()}}
     if origin is not None:
         fields["Origin"] = origin

@@ -2,7 +2,7 @@
 
 python tools/check_dist.py [PYTHON …]
 
-Without arguments, the Pythons are those of 3.11 to 3.14 that `PATH` or pyenv has. `build` and `twine` must be installed.
+Without arguments, the Pythons are those of 3.11 to 3.14 that are here. `build` and `twine` must be installed.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-ROOT = Path(__file__).parent.parent
-VERSIONS = ("3.11", "3.12", "3.13", "3.14")
+from pythons import ROOT, found
+
+VERSIONS = ((3, 11), (3, 12), (3, 13), (3, 14))
 
 TRIAL = """
 import numpy as np, opweave as ow
@@ -41,7 +41,7 @@ def main(pythons: list[str]) -> None:
     run(sys.executable, "-m", "build", "--outdir", "dist", cwd=ROOT)
     files = sorted(ROOT.joinpath("dist").iterdir())
     run(sys.executable, "-m", "twine", "check", "--strict", *map(str, files), cwd=ROOT)
-    for python in pythons or list(found()):
+    for python in pythons or list(found(VERSIONS)):
         for file in files:
             with TemporaryDirectory() as folder:
                 environment = Path(folder, "environment")
@@ -52,16 +52,6 @@ def main(pythons: list[str]) -> None:
                 print(f"{python}, {file.name}:", flush=True)
                 run(str(scripts / "python"), "-c", TRIAL, cwd=folder)
                 run(str(scripts / "opweave"), "--version", cwd=folder)
-
-
-def found() -> Iterator[str]:
-    """An interpreter of each version that is here; pyenv's command for a version that is not selected fails."""
-    for version in VERSIONS:
-        installed = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"), reverse=True)
-        for python in [shutil.which(f"python{version}"), *map(str, installed)]:
-            if python and subprocess.run([python, "--version"], capture_output=True).returncode == 0:
-                yield python
-                break
 
 
 def run(*command: str, cwd: Path | str) -> None:

@@ -141,7 +141,7 @@ def test_lost_callbacks_find_everything_destroyed_and_may_wait(context: ow.MLCon
             target=lambda: seen.append((graph.destroyed, repr(context), context.lost.done()))  # `lost` takes the lock
         )
         other.start()
-        other.join(60)
+        other.join(300)
 
     context.lost.add_done_callback(callback)
     context.destroy()
@@ -163,13 +163,13 @@ def test_what_is_destroyed_while_it_is_bound_stays_destroyed(context: ow.MLConte
 
     def slow_bind(*given: Any) -> Any:
         destroyer.start()
-        started.wait(60)
+        started.wait(300)
         return bind(*given)
 
     program.bind = slow_bind
     context.dispatch(graph, {"x": x}, {"y": y})
     program.bind = bind
-    destroyer.join(60)
+    destroyer.join(300)
     with pytest.raises((ow.ValidationError, ow.InvalidStateError), match="destroyed"):
         context.dispatch(graph, {"x": x}, {"y": y})
 
@@ -212,7 +212,7 @@ def slow(self, x: ow.MLOperand):
 @slow.kernel("cpu")
 def _(x, out):
     held.set()
-    interrupted.wait(60)
+    interrupted.wait(300)
     out[...] = x
 builder = ow.MLGraphBuilder(context)
 holding = builder.build({"y": slow(builder.input("x", "float32", [4]))})
@@ -235,7 +235,7 @@ def check():
         got.append(True)
 checks = threading.Thread(target=check, daemon=True)
 checks.start()
-checks.join(60)
+checks.join(300)
 print(got)
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:

@@ -65,7 +65,7 @@ def test_it_runs(path: Path, tmp_path: Path) -> None:
         smollm2_file.path()  # skips where it is not installed
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}  # Mesa complains where it is missing
     command = [sys.executable, path, *OPTIONS.get(path.stem, [])]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=environment)
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, env=environment)
     assert result.returncode == 0, result.stderr
     assert result.stdout
     assert not result.stderr

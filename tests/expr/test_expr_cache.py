@@ -185,7 +185,7 @@ def run_script(user: int = 0, **environment: str) -> subprocess.CompletedProcess
         env={"PYTHONPATH": path, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
 
 

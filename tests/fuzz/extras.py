@@ -192,7 +192,7 @@ def case(rng: random.Random, number: int) -> tuple[str, int]:
     command = [sys.executable, "-m", "fuzz.extras", *missing]
     with TemporaryDirectory(prefix="opweave-extras-") as cache:  # code that was compiled before runs without a compiler
         environment = os.environ | {"OPWEAVE_CACHE": cache}
-        done = subprocess.run(command, cwd=TESTS, env=environment, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, cwd=TESTS, env=environment, capture_output=True, text=True, timeout=600)
     if done.returncode:
         raise Finding(f"without {missing}: exit status {done.returncode}\n{done.stderr[-4000:]}")
     for name, (kind, what) in json.loads(done.stdout).items():

@@ -249,6 +249,7 @@ def case(rng: random.Random, number: int) -> tuple[str, int]:
 def check_that_it_waits(client: Client) -> str:
     """The server waits for the rest of a payload: it must end when the client does."""
     client.socket.shutdown(socket.SHUT_WR)
+    client.socket.settimeout(300)  # on a busy machine, it may not have waited, but worked
     try:
         while True:
             client.next()

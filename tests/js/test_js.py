@@ -288,7 +288,7 @@ def test_weights_are_fetched_beside_the_module(modules: Modules) -> None:
     globalThis.fetch = async (url) => new Response("", {{ status: 404, statusText: "Not Found" }});
     await loadWeights().catch((error) => console.log(error.message));
     """
-    out = node_js.run(["--input-type=module", "-e", script], 60)
+    out = node_js.run(["--input-type=module", "-e", script])
     size, message = out.strip().splitlines()
     assert int(size) == path.with_suffix(".safetensors").stat().st_size
     assert message.endswith("404 Not Found")

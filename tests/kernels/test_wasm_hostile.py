@@ -200,7 +200,7 @@ assert stopped()
 print("ticks")
 """
     folder = str(Path(__file__).parents[1])
-    result = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, timeout=600)
     assert result.stdout == "ticks\n", result.stderr
 
 

@@ -421,7 +421,7 @@ def run(code: str, **environment: str) -> str:
     import os
 
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env={**os.environ, **environment}
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=600, env={**os.environ, **environment}
     )
     assert (result.returncode, result.stderr) == (0, "")
     return result.stdout

@@ -22,7 +22,7 @@ def free_memory() -> int:
 
 def run(*arguments: str | Path) -> int:
     command = [sys.executable, str(SCRIPT), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return int(done.stdout)
 

@@ -70,7 +70,7 @@ def test_threads_run_a_session_of_several_segments_at_the_same_time() -> None:
         return x.desc
 
     def kernel(x: np.ndarray, out: np.ndarray) -> None:
-        together.wait(60)
+        together.wait(300)
         np.negative(x, out=out)
 
     met.kernel("cpu", kernel)

@@ -235,7 +235,7 @@ context = ow.ml.create_context(device="reference")
 
 def run(code: str) -> str:
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", BUILD + code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert not done.stderr
     return done.stdout

@@ -21,7 +21,7 @@ def server() -> Iterator[Server]:
 
 
 def answer(server: Server, method: str, path: str, **headers: str) -> http.client.HTTPResponse:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=600)
     connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
     response = connection.getresponse()
     response.read()
@@ -55,7 +55,7 @@ def test_only_pages_of_allowed_origins_may_read(server: Server) -> None:
 
 
 def test_requests_share_a_connection(server: Server) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=600)
     for _ in range(3):
         connection.request("GET", "/health")
         response = connection.getresponse()
@@ -131,7 +131,7 @@ def test_ipv6() -> None:
         pytest.skip(str(error))
     with server:
         assert server.url == f"http://[::1]:{server.port}"
-        connection = http.client.HTTPConnection("::1", server.port, timeout=30)
+        connection = http.client.HTTPConnection("::1", server.port, timeout=600)
         connection.request("GET", "/health")
         assert connection.getresponse().status == 200
         connection.close()

@@ -59,14 +59,14 @@ def test_against_the_server(tmp_path: Path) -> None:
     with Server(port=0, device="cpu") as server, unix_socket(tmp_path / "s", server.port):
         before = memory.copies.count
         variables = {**environment(server), "OPWEAVE_SOCKET": str(tmp_path / "s")}
-        out = node_js.run(["--test", str(node_js.JS / "live.mjs")], 120, variables)
+        out = node_js.run(["--test", str(node_js.JS / "live.mjs")], variables)
         assert memory.copies.count == before
     assert re.search(r"^# pass 13$", out, re.MULTILINE), out
 
 
 def test_the_process_ends_once_it_has_nothing_to_wait_for() -> None:
     with Server(port=0, device="cpu") as server:
-        out = node_js.run(["--input-type=module", "-e", EXITS], 60, environment(server))
+        out = node_js.run(["--input-type=module", "-e", EXITS], environment(server))
     assert out.startswith("[ 2 ]")
     assert "lost" not in out
 
@@ -89,7 +89,7 @@ def test_the_server_s_end_is_told_with_its_reason() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         server.close()
-        assert "has ended (1001, the server ends)" in process.communicate(timeout=60)[0]
+        assert "has ended (1001, the server ends)" in process.communicate(timeout=node_js.HANG_SECONDS)[0]
 
 
 def test_the_page_s_program(tmp_path: Path) -> None:
@@ -99,5 +99,5 @@ def test_the_page_s_program(tmp_path: Path) -> None:
     client_files.write_clients(tmp_path / "clients")
     (tmp_path / "program.mjs").write_text(program)
     with Server(port=0, device="cpu") as server:
-        out = node_js.run([str(tmp_path / "program.mjs")], 60, environment(server))
+        out = node_js.run([str(tmp_path / "program.mjs")], environment(server))
     assert out.strip() == program.strip().rpartition("// ")[2]

@@ -27,7 +27,7 @@ def test_the_script_is_small_and_evaluates_nothing() -> None:
 
 @pytest.mark.parametrize("file", sorted(path.name for path in node_js.JS.glob("*.test.mjs")))
 def test_in_node(file: str) -> None:
-    out = node_js.run(["--expose-gc", "--test", str(node_js.JS / file)], timeout=120)
+    out = node_js.run(["--expose-gc", "--test", str(node_js.JS / file)])
     assert re.search(r"^# pass [1-9]", out, re.MULTILINE), out
     assert "# skipped 0" in out, out
 
@@ -44,7 +44,7 @@ def test_files_for_clients(tmp_path: Path) -> None:
     assert manifest["content_scripts"][0]["js"] == ["options.js", "webnn.js"]
     options = (extension / "options.js").read_text()
     assert "</script>" not in options
-    shown = node_js.run(["-e", f"{options}; console.log(JSON.stringify(opweaveOptions))"], timeout=60)
+    shown = node_js.run(["-e", f"{options}; console.log(JSON.stringify(opweaveOptions))"])
     assert json.loads(shown) == {"url": "http://127.0.0.1:1", "token": "</script>"}
     client_files.write_clients(tmp_path, url="http://127.0.0.1:2")
     assert "127.0.0.1:2" in (extension / "options.js").read_text()

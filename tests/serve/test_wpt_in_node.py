@@ -15,14 +15,13 @@ from opweave.serve import Server
 
 STRIDES = {"cpu": 1, "reference": 20, "gpu": 40}
 """One case of so many runs, unless `--all` asks for all: the reference and software adapters are slow."""
-TIMEOUT_SECONDS = 900
 
 
 def failures(server: Server, kind: str, stride: int, folder: Path = wpt.DATA / "wpt") -> tuple[int, dict[str, str]]:
     """Run every `stride`-th case; return how many these were, and the messages of those that fail, by id."""
     arguments = [str(node_js.package() / "node.mjs"), kind, str(folder / kind), str(stride)]
     environment = {"OPWEAVE_URL": server.url, "OPWEAVE_TOKEN": server.token or ""}
-    out = node_js.run([str(node_js.JS / "wpt_node.mjs"), *arguments], TIMEOUT_SECONDS, environment)
+    out = node_js.run([str(node_js.JS / "wpt_node.mjs"), *arguments], environment)
     result = json.loads(out)
     return result["ran"], result["failures"]
 

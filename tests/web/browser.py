@@ -233,7 +233,7 @@ class Browser:
         self._process: subprocess.Popen[bytes] | None = None
         self._profile: tempfile.TemporaryDirectory[str] | None = None
 
-    def run(self, url: str, timeout: float = 120.0) -> Any:
+    def run(self, url: str, timeout: float = 600.0) -> Any:
         """Visit a page, and return what it reports.
 
         Raises:
@@ -280,7 +280,7 @@ class Browser:
             if self._process.poll() is None:
                 os.killpg(self._process.pid, signal.SIGTERM)
                 try:
-                    self._process.wait(10)
+                    self._process.wait(60)
                 except subprocess.TimeoutExpired:
                     os.killpg(self._process.pid, signal.SIGKILL)
                     self._process.wait()

@@ -63,7 +63,7 @@ def visit(
     *,
     isolated: bool = False,
     mode: str = "strict",
-    timeout: float = 120,
+    timeout: float = 600,
 ) -> Any:
     """Run a module of `pages/` in a page that has `navigator.ml` by Opweave; what it reports.
 

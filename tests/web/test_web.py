@@ -152,7 +152,7 @@ def test_onnxruntime_web_in_node(packages: None, model_folder: Path) -> None:
     # Without the first option, Node does not end within a minute after its work: V8 seems to go on compiling the module.
     arguments = ["--liftoff-only", "--import", shim.as_uri(), str(HERE / "onnxruntime_node.mjs"), json.dumps(task)]
     with Server(port=0, device="cpu") as server:
-        out = node_js.run(arguments, 120, {"OPWEAVE_URL": server.url, "OPWEAVE_TOKEN": server.token or ""})
+        out = node_js.run(arguments, {"OPWEAVE_URL": server.url, "OPWEAVE_TOKEN": server.token or ""})
         check_agreement(json.loads(out.splitlines()[-1]))
         check_ran_here(server, dispatches=2)
 
@@ -203,7 +203,7 @@ def test_the_example_of_an_app(browser: Browser, packages: None, model_folder: P
             "MODEL": f"/models/{model.name}",
             "CHROMIUM": browser.executable or "",
         }
-        out = node_js.run(["--test", str(tmp_path / "app.test.mjs")], 120, environment)
+        out = node_js.run(["--test", str(tmp_path / "app.test.mjs")], environment)
         assert "# pass 1" in out, out
         check_ran_here(server)
 
@@ -212,7 +212,7 @@ def test_the_example_of_an_app(browser: Browser, packages: None, model_folder: P
 def test_cases_of_the_web_platform_tests(kind: str, browser: Browser, server: Server) -> None:
     files = sorted(path.name for path in (wpt.DATA / "wpt" / kind).glob("*.jsonl"))
     task = {"kind": kind, "files": files}
-    found = visit(browser, server, "wpt_cases.mjs", task, isolated=True, timeout=300)
+    found = visit(browser, server, "wpt_cases.mjs", task, isolated=True)
     assert found["ran"] == len(wpt.cases(kind))
     expected = wpt.expected_failures("validation") if kind == "validation" else {}
     assert sorted(found["failures"]) == sorted(expected), found["failures"]
@@ -230,7 +230,7 @@ def test_a_service_worker(mode: str, browser: Browser, server: Server) -> None:
     """It has no synchronous requests: in the mode lazy it builds graphs, else it is told so."""
     script = f"{server.url}/webnn.js?token={server.token}&mode={mode}"
     task = {"script": f"/pages/service_worker.js?{urlencode({'script': script})}"}
-    found = visit(browser, server, "service_worker.mjs", task, timeout=60)
+    found = visit(browser, server, "service_worker.mjs", task)
     if mode == "lazy":
         assert found == [2, 4, 6]
     else:

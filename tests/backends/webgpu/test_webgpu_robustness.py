@@ -185,7 +185,7 @@ def test_a_device_that_is_destroyed_while_a_tensor_is_read(polled: bool, monkeyp
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
-    reader.join(10)
+    reader.join(300)
     assert not reader.is_alive()
     assert [str(error) for error in errors] == ["reading a tensor: the WebGPU device is lost"]
     assert "its WebGPU device is lost" in context.lost.result(0).message
@@ -329,16 +329,16 @@ def test_a_run_may_begin_while_another_is_being_submitted(monkeypatch: pytest.Mo
         encode(encoder, runs, timestamps)
         if threading.current_thread() is slow and not paused.is_set():
             paused.set()
-            assert resumed.wait(60)
+            assert resumed.wait(300)
 
     monkeypatch.setattr(executable, "encode", slowly)
     got: list[Any] = []
     slow = threading.Thread(target=lambda: got.append(context.compute(graph, {"x": first})["y"].tolist()), daemon=True)
     slow.start()
-    assert paused.wait(60)
+    assert paused.wait(300)
     assert context.compute(graph, {"x": second})["y"].tolist() == wanted[1]
     resumed.set()
-    slow.join(60)
+    slow.join(300)
     assert got == [wanted[0]]
     assert len(runner.idle) == 2
 
@@ -372,7 +372,7 @@ def test_processes_that_are_forked_do_not_wait_for_ever() -> None:
     names = {id(found): name for name, found in _adapters().items()}
     script = FORKED.format(device=names[id(adapter())])
     first, second, third = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=600, check=True
     ).stdout.splitlines()
     assert first.startswith("InvalidStateError intermediates of 16 bytes: the WebGPU device belongs to another process")
     assert second.startswith(
