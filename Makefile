@@ -5,7 +5,10 @@ LIBRARIES := $(CURDIR)/.libraries
 BIN := $(VENV)/bin
 
 # What depends on the version of Python: garbage collection, threads, frames, signatures, type hints, DLPack.
-NEWEST := api array_api custom kernels lazy memory run serve backends/webgpu onnx/test_onnx_session.py onnx/test_onnxruntime_interface.py
+NEWEST := api array_api custom kernels lazy memory run serve onnx/test_onnx_session.py onnx/test_onnxruntime_interface.py \
+	backends/webgpu/test_webgpu.py $(patsubst %,backends/webgpu/test_webgpu_%.py,arrays custom graphs robustness)
+# What checks types, and random programs, which are the same on all versions and take long.
+NOT_NEWEST := api/test_typing.py lazy/test_op_level_programs.py serve/test_wpt_in_node.py
 
 WITHOUT_EXTRAS := custom cli/test_demo.py lazy/test_op_level.py lazy/test_op_level_safety.py package/test_names.py run/test_segments.py
 
@@ -75,7 +78,7 @@ test-oldest: $(VENV)/.dev $(VENV)-oldest/.installed
 
 # The same code on the newest Python that the package lists; all other targets but `test-cuda` take `PYTHON`.
 test-newest: $(VENV)-newest/.installed
-	$(VENV)-newest/bin/python -m pytest -n auto --dist worksteal --ignore tests/api/test_typing.py $(addprefix tests/,$(NEWEST))
+	$(VENV)-newest/bin/python -m pytest -n auto --dist worksteal $(addprefix --ignore=tests/,$(NOT_NEWEST)) $(addprefix tests/,$(NEWEST))
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
