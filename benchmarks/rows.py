@@ -107,6 +107,7 @@ def bound(session: Any, feed: Mapping[str, np.ndarray], outputs: Mapping[str, np
         binding.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(array))
     for name, array in outputs.items():
         binding.bind_ortvalue_output(name, OrtValue.ortvalue_from_numpy(array))
+    binding.arrays = [*feed.values(), *outputs.values()]  # ONNX Runtime before 1.32 does not keep what is bound
     return lambda: session.run_with_iobinding(binding)
 
 

@@ -378,7 +378,7 @@ class MLContext(ContextTensors):
             binding = None
         if binding is None or graph._context is not self:
             binding = self._check(graph, "dispatch")._bind(inputs, outputs)
-        binding()
+        binding.run()
 
     dispatch_async = awaitable(dispatch)
 

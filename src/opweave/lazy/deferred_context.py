@@ -311,7 +311,7 @@ def _at_once(
     with Locks([*sources, *targets]):
         ready = graph._bindings.peek(key) is binding and all(tensor._is_ready for tensor in targets)
         if ready:
-            binding()
+            binding.run()
     return ready
 
 

@@ -420,8 +420,8 @@ class DispatchBinding:
         self._graph, self._key, self._call = ref(graph), key, call
         self._locks = [tensor._lock for tensor in sorted(tensors, key=id)]
 
-    def __call__(self) -> None:
-        """Run the graph once."""
+    def run(self) -> None:
+        """Run the graph once. A method, since calling an object takes 0.1 us more."""
         # As `Locks` does, but without an object for each call, and for two tensors without a loop: this is the hot path.
         locks = self._locks
         if len(locks) != 2:
