@@ -7,7 +7,7 @@ change. Serial numbers of nodes are in the order of their creation, which is a t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -66,7 +66,7 @@ def check_desc(desc: Desc, max_byte_length: int, what: str = "shape") -> Desc:
     rule = ""  # messages are made in case of an error only, because every operation is checked here
     if desc.rank > MAX_RANK:
         rule, got = f"have at most {MAX_RANK} dimensions", f"{desc.rank}: {shown(list(desc.shape))}"
-    elif any(not 0 < size <= MAX_DIMENSION for size in desc.shape):
+    elif desc.shape and (min(desc.shape) < 1 or max(desc.shape) > MAX_DIMENSION):
         rule, got = f"have dimensions in [1, {MAX_DIMENSION}]", shown(list(desc.shape))
     elif desc.element_count > MAX_DIMENSION:
         rule, got = f"have at most {MAX_DIMENSION} elements", f"{list(desc.shape)}: {desc.element_count}"
@@ -187,7 +187,11 @@ def check_shape(shape: Sequence[int], why: str = "", /, **operands: Operand | No
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """One operation in a graph: the op, its operands and attributes by parameter name, and its results."""
+    """One operation in a graph: the op, its operands and attributes by parameter name, and its results.
+
+    Attributes:
+        operands: all operands in order, those in sequences one by one, absent ones left out.
+    """
 
     op: Op[..., Any]
     inputs: Mapping[str, Operand | tuple[Operand, ...] | None]
@@ -195,11 +199,10 @@ class Node:
     label: str
     serial: int
     outputs: tuple[Operand, ...] = ()
+    operands: tuple[Operand, ...] = field(init=False, repr=False)
 
-    @property
-    def operands(self) -> Iterator[Operand]:
-        """All operands in order, those in sequences one by one, absent ones left out."""
-        return flat(self.inputs)
+    def __post_init__(self) -> None:
+        self.operands = tuple(flat(self.inputs))
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -224,10 +227,10 @@ def flat(operands: Mapping[str, Any]) -> Iterator[Any]:
 def each(operands: Mapping[str, Any], function: Callable[[Any], Any]) -> dict[str, Any]:
     """Apply a function to the values of a dictionary of operands by parameter; sequences stay sequences, None stays None."""
 
-    def apply(value: Any) -> Any:
-        return tuple(map(function, value)) if isinstance(value, tuple) else None if value is None else function(value)
-
-    return {name: apply(value) for name, value in operands.items()}
+    return {
+        name: None if value is None else tuple(map(function, value)) if isinstance(value, tuple) else function(value)
+        for name, value in operands.items()
+    }
 
 
 def printable(name: str) -> str:
@@ -277,9 +280,9 @@ class Graph:
             if name := names.get(operand, operand.name):
                 first = inputs.setdefault(name, operand)
                 require(first is operand, f"build: two inputs are named {name!r}: {first.desc} and {operand.desc}")
-            elif operand.node is not None and operand.node not in nodes:
-                nodes[operand.node] = None
-                pending.extend(operand.node.operands)
+            elif (node := operand.node) is not None and node not in nodes:
+                nodes[node] = None
+                pending += node.operands
         order = names.values() or next(iter(outputs.values())).builder.inputs
         declared = {name: inputs[name] for name in order if name in inputs}
         return cls(declared, dict(outputs), tuple(sorted(nodes, key=lambda node: node.serial)))

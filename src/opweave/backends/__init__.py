@@ -339,7 +339,10 @@ class Backend(RuleTable, ABC):
 
     def rule(self, node: Node) -> Rule | None:
         """The rule that will do `node`, or None."""
-        return next((rule for rule in self.rules.get(node.op, ()) if rule.accepts(node, self.precision)), None)
+        for rule in self.rules.get(node.op, ()):
+            if rule.when is None or rule.accepts(node, self.precision):
+                return rule
+        return None
 
     def supports(self, node: Node) -> bool:
         """Whether there is a rule for `node`."""

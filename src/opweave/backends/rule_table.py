@@ -29,7 +29,9 @@ class Rule:
 
     def accepts(self, node: Node, precision: Precision) -> bool:
         """Whether this rule can do `node`."""
-        return self.when is None or call_with(self.when, {"precision": precision, **node.arguments})
+        if self.when is None:
+            return True
+        return call_with(self.when, {"precision": precision, **node.inputs, **node.attributes})
 
     def __call__(self, provided: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
         return call_with(self.function, arguments, *provided)

@@ -80,10 +80,14 @@ def legalise(
 
 
 def cut_out(inputs: Iterable[Operand], outputs: Iterable[Operand]) -> tuple[Graph, list[Operand]]:
-    """A copy of the part of a graph that computes `outputs` from `inputs`, and which of these it takes, in its order.
+    """The part of a graph that computes `outputs` from `inputs`, and which of these it takes, in its order.
 
-    Rules that look at the node behind an operand see none behind the inputs of the copy: another engine runs that.
+    If an input is computed in the graph, the part is a copy. So rules that look at the node behind an operand see none behind
+    the inputs of the part: another engine runs that.
     """
     names = {operand: f"x{k}" for k, operand in enumerate(inputs)}
     part = Graph.reaching({f"y{k}": operand for k, operand in enumerate(outputs)}, names)
-    return legalise(part, lambda node: True)[0], list(part.inputs.values())
+    takes = list(part.inputs.values())
+    if all(operand.is_input for operand in takes):
+        return part, takes
+    return legalise(part, lambda node: True)[0], takes

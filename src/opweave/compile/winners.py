@@ -89,7 +89,7 @@ def form(node: Node) -> str:
     axes = node.attributes.get("axes", node.attributes.get("axis"))
     if axes is None:
         return "any"
-    last = next(iter(node.operands)).rank - 1
+    last = node.operands[0].rank - 1
     return "last" if last in (axes if isinstance(axes, Sequence) else (axes,)) else "other"
 
 

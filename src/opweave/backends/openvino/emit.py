@@ -7,13 +7,14 @@ int32 of all integers of 64 bits.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from ...memory.host import address_range, lease
 
 if TYPE_CHECKING:
     from ...graph import Desc, Node, Operand
@@ -44,6 +45,14 @@ def engine_type(data_type: str) -> str:
     return _TYPES[_CARRIED.get(data_type, data_type)]
 
 
+@cache
+def _element_type(data_type: str) -> Any:
+    """The engine's object for `engine_type`."""
+    from openvino import Type
+
+    return getattr(Type, engine_type(data_type))
+
+
 def lanes(data_type: str) -> list[int]:
     """The sizes of the axes that values of a data type have in the engine after their own."""
     return [2] if data_type in WIDE else []
@@ -54,13 +63,17 @@ def tensor(array: np.ndarray, data_type: str) -> Any:
 
     (The engine's own conversion keeps the array, in requests beyond their runs, and takes no read-only ones.)
     """
-    from openvino import Tensor, Type
+    from openvino import Tensor
 
-    memory = np.ctypeslib.as_array((ctypes.c_uint8 * array.nbytes).from_address(array.ctypes.data))
-    return Tensor(memory, [*array.shape, *lanes(data_type)], getattr(Type, engine_type(data_type)))
+    memory = lease(address_range(array)[0], array.nbytes, _keep_nothing)
+    return Tensor(memory, [*array.shape, *lanes(data_type)], _element_type(data_type))
 
 
-@dataclass(frozen=True, slots=True)
+def _keep_nothing() -> None:
+    """There is nothing to release."""
+
+
+@dataclass(eq=False, slots=True)
 class Value:
     """A value of the engine's graph.
 
@@ -73,12 +86,15 @@ class Value:
     output: Any
     data_type: str
     array: np.ndarray | None = None
+    _shape: tuple[int, ...] | None = field(default=None, repr=False)  # the engine takes time to tell
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The sizes of its dimensions."""
-        sizes = tuple(map(int, self.output.get_shape()))
-        return sizes[:-1] if self.data_type in WIDE else sizes
+        if self._shape is None:
+            sizes = tuple(self.output.get_shape())
+            self._shape = sizes[:-1] if self.data_type in WIDE else sizes
+        return self._shape
 
     @property
     def rank(self) -> int:
@@ -229,12 +245,10 @@ class Emitter:
 
     def add_input(self, desc: Desc) -> Value:
         """Declare an input of the graph."""
-        from openvino import Type
-
         shape = [*desc.shape, *lanes(desc.data_type)]
-        made = opset().parameter(shape, getattr(Type, engine_type(desc.data_type)))
+        made = opset().parameter(shape, _element_type(desc.data_type))
         self.parameters.append(made)
-        return Value(made.output(0), desc.data_type)
+        return Value(made.output(0), desc.data_type, None, desc.shape)
 
     def computed(self, value: Value) -> Value:
         """`value`, by a node of its own if it is an input: the engine writes no output that is just that."""
@@ -248,8 +262,15 @@ class Emitter:
 
         contiguous = np.ascontiguousarray(array).reshape(array.shape)
         self.arrays.append(contiguous)
-        made = Constant(tensor(contiguous, array.dtype.name), shared_memory=True)
-        return Value(made.output(0), array.dtype.name, array)
+        data_type = _name(array.dtype)
+        made = Constant(tensor(contiguous, data_type), shared_memory=True)
+        return Value(made.output(0), data_type, array, array.shape)
+
+
+@cache
+def _name(dtype: np.dtype[Any]) -> str:
+    """The name of a data type, which NumPy puts together at each look."""
+    return dtype.name
 
 
 def _engine(argument: Any) -> Any:

@@ -55,13 +55,13 @@ def corresponding(a: Graph, b: Graph) -> Pairs:
         node, other = mine[0] if mine else None, theirs[0] if theirs else None
         both = False
         if node is not None and other is not None and _converts(node) and _converts(other):
-            both = _source(found[next(node.operands)], sources) is _source(next(other.operands), sources)
+            both = _source(found[node.operands[0]], sources) is _source(other.operands[0], sources)
         if node is not None and _converts(node) and not both:
-            found[node.outputs[0]] = found[next(node.operands)]
+            found[node.outputs[0]] = found[node.operands[0]]
             steps.append((mine.pop(0), None))
             continue
         if other is not None and _converts(other) and not both:
-            sources[other.outputs[0]] = _source(next(other.operands), sources)
+            sources[other.outputs[0]] = _source(other.operands[0], sources)
             steps.append((None, theirs.pop(0)))
             continue
         if node is None or other is None:
@@ -91,7 +91,7 @@ def _converts(node: Node) -> bool:
     """Whether a node converts float32 to float16, or back, and not a constant."""
     if node.op is not Operations.cast:
         return False
-    operand = next(node.operands)
+    operand = node.operands[0]
     return not operand.is_constant and {operand.data_type, node.outputs[0].data_type} == {*FLOATS}
 
 

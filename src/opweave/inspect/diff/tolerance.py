@@ -214,7 +214,7 @@ _SUMS: dict[str, Callable[[Node, float], float]] = {
 def _terms(node: Node) -> int:
     """The number of terms behind one element of the result."""
     name, inputs, given = node.op.name, node.inputs, node.attributes
-    first = next(node.operands)
+    first = node.operands[0]
     shape: tuple[int, ...] = first.shape
     if name in ("conv2d", "conv_transpose2d"):
         taps = inputs["filter"]

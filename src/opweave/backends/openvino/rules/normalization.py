@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ....composites import normalization as composites
 from ....graph import Operand
 from ....ops import normalization as ops
@@ -50,6 +52,32 @@ def _(
     c = bias or ctx.constant([0] * mean.shape[0], input.data_type)
     y = ctx.emit("batch_norm_inference", x, k, c, mean, variance, epsilon)
     return ctx.relayout(y, "nchw", layout)
+
+
+def _is_constant(input: Operand, **given: Any) -> bool:
+    """Whether the factor of each channel can be computed here: that takes the engine one operation instead of four."""
+    parameters = [value for value in (given[name] for name in _PARAMETERS) if value is not None]
+    return input.data_type == "float32" and all(value.is_constant for value in parameters)
+
+
+@openvino.lower(ops.batch_normalization, when=_is_constant)
+def _(
+    ctx: Emitter,
+    input: Value,
+    mean: Value,
+    variance: Value,
+    scale: Value | None,
+    bias: Value | None,
+    axis: int,
+    epsilon: float,
+) -> Value:
+    shape = [size if a == axis else 1 for a, size in enumerate(input.shape)]
+    with np.errstate(all="ignore"):  # infinite and NaN as the formula has it
+        factor = (1 if scale is None else scale.array) / np.sqrt(np.add(variance.array, epsilon, dtype=np.float64))
+        factor = factor.astype(np.float32).reshape(shape)
+    y = ctx.emit("subtract", input, ctx.reshape(mean, shape))  # before the product, where large means would cancel
+    y = ctx.emit("multiply", y, ctx.add_constant(factor))
+    return y if bias is None else ctx.emit("add", y, ctx.reshape(bias, shape))
 
 
 def _normalised(
