@@ -72,6 +72,12 @@ ONNX_TYPES: dict[str, int] = {
 
 
 @cache
+def name_of(dtype: Any) -> str:
+    """The name of a NumPy dtype, which NumPy puts together each time, in microseconds."""
+    return str(dtype.name)
+
+
+@cache
 def of_array(dtype: Any) -> DataType:
     """The data type of a NumPy dtype in native byte order.
 

@@ -63,14 +63,14 @@ class Desc:
 
 def check_desc(desc: Desc, max_byte_length: int, what: str = "shape") -> Desc:
     """`desc` if its dimensions are valid, else `ValidationError` (https://www.w3.org/TR/webnn/#mloperanddescriptor-check-dimensions)."""
-    rule = ""  # messages are made in case of an error only, because every operation is checked here
+    rule, count = "", desc.element_count  # messages are made in case of an error only: every operation is checked here
     if desc.rank > MAX_RANK:
         rule, got = f"have at most {MAX_RANK} dimensions", f"{desc.rank}: {shown(list(desc.shape))}"
     elif desc.shape and (min(desc.shape) < 1 or max(desc.shape) > MAX_DIMENSION):
         rule, got = f"have dimensions in [1, {MAX_DIMENSION}]", shown(list(desc.shape))
-    elif desc.element_count > MAX_DIMENSION:
-        rule, got = f"have at most {MAX_DIMENSION} elements", f"{list(desc.shape)}: {desc.element_count}"
-    elif desc.byte_length > max_byte_length:
+    elif count > MAX_DIMENSION:
+        rule, got = f"have at most {MAX_DIMENSION} elements", f"{list(desc.shape)}: {count}"
+    elif count * dtypes.INFO[desc.data_type].byte_length > max_byte_length:
         rule, got = f"take at most {max_byte_length} bytes", f"{desc}: {desc.byte_length}"
     if rule:
         raise ValidationError(f"{what} must {rule}, got {got}")
@@ -226,7 +226,6 @@ def flat(operands: Mapping[str, Any]) -> Iterator[Any]:
 
 def each(operands: Mapping[str, Any], function: Callable[[Any], Any]) -> dict[str, Any]:
     """Apply a function to the values of a dictionary of operands by parameter; sequences stay sequences, None stays None."""
-
     return {
         name: None if value is None else tuple(map(function, value)) if isinstance(value, tuple) else function(value)
         for name, value in operands.items()

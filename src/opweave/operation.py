@@ -325,27 +325,29 @@ class Op(Generic[P, R]):
             if name not in self.parameters:
                 raise ValidationError(f"has no argument {name!r}; it takes {', '.join(self.parameters)}")
             given[name] = value
-        for name in self.parameters:
-            if name not in given:
-                if name not in self.defaults:
-                    raise ValidationError(f"the argument {name!r} is missing")
-                given[name] = self.defaults[name]
+        given = {**self.defaults, **given}
+        if len(given) < len(self.parameters):
+            name = next(name for name in self.parameters if name not in given)
+            raise ValidationError(f"the argument {name!r} is missing")
 
-        types = {n: v.data_type for n in self.operands if isinstance(v := given[n], Operand)}
         inputs: dict[str, Any] = {}
         for name in self.operands:
             value = given[name]
-            number_type = types.get(name) or self._number_type(name, types)
             if name in self.sequences:
                 if isinstance(value, (str, Operand)) or not isinstance(value, Sequence):
                     raise ValidationError(f"{name} must be a sequence of operands, got {shown(value)}")
                 inputs[name] = tuple(
-                    _operand(builder, f"{name}[{i}]", item, number_type) for i, item in enumerate(value)
+                    item
+                    if isinstance(item, Operand) and item.builder is builder
+                    else _operand(builder, f"{name}[{i}]", item, self._number_type(name, given))
+                    for i, item in enumerate(value)
                 )
+            elif isinstance(value, Operand) and value.builder is builder:
+                inputs[name] = value
             elif value is None and name in self.defaults:
                 inputs[name] = None
             else:
-                inputs[name] = _operand(builder, name, value, number_type)
+                inputs[name] = _operand(builder, name, value, self._number_type(name, given))
         attributes: dict[str, Any] = {}
         for name in self.attributes:
             value = given[name]
@@ -353,8 +355,14 @@ class Op(Generic[P, R]):
             attributes[name] = None if absent else self._converters[name](name, value)
         return inputs, attributes
 
-    def _number_type(self, name: str, types: Mapping[str, DataType]) -> DataType | None:
-        """The data type of a number passed for the operand `name`: that of an operand which must have the same one."""
+    def _number_type(self, name: str, given: Mapping[str, Any]) -> DataType | None:
+        """The data type of a number passed for the operand `name`: that of an operand which must have the same one.
+
+        Args:
+            name: the name of the operand.
+            given: the arguments of the call, by name.
+        """
+        types = {n: v.data_type for n in self.operands if isinstance(v := given[n], Operand)}
 
         def kind(operand: str) -> str:
             if operand not in self.limits:

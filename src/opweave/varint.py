@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-_BYTES = tuple(bytes([number]) for number in range(128))
+_BYTES = tuple(bytes([number] if number < 128 else [number & 0x7F | 0x80, number >> 7]) for number in range(1024))
+"""Those of numbers that are frequent: tags of fields, lengths of names, sizes of dimensions."""
 
 
 def varint(number: int) -> bytes:
     """The bytes of an integer of 64 bits; negative ones take 10 bytes."""
-    if 0 <= number < 128:
+    if 0 <= number < 1024:
         return _BYTES[number]
     number &= 0xFFFFFFFFFFFFFFFF
     out = bytearray()

@@ -131,7 +131,7 @@ class Chooser:
 
     def reason(self, node: Node) -> str:
         """Why the device cannot run a node; empty if it can, or if its parts can."""
-        return self.backend.why_not(node) or ""
+        return "" if self._kinds.get(node) == self.backend.name else self.backend.why_not(node) or ""
 
     def kind(self, node: Node) -> Hashable:
         """The kind of what runs a node; None for what is decomposed."""

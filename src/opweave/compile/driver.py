@@ -93,7 +93,7 @@ def _compiled(
     chooser = Chooser(backend, device, host, stand_in, fallback)
     legal = graph
     origin: Mapping[Node, Node] = {node: node for node in graph.nodes}
-    if not all(backend.supports(node) for node in graph.nodes):
+    if any(chooser.kind(node) is None for node in graph.nodes):
         legal, origin = legalise(graph, lambda node: chooser.kind(node) is not None, backend.name)
     most = limits.limit(limits.WORK_VARIABLE, limits.MAX_WORK) // 2  # the other half is for the loop itself
     if fuse and host.gains_from_loops and kernels.is_compiled():

@@ -94,7 +94,8 @@ def divide(
     makers = [[maker[value] for value in values if value in maker] for values in taken]
     kinds = [kind(node) for node in nodes]
     groups: dict[tuple[int, Hashable], list[int]] = {}
-    for number, level in enumerate(_levels(taken, makers, kinds)):
+    levels = _levels(taken, makers, kinds) if len(set(kinds)) > 1 else [0] * len(nodes)
+    for number, level in enumerate(levels):
         groups.setdefault((level, kinds[number]), []).append(number)
     members: list[list[int]] = []
     for (_, its_kind), numbers in groups.items():

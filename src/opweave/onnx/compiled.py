@@ -202,13 +202,13 @@ class CompiledModel(ModelProgram):
 
 def segments(trace: Trace, outputs: Sequence[str]) -> list[Segment[Step, str]]:
     """The segments of a trace that `outputs` need, of the kinds "webnn" and "fallback", in an order in which they can run."""
-    needed: set[int] = set()
+    needed: dict[int, list[str]] = {}  # the names that each of them takes
     pending = [trace.maker[name] for name in outputs if name in trace.maker]
     while pending:
         step = pending.pop()
         if id(step) not in needed:
-            needed.add(id(step))
-            pending.extend(trace.maker[name] for name in used_names(step.node) if name in trace.maker)
+            names = needed[id(step)] = used_names(step.node)
+            pending += [trace.maker[name] for name in names if name in trace.maker]
 
     def computed(names: Iterable[str]) -> list[str]:
         return [name for name in names if name and not isinstance(trace.values.get(name), Constant)]
@@ -217,7 +217,7 @@ def segments(trace: Trace, outputs: Sequence[str]) -> list[Segment[Step, str]]:
         [step for step in trace.steps if id(step) in needed and step.kind != "folded"],
         outputs,
         lambda step: step.kind,
-        lambda step: computed(used_names(step.node)),
+        lambda step: computed(needed[id(step)]),
         lambda step: computed(step.node.output),
     )
 

@@ -83,10 +83,10 @@ def fold(
     if node.op_type == "Constant" and not values:
         constant = model.constant(node)
         return None if constant is None else [constant]
-    if node.op_type in NEVER or sub_graphs(node):
-        return None
     known = [value for value in values if isinstance(value, Constant)]
     if not values or len(known) < len(values) - values.count(None):
+        return None
+    if node.op_type in NEVER or sub_graphs(node):
         return None
     if sum(value.array.nbytes for value in known) > FOLD_BYTES:
         return None

@@ -171,7 +171,8 @@ def sub_graphs(node: NodeProto) -> list[GraphProto]:
     for attribute in node.attribute:
         if attribute.HasField("g"):
             found.append(attribute.g)
-        found += attribute.graphs
+        if graphs := attribute.graphs:
+            found += graphs
     return found
 
 

@@ -51,8 +51,11 @@ def free_names(graph: GraphProto) -> set[str]:
 
 def used_names(node: NodeProto) -> list[str]:
     """The names that a node takes, those of its sub-graphs included."""
-    inner = (name for graph in sub_graphs(node) for name in sorted(free_names(graph)))
-    return list(dict.fromkeys([*(name for name in node.input if name), *inner]))
+    names = dict.fromkeys(node.input)
+    names.pop("", None)
+    for graph in sub_graphs(node):
+        names.update(dict.fromkeys(sorted(free_names(graph))))
+    return list(names)
 
 
 def renamed(node: NodeProto, names: Mapping[str, str], prefix: str) -> NodeProto:

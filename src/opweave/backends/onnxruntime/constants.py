@@ -10,7 +10,7 @@ import onnxruntime
 
 from ... import memory
 from ...arrays import lasting
-from ...dtypes import ONNX_TYPES
+from ...dtypes import ONNX_TYPES, name_of
 from .emit import INLINE_BYTES
 from .sessions import hand_over
 
@@ -39,7 +39,7 @@ def add_constants(
 
             graph.initializer.append(numpy_helper.from_array(array, name))
             continue
-        tensor = graph.initializer.add(name=name, dims=array.shape, data_type=ONNX_TYPES[array.dtype.name])
+        tensor = graph.initializer.add(name=name, dims=array.shape, data_type=ONNX_TYPES[name_of(array.dtype)])
         if array.nbytes <= INLINE_BYTES:
             tensor.raw_data = array.tobytes()
             continue

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ... import memory
-from ...dtypes import ONNX_TYPES
+from ...dtypes import ONNX_TYPES, name_of
 from ...varint import varint
 from . import kernels
 
@@ -237,7 +237,7 @@ class Emitter:
         wide = self._widened(op_type, narrow, domain)
         if wide != narrow:
             inputs = tuple(self.cast(v, wide) if v is not None and v.data_type == narrow else v for v in inputs)
-        names = [v.name if v is not None else "" for v in inputs]
+        names = ["" if v is None else v.name for v in inputs]
         while names and not names[-1]:
             names.pop()
         made = [self._fresh() for _ in range(outputs)]
@@ -346,7 +346,7 @@ class Emitter:
         self.constants[name] = array
         if array.nbytes <= inline_bytes:
             self._inline.add(name)
-        return Value(name, array.dtype.name, array.shape)
+        return Value(name, name_of(array.dtype), array.shape)
 
     def finish(self, outputs: Mapping[str, tuple[Value, Desc]]) -> tuple[bytes, dict[str, np.ndarray]]:
         """The model's bytes, and the arrays that the session must be given, by initializer name."""
@@ -371,7 +371,7 @@ class Emitter:
         files = memory.mapped_files(array for name, array in constants.items() if name not in self._inline)
         for name, array in constants.items():
             proto = b"".join(field(1, size) for size in array.shape)
-            proto += field(2, ONNX_TYPES[array.dtype.name]) + field(8, name)
+            proto += field(2, ONNX_TYPES[name_of(array.dtype)]) + field(8, name)
             if name in self._inline:
                 proto += field(9, array.tobytes())
             else:

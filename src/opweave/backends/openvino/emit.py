@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...dtypes import name_of
 from ...memory.host import address_range, lease
 
 if TYPE_CHECKING:
@@ -262,15 +263,9 @@ class Emitter:
 
         contiguous = np.ascontiguousarray(array).reshape(array.shape)
         self.arrays.append(contiguous)
-        data_type = _name(array.dtype)
+        data_type = name_of(array.dtype)
         made = Constant(tensor(contiguous, data_type), shared_memory=True)
         return Value(made.output(0), data_type, array, array.shape)
-
-
-@cache
-def _name(dtype: np.dtype[Any]) -> str:
-    """The name of a data type, which NumPy puts together at each look."""
-    return dtype.name
 
 
 def _engine(argument: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...dtypes import name_of
 from ...errors import OperationError
 from ...graph import Graph, Node
 from ...processors import processors
@@ -124,9 +125,9 @@ class Session(Runner):
 
     def _tie(self, request: Any, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         for slot, array in enumerate(inputs):
-            request.set_input_tensor(slot, tensor(array, array.dtype.name))
+            request.set_input_tensor(slot, tensor(array, name_of(array.dtype)))
         for slot, array in enumerate(outputs):
-            request.set_output_tensor(slot, tensor(array, array.dtype.name))
+            request.set_output_tensor(slot, tensor(array, name_of(array.dtype)))
 
     def measured(self) -> Measured:
         """The same graph compiled once more, with counters of its kernels."""
