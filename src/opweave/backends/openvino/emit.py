@@ -87,13 +87,14 @@ class Value:
     output: Any
     data_type: str
     array: np.ndarray | None = None
-    _shape: tuple[int, ...] | None = field(default=None, repr=False)  # the engine takes time to tell
+    _shape: tuple[int, ...] | None = field(default=None, repr=False)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The sizes of its dimensions."""
         if self._shape is None:
-            sizes = tuple(self.output.get_shape())
+            found = self.output.get_shape()
+            sizes = tuple([found[axis] for axis in range(len(found))])  # its iterator takes ten times as long
             self._shape = sizes[:-1] if self.data_type in WIDE else sizes
         return self._shape
 

@@ -72,8 +72,10 @@ def _(
     epsilon: float,
 ) -> Value:
     shape = [size if a == axis else 1 for a, size in enumerate(input.shape)]
+    assert variance.array is not None
+    k = None if scale is None else scale.array
     with np.errstate(all="ignore"):  # infinite and NaN as the formula has it
-        factor = (1 if scale is None else scale.array) / np.sqrt(np.add(variance.array, epsilon, dtype=np.float64))
+        factor = (1 if k is None else k) / np.sqrt(np.add(variance.array, epsilon, dtype=np.float64))
         factor = factor.astype(np.float32).reshape(shape)
     y = ctx.emit("subtract", input, ctx.reshape(mean, shape))  # before the product, where large means would cancel
     y = ctx.emit("multiply", y, ctx.add_constant(factor))
