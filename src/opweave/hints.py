@@ -1,7 +1,7 @@
 """Hints at the end of error messages, for habits from JavaScript, NumPy and PyTorch.
 
-Except for `no_dictionaries`, which checks the arguments of the call that it wraps, this code only runs after a call has
-failed.
+Except for `no_dictionaries` and `no_foreign_names`, which check the arguments of the calls that they wrap, this code only runs
+after a call has failed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,12 @@ from .names import camel_case, shown, snake_case
 P = ParamSpec("P")
 R = TypeVar("R")
 Self = TypeVar("Self")
+
+OF_CONTEXT = dict.fromkeys(
+    ("device", "backend", "threads", "gpu_device", "power_preference", "accelerated", "cuda_stream"),
+    "context=ow.ml.create_context({})",
+)
+"""How arguments of `create_context` are passed to what takes a context."""
 
 WEBNN_NAMES = {
     "absolute": "abs",
@@ -185,13 +191,46 @@ def no_dictionaries(function: Callable[Concatenate[Self, P], R]) -> Callable[Con
         for value in args:
             if _is_options(value):
                 raise ValidationError(f"{title}: {options(value)}")
-        for name in kwargs:
-            if name not in parameters:
-                known = ", ".join(parameters[1:])
-                raise ValidationError(f"{title}: has no argument {name!r}; it takes {known}{meant(name, parameters)}")
+        _check_names(title, kwargs, parameters[1:])
         return function(self, *args, **kwargs)
 
     return checked  # type: ignore[return-value]  # the name of `self` is lost to mypy
+
+
+def no_foreign_names(
+    title: str, elsewhere: Mapping[str, str]
+) -> Callable[[Callable[Concatenate[Self, P], R]], Callable[Concatenate[Self, P], R]]:
+    """Decorator for methods: refuse unknown keyword arguments with a message that says what to write instead.
+
+    Args:
+        title: what is called, for the message.
+        elsewhere: the arguments of other functions, and the form in which they are passed, with a place for the argument.
+    """
+
+    def decorate(function: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
+        parameters = list(inspect.signature(function).parameters)
+
+        @functools.wraps(function)
+        def checked(self: Self, *args: P.args, **kwargs: P.kwargs) -> R:
+            _check_names(title, kwargs, parameters[1:], elsewhere)
+            return function(self, *args, **kwargs)
+
+        return checked  # type: ignore[return-value]  # the name of `self` is lost to mypy
+
+    return decorate
+
+
+def _check_names(
+    title: str, given: Mapping[str, Any], known: Sequence[str], elsewhere: Mapping[str, str] | None = None
+) -> None:
+    """Raise `ValidationError` for a keyword argument that is not known."""
+    for name, value in given.items():
+        if name in known:
+            continue
+        hint = meant(name, known)
+        if not hint and elsewhere and name in elsewhere:
+            hint = f"; write {elsewhere[name].format(f'{name}={shown(value)}')}"
+        raise ValidationError(f"{title}: has no argument {name!r}; it takes {', '.join(known)}{hint}")
 
 
 def _is_options(value: object) -> TypeGuard[Mapping[Any, Any]]:

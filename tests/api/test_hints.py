@@ -106,6 +106,14 @@ HABITS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
         lambda b, x: ow.ml.create_context(engine="openvino"),  # type: ignore[call-arg]
         "create_context: has no argument 'engine'; it takes gpu_device, .*, device, backend, ",
     ),
+    "an option of a context, for a session": (
+        lambda b, x: ow.InferenceSession(b"", device="gpu"),  # type: ignore[call-arg]
+        "InferenceSession: has no argument 'device'; it takes .*; write context=ow.ml.create_context.device='gpu'.",
+    ),
+    "another spelling": (
+        lambda b, x: ow.InferenceSession(b"", specialize="never"),  # type: ignore[call-arg]
+        "InferenceSession: has no argument 'specialize'; it takes .*; did you mean 'specialise'?",
+    ),
     "PyTorch's name of an operation": (lambda b, x: b.batch_norm(x), "did you mean 'batch_normalization'?"),
     "the end of a context": (lambda b, x: CPU.close(), "did you mean 'destroy'?"),
     "camelCase of a class": (lambda b, x: ow.mlGraphBuilder, "did you mean 'MLGraphBuilder'?"),

@@ -108,6 +108,13 @@ def test_files_with_other_bytes_are_read_or_refused(tmp_path: Path) -> None:
     assert refused > 100
 
 
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    for name, hint in (("none.gguf", ""), ("none", "; the path of a .gguf file is needed")):
+        with pytest.raises(DataError) as caught:
+            GGUF(tmp_path / name)
+        assert str(caught.value) == f"{tmp_path / name}: No such file or directory{hint}"
+
+
 def test_what_is_not_read_is_named(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     written(path, "Q5_0", columns=32)

@@ -170,7 +170,7 @@ class GGUF:
         path: the file, which must not change while the model is used.
 
     Raises:
-        DataError: it is no GGUF file, or is damaged.
+        DataError: it cannot be read, is no GGUF file, or is damaged.
         NotSupportedError: another version of the format, or a type of weights that is not read.
 
     Attributes:
@@ -180,9 +180,13 @@ class GGUF:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        if self.path.stat().st_size < 24:
-            raise DataError(f"{path} is no GGUF file: it has {self.path.stat().st_size} bytes")
-        self._bytes: Array = np.memmap(self.path, np.uint8, "r")
+        try:
+            if self.path.stat().st_size < 24:
+                raise DataError(f"{path} is no GGUF file: it has {self.path.stat().st_size} bytes")
+            self._bytes: Array = np.memmap(self.path, np.uint8, "r")
+        except OSError as error:
+            hint = "; the path of a .gguf file is needed" if self.path.suffix != ".gguf" else ""
+            raise DataError(f"{path}: {error.strerror}{hint}") from error
         self._at = 0
         try:
             self._read()

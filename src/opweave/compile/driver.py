@@ -205,7 +205,7 @@ class _ExpressionRunner(Runner):
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
         together = f", {self.count} operations in one loop" if self.count > 1 else ""
-        return "expression", f"expression, {self.kernel.detail}{together}"
+        return "expression", f"{self.kernel.detail}{together}"
 
 
 def _kernel(part: Segment[Node, Operand], device: str) -> Part:

@@ -52,7 +52,7 @@ class Enlarger:
     @property
     def expression_engine(self) -> str:
         """The engine that runs the expressions on a CPU: a compiler, or NumPy."""
-        return next(p.detail.removeprefix("expression, ") for p in self.graph.placements() if p.how == "expression")
+        return next(p.detail for p in self.graph.placements() if p.how == "expression")
 
     def __call__(self, rgb: Pixels, done: Callable[[int], object] = lambda windows: None) -> Pixels:
         """Enlarge a picture, uint8 [height, width, 3]; `done` is called with the number of finished windows."""

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, overload
 
 import numpy as np
 
-from .. import memory
+from .. import hints, memory
 from ..backends import Precision
 from ..context import MLContext
 from ..context_tensors import in_thread
@@ -89,6 +89,7 @@ class InferenceSession(OnnxRuntimeMethods, TuningMethod):
     [0.0, 2.0]
     """
 
+    @hints.no_foreign_names("InferenceSession", hints.OF_CONTEXT)
     def __init__(
         self,
         model: Any,
