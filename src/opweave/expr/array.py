@@ -71,6 +71,18 @@ class Array:
     Operators and the functions of `opweave.expr` apply to all elements, with NumPy's broadcasting. `x[i, j]` is the
     element at a position that must be in bounds; otherwise use `x.clamped[i, j]`, `x.padded(0)[i, j]` or `x.checked[i,
     j]`. Nothing is computed during tracing.
+
+    >>> import numpy as np, opweave as ow
+    >>> @ow.expression
+    ... def neighbours(x):
+    ...     assert (x.data_type, x.rank, x.shape) == ("float32", 1, (3,))
+    ...     return (
+    ...         ow.expr.compute(x.shape, lambda i: x.padded(9)[i + 1]),
+    ...         ow.expr.compute(x.shape, lambda i: x.clamped[i + 1]),
+    ...         ow.expr.compute(x.shape, lambda i: x.checked[ow.expr.cast(x[i], "int32")]),
+    ...     )
+    >>> [y.tolist() for y in neighbours(np.float32([2, 0, 1]))]
+    [[0.0, 1.0, 9.0], [0.0, 1.0, 1.0], [1.0, 2.0, 0.0]]
     """
 
     __slots__ = ("body", "shape")
@@ -341,7 +353,12 @@ def _unified(values: Sequence[Any]) -> list[Array]:
 
 
 def apply(name: str, *values: Any) -> Array:
-    """Apply a function of `ir.FUNCTIONS` to arrays and numbers, element by element, with broadcasting."""
+    """Apply a function of `ir.FUNCTIONS` to arrays and numbers, element by element, with broadcasting.
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.expression(lambda x: ow.expr.apply("max", x, 2))(np.float32([1, 3])).tolist()
+    [2.0, 3.0]
+    """
     arrays = [as_array(values[0]), *_unified(values[1:])] if name == "where" else _unified(values)
     if name == "where" and arrays[0].data_type != "bool":
         arrays[0] = Array(arrays[0].shape, truth(arrays[0].body))
@@ -367,6 +384,11 @@ def _ones(array: Array) -> int:
 
 
 def cast(x: Operand, data_type: DataType) -> Array:
-    """Convert each element to another data type; see `opweave.expr.ir.Cast`."""
+    """Convert each element to another data type; see `opweave.expr.ir.Cast`.
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.expression(lambda x: ow.expr.cast(x, "int32"))(np.float32([1.5, -2.5])).tolist()
+    [1, -2]
+    """
     array, target = as_array(x), check(data_type)
     return array if array.data_type == target else Array(array.shape, Cast(array.body, target))

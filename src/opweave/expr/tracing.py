@@ -36,6 +36,13 @@ def trace(function: Callable[..., Any], name: str, descs: Sequence[Desc], **attr
 
     Raises:
         ValidationError: `function` returns something else, or uses its arrays wrongly.
+
+    >>> from opweave.expr import trace
+    >>> from opweave.graph import Desc
+    >>> print(trace(lambda x: 2 * x, "doubled", [Desc("float32", (3,))]))
+    doubled(x0: float32[3]) -> (y0: float32[3]):
+      y0[i] =
+        2.0 * x0[i]
     """
     inputs, arrays = inputs_of(descs)
     checks: list[Check] = []

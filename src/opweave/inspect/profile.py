@@ -341,9 +341,7 @@ def _steps(program: Program, call: Binding, times: list[list[int]]) -> tuple[Ste
 
 def engine(placements: Sequence[Placement]) -> str:
     """What runs a group of operations, from the details of their placements."""
-    details = {
-        f"expression, {p.detail}" if p.how == "expression" else p.detail.partition(": ")[0] for p in placements
-    }
+    details = {f"expression, {p.detail}" if p.how == "expression" else p.detail.partition(": ")[0] for p in placements}
     return " + ".join(sorted(details))
 
 
