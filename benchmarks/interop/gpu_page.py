@@ -35,10 +35,10 @@ def _head() -> str:
     return f"""{HEADING}
 
 The same four tests, where a framework has shaders of its own, and Opweave's graphs run on the same WebGPU device
-([webgpu.md](webgpu.md)). What the convolution writes is a buffer that the shaders read, and the order of the queue is all the
-synchronisation that it takes.
+([webgpu.md](webgpu.md)). What the convolution writes is a buffer that the shaders read, and the order of the queue is the only
+synchronisation.
 
-1. All custom is what a framework does alone: shaders in WGSL, the convolution with an element of the result for each thread.
+1. All custom: a framework alone, with shaders in WGSL; the convolution computes one element of the result in each thread.
 2. The built-in convolution, but its result is read (`context.read_tensor`) and written again (`context.write_tensor`)
    to where the framework's shaders find it.
 3. The built-in convolution, and the framework's shaders behind it on the same buffer (`context.tensor_from(buffer, …)`),

@@ -30,9 +30,9 @@ def markdown(reports: list[Report], machine: str, command: str, image: str) -> s
 def _head(reports: Sequence[Report], machine: str, command: str, image: str) -> str:
     return f"""# Custom operations beside built-in ones
 
-A framework brings operations of its own; an engine has the heavy ones, tuned for the machine. What it costs to use both in one
-network is decided between them: if the two do not see the same memory, each result is copied out and in again, and if they
-do not agree on a layout, it is turned around as well. WebNN's issue 6 measured that in a browser, with four tests of
+A framework has its own operations; an engine has the heavy ones, tuned for the machine. The cost of using both in one network
+depends on the boundary between them: without shared memory, each result is copied out and in again, and with different
+layouts, it is also transposed. WebNN's issue 6 measured this in a browser, with four tests of
 conv2d → add → relu ([the tests]({ISSUE})). These are the same tests on the CPU, and
 [on GPUs](#on-a-gpu).
 
@@ -77,11 +77,11 @@ Compared with all built in:
 
 {text}
 
-1. All custom is what a framework does alone: its own kernels, in portable WebAssembly.
+1. All custom: a framework alone, with its own kernels in portable WebAssembly.
 2. The built-in convolution, but its result is copied out (`context.read_tensor`); NumPy adds and clamps on the copy, which is
    copied in again (`context.write_tensor`).
-3. The built-in convolution, and the two custom operations behind it in the same graph, on the same memory: the convolution
-   writes where they read. The two expressions are compiled into one loop; of the others each is a pass of its own.
+3. The built-in convolution, and the two custom operations after it in the same graph, on the same memory. The two
+   expressions are compiled into one loop; each of the other kernels is a separate pass.
 4. All built in: the engine fuses the three into one."""
 
 
@@ -104,17 +104,17 @@ def _convolutions(reports: Sequence[Report]) -> str:
     text = "\n".join(says)
     return f"""## The convolution alone
 
-Issue 156 asks for single operations that a framework whose own ones are WebAssembly can call on tensors in its heap.
+Issue 156 asks for single operations that frameworks with WebAssembly kernels can call on tensors in their heap.
 Milliseconds: the median, and the fastest in brackets.
 
 {table(["conv2d", *_columns(reports, "ms")], rows)}
 
-What takes how many times as long:
+Ratios of the times:
 
 {text}
 
-The WebAssembly kernels run on one thread, with 128-bit vectors; the engine uses whatever the processor has. Images with
-channels last, as TensorFlow has them, are converted inside of the graph."""
+The WebAssembly kernels run on one thread, with 128-bit vectors; the engine uses all features of the processor. Images
+with channels last, as in TensorFlow, are converted inside the graph."""
 
 
 def _memories(reports: Sequence[Report]) -> str:
