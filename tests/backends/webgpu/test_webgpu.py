@@ -16,7 +16,7 @@ from webgpu_kernels import generator
 import opweave as ow
 from opweave import backends
 from opweave.backends import Device
-from opweave.context import _choose
+from opweave.backends.selection import choose
 
 wgpu = pytest.importorskip("wgpu", reason="wgpu is not installed")
 
@@ -41,9 +41,9 @@ def test_preferences_choose_among_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
     here = [device("cpu", "cpu"), device("gpu", "gpu"), device("gpu:1", "gpu", low_power=True)]
     monkeypatch.setattr(backends, "default_devices", lambda: here)
-    assert _choose("default", True) == _choose("high-performance", True) == "gpu"
-    assert _choose("low-power", True) == "gpu:1"
-    assert _choose("low-power", False) == "cpu"
+    assert choose("default", True) == choose("high-performance", True) == "gpu"
+    assert choose("low-power", True) == "gpu:1"
+    assert choose("low-power", False) == "cpu"
 
 
 def test_a_context_on_the_users_device(device: Any) -> None:

@@ -1,0 +1,69 @@
+"""Which device a context gets."""
+
+from __future__ import annotations
+
+import os
+
+from .. import backends
+from ..errors import NotSupportedError
+from . import Backend, Device, PowerPreference, Precision
+from .precision import lacks_precision
+
+
+def find(
+    device: str | None,
+    backend: str | None,
+    power_preference: PowerPreference,
+    accelerated: bool,
+    precision: Precision,
+) -> tuple[Backend, Device]:
+    """The back end and the device that were asked for, or that `$OPWEAVE_DEVICE` names, or that suit the preferences best."""
+    if device is not None:
+        return backends.find_device(device, backend, precision)
+    named = os.environ.get("OPWEAVE_DEVICE")
+    if backend is not None or not named:
+        chosen = choose(power_preference, accelerated, backend, precision)
+        return backends.find_device(chosen, backend, precision)
+    try:
+        return backends.find_device(named, None, precision)
+    except NotSupportedError as error:
+        raise NotSupportedError(f"OPWEAVE_DEVICE: {error}") from None
+
+
+def choose(
+    power_preference: PowerPreference,
+    accelerated: bool,
+    backend: str | None = None,
+    precision: Precision = "float32",
+) -> str:
+    """The name of the available device, of one back end or all, that has the precision and suits the preferences best.
+
+    `accelerated` decides between the CPU and accelerators; among these, "low-power" prefers an NPU to a GPU, and an integrated
+    GPU to a discrete one. (The specification gives power preference the higher priority; its authors discuss the reverse:
+    https://github.com/webmachinelearning/webnn/issues/911.)
+    """
+    listed = backends.default_devices() if backend is None else backends.find(backend).devices()
+    available = [device for device in listed if device.available]
+    if not available and listed and backend is not None:
+        raise NotSupportedError(f"back end {backend!r} has no device here: {listed[0].hint}")
+    if not available:
+        raise NotSupportedError("there is no device to run on; `opweave doctor` says what is missing")
+    able = [device for device in available if precision in device.precisions]
+    if not able and backend is None:  # devices that are not taken by default may have it
+        able = [device for device in backends.devices() if device.available and precision in device.precisions]
+    if not able:
+        what = "the devices here" if backend is None else f"back end {backend!r}"
+        raise lacks_precision(what, available, precision, backends.devices())
+    wants_low = power_preference == "low-power"
+    skipped = next((d for d in available if d.kind == "npu" and d not in able), None)
+    if wants_low and accelerated and skipped is not None:
+        from logging import getLogger
+
+        getLogger("opweave").warning(
+            "power_preference='low-power' does not take %r, which has no precision %r; create_context(precision=%r) would",
+            *(skipped.name, precision, skipped.precisions[0]),
+        )
+    accelerators = ["npu", "gpu"] if wants_low else ["gpu", "npu"]
+    kinds = [*accelerators, "cpu"] if accelerated else ["cpu", "npu", "gpu"]
+    # Of equal ones, those of plug-in providers come last, as in `backends.find_device`.
+    return min(able, key=lambda d: (kinds.index(d.kind), d.low_power != wants_low, d.provider != "")).name
