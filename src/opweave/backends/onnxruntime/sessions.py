@@ -51,10 +51,11 @@ PRECISION_OPTIONS: dict[Precision, tuple[str, ...]] = {
 """The session options that make the engine compute in a precision. Without the first, it joins products with the nodes that
 dequantise their constants, and then rounds the other operand to 8 bits. The second has no effect on other processors."""
 
-SPIN_MICROSECONDS = {True: 2000, False: 50}
-"""How long threads wait for more work before they sleep: of a session that is alone, and of those that take turns. With short
-spinning, networks of many small operations are slower. The engine's own default is so long (tens of milliseconds) that the
-threads of one session take the cores from the next: on two of them, a graph that follows another took twice its time."""
+SPIN_MICROSECONDS = {True: 200, False: 50}
+"""How long threads wait for more work before they sleep: of a session that is alone, and of those that take turns. Without
+spinning, networks of many small operations are slower. While they spin, threads take the cores from other sessions and from the
+program's own threads: with the engine's default (tens of milliseconds), a graph that follows another took twice its time on two
+cores, and with 2 ms, small graphs in 8 threads took up to 1.14 of what they take with 200 us (`benchmarks/threads.py`)."""
 
 FOLDED_BYTES = 2**28
 """The largest result that the engine may compute from constants when it makes a session. Without a limit, a few nodes that
