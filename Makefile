@@ -49,7 +49,7 @@ test-chat: $(VENV)/.chat
 # Clusters of Ray, whose packages take 650 MB and which start many processes: an environment, and a time, of its own.
 test-scale: $(VENV)-scale/.installed
 	$(VENV)-scale/bin/python -m gate.packages --small
-	$(VENV)-scale/bin/python -m pytest tests/scale tests/docs/test_docs.py tests/docs/test_benchmarks.py tests/fuzz -k "scale or dask or serving or deployment"
+	$(VENV)-scale/bin/python -m pytest tests/scale tests/docs/test_docs.py tests/docs/test_benchmarks.py tests/fuzz/test_fuzz.py -k "scale or dask or serving or deployment"
 
 # Kernels for NVIDIA's GPUs: they run as C++ on the processor, and NVRTC compiles them, which takes no GPU. `CUDA=--all` has all of
 # them, for three architectures.
