@@ -68,7 +68,7 @@ class Campaign:
     case: Callable[[random.Random, int], str | tuple[str, int]]
     count: int
     short: int
-    batch: int = 100
+    batch: int = 400
     memory: int | None = MEMORY
     seconds: int = SECONDS
     patience: int = 120

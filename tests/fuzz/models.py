@@ -21,6 +21,9 @@ OUTCOMES = frozenset({"result", "DataError", "ValidationError", "NotSupportedErr
 MESSAGE = 4000
 """How many characters the message of an error may have."""
 
+EMPTY: dict[str, Any] = {"seq": [], "map": {}, "optional": None}
+"""What is given to inputs that are no tensors."""
+
 _sources: list[bytes] = []  # of the child: ONNX's test models
 
 
@@ -33,8 +36,8 @@ def context(backend: str) -> ow.MLContext:
 def array_for(argument: Any) -> Any:
     """Ones of the type and shape that an input declares; named sizes become 2, and large ones at most 64."""
     kind, _, rest = argument.type.partition("(")
-    if kind in ("seq", "optional"):
-        return [] if kind == "seq" else None
+    if kind in EMPTY:
+        return EMPTY[kind]
     name = rest.rstrip(")")
     shape = [min(size, 64) if isinstance(size, int) and size >= 0 else 2 for size in argument.shape or ()]
     if name == "string":
