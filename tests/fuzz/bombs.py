@@ -462,6 +462,17 @@ def unique_empty_slices(folder: Path) -> Any:
     return model([node("Unique", ["x"], axis=1)], [("x", FLOAT, [2, 2, 0])])
 
 
+@bomb("DataError: Einsum: axis 'j' of 'ij,kj->ik' is summed, so it must not be empty, got the shape [2, 0]")
+def empty_sum_of_einsum(folder: Path) -> Any:
+    return model([node("Einsum", ["x", "x"], equation="ij,kj->ik")], [("x", FLOAT, [2, 0])])
+
+
+@bomb("DataError: LayerNormalization: axis must be in -1024..1024, got 2147483648")
+def large_axis_of_layer_normalization(folder: Path) -> Any:
+    nodes = [node("LayerNormalization", ["x", "s"], ["z", "m"], axis=2**31)]
+    return model(nodes, outputs=["z", "m"], s=np.ones(3, np.float32))
+
+
 BOMBS += [Bomb(*row) for row in BUILDS]
 
 # The campaign --------------------------------------------------------------------------------------------------------

@@ -42,6 +42,8 @@ def array_for(argument: Any) -> Any:
     shape = [min(size, 64) if isinstance(size, int) and size >= 0 else 2 for size in argument.shape or ()]
     if name == "string":
         return np.full(shape, "a", object)
+    if name == "undefined":
+        return np.ones(shape, np.float32)
     return np.ones(shape, helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(name.upper())))
 
 

@@ -196,7 +196,23 @@ def _split_to_sequence(node: Node) -> str:
     return f"split must be positive, got {split.item()}"
 
 
+def _einsum(node: Node) -> str:
+    equation = node.attribute("equation", "s", b"").decode(errors="replace").replace(" ", "")
+    terms, arrow, result = equation.partition("->")
+    for position, term in enumerate(terms.split(",")):
+        shape = node.shape(position) or ()
+        before, _, after = term.partition("...")
+        labels = [*zip(before, shape, strict=False), *zip(after[::-1], shape[::-1], strict=False)]
+        for label in [label for label, size in labels if size == 0]:
+            if terms.count(label) > 1 and (not arrow or label not in result):
+                return f"axis {label!r} of {equation!r} is summed, so it must not be empty, got the shape {list(shape)}"
+    return ""
+
+
 def _layer_normalization(node: Node) -> str:
+    axis = node.attribute("axis", "i", -1)
+    if abs(axis) > MAX_RANK:
+        return f"axis must be in -{MAX_RANK}..{MAX_RANK}, got {axis}"
     x = node.shape(0)
     for position, name in ((1, "scale"), (2, "bias")):
         shape = node.shape(position)
@@ -249,6 +265,7 @@ def _unique(node: Node) -> str:
 
 
 RULES: dict[str, Rule] = {
+    "Einsum": _einsum,
     "GatherND": _gather_nd,
     "LayerNormalization": _layer_normalization,
     "RandomNormal": _random_normal,
