@@ -478,3 +478,13 @@ def test_memory_of_tensors_is_aligned() -> None:
         tensor = context.create_tensor("int8", [size], readable=True)
         assert tensor.numpy().ctypes.data % 64 == 0
         assert not tensor.numpy().any()
+
+
+def test_the_reference_says_which_operation_lacks_memory() -> None:
+    context = ow.ml.create_context(device="reference")
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [1, 1, 3, 3])
+    y = builder.average_pool2d(x, padding=[0, 2**20, 0, 2**20], strides=[2**20, 2**20], label="wide")
+    graph = builder.build({"y": y})
+    with pytest.raises(ow.OperationError, match=r"average_pool2d 'wide': there is not enough memory: .*TiB"):
+        context.compute(graph, {"x": np.ones((1, 1, 3, 3), np.float32)})

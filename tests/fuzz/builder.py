@@ -160,8 +160,13 @@ def case(rng: random.Random, number: int, backend: str = "onnxruntime") -> str:
         f"y{k}": one for k, one in enumerate(r if isinstance(r, tuple) else (r,))
     }
     graph = builder.build(outputs(result))
-    with np.errstate(all="ignore"):
-        wanted = reference.compute(graph, {name: arrays[name] for name in graph.inputs})
+    try:
+        with np.errstate(all="ignore"):
+            wanted = reference.compute(graph, {name: arrays[name] for name in graph.inputs})
+    except ow.OperationError as error:
+        if isinstance(error.__cause__, MemoryError):  # of an image with a wide padding
+            return "large"
+        raise
     for k, operand in enumerate(results):
         found = wanted[f"y{k}"]
         if (found.dtype, found.shape) != (operand.data_type, operand.shape):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import OperationError
 from ...graph import Graph, Node, Operand, each
 from ...operation import Op
 from .. import Backend, Device, How, PowerPreference, Runner
@@ -36,7 +37,11 @@ class Reference(Backend):
         return _Interpreter(self, graph)
 
     def evaluate(self, node: Node, arrays: Mapping[Operand, Array]) -> tuple[Array, ...]:
-        """Run one node on arrays of the declared data types; the results have the declared data types and shapes."""
+        """Run one node on arrays of the declared data types; the results have the declared data types and shapes.
+
+        Raises:
+            OperationError: there is not enough memory; intermediate results can be larger than inputs and outputs.
+        """
 
         def widen(operand: Operand) -> Array:
             array = arrays[operand]
@@ -45,7 +50,10 @@ class Reference(Backend):
         rule = self.rule(node)
         assert rule is not None, node
         with np.errstate(all="ignore"):
-            result = rule((), {**each(node.inputs, widen), **node.attributes})
+            try:
+                result = rule((), {**each(node.inputs, widen), **node.attributes})
+            except MemoryError as error:
+                raise OperationError(f"{node.title}: there is not enough memory: {error}") from error
             results = result if isinstance(result, tuple) else (result,)
             rounded = tuple(np.asarray(r).astype(o.data_type) for r, o in zip(results, node.outputs, strict=True))
         for array, output in zip(rounded, node.outputs, strict=True):
