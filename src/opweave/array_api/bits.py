@@ -54,7 +54,7 @@ bitwise_and = binary(
     "bitwise_and",
     _EITHER,
     _bits(_bits_and, ops.logical_and),
-    "The bits that both elements have.",
+    "Bitwise AND of two arrays.",
     "xp.asarray([5, 6]), 3",
     "[1, 2]",
 )
@@ -62,7 +62,7 @@ bitwise_or = binary(
     "bitwise_or",
     _EITHER,
     _bits(_bits_or, ops.logical_or),
-    "The bits that either element has.",
+    "Bitwise OR of two arrays.",
     "xp.asarray([5, 6]), 3",
     "[7, 7]",
 )
@@ -70,7 +70,7 @@ bitwise_xor = binary(
     "bitwise_xor",
     _EITHER,
     _bits(_bits_xor, ops.logical_xor),
-    "The bits that one element has.",
+    "Bitwise XOR of two arrays.",
     "xp.asarray([5, 6]), 3",
     "[6, 5]",
 )
@@ -78,7 +78,7 @@ bitwise_left_shift = binary(
     "bitwise_left_shift",
     "integral",
     _bits(_shifted_left),
-    "Bits moved to higher places.",
+    "Shift the bits of `x1` to the left by `x2`.",
     "xp.asarray([1, 3]), 2",
     "[4, 12]",
 )
@@ -86,19 +86,25 @@ bitwise_right_shift = binary(
     "bitwise_right_shift",
     "integral",
     _bits(_shifted_right),
-    "Bits moved to lower places; the sign is kept.",
+    "Shift the bits of `x1` to the right by `x2`; the sign is kept.",
     "xp.asarray([8, -8]), 2",
     "[2, -2]",
 )
 
 
 def bitwise_invert(x: Any, /) -> Array:
-    """All bits inverted.
+    """Invert all bits of each element.
 
-    See https://data-apis.org/array-api/latest/API_specification/generated/array_api.bitwise_invert.html
+    https://data-apis.org/array-api/latest/API_specification/generated/array_api.bitwise_invert.html
+
+    Args:
+        x: integers or bool.
+
+    Returns:
+        An array of the shape and data type of `x`.
 
     Raises:
-        ValidationError: `x` is neither of integers nor of truth values.
+        ValidationError: `x` has another data type.
 
     >>> from opweave import array_api as xp
     >>> xp.bitwise_invert(xp.asarray([0, 5])).tolist()

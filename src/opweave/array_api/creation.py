@@ -45,17 +45,20 @@ def _to_device(x: Array, device: MLContext, /, *, stream: Any = None) -> Array:
 
 
 def asarray(obj: Any, /, *, dtype: Any = None, device: MLContext | None = None, copy: bool | None = None) -> Array:
-    """Make an array of numbers, nested lists, an array, or what has DLPack or the buffer protocol.
+    """Make an array from numbers, nested lists, another array, or an object with DLPack or the buffer protocol.
 
     Args:
         obj: the values.
-        dtype: of the result; None for that of `obj`, float32 for Python's floats, int32 for its integers.
-        device: the context of the result; None for that of `obj` if it is an array, else for the current one.
-        copy: False to share the memory of `obj`, or fail. Arrays of Opweave are immutable: they are never copied.
+        dtype: data type of the result; default: that of `obj`, float32 for Python floats, int32 for Python integers.
+        device: context of the result; default: that of `obj` if it is an array, else the current one.
+        copy: False shares the memory of `obj`, or raises an error. Arrays of Opweave are immutable, so they are never copied.
+
+    Returns:
+        An array of the shape of `obj`.
 
     Raises:
-        ValidationError: WebNN has no type for the values, or the type cannot hold them.
-        ValueError: `copy` is False and a copy is necessary.
+        ValidationError: WebNN has no data type for the values, or `dtype` cannot hold them.
+        ValueError: `copy` is False, and a copy is necessary.
 
     >>> asarray([True, False]).dtype, asarray([[1, 2]], dtype=float32)
     (dtype('bool'), <Array [[1., 2.]], float32[1, 2]>)
@@ -90,10 +93,19 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: MLContext | None = None, 
 
 
 def from_dlpack(x: Any, /, *, device: MLContext | None = None, copy: bool | None = None) -> Array:
-    """Make an array of what has DLPack; its memory is shared unless `copy` is True.
+    """Make an array from an object with DLPack.
+
+    Args:
+        x: an object with `__dlpack__`, in host memory.
+        device: context of the result; default: the current one.
+        copy: False shares the memory of `x`, or raises an error; otherwise the values are copied.
+
+    Returns:
+        An array of the shape and data type of `x`.
 
     Raises:
-        ValidationError: WebNN has no such data type.
+        ValidationError: WebNN does not have the data type.
+        ValueError: `copy` is False, and a copy is necessary.
 
     >>> import numpy as np
     >>> from opweave import array_api as xp
@@ -107,10 +119,19 @@ def from_dlpack(x: Any, /, *, device: MLContext | None = None, copy: bool | None
 
 
 def full(shape: Shape, fill_value: float, *, dtype: Any = None, device: MLContext | None = None) -> Array:
-    """An array with the same number everywhere.
+    """Make an array in which all elements have the same value.
+
+    Args:
+        shape: dimensions, each at least 1; an integer for one dimension, [] for a scalar.
+        fill_value: the value.
+        dtype: data type of the result; default: that of the value: bool, int32 or float32.
+        device: context of the result; default: the current one.
+
+    Returns:
+        An array of that shape.
 
     Raises:
-        ValidationError: the data type cannot hold the number, or a dimension is not positive.
+        ValidationError: the data type cannot hold the value; an invalid shape, data type or context.
 
     >>> from opweave import array_api as xp
     >>> xp.full([2, 2], 7).tolist()
@@ -127,7 +148,18 @@ def full(shape: Shape, fill_value: float, *, dtype: Any = None, device: MLContex
 
 
 def zeros(shape: Shape, *, dtype: Any = None, device: MLContext | None = None) -> Array:
-    """An array of zeros; float32 unless `dtype` says otherwise.
+    """Make an array of zeros.
+
+    Args:
+        shape: dimensions, each at least 1; an integer for one dimension, [] for a scalar.
+        dtype: data type of the result; default: float32.
+        device: context of the result; default: the current one.
+
+    Returns:
+        An array of that shape.
+
+    Raises:
+        ValidationError: an invalid shape, data type or context.
 
     >>> from opweave import array_api as xp
     >>> xp.zeros([2, 2]).tolist()
@@ -137,7 +169,18 @@ def zeros(shape: Shape, *, dtype: Any = None, device: MLContext | None = None) -
 
 
 def ones(shape: Shape, *, dtype: Any = None, device: MLContext | None = None) -> Array:
-    """An array of ones; float32 unless `dtype` says otherwise.
+    """Make an array of ones.
+
+    Args:
+        shape: dimensions, each at least 1; an integer for one dimension, [] for a scalar.
+        dtype: data type of the result; default: float32.
+        device: context of the result; default: the current one.
+
+    Returns:
+        An array of that shape.
+
+    Raises:
+        ValidationError: an invalid shape, data type or context.
 
     >>> from opweave import array_api as xp
     >>> xp.ones([2, 2]).tolist()
@@ -147,7 +190,18 @@ def ones(shape: Shape, *, dtype: Any = None, device: MLContext | None = None) ->
 
 
 def empty(shape: Shape, *, dtype: Any = None, device: MLContext | None = None) -> Array:
-    """An array whose values do not matter: zeros.
+    """Make an array whose values are not specified (Opweave uses zeros).
+
+    Args:
+        shape: dimensions, each at least 1; an integer for one dimension, [] for a scalar.
+        dtype: data type of the result; default: float32.
+        device: context of the result; default: the current one.
+
+    Returns:
+        An array of that shape.
+
+    Raises:
+        ValidationError: an invalid shape, data type or context.
 
     >>> from opweave import array_api as xp
     >>> xp.empty([2, 3]).shape
@@ -157,7 +211,19 @@ def empty(shape: Shape, *, dtype: Any = None, device: MLContext | None = None) -
 
 
 def full_like(x: Array, /, fill_value: float, *, dtype: Any = None, device: MLContext | None = None) -> Array:
-    """An array with the same number everywhere, and the shape, data type and context of another.
+    """Make an array in which all elements have the same value, in the shape, data type and context of `x`.
+
+    Args:
+        x: an array of any data type.
+        fill_value: the value.
+        dtype: data type of the result; default: that of `x`.
+        device: context of the result; default: that of `x`.
+
+    Returns:
+        An array of the shape of `x`.
+
+    Raises:
+        ValidationError: `x` is not an array; the data type cannot hold the value; an invalid data type or context.
 
     >>> from opweave import array_api as xp
     >>> xp.full_like(xp.asarray([1.0, 2.0]), 7).tolist()
@@ -168,7 +234,18 @@ def full_like(x: Array, /, fill_value: float, *, dtype: Any = None, device: MLCo
 
 
 def zeros_like(x: Array, /, *, dtype: Any = None, device: MLContext | None = None) -> Array:
-    """Zeros in the shape, data type and context of another array.
+    """Make an array of zeros, in the shape, data type and context of `x`.
+
+    Args:
+        x: an array of any data type.
+        dtype: data type of the result; default: that of `x`.
+        device: context of the result; default: that of `x`.
+
+    Returns:
+        An array of the shape of `x`.
+
+    Raises:
+        ValidationError: `x` is not an array; an invalid data type or context.
 
     >>> from opweave import array_api as xp
     >>> xp.zeros_like(xp.asarray([1, 2])).tolist()
@@ -178,7 +255,18 @@ def zeros_like(x: Array, /, *, dtype: Any = None, device: MLContext | None = Non
 
 
 def ones_like(x: Array, /, *, dtype: Any = None, device: MLContext | None = None) -> Array:
-    """Ones in the shape, data type and context of another array.
+    """Make an array of ones, in the shape, data type and context of `x`.
+
+    Args:
+        x: an array of any data type.
+        dtype: data type of the result; default: that of `x`.
+        device: context of the result; default: that of `x`.
+
+    Returns:
+        An array of the shape of `x`.
+
+    Raises:
+        ValidationError: `x` is not an array; an invalid data type or context.
 
     >>> from opweave import array_api as xp
     >>> xp.ones_like(xp.asarray([1, 2])).tolist()
@@ -188,7 +276,18 @@ def ones_like(x: Array, /, *, dtype: Any = None, device: MLContext | None = None
 
 
 def empty_like(x: Array, /, *, dtype: Any = None, device: MLContext | None = None) -> Array:
-    """An array whose values do not matter, in the shape, data type and context of another.
+    """Make an array whose values are not specified, in the shape, data type and context of `x`.
+
+    Args:
+        x: an array of any data type.
+        dtype: data type of the result; default: that of `x`.
+        device: context of the result; default: that of `x`.
+
+    Returns:
+        An array of the shape of `x`.
+
+    Raises:
+        ValidationError: `x` is not an array; an invalid data type or context.
 
     >>> from opweave import array_api as xp
     >>> xp.empty_like(xp.asarray([1, 2])).shape
@@ -206,10 +305,20 @@ def arange(
     dtype: Any = None,
     device: MLContext | None = None,
 ) -> Array:
-    """Numbers at equal distances in [start, stop), or in [0, start).
+    """Make evenly spaced numbers in [start, stop), or in [0, start) if `stop` is not given.
+
+    Args:
+        start: the first number, or the end if `stop` is not given.
+        stop: the end, which is not included.
+        step: the distance between neighbours; may be negative.
+        dtype: data type of the result; default: int32, or float32 if an argument is a float.
+        device: context of the result; default: the current one.
+
+    Returns:
+        An array of one dimension.
 
     Raises:
-        ValidationError: there is none: WebNN's arrays have elements.
+        ValidationError: the interval is empty (arrays have at least one element), or the data type cannot hold the numbers.
 
     >>> from opweave import array_api as xp
     >>> xp.arange(5).tolist()
@@ -238,7 +347,21 @@ def linspace(
     device: MLContext | None = None,
     endpoint: bool = True,
 ) -> Array:
-    """`num` numbers at equal distances from `start` to `stop`, which is the last one if `endpoint`.
+    """Make `num` evenly spaced numbers from `start` to `stop`.
+
+    Args:
+        start: the first number.
+        stop: the end.
+        num: the number of elements, at least 1.
+        dtype: data type of the result; default: float32.
+        device: context of the result; default: the current one.
+        endpoint: whether `stop` is the last number; otherwise, it is not included.
+
+    Returns:
+        An array [num].
+
+    Raises:
+        ValidationError: `num` is not positive; an invalid data type or context.
 
     >>> from opweave import array_api as xp
     >>> xp.linspace(0.0, 1.0, 5).tolist()
@@ -252,7 +375,20 @@ def linspace(
 def eye(
     n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: MLContext | None = None
 ) -> Array:
-    """A matrix of ones on a diagonal, the `k`-th above the main one, and zeros elsewhere.
+    """Make a matrix with ones on one diagonal, and zeros elsewhere.
+
+    Args:
+        n_rows: number of rows, at least 1.
+        n_cols: number of columns; default: `n_rows`.
+        k: the diagonal: 0 is the main one, positive numbers are above it, negative ones below.
+        dtype: data type of the result; default: float32.
+        device: context of the result; default: the current one.
+
+    Returns:
+        An array [n_rows, n_cols].
+
+    Raises:
+        ValidationError: an invalid size, data type or context.
 
     >>> from opweave import array_api as xp
     >>> xp.eye(2, 3, k=1).tolist()
@@ -263,14 +399,18 @@ def eye(
 
 
 def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
-    """The coordinates of a grid, of those along each of its axes.
+    """Make coordinate grids from the coordinates along each axis.
 
     Args:
-        arrays: of one dimension each, and of one data type.
-        indexing: "xy" to exchange the first two axes of the results, "ij" not to.
+        arrays: the coordinates along each axis, of one dimension each.
+        indexing: "xy" puts the second array on the first axis (rows), and the first one on the second axis; "ij" keeps the
+            order of the arrays.
+
+    Returns:
+        An array for each argument, of its data type; all have one dimension for each argument.
 
     Raises:
-        ValidationError: an array has another number of dimensions, or there is no such indexing.
+        ValidationError: an array has another number of dimensions, or `indexing` is neither.
 
     >>> from opweave import array_api as xp
     >>> x, y = xp.meshgrid(xp.asarray([1, 2, 3]), xp.asarray([10, 20]))
@@ -301,7 +441,17 @@ def _triangle(name: str, x: Any, k: int, upper: bool) -> Array:
 
 
 def tril(x: Array, /, *, k: int = 0) -> Array:
-    """The lower triangles of matrices, up to the `k`-th diagonal above the main one, and zeros elsewhere.
+    """Keep the lower triangle of each matrix, and set all other elements to zero.
+
+    Args:
+        x: any data type [..., rows, columns].
+        k: the last diagonal to keep: 0 is the main one, positive numbers are above it, negative ones below.
+
+    Returns:
+        An array of the shape and data type of `x`.
+
+    Raises:
+        ValidationError: `x` has fewer than two dimensions.
 
     >>> from opweave import array_api as xp
     >>> xp.tril(xp.asarray([[1, 2], [3, 4]])).tolist()
@@ -311,7 +461,17 @@ def tril(x: Array, /, *, k: int = 0) -> Array:
 
 
 def triu(x: Array, /, *, k: int = 0) -> Array:
-    """The upper triangles of matrices, from the `k`-th diagonal above the main one, and zeros elsewhere.
+    """Keep the upper triangle of each matrix, and set all other elements to zero.
+
+    Args:
+        x: any data type [..., rows, columns].
+        k: the first diagonal to keep: 0 is the main one, positive numbers are above it, negative ones below.
+
+    Returns:
+        An array of the shape and data type of `x`.
+
+    Raises:
+        ValidationError: `x` has fewer than two dimensions.
 
     >>> from opweave import array_api as xp
     >>> xp.triu(xp.asarray([[1, 2], [3, 4]])).tolist()
@@ -321,10 +481,21 @@ def triu(x: Array, /, *, k: int = 0) -> Array:
 
 
 def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: MLContext | None = None) -> Array:
-    """The array in another data type: floats become integers towards zero, and truth values as they differ from zero.
+    """Convert an array to another data type.
+
+    Floats are truncated to integers. In bool, zero is False, and everything else True.
+
+    Args:
+        x: an array of any data type.
+        dtype: the new data type.
+        copy: has no effect: arrays are immutable.
+        device: context of the result; default: that of `x`.
+
+    Returns:
+        An array of the shape of `x`; `x` itself if nothing changes.
 
     Raises:
-        ValidationError: WebNN has no such data type.
+        ValidationError: WebNN does not have the data type.
 
     >>> from opweave import array_api as xp
     >>> xp.astype(xp.asarray([1.7, -1.7]), xp.int32).tolist()

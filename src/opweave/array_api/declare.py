@@ -13,16 +13,42 @@ from .arguments import as_array, of_type, require_kind, together
 
 PAGE = "https://data-apis.org/array-api/latest/API_specification/generated/array_api.{}.html"
 
+TYPES = {
+    "numeric": "integers or floats",
+    "real floating": "float32 or float16",
+    "integral": "integers",
+    "bool": "bool",
+    "numeric or bool": "any data type",
+    "integral or bool": "integers or bool",
+}
+"""The standard's kinds of data types -> the same in words."""
+
 Function = Callable[..., Array]
 
 
-def _listed(name: str, function: Function, takes: str, doc: str, errors: str, arguments: str, result: str) -> Function:
+def _listed(
+    name: str,
+    function: Function,
+    takes: dict[str, str],
+    doc: str,
+    returns: str,
+    errors: str,
+    arguments: str,
+    result: str,
+) -> Function:
     """Give a function its name, a signature with positional-only parameters, and a docstring with an example."""
     function.__name__ = function.__qualname__ = name
     function.__module__ = "opweave.array_api"
+    told = "\n".join(f"    {each}: {text}." for each, text in takes.items())
     function.__doc__ = f"""{doc}
 
-See {PAGE.format(name)}
+{PAGE.format(name)}
+
+Args:
+{told}
+
+Returns:
+    An array {returns}.
 
 Raises:
     ValidationError: {errors}.
@@ -33,7 +59,7 @@ Raises:
 """
     kind = inspect.Parameter.POSITIONAL_ONLY
     function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter(each, kind, annotation=Array) for each in takes.split()], return_annotation=Array
+        [inspect.Parameter(each, kind, annotation=Array) for each in takes], return_annotation=Array
     )
     return function
 
@@ -65,7 +91,8 @@ def unary(
         made = compute(x)
         return as_mask(made) if to_mask else made
 
-    return _listed(name, function, "x", doc, f"the data type is not {kind}", arguments, result)
+    returns = f"of the shape {'of `x`, bool' if to_mask else 'and data type of `x`'}"
+    return _listed(name, function, {"x": TYPES[kind]}, doc, returns, "`x` has another data type", arguments, result)
 
 
 def binary(
@@ -84,8 +111,10 @@ def binary(
         made = compute(x1, x2)
         return as_mask(made) if to_mask else of_type(made, dtype)
 
-    errors = f"a data type is not {kind}, there is no common one, or the shapes do not broadcast"
-    return _listed(name, function, "x1 x2", doc, errors, arguments, result)
+    takes = {"x1": TYPES[kind], "x2": "likewise; it broadcasts with `x1`, and one of the two may be a Python number"}
+    returns = f"of the broadcast shape, {'bool' if to_mask else 'in the promoted data type'}"
+    errors = "an argument has another data type, the two have no common one, or the shapes do not broadcast"
+    return _listed(name, function, takes, doc, returns, errors, arguments, result)
 
 
 def is_float(x: Array) -> bool:

@@ -20,7 +20,7 @@ add = binary(
     "add",
     "numeric",
     ops.add,
-    "The sum of two arrays, element by element.",
+    "Add two arrays, element by element.",
     "xp.asarray([1.0, 2.0]), xp.asarray([[10.0], [20.0]])",
     "[[11.0, 12.0], [21.0, 22.0]]",
 )
@@ -28,7 +28,7 @@ subtract = binary(
     "subtract",
     "numeric",
     ops.sub,
-    "The difference of two arrays, element by element.",
+    "Subtract `x2` from `x1`, element by element.",
     "xp.asarray([5, 7]), xp.asarray([1, 2])",
     "[4, 5]",
 )
@@ -36,7 +36,7 @@ multiply = binary(
     "multiply",
     "numeric",
     ops.mul,
-    "The product of two arrays, element by element.",
+    "Multiply two arrays, element by element.",
     "xp.asarray([1, 2]), xp.asarray([3, 4])",
     "[3, 8]",
 )
@@ -44,7 +44,7 @@ divide = binary(
     "divide",
     "real floating",
     ops.div,
-    "The quotient of two arrays of floats, element by element.",
+    "Divide `x1` by `x2`, element by element.",
     "xp.asarray([1.0, 6.0]), 4.0",
     "[0.25, 1.5]",
 )
@@ -52,7 +52,7 @@ maximum = binary(
     "maximum",
     "numeric",
     ops.max,
-    "The larger one of two elements; NaN if either is.",
+    "The larger of two elements; NaN if one of them is NaN.",
     "xp.asarray([1, 5]), xp.asarray([4, 2])",
     "[4, 5]",
 )
@@ -60,7 +60,7 @@ minimum = binary(
     "minimum",
     "numeric",
     ops.min,
-    "The smaller one of two elements; NaN if either is.",
+    "The smaller of two elements; NaN if one of them is NaN.",
     "xp.asarray([1, 5]), xp.asarray([4, 2])",
     "[1, 2]",
 )
@@ -68,7 +68,7 @@ pow = binary(
     "pow",
     "numeric",
     ops.pow,
-    "`x1` to the power of `x2`, element by element.",
+    "Raise `x1` to the power of `x2`, element by element.",
     "xp.asarray([2.0, 4.0]), xp.asarray([3.0, -1.0])",
     "[8.0, 0.25]",
 )
@@ -129,7 +129,7 @@ copysign = binary(
     "copysign",
     "real floating",
     _copysign,
-    "Elements of the size of `x1` and the sign of `x2`.",
+    "The magnitude of `x1` with the sign of `x2`.",
     "xp.asarray([1.0, 2.0]), xp.asarray([-3.0, 3.0])",
     "[-1.0, 2.0]",
 )
@@ -137,7 +137,7 @@ signbit = unary(
     "signbit",
     "real floating",
     is_negative,
-    "Whether each element is negative, or -0.",
+    "Whether the sign bit of each element is set, as for negative numbers and -0.",
     "xp.asarray([-2.0, -0.0, 3.0])",
     "[True, True, False]",
     to_mask=True,
@@ -153,7 +153,7 @@ floor_divide = binary(
     "floor_divide",
     "numeric",
     _floor_divide,
-    "The quotient, rounded down; of integers, 0 for x // 0.",
+    "Divide `x1` by `x2` and round down; an integer divided by 0 is 0.",
     "xp.asarray([7, -7]), 2",
     "[3, -4]",
 )
@@ -161,7 +161,7 @@ remainder = binary(
     "remainder",
     "numeric",
     _remainder,
-    "The remainder that belongs to `floor_divide`, of the sign of `x2`.",
+    "The remainder of `floor_divide`, with the sign of `x2`.",
     "xp.asarray([7, -7]), 4",
     "[3, 1]",
 )
@@ -169,7 +169,7 @@ conj = unary(
     "conj",
     "numeric",
     lambda x: x,
-    "The conjugate, which is the array itself: there are no complex numbers.",
+    "The complex conjugate: the array itself, since WebNN has no complex numbers.",
     "xp.asarray([1.0, 2.0])",
     "[1.0, 2.0]",
 )
@@ -177,16 +177,16 @@ real = unary(
     "real",
     "numeric",
     lambda x: x,
-    "The real part, which is the array itself: there are no complex numbers.",
+    "The real part: the array itself, since WebNN has no complex numbers.",
     "xp.asarray([1.0, 2.0])",
     "[1.0, 2.0]",
 )
-positive = unary("positive", "numeric", lambda x: x, "The array itself.", "xp.asarray([1, -2])", "[1, -2]")
+positive = unary("positive", "numeric", lambda x: x, "The array itself: unary plus.", "xp.asarray([1, -2])", "[1, -2]")
 negative = unary(
     "negative",
     "numeric",
     lambda x: ops.sub(0, x) if x.dtype.kind == "u" else ops.neg(x),
-    "Each element with the other sign.",
+    "Negate each element; unsigned integers wrap around.",
     "xp.asarray([1, -2])",
     "[-1, 2]",
 )
@@ -261,19 +261,27 @@ sign = unary(
     "sign",
     "numeric",
     _sign,
-    "-1, 0 or 1, as each element is below, at or above zero; NaN for NaN.",
+    "The sign of each element: -1, 0 or 1; NaN for NaN.",
     "xp.asarray([-2, 0, 3])",
     "[-1, 0, 1]",
 )
 
 
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
-    """Each element limited to the range from `min` to `max`: numbers or arrays that broadcast to `x`; None for no bound.
+    """Limit elements to the range from `min` to `max`.
 
-    See https://data-apis.org/array-api/latest/API_specification/generated/array_api.clip.html
+    https://data-apis.org/array-api/latest/API_specification/generated/array_api.clip.html
+
+    Args:
+        x: integers or floats.
+        min: the lower bound, a number or an array that broadcasts with `x`; default: none.
+        max: the upper bound, likewise.
+
+    Returns:
+        An array of the broadcast shape, in the data type of `x`.
 
     Raises:
-        ValidationError: a bound is of another kind than `x`, or of a type that `x` would have to be promoted to.
+        ValidationError: `x` has another data type, or a bound is of another kind than `x`.
 
     >>> from opweave import array_api as xp
     >>> xp.clip(xp.asarray([-1.0, 0.5, 3.0]), 0.0, 1.0).tolist()
@@ -303,7 +311,7 @@ equal = binary(
     "equal",
     "numeric or bool",
     ops.equal,
-    "Whether two elements are equal.",
+    "Whether `x1` is equal to `x2`, element by element.",
     "xp.asarray([1, 2, 3]), 2",
     "[False, True, False]",
     to_mask=True,
@@ -312,7 +320,7 @@ not_equal = binary(
     "not_equal",
     "numeric or bool",
     ops.not_equal,
-    "Whether two elements differ.",
+    "Whether `x1` differs from `x2`, element by element.",
     "xp.asarray([1, 2, 3]), 2",
     "[True, False, True]",
     to_mask=True,
@@ -321,7 +329,7 @@ less = binary(
     "less",
     "numeric",
     ops.lesser,
-    "Whether elements are less.",
+    "Whether `x1` is less than `x2`, element by element.",
     "xp.asarray([1, 2, 3]), 2",
     "[True, False, False]",
     to_mask=True,
@@ -330,7 +338,7 @@ less_equal = binary(
     "less_equal",
     "numeric",
     ops.lesser_or_equal,
-    "Whether elements are less or equal.",
+    "Whether `x1` is less than or equal to `x2`, element by element.",
     "xp.asarray([1, 2, 3]), 2",
     "[True, True, False]",
     to_mask=True,
@@ -339,7 +347,7 @@ greater = binary(
     "greater",
     "numeric",
     ops.greater,
-    "Whether elements are greater.",
+    "Whether `x1` is greater than `x2`, element by element.",
     "xp.asarray([1, 2, 3]), 2",
     "[False, False, True]",
     to_mask=True,
@@ -348,7 +356,7 @@ greater_equal = binary(
     "greater_equal",
     "numeric",
     ops.greater_or_equal,
-    "Whether elements are greater or equal.",
+    "Whether `x1` is greater than or equal to `x2`, element by element.",
     "xp.asarray([1, 2, 3]), 2",
     "[False, True, True]",
     to_mask=True,
@@ -365,7 +373,7 @@ logical_or = binary(
     "logical_or",
     "bool",
     ops.logical_or,
-    "Whether one of two elements is true, or both are.",
+    "Whether at least one of two elements is true.",
     "xp.asarray([False, True]), xp.asarray([False, False])",
     "[False, True]",
 )

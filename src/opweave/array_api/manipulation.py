@@ -24,7 +24,14 @@ from .types import bool as bool_
 
 
 def broadcast_to(x: Array, /, shape: Sequence[int]) -> Array:
-    """The elements repeated along axes of size 1, and along new ones in front.
+    """Broadcast an array to a shape: repeat it along axes of size 1, and along new axes in front.
+
+    Args:
+        x: an array of any data type.
+        shape: the new shape.
+
+    Returns:
+        An array of that shape, in the data type of `x`.
 
     Raises:
         ValidationError: the shape of `x` does not broadcast to `shape`.
@@ -38,7 +45,13 @@ def broadcast_to(x: Array, /, shape: Sequence[int]) -> Array:
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """The shape of results of operands of these shapes.
+    """Compute the shape to which several shapes broadcast.
+
+    Args:
+        shapes: the shapes.
+
+    Returns:
+        Their common shape.
 
     Raises:
         ValidationError: they do not broadcast to each other.
@@ -54,7 +67,16 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 def broadcast_arrays(*arrays: Array) -> list[Array]:
-    """The arrays, broadcast to their common shape.
+    """Broadcast arrays to their common shape.
+
+    Args:
+        arrays: arrays of any data types.
+
+    Returns:
+        The arrays in that shape, each in its own data type.
+
+    Raises:
+        ValidationError: the shapes do not broadcast to each other.
 
     >>> from opweave import array_api as xp
     >>> [x.shape for x in xp.broadcast_arrays(xp.ones([2, 1]), xp.ones([3]))]
@@ -65,7 +87,15 @@ def broadcast_arrays(*arrays: Array) -> list[Array]:
 
 
 def reshape(x: Array, /, shape: Sequence[int], *, copy: bool | None = None) -> Array:
-    """The same elements in another shape, of which one size may be -1: what is left for it.
+    """Change the shape of an array; its elements keep their order.
+
+    Args:
+        x: an array of any data type.
+        shape: the new shape. One size may be -1: it is computed from the number of elements.
+        copy: has no effect: arrays are immutable.
+
+    Returns:
+        An array of that shape, in the data type of `x`.
 
     Raises:
         ValidationError: the shape has another number of elements.
@@ -85,7 +115,14 @@ def reshape(x: Array, /, shape: Sequence[int], *, copy: bool | None = None) -> A
 
 
 def expand_dims(x: Array, /, axis: int | Sequence[int] = 0) -> Array:
-    """A new axis of size 1 at a position of the result, or several.
+    """Insert axes of size 1.
+
+    Args:
+        x: an array of any data type.
+        axis: the positions of the new axes in the result; negative numbers count from the end.
+
+    Returns:
+        An array with these axes, in the data type of `x`.
 
     Raises:
         ValidationError: a position is out of range, or occurs twice.
@@ -102,11 +139,18 @@ def expand_dims(x: Array, /, axis: int | Sequence[int] = 0) -> Array:
 
 
 def squeeze(x: Array, /, axis: int | Sequence[int]) -> Array:
-    """The array without axes of size 1.
+    """Remove axes of size 1.
+
+    Args:
+        x: an array of any data type.
+        axis: the axes to remove; negative numbers count from the end.
+
+    Returns:
+        An array without these axes, in the data type of `x`.
 
     Raises:
-        ValidationError: an axis is out of range.
-        ValueError: one of them has another size.
+        ValidationError: an axis is out of range, or occurs twice.
+        ValueError: the size of an axis is not 1.
 
     >>> from opweave import array_api as xp
     >>> xp.squeeze(xp.ones([2, 1, 3]), 1).shape
@@ -121,10 +165,17 @@ def squeeze(x: Array, /, axis: int | Sequence[int]) -> Array:
 
 
 def permute_dims(x: Array, /, axes: Sequence[int]) -> Array:
-    """The axes in another order: `axes` lists those of `x`.
+    """Reorder the axes of an array.
+
+    Args:
+        x: an array of any data type.
+        axes: for each axis of the result, the axis of `x`.
+
+    Returns:
+        An array with its axes in this order, in the data type of `x`.
 
     Raises:
-        ValidationError: it does not list all of them, once each.
+        ValidationError: `axes` does not list each axis once.
 
     >>> from opweave import array_api as xp
     >>> xp.permute_dims(xp.ones([2, 3, 4]), [0, 2, 1]).shape
@@ -137,7 +188,15 @@ def permute_dims(x: Array, /, axes: Sequence[int]) -> Array:
 
 
 def moveaxis(x: Array, source: int | Sequence[int], destination: int | Sequence[int], /) -> Array:
-    """Axes moved to other positions; the others keep their order.
+    """Move axes to other positions; the other axes keep their order.
+
+    Args:
+        x: an array of any data type.
+        source: the axes to move.
+        destination: the new position of each.
+
+    Returns:
+        An array with its axes in this order, in the data type of `x`.
 
     Raises:
         ValidationError: `source` and `destination` have different lengths, or an axis is out of range.
@@ -156,10 +215,16 @@ def moveaxis(x: Array, source: int | Sequence[int], destination: int | Sequence[
 
 
 def matrix_transpose(x: Array, /) -> Array:
-    """The last two axes exchanged.
+    """Transpose each matrix: exchange the last two axes.
+
+    Args:
+        x: any data type [..., rows, columns].
+
+    Returns:
+        An array [..., columns, rows], in the data type of `x`.
 
     Raises:
-        ValidationError: there are fewer than two.
+        ValidationError: `x` has fewer than two dimensions.
 
     >>> from opweave import array_api as xp
     >>> xp.matrix_transpose(xp.asarray([[1, 2], [3, 4]])).tolist()
@@ -171,7 +236,17 @@ def matrix_transpose(x: Array, /) -> Array:
 
 
 def flip(x: Array, /, *, axis: int | Sequence[int] | None = None) -> Array:
-    """The elements in reverse order along axes; None for all.
+    """Reverse the order of elements along axes.
+
+    Args:
+        x: an array of any data type.
+        axis: the axes; default: all.
+
+    Returns:
+        An array of the shape and data type of `x`.
+
+    Raises:
+        ValidationError: an axis is out of range, or occurs twice.
 
     >>> from opweave import array_api as xp
     >>> xp.flip(xp.asarray([1, 2, 3])).tolist()
@@ -183,10 +258,18 @@ def flip(x: Array, /, *, axis: int | Sequence[int] | None = None) -> Array:
 
 
 def roll(x: Array, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None) -> Array:
-    """The elements moved along axes; those that leave at one end enter at the other. Without axes, as if it had one.
+    """Shift elements along axes; those that move past the end are inserted at the start.
+
+    Args:
+        x: an array of any data type.
+        shift: by how many positions, for all axes or for each of them; negative numbers shift towards the start.
+        axis: the axes. By default, the array is flattened, shifted, and reshaped again.
+
+    Returns:
+        An array of the shape and data type of `x`.
 
     Raises:
-        ValidationError: `shift` and `axis` have different lengths.
+        ValidationError: `shift` and `axis` have different lengths, or an axis is out of range.
 
     >>> from opweave import array_api as xp
     >>> xp.roll(xp.asarray([1, 2, 3, 4]), 1).tolist()
@@ -209,10 +292,18 @@ def roll(x: Array, /, shift: int | Sequence[int], *, axis: int | Sequence[int] |
 
 
 def repeat(x: Array, repeats: int, /, *, axis: int | None = None) -> Array:
-    """Each element `repeats` times in a row, along an axis; without, as if `x` had one.
+    """Repeat each element.
+
+    Args:
+        x: an array of any data type.
+        repeats: how many times, a positive integer. An array is an error, because its values would determine the shape.
+        axis: the axis; by default, the array is flattened first.
+
+    Returns:
+        An array of the data type of `x`, `repeats` times as long along the axis.
 
     Raises:
-        ValidationError: `repeats` is not a positive integer: numbers in an array would decide on the shape.
+        ValidationError: `repeats` is not a positive integer, or the axis is out of range.
 
     >>> from opweave import array_api as xp
     >>> xp.repeat(xp.asarray([1, 2]), 2).tolist()
@@ -229,7 +320,18 @@ def repeat(x: Array, repeats: int, /, *, axis: int | None = None) -> Array:
 
 
 def tile(x: Array, repetitions: Sequence[int], /) -> Array:
-    """The whole array repeated along axes; the last of `repetitions` belongs to the last axis.
+    """Repeat the whole array.
+
+    Args:
+        x: an array of any data type.
+        repetitions: how many times along each axis; the last number belongs to the last axis. If it has more numbers than `x`
+            has axes, axes of size 1 are inserted in front.
+
+    Returns:
+        An array of the data type of `x`, each of whose sizes is multiplied by a number of `repetitions`.
+
+    Raises:
+        ValidationError: a number is not positive.
 
     >>> from opweave import array_api as xp
     >>> xp.tile(xp.asarray([1, 2]), [2]).tolist()
@@ -243,10 +345,17 @@ def tile(x: Array, repetitions: Sequence[int], /) -> Array:
 
 
 def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
-    """Arrays joined along an axis, in their common data type; without, as if each had one.
+    """Join arrays along an existing axis.
+
+    Args:
+        arrays: arrays that agree in all other dimensions.
+        axis: the axis; None flattens the arrays first.
+
+    Returns:
+        An array of their promoted data type.
 
     Raises:
-        ValidationError: their shapes differ elsewhere, or they have no common type.
+        ValidationError: the other dimensions differ, there is no common data type, or the axis is out of range.
 
     >>> from opweave import array_api as xp
     >>> xp.concat([xp.asarray([[1, 2]]), xp.asarray([[3, 4]])], axis=1).tolist()
@@ -259,10 +368,17 @@ def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
 
 
 def stack(arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
-    """Arrays of one shape joined along a new axis.
+    """Join arrays along a new axis.
+
+    Args:
+        arrays: arrays of the same shape.
+        axis: the position of the new axis in the result.
+
+    Returns:
+        An array of their promoted data type; the size of the new axis is the number of arrays.
 
     Raises:
-        ValidationError: their shapes differ, or they have no common type.
+        ValidationError: the shapes differ, there is no common data type, or the axis is out of range.
 
     >>> from opweave import array_api as xp
     >>> xp.stack([xp.asarray([1, 2]), xp.asarray([3, 4])]).tolist()
@@ -273,7 +389,17 @@ def stack(arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
 
 
 def unstack(x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:
-    """The parts of an array along an axis, which they do not have.
+    """Split an array along an axis into arrays without this axis.
+
+    Args:
+        x: an array of any data type, of one dimension or more.
+        axis: the axis.
+
+    Returns:
+        An array for each position along the axis, in the data type of `x`.
+
+    Raises:
+        ValidationError: `x` is a scalar, or the axis is out of range.
 
     >>> from opweave import array_api as xp
     >>> [row.tolist() for row in xp.unstack(xp.asarray([[1, 2], [3, 4]]))]
@@ -299,10 +425,18 @@ def _positions(x: Any, what: str) -> Array:
 
 
 def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
-    """The parts of an array at positions along an axis. Positions below zero count from the end.
+    """Select elements by their positions along an axis.
+
+    Args:
+        x: an array of any data type.
+        indices: integers; negative ones count from the end.
+        axis: the axis; may be left out if `x` has one dimension.
+
+    Returns:
+        An array of the data type of `x`, in which the dimensions of `indices` replace the axis.
 
     Raises:
-        ValidationError: `axis` is missing and `x` has several, or `indices` are no integers.
+        ValidationError: `axis` is missing or out of range, or `indices` are not integers.
 
     >>> from opweave import array_api as xp
     >>> xp.take(xp.asarray([10, 20, 30]), xp.asarray([2, 0])).tolist()
@@ -315,7 +449,18 @@ def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
 
 
 def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
-    """For each position of `indices`, the element there along an axis; the other axes broadcast.
+    """Select an element for each position in `indices`, along an axis.
+
+    Args:
+        x: an array of any data type.
+        indices: integers, with as many dimensions as `x`; all axes but `axis` broadcast.
+        axis: the axis.
+
+    Returns:
+        An array of the data type of `x` and the broadcast shape of `indices`.
+
+    Raises:
+        ValidationError: the numbers of dimensions differ, the shapes do not broadcast, or `indices` are not integers.
 
     >>> from opweave import array_api as xp
     >>> xp.take_along_axis(xp.asarray([[1, 2], [3, 4]]), xp.asarray([[1], [0]])).tolist()
@@ -358,10 +503,18 @@ def _index(x: Array, items: tuple[Any, ...]) -> Array:
 
 
 def where(condition: Array, x1: Any, x2: Any, /) -> Array:
-    """Elements of `x1` where the condition is true, else of `x2`; one of these may be a Python number.
+    """Select elements from two arrays by a condition.
+
+    Args:
+        condition: bool.
+        x1: values where the condition is true: an array of any data type, or a Python number if `x2` is an array.
+        x2: values elsewhere, likewise. All three broadcast to each other.
+
+    Returns:
+        An array of the broadcast shape, in the promoted data type of `x1` and `x2`.
 
     Raises:
-        ValidationError: `condition` is not of truth values, or `x1` and `x2` have no common type.
+        ValidationError: `condition` is not bool, `x1` and `x2` have no common data type, or the shapes do not broadcast.
 
     >>> from opweave import array_api as xp
     >>> xp.where(xp.asarray([True, False]), xp.asarray([1.0, 2.0]), 0.0).tolist()
@@ -376,16 +529,19 @@ def where(condition: Array, x1: Any, x2: Any, /) -> Array:
 def searchsorted(
     x1: Array, x2: Array, /, *, side: Literal["left", "right"] = "left", sorter: Array | None = None
 ) -> Array:
-    """Where elements would have to be inserted into a sorted array to keep its order: positions, int32.
+    """Find the positions at which elements can be inserted into a sorted array to keep it sorted.
 
     Args:
-        x1: the array, of one dimension.
-        x2: the elements. NaN belongs behind all others, as `sort` has it.
-        side: "left" for the first of such positions, "right" for the last.
-        sorter: the positions that `argsort` gives for `x1`, if it is not sorted.
+        x1: the sorted array, integers or floats of one dimension.
+        x2: the elements. NaN is sorted after all other numbers, as in `sort`.
+        side: "left" for the first possible position, "right" for the last one.
+        sorter: integers: the result of `argsort` for an `x1` that is not sorted.
+
+    Returns:
+        An int32 array of the shape of `x2`.
 
     Raises:
-        ValidationError: `x1` has several dimensions, the types are of different kinds, or there is no such side.
+        ValidationError: `x1` has several dimensions, there is no common data type, or `side` is neither.
 
     >>> from opweave import array_api as xp
     >>> xp.searchsorted(xp.asarray([10, 20, 30]), xp.asarray([5, 20, 40])).tolist()
@@ -418,7 +574,19 @@ def _sorted(x: Any, axis: int, descending: bool, what: str) -> tuple[Array, Arra
 
 
 def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """The elements in order along an axis; NaN counts as positive infinity. Always stable.
+    """Sort elements along an axis. NaN is sorted like positive infinity.
+
+    Args:
+        x: integers or floats, of one dimension or more.
+        axis: the axis.
+        descending: whether the largest element comes first.
+        stable: has no effect: equal elements always keep their order.
+
+    Returns:
+        An array of the shape and data type of `x`.
+
+    Raises:
+        ValidationError: another data type, or the axis is out of range.
 
     >>> from opweave import array_api as xp
     >>> xp.sort(xp.asarray([3, 1, 2]), descending=True).tolist()
@@ -428,7 +596,19 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
 
 
 def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """The positions, int32, of the elements in order along an axis. Always stable.
+    """Find the positions of the elements in sorted order. NaN is sorted like positive infinity.
+
+    Args:
+        x: integers or floats, of one dimension or more.
+        axis: the axis.
+        descending: whether the largest element comes first.
+        stable: has no effect: equal elements always keep their order.
+
+    Returns:
+        An int32 array of the shape of `x`.
+
+    Raises:
+        ValidationError: another data type, or the axis is out of range.
 
     >>> from opweave import array_api as xp
     >>> xp.argsort(xp.asarray([3, 1, 2])).tolist()

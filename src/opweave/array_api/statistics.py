@@ -47,7 +47,19 @@ def _total(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, dtype: A
 
 
 def sum(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
-    """The sum along axes; None for all. Of int8 and uint8 it is int32 and uint32, of truth values int32.
+    """Add elements along axes.
+
+    Args:
+        x: integers, floats or bool.
+        axis: the axes; default: all.
+        dtype: data type of the result; default: that of `x`, but int32 or uint32 for smaller integers, and int32 for bool.
+        keepdims: whether the axes stay, with size 1.
+
+    Returns:
+        An array without these axes.
+
+    Raises:
+        ValidationError: another data type, or an axis is out of range or occurs twice.
 
     >>> from opweave import array_api as xp
     >>> xp.sum(xp.asarray([[1, 2], [3, 4]]), axis=0).tolist()
@@ -57,7 +69,19 @@ def sum(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = F
 
 
 def prod(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
-    """The product along axes; None for all. The data type is that of `sum`.
+    """Multiply elements along axes.
+
+    Args:
+        x: integers, floats or bool.
+        axis: the axes; default: all.
+        dtype: data type of the result; default: that of `x`, but int32 or uint32 for smaller integers, and int32 for bool.
+        keepdims: whether the axes stay, with size 1.
+
+    Returns:
+        An array without these axes.
+
+    Raises:
+        ValidationError: another data type, or an axis is out of range or occurs twice.
 
     >>> from opweave import array_api as xp
     >>> xp.prod(xp.asarray([[1, 2], [3, 4]]), axis=0).tolist()
@@ -77,7 +101,18 @@ def _extreme(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, keepdi
 
 
 def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The largest element along axes; None for all. NaN if one of them is.
+    """Find the largest element along axes; NaN if one of them is NaN.
+
+    Args:
+        x: integers or floats.
+        axis: the axes; default: all.
+        keepdims: whether the axes stay, with size 1.
+
+    Returns:
+        An array of the data type of `x`, without these axes.
+
+    Raises:
+        ValidationError: another data type, or an axis is out of range or occurs twice.
 
     >>> from opweave import array_api as xp
     >>> xp.max(xp.asarray([[1, 2], [3, 4]]), axis=0).tolist()
@@ -87,7 +122,18 @@ def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
 
 
 def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The smallest element along axes; None for all. NaN if one of them is.
+    """Find the smallest element along axes; NaN if one of them is NaN.
+
+    Args:
+        x: integers or floats.
+        axis: the axes; default: all.
+        keepdims: whether the axes stay, with size 1.
+
+    Returns:
+        An array of the data type of `x`, without these axes.
+
+    Raises:
+        ValidationError: another data type, or an axis is out of range or occurs twice.
 
     >>> from opweave import array_api as xp
     >>> xp.min(xp.asarray([[1, 2], [3, 4]]), axis=0).tolist()
@@ -97,7 +143,18 @@ def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
 
 
 def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The mean of floats along axes; None for all.
+    """Compute the mean of elements along axes.
+
+    Args:
+        x: float32 or float16.
+        axis: the axes; default: all.
+        keepdims: whether the axes stay, with size 1.
+
+    Returns:
+        An array of the data type of `x`, without these axes.
+
+    Raises:
+        ValidationError: another data type, or an axis is out of range or occurs twice.
 
     >>> from opweave import array_api as xp
     >>> xp.mean(xp.asarray([[1.0, 2.0], [3.0, 4.0]]), axis=0).tolist()
@@ -109,13 +166,19 @@ def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
 
 
 def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
-    """The variance of floats along axes; None for all.
+    """Compute the variance of elements along axes.
 
     Args:
-        x: the elements.
-        axis: the axes.
-        correction: subtracted from the number of elements by which the sum of squares is divided.
+        x: float32 or float16.
+        axis: the axes; default: all.
+        correction: the sum of squares is divided by the number of elements minus this.
         keepdims: whether the axes stay, with size 1.
+
+    Returns:
+        An array of the data type of `x`, without these axes.
+
+    Raises:
+        ValidationError: another data type, or an axis is out of range or occurs twice.
 
     >>> from opweave import array_api as xp
     >>> xp.var(xp.asarray([1.0, 3.0])).tolist()
@@ -131,7 +194,19 @@ def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
 
 
 def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
-    """The standard deviation of floats along axes, the square root of `var`.
+    """Compute the standard deviation of elements along axes: the square root of `var`.
+
+    Args:
+        x: float32 or float16.
+        axis: the axes; default: all.
+        correction: the sum of squares is divided by the number of elements minus this.
+        keepdims: whether the axes stay, with size 1.
+
+    Returns:
+        An array of the data type of `x`, without these axes.
+
+    Raises:
+        ValidationError: another data type, or an axis is out of range or occurs twice.
 
     >>> from opweave import array_api as xp
     >>> xp.std(xp.asarray([1.0, 3.0])).tolist()
@@ -141,13 +216,19 @@ def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
 
 
 def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
-    """The partial sums along an axis, which only arrays of one dimension need not name.
+    """Compute the running sums along an axis.
 
     Args:
-        x: the elements.
-        axis: the axis.
-        dtype: of the result; default: that of `sum`.
-        include_initial: whether a zero stands in front of them.
+        x: integers or floats.
+        axis: the axis; may be left out if `x` has one dimension.
+        dtype: data type of the result; default: that of `x`, but int32 or uint32 for smaller integers.
+        include_initial: whether a zero precedes the sums.
+
+    Returns:
+        An array of the shape of `x`; one longer along the axis with `include_initial`.
+
+    Raises:
+        ValidationError: another data type, or the axis is missing or out of range.
 
     >>> from opweave import array_api as xp
     >>> xp.cumulative_sum(xp.asarray([1, 2, 3])).tolist()
@@ -167,15 +248,21 @@ def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, i
 
 
 def cumulative_prod(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
-    """The partial products along an axis, which only arrays of one dimension need not name.
+    """Compute the running products along an axis.
 
-    Products of 1, 2, 4, … neighbours are multiplied, so that floats are rounded in another order than one by one.
+    Products of 1, 2, 4, … neighbours are multiplied, so floats are rounded in a different order than in a loop.
 
     Args:
-        x: the elements.
-        axis: the axis.
-        dtype: of the result; default: that of `sum`.
-        include_initial: whether a one stands in front of them.
+        x: integers or floats.
+        axis: the axis; may be left out if `x` has one dimension.
+        dtype: data type of the result; default: that of `x`, but int32 or uint32 for smaller integers.
+        include_initial: whether a one precedes the products.
+
+    Returns:
+        An array of the shape of `x`; one longer along the axis with `include_initial`.
+
+    Raises:
+        ValidationError: another data type, or the axis is missing or out of range.
 
     >>> from opweave import array_api as xp
     >>> xp.cumulative_prod(xp.asarray([1, 2, 3, 4])).tolist()
@@ -198,10 +285,20 @@ def cumulative_prod(x: Array, /, *, axis: int | None = None, dtype: Any = None, 
 def diff(
     x: Array, /, *, axis: int = -1, n: int = 1, prepend: Array | None = None, append: Array | None = None
 ) -> Array:
-    """The differences of neighbours along an axis, `n` times.
+    """Subtract from each element its predecessor along an axis, `n` times.
+
+    Args:
+        x: an array of any data type; for bool, whether the two differ.
+        axis: the axis.
+        n: how many times.
+        prepend: put before `x` first, along the axis.
+        append: put after `x` first, along the axis.
+
+    Returns:
+        An array of the data type of `x`, shorter by `n` along the axis.
 
     Raises:
-        ValidationError: nothing is left.
+        ValidationError: no elements are left, or the axis is out of range.
 
     >>> from opweave import array_api as xp
     >>> xp.diff(xp.asarray([1, 4, 9])).tolist()
@@ -228,7 +325,18 @@ def _position(name: str, find: Callable[..., Array], x: Any, axis: int | None, k
 
 
 def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
-    """The position, int32, of the largest element along an axis, the first of equal ones; None for the whole array.
+    """Find the position of the largest element along an axis; of equal elements, the first one.
+
+    Args:
+        x: integers or floats.
+        axis: the axis; default: the whole array, flattened.
+        keepdims: whether the axis stays, with size 1.
+
+    Returns:
+        An int32 array without the axis.
+
+    Raises:
+        ValidationError: another data type, or the axis is out of range.
 
     >>> from opweave import array_api as xp
     >>> xp.argmax(xp.asarray([[1, 2], [3, 4]]), axis=1).tolist()
@@ -238,7 +346,18 @@ def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> A
 
 
 def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
-    """The position, int32, of the smallest element along an axis, the first of equal ones; None for the whole array.
+    """Find the position of the smallest element along an axis; of equal elements, the first one.
+
+    Args:
+        x: integers or floats.
+        axis: the axis; default: the whole array, flattened.
+        keepdims: whether the axis stays, with size 1.
+
+    Returns:
+        An int32 array without the axis.
+
+    Raises:
+        ValidationError: another data type, or the axis is out of range.
 
     >>> from opweave import array_api as xp
     >>> xp.argmin(xp.asarray([[1, 2], [3, 4]]), axis=1).tolist()
@@ -248,7 +367,18 @@ def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> A
 
 
 def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """How many elements along axes are not zero, int32; None for all.
+    """Count the elements that are not zero along axes.
+
+    Args:
+        x: an array of any data type.
+        axis: the axes; default: all.
+        keepdims: whether the axes stay, with size 1.
+
+    Returns:
+        An int32 array without these axes.
+
+    Raises:
+        ValidationError: an axis is out of range or occurs twice.
 
     >>> from opweave import array_api as xp
     >>> xp.count_nonzero(xp.asarray([0, 1, 2])).tolist()
@@ -263,7 +393,18 @@ def _test(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, keepdims:
 
 
 def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Whether no element along axes is zero; None for all.
+    """Whether all elements along axes are true (not zero).
+
+    Args:
+        x: an array of any data type.
+        axis: the axes; default: all.
+        keepdims: whether the axes stay, with size 1.
+
+    Returns:
+        A bool array without these axes.
+
+    Raises:
+        ValidationError: an axis is out of range or occurs twice.
 
     >>> from opweave import array_api as xp
     >>> xp.all(xp.asarray([[1, 2], [3, 4]])).tolist()
@@ -273,7 +414,18 @@ def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
 
 
 def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Whether an element along axes is not zero; None for all.
+    """Whether an element along axes is true (not zero).
+
+    Args:
+        x: an array of any data type.
+        axis: the axes; default: all.
+        keepdims: whether the axes stay, with size 1.
+
+    Returns:
+        A bool array without these axes.
+
+    Raises:
+        ValidationError: an axis is out of range or occurs twice.
 
     >>> from opweave import array_api as xp
     >>> xp.any(xp.asarray([[0, 1], [0, 0]]), axis=1).tolist()
@@ -287,12 +439,20 @@ def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
 
 
 def matmul(x1: Array, x2: Array, /) -> Array:
-    """The product of matrices, or of vectors; axes before the last two broadcast.
+    """Multiply matrices, or vectors; leading dimensions broadcast.
 
-    WebNN multiplies matrices of floats. Of integers, all products are made and added, which takes memory for each of them.
+    WebNN multiplies only matrices of floats. For integers, all products are computed element by element and then added, which
+    takes memory for each product.
+
+    Args:
+        x1: integers or floats [..., rows, inner], or a vector [inner].
+        x2: likewise [..., inner, columns], or a vector [inner].
+
+    Returns:
+        An array [..., rows, columns] in the promoted data type; without rows if `x1` is a vector, without columns if `x2` is.
 
     Raises:
-        ValidationError: the shapes do not fit.
+        ValidationError: the shapes do not fit, an argument is a scalar, or there is no common data type.
 
     >>> from opweave import array_api as xp
     >>> xp.matmul(xp.asarray([[1.0, 2.0], [3.0, 4.0]]), xp.asarray([1.0, 10.0])).tolist()
@@ -313,10 +473,18 @@ def matmul(x1: Array, x2: Array, /) -> Array:
 
 
 def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
-    """The sums of products along an axis, which both arrays have; the others broadcast.
+    """Compute the dot product of vectors along an axis; the other axes broadcast.
+
+    Args:
+        x1: integers or floats.
+        x2: likewise, of the same size along the axis.
+        axis: the axis.
+
+    Returns:
+        An array of the broadcast shape without the axis, in the promoted data type.
 
     Raises:
-        ValidationError: it has different sizes.
+        ValidationError: the axis has different sizes, the shapes do not broadcast, or there is no common data type.
 
     >>> from opweave import array_api as xp
     >>> xp.vecdot(xp.asarray([1, 2]), xp.asarray([3, 4])).tolist()
@@ -331,15 +499,18 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
 
 
 def tensordot(x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Array:
-    """The sums of products over axes of both arrays.
+    """Multiply arrays, and sum over axes of both.
 
     Args:
-        x1: floats.
+        x1: integers or floats.
         x2: likewise.
-        axes: how many of the last axes of `x1` are the first of `x2`, or the axes of `x1` and those of `x2`.
+        axes: a number N, for the last N axes of `x1` and the first N of `x2`; or the axes of `x1` and those of `x2`.
+
+    Returns:
+        An array of the other axes of `x1`, followed by those of `x2`, in the promoted data type.
 
     Raises:
-        ValidationError: the axes have different sizes, or there are too few.
+        ValidationError: the axes have different sizes or are out of range, or there is no common data type.
 
     >>> from opweave import array_api as xp
     >>> xp.tensordot(xp.asarray([[1.0, 2.0], [3.0, 4.0]]), xp.asarray([[1.0, 2.0], [3.0, 4.0]]), axes=2).tolist()

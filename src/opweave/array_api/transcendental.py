@@ -29,7 +29,7 @@ log2 = unary(
     "log2",
     "real floating",
     lambda x: ops.div(ops.log(x), math.log(2)),
-    "The logarithm to base 2.",
+    "The base-2 logarithm of each element.",
     "xp.asarray([1.0, 10.0])",
     "[0.0, 3.321...]",
 )
@@ -37,7 +37,7 @@ log10 = unary(
     "log10",
     "real floating",
     lambda x: ops.div(ops.log(x), math.log(10)),
-    "The logarithm to base 10.",
+    "The base-10 logarithm of each element.",
     "xp.asarray([1.0, 2.0])",
     "[0.0, 0.301...]",
 )
@@ -222,12 +222,12 @@ log1p = unary(
     "log1p",
     "real floating",
     _log1p,
-    "The logarithm of 1 + x, accurate near zero.",
+    "The logarithm of 1 + x, accurate for small x.",
     "xp.asarray([0.0, 1.0])",
     "[0.0, 0.693...]",
 )
 expm1 = unary(
-    "expm1", "real floating", _expm1, "exp(x) - 1, accurate near zero.", "xp.asarray([0.0, 1.0])", "[0.0, 1.718...]"
+    "expm1", "real floating", _expm1, "exp(x) - 1, accurate for small x.", "xp.asarray([0.0, 1.0])", "[0.0, 1.718...]"
 )
 sinh = unary(
     "sinh", "real floating", _sinh, "The hyperbolic sine of each element.", "xp.asarray([0.0, 1.0])", "[0.0, 1.175...]"
@@ -260,7 +260,7 @@ atanh = unary(
     "atanh",
     "real floating",
     _atanh,
-    "The inverse hyperbolic tangent of each element; NaN beyond 1.",
+    "The inverse hyperbolic tangent of each element; NaN outside of [-1, 1].",
     "xp.asarray([0.0, 0.5])",
     "[0.0, 0.549...]",
 )
@@ -268,7 +268,7 @@ logaddexp = binary(
     "logaddexp",
     "real floating",
     _logaddexp,
-    "The logarithm of exp(x1) + exp(x2), without overflow.",
+    "The logarithm of exp(x1) + exp(x2), without overflow of the exponentials.",
     "xp.asarray([0.0, 500.0]), xp.asarray([0.0, 500.0])",
     "[0.693..., 500.693...]",
 )
@@ -276,7 +276,7 @@ acos = unary(
     "acos",
     "real floating",
     _wide(_acos),
-    "The angle in [0, π] of each cosine; NaN beyond 1.",
+    "The inverse cosine of each element, in [0, π]; NaN outside of [-1, 1].",
     "xp.asarray([1.0, -1.0])",
     "[0.0, 3.141...]",
 )
@@ -284,7 +284,7 @@ asin = unary(
     "asin",
     "real floating",
     _wide(_asin),
-    "The angle in [-π/2, π/2] of each sine; NaN beyond 1.",
+    "The inverse sine of each element, in [-π/2, π/2]; NaN outside of [-1, 1].",
     "xp.asarray([0.0, 1.0])",
     "[0.0, 1.570...]",
 )
@@ -292,7 +292,7 @@ atan = unary(
     "atan",
     "real floating",
     _wide(_atan),
-    "The angle in [-π/2, π/2] of each tangent.",
+    "The inverse tangent of each element, in [-π/2, π/2].",
     "xp.asarray([0.0, 1.0])",
     "[0.0, 0.785...]",
 )
@@ -300,7 +300,7 @@ atan2 = binary(
     "atan2",
     "real floating",
     lambda x1, x2: _wide(_atan2)(*as_operands(x1, x2)),
-    "The angle in [-π, π] of the point with ordinate `x1` and abscissa `x2`, seen from the origin.",
+    "The angle of the point (`x2`, `x1`) from the positive x axis, in [-π, π].",
     "xp.asarray([1.0, 1.0]), xp.asarray([1.0, -1.0])",
     "[0.785..., 2.356...]",
 )
@@ -308,7 +308,7 @@ hypot = binary(
     "hypot",
     "real floating",
     _hypot,
-    "The square root of x1² + x2², without overflow.",
+    "The square root of x1² + x2², without overflow of the squares.",
     "xp.asarray([3.0, 5.0]), xp.asarray([4.0, 12.0])",
     "[5.0, 13.0]",
 )

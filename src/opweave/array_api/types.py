@@ -57,13 +57,21 @@ def data_type_of(dtype: DType) -> DataType:
 
 
 def isdtype(dtype: Any, kind: Any) -> Any:
-    """Whether a data type is of a kind: a data type, a name such as "real floating", or a tuple of these.
+    """Whether a data type is of a kind.
 
-    >>> isdtype(float32, "numeric"), isdtype(uint8, ("bool", "signed integer")), isdtype(int8, int8)
-    (True, False, True)
+    Args:
+        dtype: the data type.
+        kind: another data type, the name of a kind ("bool", "signed integer", "unsigned integer", "integral",
+            "real floating", "complex floating", "numeric"), or a tuple of these, of which one must match.
+
+    Returns:
+        True or False.
 
     Raises:
         ValidationError: there is no such kind.
+
+    >>> isdtype(float32, "numeric"), isdtype(uint8, ("bool", "signed integer")), isdtype(int8, int8)
+    (True, False, True)
     """
     if isinstance(kind, tuple):
         return any(isdtype(dtype, each) for each in kind)
@@ -91,13 +99,19 @@ def promoted(a: DType, b: DType) -> DType | None:
 
 
 def result_type(*arrays_and_dtypes: Any) -> DType:
-    """The data type of results of operands of these types; Python's numbers take the type of the others.
+    """Compute the data type of the result of an operation on arrays, data types and Python numbers.
+
+    Args:
+        arrays_and_dtypes: the operands, or their data types; at least one must not be a Python number.
+
+    Returns:
+        The promoted data type. Python numbers take the data type of the others.
+
+    Raises:
+        ValidationError: all arguments are Python numbers, or there is no common data type.
 
     >>> result_type(int8, uint32), result_type(float16, 2.5)
     (dtype('int64'), dtype('float16'))
-
-    Raises:
-        ValidationError: nothing was given but numbers, or there is no common type.
     """
     what = "result_type"
     scalars = [value for value in arrays_and_dtypes if isinstance(value, (int, float))]
@@ -131,7 +145,17 @@ def check_number(value: Any, dtype: DType, what: str) -> None:
 
 
 def can_cast(from_: Any, to: Any, /) -> Any:
-    """Whether promotion converts one type, or that of an array, to another.
+    """Whether type promotion can convert one data type to another.
+
+    Args:
+        from_: an array or a data type.
+        to: the data type.
+
+    Returns:
+        True or False.
+
+    Raises:
+        ValidationError: WebNN does not have a data type.
 
     >>> can_cast(int8, int32), can_cast(int32, int8)
     (True, False)
@@ -180,13 +204,19 @@ class IntegerInfo:
 
 
 def finfo(type: Any, /) -> FloatInfo:
-    """The limits of a floating-point type, or of that of an array.
+    """Get the limits of a floating-point data type.
+
+    Args:
+        type: float32, float16, or an array.
+
+    Returns:
+        An object with `bits`, `eps`, `max`, `min`, `smallest_normal` and `dtype`.
+
+    Raises:
+        ValidationError: it is not a floating-point type of WebNN.
 
     >>> finfo(float32).eps
     1.1920928955078125e-07
-
-    Raises:
-        ValidationError: it is no floating-point type of WebNN.
     """
     dtype = _of_kind(type, "real floating", "finfo")
     info = np.finfo(dtype)
@@ -195,13 +225,19 @@ def finfo(type: Any, /) -> FloatInfo:
 
 
 def iinfo(type: Any, /) -> IntegerInfo:
-    """The limits of an integer type, or of that of an array.
+    """Get the limits of an integer data type.
+
+    Args:
+        type: an integer type, or an array.
+
+    Returns:
+        An object with `bits`, `max`, `min` and `dtype`.
+
+    Raises:
+        ValidationError: it is not an integer type of WebNN.
 
     >>> iinfo(int8).max
     127
-
-    Raises:
-        ValidationError: it is no integer type of WebNN.
     """
     dtype = _of_kind(type, "integral", "iinfo")
     info = np.iinfo(dtype)
