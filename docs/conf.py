@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import re
 from importlib import import_module
@@ -9,6 +10,7 @@ from typing import Any
 
 from docutils import nodes
 from docutils.statemachine import StringList
+from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.nodes import nested_parse_with_titles
@@ -27,6 +29,7 @@ default_role = "py:obj"  # as in `MLGraph`: a link if it is a public name, else 
 
 html_theme = "furo"
 html_title = f"Opweave {release}"
+html_logo = html_favicon = "_static/icon.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
@@ -36,6 +39,10 @@ pygments_style, pygments_dark_style = "friendly", "monokai"
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
+myst_html_meta = {
+    "description": "The WebNN runtime for Python: networks and ONNX models on CPUs, GPUs and NPUs, with custom operations",
+    "keywords": "WebNN, Python, ONNX, inference, custom operations, WebGPU, CUDA, OpenVINO",
+}
 nb_execution_mode = "auto"
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
@@ -46,6 +53,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 autodoc_inherit_docstrings = True
+autodoc_mock_imports = ["fastapi", "ray", "starlette"]  # of the extra `scale`, for the signature of `deployment`
 python_maximum_signature_line_length = 90
 napoleon_numpy_docstring = False
 toc_object_entries_show_parents = "hide"
@@ -53,6 +61,12 @@ toc_object_entries_show_parents = "hide"
 EITHER = "MLOperand | ~opweave.Array"
 TYPES = {"Builder": "MLGraphBuilder", "Operand": EITHER, "MLOperand": EITHER, "Long": "int", "Number": "float"}
 """Names in annotations of operations -> what a caller knows them as."""
+
+MADE_ELSEWHERE = {"Array", "MLContext", "MLGraph", "MLOperand", "MLTensor", "Module"}
+"""Classes that other functions make objects of: how to call them is of no use."""
+
+PAGES = {"www.w3.org/TR/webnn": "The specification", "data-apis.org": "The standard"}
+"""Addresses -> what a link to them is called, where it has a line of its own."""
 
 
 class Annotation(str):
@@ -114,6 +128,11 @@ def to_rst(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: lis
     for before, line in zip(["", *lines], lines, strict=False):
         depth, previous = _depth(line), _depth(next((line for line in reversed(made) if line), ""))
         in_doctest = bool(line) and (in_doctest or line.lstrip().startswith(">>>"))
+        address = re.fullmatch(r"( *)(https://(\S+))", line)
+        if address and not in_code:
+            title = next((title for start, title in PAGES.items() if address[3].startswith(start)), address[2])
+            made.append(f"{address[1]}`{title} <{address[2]}>`__")
+            continue
         if line and depth == 0:
             in_code, in_results = False, line == "Returns:"
             if in_results:
@@ -140,6 +159,20 @@ def _depth(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
+def signature_of(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, arguments: str | None, result: str | None
+) -> tuple[str | None, str | None]:
+    """Show no arguments of classes whose objects other functions make."""
+    return ("", None) if what == "class" and obj.__name__ in MADE_ELSEWHERE else (arguments, result)
+
+
+def keep_builtins(app: Sphinx, document: nodes.document) -> None:
+    """Do not link Python's own types in annotations to names of Opweave that end likewise, as `Copies.bytes` does."""
+    for link in list(document.findall(pending_xref)):
+        if link["refdomain"] == "py" and link["reftype"] == "class" and hasattr(builtins, link["reftarget"]):
+            link.replace_self(link.children)
+
+
 def link_pages(app: Sphinx, page: str, text: list[str]) -> None:
     """Let links to the files at the root of the repository lead to the pages that show them."""
 
@@ -154,5 +187,7 @@ def setup(app: Sphinx) -> None:
     """Add what is above to Sphinx."""
     app.add_directive("operation-list", OperationList)
     app.connect("autodoc-process-docstring", to_rst, priority=400)  # before Napoleon reads the sections
+    app.connect("autodoc-process-signature", signature_of)
+    app.connect("doctree-read", keep_builtins)
     app.connect("source-read", link_pages)
     app.connect("include-read", lambda app, path, page, text: link_pages(app, page, text))

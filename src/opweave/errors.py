@@ -20,7 +20,7 @@ from importlib import import_module
 from traceback import extract_tb
 from typing import Any
 
-from .names import shown
+from .names import file_name, shown
 
 __all__ = [
     "DataError", "InvalidStateError", "MLError", "MissingExtraError", "NotSupportedError", "OperationError",
@@ -177,5 +177,4 @@ def user_line(error: BaseException, function: Callable[..., Any]) -> str:
     if not found:
         return ""
     name, line, text = found[-1].filename, found[-1].lineno, found[-1].line
-    short = name.replace("\\", "/").rpartition("/")[2]
-    return f" ({short}, line {line}{': ' + text if text else ''})"
+    return f" ({file_name(name)}, line {line}{': ' + text if text else ''})"

@@ -1,4 +1,4 @@
-"""Names and values in text: camelCase of the specification <-> snake_case of Python, plurals, values in messages."""
+"""Names and values in text: camelCase of the specification <-> snake_case of Python, plurals, files and values in messages."""
 
 from __future__ import annotations
 
@@ -30,6 +30,16 @@ def camel_case(name: str) -> str:
     """
     first, *rest = name.split("_")
     return first + "".join(_CAPITALISED.get(word, word.capitalize()) for word in rest)
+
+
+def file_name(path: str) -> str:
+    """The name of a source file for messages. Jupyter runs each cell from a file with a number for a name.
+
+    >>> file_name("/home/me/model.py"), file_name("/tmp/ipykernel_93/3804694844.py")
+    ('model.py', 'notebook cell')
+    """
+    folder, _, name = path.replace("\\", "/").rpartition("/")
+    return "notebook cell" if folder.rpartition("/")[2].startswith("ipykernel_") else name
 
 
 class _Bounded(reprlib.Repr):

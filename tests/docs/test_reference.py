@@ -84,7 +84,8 @@ def entries() -> dict[str, bool]:
                 found.update((home(path), True) for path in exported(name))
             elif kind in ("autoclass", "autodata", "autofunction", "data"):
                 path = name if name.startswith("opweave.") else f"{module}.{name}"
-                found[home(path)] = ":members:" in options
+                if path not in ELSEWHERE:  # which may take an extra to import
+                    found[home(path)] = ":members:" in options
     return found
 
 

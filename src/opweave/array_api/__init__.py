@@ -18,13 +18,26 @@ import sys
 from types import ModuleType
 
 from ..links import array_namespace
-from . import bits, creation, elementwise, manipulation, statistics, transcendental
+from . import (
+    bits,
+    conversion,
+    creation,
+    elementwise,
+    manipulation,
+    products,
+    selection,
+    statistics,
+    transcendental,
+)
 from .bits import *  # noqa: F403
+from .conversion import *  # noqa: F403
+from .conversion import _to_device as _to_device
 from .creation import *  # noqa: F403
-from .creation import _to_device as _to_device
 from .elementwise import *  # noqa: F403
 from .manipulation import *  # noqa: F403
-from .manipulation import _index as _index
+from .products import *  # noqa: F403
+from .selection import *  # noqa: F403
+from .selection import _index as _index
 from .statistics import *  # noqa: F403
 from .transcendental import *  # noqa: F403
 from .types import (
@@ -71,9 +84,12 @@ def namespace(api_version: str | None) -> ModuleType:
 
 __all__ = [
     *bits.__all__,
+    *conversion.__all__,
     *creation.__all__,
     *elementwise.__all__,
     *manipulation.__all__,
+    *products.__all__,
+    *selection.__all__,
     *statistics.__all__,
     *transcendental.__all__,
     "__array_api_version__",

@@ -1,4 +1,4 @@
-"""Functions of the standard that make arrays. Values that no other array tells are made in the host's memory.
+"""Functions of the standard that make arrays of given values.
 
 https://data-apis.org/array-api/latest/API_specification/creation_functions.html
 """
@@ -6,7 +6,6 @@ https://data-apis.org/array-api/latest/API_specification/creation_functions.html
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,107 +14,12 @@ from .. import ops
 from ..context import MLContext
 from ..errors import ValidationError, require
 from ..lazy.array import Array
-from ..lazy.borrowed import array
-from ..lazy.mask import as_mask
 from ..names import shown
-from .arguments import as_array, converted, of_type
-from .types import as_dtype, bool as bool_, data_type_of, float32, int32, isdtype
+from .arguments import as_array, of_type
+from .conversion import made_of
+from .types import as_dtype, bool as bool_, float32, int32, isdtype
 
 Shape = int | Sequence[int]
-
-
-def _in_context(device: Any, what: str) -> Any:
-    if device is not None and not isinstance(device, MLContext):
-        raise ValidationError(f"{what}: device must be a context, got {shown(device)}")
-    return nullcontext() if device is None else device
-
-
-def _made(values: np.ndarray, device: Any, what: str) -> Array:
-    """An array of values in the host's memory, of a type that WebNN has or of bool."""
-    with _in_context(device, what):
-        if values.dtype == bool_:
-            return as_mask(array(values.view(np.uint8)))
-        return array(values)
-
-
-def _to_device(x: Array, device: MLContext, /, *, stream: Any = None) -> Array:
-    require(stream is None, f"to_device: stream must be None, got {shown(stream)}")
-    require(isinstance(device, MLContext), f"to_device: device must be a context, got {shown(device)}")
-    return x if device is x.context else _made(x.numpy(), device, "to_device")
-
-
-def asarray(obj: Any, /, *, dtype: Any = None, device: MLContext | None = None, copy: bool | None = None) -> Array:
-    """Make an array from numbers, nested lists, another array, or an object with DLPack or the buffer protocol.
-
-    Args:
-        obj: the values.
-        dtype: data type of the result; default: that of `obj`, float32 for Python floats, int32 for Python integers.
-        device: context of the result; default: that of `obj` if it is an array, else the current one.
-        copy: False shares the memory of `obj`, or raises an error. Arrays of Opweave are immutable, so they are never copied.
-
-    Returns:
-        An array of the shape of `obj`.
-
-    Raises:
-        ValidationError: WebNN has no data type for the values, or `dtype` cannot hold them.
-        ValueError: `copy` is False, and a copy is necessary.
-
-    >>> asarray([True, False]).dtype, asarray([[1, 2]], dtype=float32)
-    (dtype('bool'), <Array [[1., 2.]], float32[1, 2]>)
-    """
-    wanted = None if dtype is None else as_dtype(dtype, "asarray")
-    if isinstance(obj, Array):
-        moved = obj if device is None else _to_device(obj, device)
-        made = moved if wanted is None else converted(moved, wanted)
-        if copy is False and made is not obj:
-            raise ValueError(f"asarray: {obj.desc} cannot become {made.desc} in {made.context} without a copy")
-        return made
-    values: Any = obj
-    if not isinstance(obj, np.ndarray) and (hasattr(obj, "__array__") or hasattr(obj, "__dlpack__")):
-        values = np.asarray(obj) if hasattr(obj, "__array__") else np.from_dlpack(obj)
-    with _in_context(device, "asarray"):
-        if isinstance(values, np.ndarray):
-            if copy is False:
-                if values.dtype == bool_ or wanted not in (None, values.dtype):
-                    raise ValueError(f"asarray: {values.dtype} cannot become {wanted or 'bool'} without a copy")
-                return array(values, copy=False)
-            if wanted == bool_ or (wanted is None and values.dtype == bool_):
-                return as_mask(array(values.astype(np.bool_).view(np.uint8)))
-            return array(values, None if wanted is None else data_type_of(wanted))
-        if copy is False:
-            raise ValueError(f"asarray: {type(obj).__name__} has no memory to share")
-        if wanted is None:
-            values = np.asarray(obj)
-            return as_mask(array(values.view(np.uint8))) if values.dtype == bool_ else array(obj)
-        if wanted == bool_:
-            return as_mask(array(np.asarray(obj, np.bool_).view(np.uint8)))
-        return array(obj, data_type_of(wanted))
-
-
-def from_dlpack(x: Any, /, *, device: MLContext | None = None, copy: bool | None = None) -> Array:
-    """Make an array from an object with DLPack.
-
-    Args:
-        x: an object with `__dlpack__`, in host memory.
-        device: context of the result; default: the current one.
-        copy: False shares the memory of `x`, or raises an error; otherwise the values are copied.
-
-    Returns:
-        An array of the shape and data type of `x`.
-
-    Raises:
-        ValidationError: WebNN does not have the data type.
-        ValueError: `copy` is False, and a copy is necessary.
-
-    >>> import numpy as np
-    >>> from opweave import array_api as xp
-    >>> xp.from_dlpack(np.float32([1, 2])).tolist()
-    [1.0, 2.0]
-    """
-    if isinstance(x, Array):
-        return asarray(x, device=device)
-    values = np.from_dlpack(x)
-    return asarray(values, device=device, copy=None if values.dtype == bool_ or copy else copy)
 
 
 def full(shape: Shape, fill_value: float, *, dtype: Any = None, device: MLContext | None = None) -> Array:
@@ -144,7 +48,7 @@ def full(shape: Shape, fill_value: float, *, dtype: Any = None, device: MLContex
         value = np.array(fill_value).astype(wanted) if wanted.kind in "fb" else np.array(fill_value, wanted)
     except OverflowError:
         raise ValidationError(f"full: {shown(fill_value)} is not a value of {wanted}") from None
-    return _made(np.full(sizes, value, wanted), device, "full")
+    return made_of(np.full(sizes, value, wanted), device, "full")
 
 
 def zeros(shape: Shape, *, dtype: Any = None, device: MLContext | None = None) -> Array:
@@ -334,7 +238,7 @@ def arange(
     if isdtype(wanted, "integral"):
         info = np.iinfo(wanted)
         require(info.min <= values.min() and values.max() <= info.max, f"arange: {wanted} does not hold {values.max()}")
-    return _made(values.astype(wanted), device, "arange")
+    return made_of(values.astype(wanted), device, "arange")
 
 
 def linspace(
@@ -369,7 +273,7 @@ def linspace(
     """
     require(num > 0, f"linspace: num must be positive, got {num}; arrays of WebNN have elements")
     wanted = float32 if dtype is None else as_dtype(dtype, "linspace")
-    return _made(np.linspace(start, stop, num, endpoint).astype(wanted), device, "linspace")
+    return made_of(np.linspace(start, stop, num, endpoint).astype(wanted), device, "linspace")
 
 
 def eye(
@@ -395,7 +299,7 @@ def eye(
     [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     """
     wanted = float32 if dtype is None else as_dtype(dtype, "eye")
-    return _made(np.eye(n_rows, n_cols, k, wanted), device, "eye")
+    return made_of(np.eye(n_rows, n_cols, k, wanted), device, "eye")
 
 
 def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
@@ -480,39 +384,11 @@ def triu(x: Array, /, *, k: int = 0) -> Array:
     return _triangle("triu", x, k, upper=True)
 
 
-def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: MLContext | None = None) -> Array:
-    """Convert an array to another data type.
-
-    Floats are truncated to integers. In bool, zero is False, and everything else True.
-
-    Args:
-        x: an array of any data type.
-        dtype: the new data type.
-        copy: has no effect: arrays are immutable.
-        device: context of the result; default: that of `x`.
-
-    Returns:
-        An array of the shape of `x`; `x` itself if nothing changes.
-
-    Raises:
-        ValidationError: WebNN does not have the data type.
-
-    >>> from opweave import array_api as xp
-    >>> xp.astype(xp.asarray([1.7, -1.7]), xp.int32).tolist()
-    [1, -1]
-    """
-    made = converted(as_array(x, "astype"), as_dtype(dtype, "astype"))
-    return made if device is None else _to_device(made, device)
-
-
 __all__ = [
     "arange",
-    "asarray",
-    "astype",
     "empty",
     "empty_like",
     "eye",
-    "from_dlpack",
     "full",
     "full_like",
     "linspace",

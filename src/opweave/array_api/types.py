@@ -70,8 +70,9 @@ def isdtype(dtype: Any, kind: Any) -> Any:
     Raises:
         ValidationError: there is no such kind.
 
-    >>> isdtype(float32, "numeric"), isdtype(uint8, ("bool", "signed integer")), isdtype(int8, int8)
-    (True, False, True)
+    >>> from opweave import array_api as xp
+    >>> xp.isdtype(xp.float32, "numeric"), xp.isdtype(xp.uint8, ("bool", "signed integer"))
+    (True, False)
     """
     if isinstance(kind, tuple):
         return any(isdtype(dtype, each) for each in kind)
@@ -110,7 +111,8 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
     Raises:
         ValidationError: all arguments are Python numbers, or there is no common data type.
 
-    >>> result_type(int8, uint32), result_type(float16, 2.5)
+    >>> from opweave import array_api as xp
+    >>> xp.result_type(xp.int8, xp.uint32), xp.result_type(xp.float16, 2.5)
     (dtype('int64'), dtype('float16'))
     """
     what = "result_type"
@@ -157,7 +159,8 @@ def can_cast(from_: Any, to: Any, /) -> Any:
     Raises:
         ValidationError: WebNN does not have a data type.
 
-    >>> can_cast(int8, int32), can_cast(int32, int8)
+    >>> from opweave import array_api as xp
+    >>> xp.can_cast(xp.int8, xp.int32), xp.can_cast(xp.int32, xp.int8)
     (True, False)
     """
     source = from_.dtype if isinstance(from_, Array) else as_dtype(from_, "can_cast")
@@ -215,7 +218,8 @@ def finfo(type: Any, /) -> FloatInfo:
     Raises:
         ValidationError: it is not a floating-point type of WebNN.
 
-    >>> finfo(float32).eps
+    >>> from opweave import array_api as xp
+    >>> xp.finfo(xp.float32).eps
     1.1920928955078125e-07
     """
     dtype = _of_kind(type, "real floating", "finfo")
@@ -236,7 +240,8 @@ def iinfo(type: Any, /) -> IntegerInfo:
     Raises:
         ValidationError: it is not an integer type of WebNN.
 
-    >>> iinfo(int8).max
+    >>> from opweave import array_api as xp
+    >>> xp.iinfo(xp.int8).max
     127
     """
     dtype = _of_kind(type, "integral", "iinfo")

@@ -209,11 +209,14 @@ class Profile:
 
 def _html(head: Sequence[str], rows: Sequence[Sequence[str]], words: int) -> str:
     """A table for notebooks; the first `words` columns are aligned left, the others right."""
-    tags = [f'<td style="text-align:{"left" if number < words else "right"}">' for number in range(len(head))]
-    names = "".join(f"<th>{name}</th>" for name in head)
-    body = ("".join(f"{tag}{cell}</td>" for tag, cell in zip(tags, row, strict=True)) for row in rows)
-    lines = "".join(f"<tr>{cells}</tr>" for cells in body)
-    return f"<table><thead><tr>{names}</tr></thead><tbody>{lines}</tbody></table>"
+    sides = ["left" if number < words else "right" for number in range(len(head))]
+
+    def line(tag: str, row: Sequence[str]) -> str:
+        cells = zip(sides, row, strict=True)
+        return "<tr>" + "".join(f'<{tag} style="text-align:{side}">{cell}</{tag}>' for side, cell in cells) + "</tr>"
+
+    body = "".join(line("td", row) for row in rows)
+    return f"<table><thead>{line('th', head)}</thead><tbody>{body}</tbody></table>"
 
 
 def _escaped(rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:

@@ -23,6 +23,7 @@ import numpy as np
 from ..errors import OperationError, ValidationError, require
 from ..graph import each
 from ..memory.spaces import HOST
+from ..names import file_name
 from . import Arrays, KernelCall, parameters_of
 
 _UNTOUCHED = (0xA5, 0x5A)
@@ -75,7 +76,7 @@ class PreparedHost:
     def detail(self) -> str:
         """The compiler (Numba or Python), and the location of the function."""
         code = getattr(self.kernel.python, "__code__", None)  # C functions have none
-        place = f", {code.co_filename.rpartition('/')[2]}:{code.co_firstlineno}" if code is not None else ""
+        place = f", {file_name(code.co_filename)}:{code.co_firstlineno}" if code is not None else ""
         return f"{'Numba' if self.kernel.is_compiled else 'Python'} kernel{place}"
 
     def bind(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> Callable[[], None]:

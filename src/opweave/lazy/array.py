@@ -24,6 +24,7 @@ from ..graph import Desc, Operand, each, title
 from ..links import compute
 from ..memory import pool
 from ..memory.spaces import Memory
+from ..names import file_name
 from ..operation import Op
 from ..operators import Operators
 from ..ops import Operations
@@ -128,7 +129,7 @@ class PendingCall:
         """The line that made the call: `model.py, line 12`."""
         code, at = self.site
         line = next((line for first, stop, line in code.co_lines() if first <= at < stop), None)
-        return f"{code.co_filename.rpartition('/')[2]}, line {line or code.co_firstlineno}"
+        return f"{file_name(code.co_filename)}, line {line or code.co_firstlineno}"
 
 
 class ArrayLike(Operators):

@@ -20,7 +20,7 @@ from ..dtypes import DataType
 from ..errors import ValidationError
 from ..graph import Desc, MLOperand, Operand
 from ..memory.spaces import Memory
-from ..names import shown
+from ..names import file_name, shown
 from ..operators import Operators
 from ..run.graph import MLGraph
 from ..run.locks import Locks
@@ -168,7 +168,7 @@ def _users_line() -> str:
         frame = frame.f_back
     name, line = frame.f_code.co_filename, frame.f_lineno
     text = shorten(linecache.getline(name, line), 100, placeholder=" …")
-    return f" ({name.replace(chr(92), '/').rpartition('/')[2]}, line {line}{': ' + text if text else ''})"
+    return f" ({file_name(name)}, line {line}{': ' + text if text else ''})"
 
 
 @dataclass(frozen=True, slots=True)

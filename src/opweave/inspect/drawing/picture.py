@@ -198,8 +198,9 @@ def _taken(nodes: Sequence[Node]) -> list[Operand]:
 def _lane(placements: Sequence[Placement], number: int | None = None) -> Lane:
     how = placements[0].how if placements else "native"
     where = ", ".join(dict.fromkeys(placement.device for placement in placements))
-    heading = () if number is None else (f"segment {number}",)
-    return Lane((*heading, engine(placements), f"on {where}"), how if how in ("kernel", "expression") else "engine")
+    detail = engine(placements)
+    heading = detail.split(", ", 1) if number is None else (f"segment {number}", detail)
+    return Lane((*heading, f"on {where}"), how if how in ("kernel", "expression") else "engine")
 
 
 def _box(unit: _Unit, lane: int) -> Box:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...names import file_name
 from .shader import Shader
 from .syntax import Fault, line_at
 
@@ -58,8 +59,7 @@ class Written:
         """
         if not self.file:
             return ""
-        name = self.file.replace("\\", "/").rpartition("/")[2]
-        return form.format(f"{name}, line {self._found(source, line) or self.line}")
+        return form.format(f"{file_name(self.file)}, line {self._found(source, line) or self.line}")
 
     def _found(self, source: str, line: int) -> int:
         lines = linecache.getlines(self.file)

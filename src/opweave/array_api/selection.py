@@ -1,0 +1,231 @@
+"""Functions of the standard that select elements by positions or conditions, and sort them.
+
+https://data-apis.org/array-api/latest/API_specification/searching_functions.html
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from .. import ops
+from ..composites import top_k
+from ..dtypes import INDICES
+from ..errors import ValidationError, require
+from ..lazy.array import Array
+from ..names import shown
+from ..shapes import broadcast
+from .arguments import as_array, axis_of, of_type, require_kind, together, with_axis
+from .conversion import asarray
+from .creation import zeros_like
+from .manipulation import broadcast_arrays, broadcast_to, stack
+from .types import bool as bool_
+
+
+def _positions(x: Any, what: str) -> Array:
+    """Positions in a type that WebNN selects by."""
+    found = as_array(x, what)
+    require_kind(found, "integral", what)
+    if found.data_type in INDICES:
+        return found
+    return ops.cast(found, "int64" if found.data_type == "uint64" else "int32")
+
+
+def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
+    """Select elements by their positions along an axis.
+
+    Args:
+        x: an array of any data type.
+        indices: integers; negative ones count from the end.
+        axis: the axis; may be left out if `x` has one dimension.
+
+    Returns:
+        An array of the data type of `x`, in which the dimensions of `indices` replace the axis.
+
+    Raises:
+        ValidationError: `axis` is missing or out of range, or `indices` are not integers.
+
+    >>> from opweave import array_api as xp
+    >>> xp.take(xp.asarray([10, 20, 30]), xp.asarray([2, 0])).tolist()
+    [30, 10]
+    """
+    x = as_array(x, "take")
+    require(axis is not None or x.rank == 1, f"take: axis must be given for {x.desc}")
+    at = axis_of(0 if axis is None else axis, x.rank, "take")
+    return of_type(ops.gather(x, _positions(indices, "take"), axis=at), x.dtype)
+
+
+def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
+    """Select an element for each position in `indices`, along an axis.
+
+    Args:
+        x: an array of any data type.
+        indices: integers, with as many dimensions as `x`; all axes but `axis` broadcast.
+        axis: the axis.
+
+    Returns:
+        An array of the data type of `x` and the broadcast shape of `indices`.
+
+    Raises:
+        ValidationError: the numbers of dimensions differ, the shapes do not broadcast, or `indices` are not integers.
+
+    >>> from opweave import array_api as xp
+    >>> xp.take_along_axis(xp.asarray([[1, 2], [3, 4]]), xp.asarray([[1], [0]])).tolist()
+    [[2], [3]]
+    """
+    x, at = as_array(x, "take_along_axis"), axis_of(axis, x.rank, "take_along_axis")
+    found = _positions(indices, "take_along_axis")
+    require(found.rank == x.rank, f"take_along_axis: indices must have {x.rank} dimensions, got {found.desc}")
+    shape = broadcast(with_axis(x.shape, at, 1), with_axis(found.shape, at, 1))
+    wide = broadcast_to(x, with_axis(shape, at, x.shape[at]))
+    found = broadcast_to(found, with_axis(shape, at, found.shape[at]))
+    return of_type(ops.gather_elements(wide, found, axis=at), x.dtype)
+
+
+def _index(x: Array, items: tuple[Any, ...]) -> Array:
+    """`x[items]` where arrays are among the items: integers only, for one axis, or for the first axes together.
+
+    Raises:
+        ValidationError: truth values, which would decide on the shape; or slices among several arrays.
+    """
+    for item in items:
+        if getattr(item, "dtype", None) == bool_:
+            raise ValidationError(
+                "an index of truth values has a shape that depends on them: where(mask, x, y) keeps it"
+            )
+    if len(items) == 1:
+        return take(x, items[0], axis=0)
+    arrays = [item for item in items if isinstance(item, (Array, np.ndarray))]
+    if len(arrays) == 1 and all(item == slice(None) for item in items if item is not arrays[0]):
+        return take(
+            x, as_array(arrays[0], "an index"), axis=next(at for at, item in enumerate(items) if item is arrays[0])
+        )
+    for item in items:
+        if not isinstance(item, (int, Array, np.ndarray)):
+            raise ValidationError(f"an index of several arrays takes integers beside them, got {shown(item)}")
+    require(len(items) <= x.rank, f"an array of shape {list(x.shape)} takes {x.rank} indices, got {len(items)}")
+    found = [_positions(asarray(item) if isinstance(item, int) else item, "an index") for item in items]
+    (*aligned,), _ = together("an index", "integral", *found)
+    return of_type(ops.gather_nd(x, stack(broadcast_arrays(*aligned), axis=-1)), x.dtype)
+
+
+def where(condition: Array, x1: Any, x2: Any, /) -> Array:
+    """Select elements from two arrays by a condition.
+
+    Args:
+        condition: bool.
+        x1: values where the condition is true: an array of any data type, or a Python number if `x2` is an array.
+        x2: values elsewhere, likewise. All three broadcast to each other.
+
+    Returns:
+        An array of the broadcast shape, in the promoted data type of `x1` and `x2`.
+
+    Raises:
+        ValidationError: `condition` is not bool, `x1` and `x2` have no common data type, or the shapes do not broadcast.
+
+    >>> from opweave import array_api as xp
+    >>> xp.where(xp.asarray([True, False]), xp.asarray([1.0, 2.0]), 0.0).tolist()
+    [1.0, 0.0]
+    """
+    condition = as_array(condition, "where")
+    require_kind(condition, "bool", "where")
+    (x1, x2), dtype = together("where", "numeric or bool", x1, x2)
+    return of_type(ops.where(condition, x1, x2), dtype)
+
+
+def searchsorted(
+    x1: Array, x2: Array, /, *, side: Literal["left", "right"] = "left", sorter: Array | None = None
+) -> Array:
+    """Find the positions at which elements can be inserted into a sorted array to keep it sorted.
+
+    Args:
+        x1: the sorted array, integers or floats of one dimension.
+        x2: the elements. NaN is sorted after all other numbers, as in `sort`.
+        side: "left" for the first possible position, "right" for the last one.
+        sorter: integers: the result of `argsort` for an `x1` that is not sorted.
+
+    Returns:
+        An int32 array of the shape of `x2`.
+
+    Raises:
+        ValidationError: `x1` has several dimensions, there is no common data type, or `side` is neither.
+
+    >>> from opweave import array_api as xp
+    >>> xp.searchsorted(xp.asarray([10, 20, 30]), xp.asarray([5, 20, 40])).tolist()
+    [0, 1, 3]
+    """
+    require(side in ("left", "right"), f"searchsorted: side must be 'left' or 'right', got {shown(side)}")
+    (x1, x2), _ = together("searchsorted", "numeric", as_array(x1, "searchsorted"), as_array(x2, "searchsorted"))
+    require(x1.rank == 1, f"searchsorted: x1 must have one dimension, got {x1.desc}")
+    line = x1 if sorter is None else take(x1, sorter)
+    is_before = ops.lesser if side == "left" else ops.lesser_or_equal
+    found = zeros_like(x2, dtype="int32")
+    for bit in reversed(range(x1.size.bit_length())):  # a binary search for all elements at the same time
+        ahead = ops.add(found, 1 << bit)
+        last = ops.sub(ops.min(ahead, x1.size), 1)
+        fits = ops.logical_and(ops.lesser_or_equal(ahead, x1.size), is_before(ops.gather(line, last), x2))
+        found = ops.where(fits, ahead, found)
+    return ops.where(ops.is_nan(x2), x1.size, found) if x2.dtype.kind == "f" else found
+
+
+def _sorted(x: Any, axis: int, descending: bool, what: str) -> tuple[Array, Array]:
+    x = as_array(x, what)
+    require_kind(x, "numeric", what)
+    at = axis_of(axis, x.rank, what)
+    values, positions = top_k(x, x.shape[at], at, largest=descending, index_type="int32")
+    return values, positions
+
+
+def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+    """Sort elements along an axis. NaN is sorted like positive infinity.
+
+    Args:
+        x: integers or floats, of one dimension or more.
+        axis: the axis.
+        descending: whether the largest element comes first.
+        stable: has no effect: equal elements always keep their order.
+
+    Returns:
+        An array of the shape and data type of `x`.
+
+    Raises:
+        ValidationError: another data type, or the axis is out of range.
+
+    >>> from opweave import array_api as xp
+    >>> xp.sort(xp.asarray([3, 1, 2]), descending=True).tolist()
+    [3, 2, 1]
+    """
+    return _sorted(x, axis, descending, "sort")[0]
+
+
+def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+    """Find the positions of the elements in sorted order. NaN is sorted like positive infinity.
+
+    Args:
+        x: integers or floats, of one dimension or more.
+        axis: the axis.
+        descending: whether the largest element comes first.
+        stable: has no effect: equal elements always keep their order.
+
+    Returns:
+        An int32 array of the shape of `x`.
+
+    Raises:
+        ValidationError: another data type, or the axis is out of range.
+
+    >>> from opweave import array_api as xp
+    >>> xp.argsort(xp.asarray([3, 1, 2])).tolist()
+    [1, 2, 0]
+    """
+    return _sorted(x, axis, descending, "argsort")[1]
+
+
+__all__ = [
+    "argsort",
+    "searchsorted",
+    "sort",
+    "take",
+    "take_along_axis",
+    "where",
+]
