@@ -385,7 +385,7 @@ Written by `python -m benchmarks cuda`: {results.device}; {results.machine}.
 One CUDA graph each. Times on the clock are medians, from the call until the device is done; those in a row are shares of
 {RUNS} dispatches, about the time on the device. PyTorch runs as a CUDA graph with the same precision: networks are compiled
 (`torch.compile`) and on the clock, contractions are those of cuBLAS and cuDNN, in a row. Budgets are for networks on the
-clock, and for contractions in a row. Errors are beside the processor's results.
+clock, and for contractions in a row. Errors are relative to results computed on the CPU.
 
 {table(head, rows, right=range(2, 8))}
 """

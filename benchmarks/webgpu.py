@@ -255,8 +255,8 @@ def section(results: Results) -> str:
 Written by `python -m benchmarks webgpu`: {results.device};
 {results.machine}.
 
-Times on the device are by timestamps, around one pass of all kernels (the median of {RUNS} runs); PyTorch's are those of CUDA
-graphs, so that neither waits for Python. float32 is float32: PyTorch may not use TF32 but where that is said.
+Times on the device are measured by timestamps around one pass of all kernels (the median of {RUNS} runs). PyTorch runs as a
+CUDA graph, so neither waits for Python. PyTorch computes float32 without TF32, except in the column "with TF32".
 
 ### Networks
 

@@ -162,8 +162,9 @@ def _depth(line: str) -> int:
 def signature_of(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, arguments: str | None, result: str | None
 ) -> tuple[str | None, str | None]:
-    """Show no arguments of classes whose objects other functions make."""
-    return ("", None) if what == "class" and obj.__name__ in MADE_ELSEWHERE else (arguments, result)
+    """Show no arguments of exceptions, and of classes whose objects other functions make."""
+    is_made_elsewhere = what == "class" and obj.__name__ in MADE_ELSEWHERE
+    return ("", None) if what == "exception" or is_made_elsewhere else (arguments, result)
 
 
 def keep_builtins(app: Sphinx, document: nodes.document) -> None:

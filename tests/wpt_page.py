@@ -22,7 +22,7 @@ HEAD = """# The conformance cases on {description}
 Written by `python tests/wpt_page.py {device} {page}`: all {count} conformance cases of the Web Platform Tests, built, run
 through tensors and compared within the specification's tolerances, in {seconds:.0f} s. {passed} pass{rest}.
 
-Data types that its shaders have of their own: {types}.
+Data types that its shaders support natively: {types}.
 
 | Operation | Cases | Pass |
 | --- | ---: | ---: |
@@ -62,12 +62,12 @@ def main() -> None:
         count=len(cases),
         seconds=seconds,
         passed=sum(passed.values()),
-        rest=f"; the other {len(failures)} stand below" if failures else "",
+        rest=f"; the other {len(failures)} are listed below" if failures else "",
         types=", ".join(["float32, int32 and uint32", *types]),
     )
     text += "".join(f"| {op} | {counts[op]} | {passed[op]} |\n" for op in sorted(counts))
     if failures:
-        text += "\n| Case | Name | What came |\n| --- | --- | --- |\n"
+        text += "\n| Case | Name | What happened |\n| --- | --- | --- |\n"
         text += "".join(f"| {case} | {name} | {reason} |\n" for case, name, reason in failures)
     arguments.page.write_text(text)
     print(f"{sum(passed.values())} of {len(cases)} pass; {arguments.page} says more")

@@ -71,14 +71,14 @@ Written by `python tools/run_wpt.py FOLDER --write docs/wpt-javascript.md`, wher
 [Web Platform Tests](https://github.com/web-platform-tests/wpt). No test is changed: the files are served as they are, with the
 script of [`opweave serve`](web.md) before them. State {state}; variant `{variant}` of tests that have variants; `{mode}` mode.
 
-{passed} of {count} tests pass; the other {failed} stand below with their reasons.
+{passed} of {count} tests pass; the other {failed} are listed below with the reasons.
 
 | Tests | Number | Pass |
 | --- | ---: | ---: |
 {rows}
 
 Tests in service workers are not run: these have no synchronous requests. `tests/expect/wpt-javascript.toml` lists the
-failures; the tool fails if others come, or if one of these passes.
+failures; the tool fails if another test fails, or if one of these passes.
 
 ## Failures
 {failures}"""

@@ -41,7 +41,7 @@ synchronisation.
 1. All custom: a framework alone, with shaders in WGSL; the convolution computes one element of the result in each thread.
 2. The built-in convolution, but its result is read (`context.read_tensor`) and written again (`context.write_tensor`)
    to where the framework's shaders find it.
-3. The built-in convolution, and the framework's shaders behind it on the same buffer (`context.tensor_from(buffer, …)`),
+3. The built-in convolution, and the framework's shaders after it on the same buffer (`context.tensor_from(buffer, …)`),
    with commands of their own on the same queue, without waiting; or as expressions in the same graph, where they
    become a part of the convolution's kernel.
 4. All built in: one kernel."""
@@ -71,7 +71,7 @@ def _device(report: GpuReport) -> str:
 
 {table(header, rows)}
 
-The buffer that the convolution writes in test 3 {same} the very object that the shaders read
+The buffer that the convolution writes in test 3 {same} the same object that the shaders read
 (`tensor.gpu_buffer is buffer`)."""
     if "H200" in report.device:
         text += f"\n\n{table(['', 'budget', 'measured', 'holds'], _budgets(report))}"

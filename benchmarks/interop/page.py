@@ -131,9 +131,9 @@ def _memories(reports: Sequence[Report]) -> str:
     header = ["built-in operation", "size", "threads", "module's memory, us", "host's memory, us", "ratio", "holds"]
     return f"""## Tensors in the memory of a WebAssembly module
 
-`context.create_tensor(…, memory=module)` makes a tensor in the linear memory of a module. For a built-in operation that is
-memory as any other; the budget is {INTEROP["memory"]} times what it takes elsewhere. Where exactly a tensor lies makes a few
-percent, too, so each call takes other ones of several. The fastest of many alternating turns:
+`context.create_tensor(…, memory=module)` allocates a tensor in the linear memory of a module. A built-in operation may take
+{INTEROP["memory"]} times as long there as in host memory. The address of a tensor alone changes times by a few
+percent, so calls alternate between several tensors. The fastest of many alternating runs:
 
 {table(header, rows)}"""
 
@@ -154,11 +154,11 @@ def _woven(reports: Sequence[Report]) -> str:
     header = ["add, relu", "size", "threads", "one graph, us", "its parts, us", "difference, us", "copies", "holds"]
     return f"""## Weaving: conv2d → add, relu → conv2d
 
-One graph of two built-in convolutions with custom operations between them, against three graphs (convolution, custom
-operations, convolution) dispatched one after the other on tensors of the same kind. The budget is what the parts take and
-{INTEROP["woven us"]} us, and no copy. With large images that is a thousandth of the time, so differences within
-{INTEROP["woven noise"]:.0%} count as noise; the small ones show what weaving itself takes. The fastest of many
-alternating turns:
+One graph of two built-in convolutions with custom operations between them is compared with three graphs (convolution, custom
+operations, convolution) that are dispatched one after the other on tensors of the same kind. The one graph may take
+{INTEROP["woven us"]} us more than its parts, and make no copy. For large images, that is a thousandth of the time, so
+differences within {INTEROP["woven noise"]:.0%} count as noise; the small images show the overhead. The fastest of many
+alternating runs:
 
 {table(header, rows)}"""
 
@@ -169,10 +169,10 @@ def _how(reports: Sequence[Report]) -> str:
     lines = [
         "## How it is measured",
         "",
-        "One process for each number of threads, limited to that many processors, measures all ways alternately (A, B, C,",
-        "A, B, C, …). Before that it requires that their results agree within 1e-4. Copies are those that",
-        "`opweave.memory.copies` counts in one run, once everything is bound. No module has a time limit, as none has in a",
-        f"browser. TensorFlow.js times itself, without copying its result out. Used: {others}.",
+        "Each number of threads has its own process, limited to that many processors, which measures all variants alternately",
+        "(A, B, C, A, B, C, …). First, it checks that their results agree within 1e-4. Copies are counted by",
+        "`opweave.memory.copies` in one run, once everything is bound. WebAssembly modules run without a time limit, as in a",
+        f"browser. TensorFlow.js measures itself, without copying its result out. Versions: {others}.",
         "",
         "Load average of the machine at the end (1 is one busy processor): "
         + ", ".join(f"{report.load:.1f} ({_threads(report)})" for report in reports)

@@ -212,7 +212,7 @@ def case(rng: random.Random, number: int) -> tuple[str, int]:
 CAMPAIGNS = {
     "extras": Campaign(
         "extras",
-        "a set of extras that are missing: what needs none works, what needs one of them names it",
+        "a set of missing extras: features without extras work, and others name the extra that they need",
         case,
         count=len(sets()),
         short=1,

@@ -260,7 +260,7 @@ def check_that_it_waits(client: Client) -> str:
 CAMPAIGNS = {
     "serve": Campaign(
         "serve",
-        "random messages to a server of navigator.ml, and another page beside",
+        "random messages to a server of navigator.ml, while another page uses it",
         case,
         20_000,
         60,

@@ -189,7 +189,7 @@ def write(rng: random.Random, number: int, stem: Path) -> list[Path]:
 CAMPAIGNS = {
     "wasm": Campaign(
         "wasm",
-        "modules of WebAssembly: mutants of whole ones, and random code; another module beside",
+        "WebAssembly modules: mutants of valid ones, and random code, beside an intact module",
         case,
         count=100_000,
         short=60,

@@ -153,7 +153,7 @@ class Measured(Runner):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Something that can run graphs.
+    """A device that can run graphs.
 
     Attributes:
         name: what `create_context(device=...)` takes.
@@ -165,7 +165,7 @@ class Device:
         low_power: whether it takes little power among those of its kind, as GPUs that are part of a processor do.
         provider: ONNX Runtime's name of the plug-in execution provider that drives it; empty for all other devices.
         precisions: what `create_context(precision=...)` takes for it; back ends state more than "float32".
-        is_software: whether it computes on the processor in place of other hardware, or to define results: right, and slow.
+        is_software: whether it computes on the processor in place of other hardware, or to define results; it is slow.
 
     >>> import opweave as ow
     >>> reference = next(device for device in ow.devices() if device.name == "reference")

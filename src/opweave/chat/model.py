@@ -166,25 +166,63 @@ class Model:
         return found
 
     def rotations(self, room: int) -> tuple[Array, Array]:
-        """The cosines and sines of all positions, float32 [room, pairs]."""
+        """Compute the cosines and sines by which queries and keys are rotated at each position.
+
+        Args:
+            room: the number of positions.
+
+        Returns:
+            The cosines and the sines, both float32 [room, pairs].
+        """
         angles = np.arange(room)[:, None] * self.frequencies
         return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
     def embedded(self, tokens: Array) -> Array:
-        """The embeddings of tokens, float32 [1, tokens, width]."""
+        """Look up the embeddings of tokens.
+
+        Args:
+            tokens: integers [tokens], each less than the size of the vocabulary.
+
+        Returns:
+            A float32 array [1, tokens, width].
+        """
         return self.file.weights["token_embd.weight"].real(tokens)[None]
 
     def normalized(self, x: MLOperand, name: str) -> MLOperand:
-        """RMS normalisation of the last axis."""
+        """Add an RMS normalisation of the last axis to the graph.
+
+        Args:
+            x: float32 [..., width].
+            name: the name of the weight in the file, without ".weight".
+
+        Returns:
+            An operand of the shape of `x`.
+        """
         weight = self.file.weights[f"{name}.weight"].real()
         return composites.rms_norm(x, weight, epsilon=self.sizes.epsilon, label=name)
 
     def linear(self, x: MLOperand, name: str) -> MLOperand:
-        """The product with a matrix, plus its bias if it has one: [1, tokens, columns] -> [1, tokens, rows]."""
+        """Add the product with a matrix to the graph, plus its bias if it has one.
+
+        Args:
+            x: float32 [1, tokens, columns].
+            name: the name of the matrix in the file, without ".weight".
+
+        Returns:
+            A float32 operand [1, tokens, rows].
+        """
         return self.linears(x, [name])[0]
 
     def linears(self, x: MLOperand, names: Sequence[str]) -> list[MLOperand]:
-        """The products with several matrices. If these are quantized alike, one product gives all, which is faster."""
+        """Add the products with several matrices to the graph; one product computes all if they are quantized alike.
+
+        Args:
+            x: float32 [1, tokens, columns].
+            names: the names of the matrices in the file, without ".weight".
+
+        Returns:
+            For each matrix, a float32 operand [1, tokens, rows].
+        """
         weights = [self.file.weights[f"{name}.weight"] for name in names]
         biases = [self.file.weights[f"{name}.bias"].real() for name in names if f"{name}.bias" in self.file.weights]
         is_quantized = self.quantized and weights[0].format.blocks is not None

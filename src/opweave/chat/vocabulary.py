@@ -133,12 +133,26 @@ class Vocabulary:
         return made
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text. Names of control tokens in it become these tokens."""
+        """Divide a text into tokens.
+
+        Args:
+            text: any text. Names of control tokens in it become these tokens.
+
+        Returns:
+            The numbers of the tokens.
+        """
         tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return tokens if self._begin is None or tokens[:1] == [self._begin] else [self._begin, *tokens]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens, without control tokens."""
+        """Join tokens to a text.
+
+        Args:
+            tokens: their numbers.
+
+        Returns:
+            The text, without control tokens.
+        """
         text: str = self._tokenizer.decode(list(tokens))
         return text
 
@@ -152,6 +166,12 @@ class Vocabulary:
 
     def render(self, messages: Iterable[Message]) -> str:
         """Write a conversation by the template of the file, up to the beginning of the next reply.
+
+        Args:
+            messages: each with "role" ("system", "user" or "assistant") and "content".
+
+        Returns:
+            The text for `encode`.
 
         Raises:
             DataError: the file has no template, or the template refuses these messages.

@@ -32,7 +32,7 @@ def local_response_normalization(
 
     Args:
         input: float32 or float16 [batches, channels, height, width].
-        size: the number of neighbouring channels, including the element's own. Of an even number, one more comes after it.
+        size: the number of neighbouring channels, including the element's own; if it is even, one more after it than before.
         alpha: multiplied with the mean of the squares, in which channels beyond the first and last count as zeros.
         beta: the power.
         bias: added to the mean before the power is taken.

@@ -140,7 +140,7 @@ def one_hot(
         label: a name for messages and tables.
 
     Returns:
-        An operand of the shape of `indices` with the new axis.
+        An operand of `data_type`, in the shape of `indices` with the new axis.
 
     Raises:
         ValidationError: `depth` is not positive, or `axis` is out of range.

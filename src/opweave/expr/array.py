@@ -121,7 +121,11 @@ class Array:
         return _Access(lambda key: self._element(key, _checked))
 
     def padded(self, value: int | float = 0) -> _Access:
-        """Indexing that returns `value` at positions out of bounds."""
+        """Indexing that returns `value` at positions out of bounds.
+
+        Args:
+            value: a number, which is converted to the type of the array.
+        """
         value = _plain(value)
         require(isinstance(value, (bool, int, float)), f"padded takes a number, got {value!r}")
         outside = ir.number(value, self.data_type)
@@ -353,12 +357,24 @@ def _unified(values: Sequence[Any]) -> list[Array]:
 
 
 def apply(name: str, *values: Any) -> Array:
-    """Apply a function of `ir.FUNCTIONS` to arrays and numbers, element by element, with broadcasting.
+    """Apply a function to arrays and numbers, element by element, with broadcasting.
+
+    Args:
+        name: the name of a function of this module, or of an operator: "floor_div", "mod", "bit_and", "bit_or", "bit_xor",
+            "shift_left", "shift_right".
+        values: its arguments: arrays of one type, or Python numbers.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        ValidationError: types that the function does not take, types that differ, or shapes that do not broadcast.
 
     >>> import numpy as np, opweave as ow
     >>> ow.expression(lambda x: ow.expr.apply("max", x, 2))(np.float32([1, 3])).tolist()
     [2.0, 3.0]
     """
+    require(name in ir.FUNCTIONS, f"apply: name must be one of {', '.join(ir.FUNCTIONS)}, got {name!r}")
     arrays = [as_array(values[0]), *_unified(values[1:])] if name == "where" else _unified(values)
     if name == "where" and arrays[0].data_type != "bool":
         arrays[0] = Array(arrays[0].shape, truth(arrays[0].body))
@@ -384,7 +400,19 @@ def _ones(array: Array) -> int:
 
 
 def cast(x: Operand, data_type: DataType) -> Array:
-    """Convert each element to another data type; see `opweave.expr.ir.Cast`.
+    """Convert each element to another data type.
+
+    Floats are truncated to integers and clamped to their range; NaN becomes 0. Conditions become 1 or 0.
+
+    Args:
+        x: any type.
+        data_type: one of the eight data types of WebNN.
+
+    Returns:
+        An array of the shape of `x`.
+
+    Raises:
+        ValidationError: no such data type.
 
     >>> import numpy as np, opweave as ow
     >>> ow.expression(lambda x: ow.expr.cast(x, "int32"))(np.float32([1.5, -2.5])).tolist()

@@ -19,6 +19,13 @@ def compute(shape: Sequence[int], function: Callable[..., Any]) -> Array:
         shape: positive integers.
         function: takes one position for each axis, and returns one element.
 
+    Returns:
+        An array of that shape, in the type of the elements.
+
+    Raises:
+        ValidationError: a size that is not positive, a function that does not return one element, or an index that may be
+            out of range.
+
     >>> from opweave.expr import trace
     >>> from opweave.graph import Desc
     >>> print(trace(lambda x: compute((3, 2), lambda i, j: x[j, i]), "transposed", [Desc("float32", (2, 3))]))
@@ -38,6 +45,15 @@ def store(array: Array) -> Array:
 
     Use it for intermediates that are expensive and read at several positions, such as the first pass of a separable
     filter.
+
+    Args:
+        array: an array that does not depend on a position of an enclosing `compute` or reduction.
+
+    Returns:
+        The same array, which is read from memory.
+
+    Raises:
+        ValidationError: the array depends on such a position.
 
     >>> import numpy as np, opweave as ow
     >>> @ow.expression

@@ -68,7 +68,13 @@ singles: Cache[Hashable, ref[Template]] = Cache(SINGLES, SINGLES_BYTES, raw=True
 
 
 def read(*arrays: Array) -> tuple[np.ndarray, ...]:
-    """The values of several arrays, computed as one graph.
+    """Compute the values of several arrays as one graph.
+
+    Args:
+        arrays: arrays of any contexts, pending or not.
+
+    Returns:
+        A read-only NumPy array for each, in its data type and shape.
 
     >>> import opweave as ow
     >>> x = ow.array([1.0, 2.0])

@@ -14,6 +14,10 @@ import numpy as np
 class Tally:
     """Number of copies, and their bytes.
 
+    Attributes:
+        count: number of copies.
+        bytes: number of bytes, of all of them together.
+
     >>> tally = Tally(count=2, bytes=64)
     >>> tally.bytes // tally.count
     32
@@ -77,7 +81,12 @@ NOT_IN_PLACE = "inside an engine: an input that is not updated in place"
 
 
 def copy(target: np.ndarray, source: np.ndarray, reason: str) -> None:
-    """Copy `source` into `target`, which has the same data type and shape, and count it.
+    """Copy `source` into `target`, and count it.
+
+    Args:
+        target: an array of the data type and shape of `source`.
+        source: an array.
+        reason: why it is copied, for the counter.
 
     >>> target = np.zeros(2, "float32")
     >>> copy(target, np.float32([1, 2]), "an example")
@@ -89,7 +98,11 @@ def copy(target: np.ndarray, source: np.ndarray, reason: str) -> None:
 
 
 def copied(value: Any, reason: str) -> Any:
-    """A counted copy of an array, or of a list of arrays; other objects are returned as they are.
+    """Copy an array, or a list of arrays, and count it; other objects are returned as they are.
+
+    Args:
+        value: an array, or a list of them.
+        reason: why it is copied, for the counter.
 
     >>> array = np.float32([1, 2])
     >>> same = copied(array, "an example")

@@ -17,7 +17,10 @@ ALIGNMENT = 64
 
 
 def allocate(desc: Desc) -> np.ndarray:
-    """A new array of zeros, C-contiguous and aligned to 64 bytes.
+    """Make an array of zeros, C-contiguous and aligned to 64 bytes.
+
+    Args:
+        desc: its data type and shape.
 
     Raises:
         OperationError: there is not enough memory.

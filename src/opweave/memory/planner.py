@@ -58,6 +58,12 @@ def plan(lives: Sequence[Life]) -> Plan:
     Place them in order of size, the largest first, each at the lowest offset that is free during its life (greedy by
     size; Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, 2020).
 
+    Args:
+        lives: the size of each intermediate in bytes, and the steps in which it is needed.
+
+    Returns:
+        The offset of each, in one piece.
+
     >>> plan([Life(100, 0, 1), Life(64, 1, 2), Life(128, 2, 3)])
     Plan(offsets=(0, 128, 0), pieces=(192,), total=320, homes=())
     """
@@ -82,6 +88,12 @@ def plan_buffers(lives: Sequence[Life]) -> Plan:
 
     In order of first use, each intermediate takes the smallest free buffer that is large enough; otherwise the largest free
     buffer grows. (WebGPU cannot bind two parts of one buffer, one for reading and one for writing.)
+
+    Args:
+        lives: the size of each intermediate in bytes, and the steps in which it is needed.
+
+    Returns:
+        The buffer of each, and the sizes of the buffers.
 
     >>> plan_buffers([Life(100, 0, 1), Life(64, 1, 2), Life(128, 2, 3)])
     Plan(offsets=(0, 0, 0), pieces=(128, 64), total=292, homes=(0, 1, 0))

@@ -226,6 +226,14 @@ class OnnxRuntimeMethods:
     ) -> list[Any]:
         """`run` with `onnxruntime.OrtValue`s as inputs and results; their memory is shared, not copied.
 
+        Args:
+            output_names: as for `run`.
+            input_dict_ort_values: an OrtValue on the CPU for each input, by name.
+            run_options: as for `run`.
+
+        Returns:
+            An OrtValue for each output.
+
         Raises:
             ValidationError: names, types or shapes do not fit.
             NotSupportedError: a value is not a tensor of numbers on the CPU.
@@ -248,6 +256,18 @@ class OnnxRuntimeMethods:
     ) -> None:
         """`run` with ONNX Runtime's vectors of values; results are appended to `fetches`.
 
+        Args:
+            run_options: as for `run`.
+            feed_names: the name of each value of `feeds`.
+            feeds: an `OrtValueVector` of inputs.
+            fetch_names: the outputs to compute.
+            fetches: an `OrtValueVector` that receives them.
+            fetch_devices: ignored: results are on the CPU.
+
+        Raises:
+            ValidationError: names, types or shapes do not fit.
+            OperationError: the engine failed.
+
         >>> import numpy as np, opweave as ow
         >>> from onnx.parser import parse_model
         >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
@@ -269,7 +289,17 @@ class OnnxRuntimeMethods:
     def create_ortvalue_from_shape_and_type(
         self, shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
     ) -> Any:
-        """A new `onnxruntime.OrtValue` on the CPU.
+        """Make a new `onnxruntime.OrtValue` on the CPU.
+
+        Args:
+            shape: the dimensions.
+            element_type: a NumPy data type, or a number of ONNX's `TensorProto.DataType`.
+            device_type: "cpu".
+            device_id: ignored.
+            vendor_id: ignored.
+
+        Returns:
+            The value; its contents are not specified.
 
         Raises:
             NotSupportedError: the device is not the CPU.

@@ -87,7 +87,14 @@ def spelled(name: str) -> str:
 
 
 class CudaBuffer(Buffer):
-    """A tensor that a kernel can use; `element` is its type in C++.
+    """A tensor that a kernel can use.
+
+    Attributes:
+        name: the parameter, `out`, or the scratch buffer.
+        desc: data type and shape.
+        type: the C++ type in which elements are computed, such as "float" for float16.
+        element: the type of the elements in memory.
+        packed: 1: elements are stored one by one.
 
     >>> x = CudaBuffer("x", Desc("float16", (2, 3)), "float", "f16")
     >>> x.variable, x.data_type, x.shape, x.rank, x.size
