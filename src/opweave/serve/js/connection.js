@@ -7,7 +7,7 @@ const MAX_QUEUED_BYTES = 2 ** 31;
 
 class Connection {
   constructor() {
-    this.requests = new Map(); // number -> { context, resolve, reject }
+    this.requests = new Map(); // number -> { context, tensor, resolve, reject }
     this.contexts = new Map(); // number -> weak reference to the slots of the context
     this.frees = new Map(); // context -> { tensors, graphs, builders }: what is freed before the next message
     this.numbers = { request: 0, context: 0 };
@@ -37,12 +37,13 @@ class Connection {
     this.link.send(JSON.stringify(message), payload);
   }
 
-  // Send a message and promise its answer: [message, payload].
-  request(context, message, payload) {
+  // Send a message and promise its answer: [message, payload]. It is rejected if the context is lost, or `tensor` destroyed.
+  request(context, message, payload, tensor) {
     const r = ++this.numbers.request;
+    Object.assign(message, { c: context.c, r });
     return new Promise((resolve, reject) => {
-      this.send({ ...message, c: context.c, r }, payload);
-      this.requests.set(r, { context, resolve, reject });
+      this.send(message, payload);
+      this.requests.set(r, { context, tensor, resolve, reject });
       this.link.hold(true);
     });
   }
@@ -97,15 +98,13 @@ class Connection {
     }
   }
 
-  // Reject what is under way for a context.
-  abandon(context, message) {
+  // Reject what is under way for a context, or for a tensor.
+  abandon(owner, message) {
     for (const [r, request] of this.requests) {
-      if (request.context !== context) continue;
+      if (request.context !== owner && request.tensor !== owner) continue;
       this.requests.delete(r);
       request.reject(invalidState(message));
     }
-    this.contexts.delete(context.c);
-    this.frees.delete(context.c);
     this.link.hold(this.requests.size > 0);
   }
 
@@ -141,7 +140,10 @@ function lose(context, message) {
   context.isLost = true;
   registry.unregister(context);
   context.resolveLost({ message });
-  context.connection.abandon(context, `the context is lost: ${message}`);
+  const { c, connection } = context;
+  connection.abandon(context, `the context is lost: ${message}`);
+  connection.contexts.delete(c);
+  connection.frees.delete(c);
 }
 
 const isDestroyed = (fields) => fields.isDestroyed || fields.context.isLost;

@@ -103,7 +103,7 @@ class MLContext {
     const wanted = byteLength(fields); // a larger buffer is taken, as Chromium and the Web Platform Tests have it
     if (target && target.bytes.length < wanted)
       fail(`readTensor: outputData must have ${wanted} bytes, got ${target.bytes.length}`);
-    const payload = await readBytes(context, fields);
+    const [, payload] = await context.connection.request(context, { m: "read", id: fields.id }, undefined, fields);
     if (!target) return payload;
     if (target.bytes.length < wanted) fail("readTensor: outputData was detached meanwhile");
     target.bytes.set(new Uint8Array(payload));
@@ -165,20 +165,9 @@ async function newTensor(context, fields, payload) {
   await context.connection.request(context, { m: "tensor", id, ...fields }, payload);
   const { dataType, shape, readable = false, writable = false, constant = false } = fields;
   const tensor = { context, id, dataType, shape: Object.freeze(shape), readable, writable, constant };
-  Object.assign(tensor, { isDestroyed: false, reads: new Set() });
+  Object.assign(tensor, { isDestroyed: false });
   track(tensor, "tensors");
   return create(MLTensor, tensor);
-}
-
-// Read a tensor, unless it is destroyed before the answer is there.
-function readBytes(context, tensor) {
-  return new Promise((resolve, reject) => {
-    tensor.reads.add(reject);
-    context.connection
-      .request(context, { m: "read", id: tensor.id })
-      .then(([, payload]) => resolve(payload), reject)
-      .finally(() => tensor.reads.delete(reject));
-  });
 }
 
 function checkTensor(context, tensor, method) {
@@ -190,11 +179,12 @@ function checkTensor(context, tensor, method) {
 function checkTensors(tensors, descriptors, what) {
   const names = (map) => [...map.keys()].map(shown).join(", ") || "nothing";
   if (tensors.size !== descriptors.size) fail(`${what} must be ${names(descriptors)}, got ${names(tensors)}`);
+  const equal = (a, b) => a.length === b.length && a.every((size, k) => size === b[k]);
   for (const [name, tensor] of tensors) {
     const wanted = descriptors.get(name);
     if (!wanted) fail(`${what} must be ${names(descriptors)}, got ${names(tensors)}`);
     if (tensor.constant) fail(`${what}[${shown(name)}] is a constant tensor`);
-    if (tensor.dataType !== wanted.dataType || String(tensor.shape) !== String(wanted.shape)) {
+    if (tensor.dataType !== wanted.dataType || !equal(tensor.shape, wanted.shape)) {
       const got = `${tensor.dataType} [${tensor.shape}]`;
       fail(`${what}[${shown(name)}] must be ${wanted.dataType} [${wanted.shape}], got ${got}`);
     }
@@ -230,7 +220,7 @@ class MLTensor {
     const tensor = thisOf(this, MLTensor);
     if (isDestroyed(tensor)) return;
     tensor.isDestroyed = true;
-    for (const reject of tensor.reads) reject(invalidState("the tensor was destroyed before it was read"));
+    tensor.context.connection.abandon(tensor, "the tensor was destroyed before it was read");
     release(tensor, "tensors");
   }
 }
