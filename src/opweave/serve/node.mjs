@@ -66,7 +66,13 @@ const nodeTransport =
         const synchronously = synchronous(url);
         stop = synchronously.stop;
         const hold = (on) => (on ? socket.ref() : socket.unref());
-        resolve({ send: sender(socket), sync: synchronously.sync, buffered: () => socket.writableLength, hold });
+        const { send, used } = install.joiner(write, copies(socket));
+        resolve({ send, sync: synchronously.sync, buffered: () => socket.writableLength + used(), hold });
+      }
+
+      function write(bytes) {
+        socket.write(bytes);
+        return socket.writableLength === 0; // else the system has not taken all of them
       }
 
       function close({ end, reason }) {
@@ -74,39 +80,30 @@ const nodeTransport =
       }
     });
 
-// Write messages; those of one turn of the event loop leave together. Payloads are copied, since the caller may change
-// its memory at once; the memory of the last large copy is used again, because fresh pages cost more than the copy.
-function sender(socket) {
-  let corked = false;
-  let spare = null;
-
-  function copied(payload) {
-    const fits = spare !== null && spare.length >= payload.length && spare.length <= 2 * payload.length;
-    const memory = fits ? spare : Buffer.allocUnsafeSlow(payload.length);
-    if (fits) spare = null;
+// Write copies of large payloads, since the caller may change its memory at once.
+function copies(socket) {
+  const spare = new Spare();
+  return (payload) => {
+    const memory = spare.take(payload.length);
     memory.set(payload);
-    return memory;
+    socket.write(memory, () => spare.keep(memory));
+  };
+}
+
+// The memory of the last large copy, to be used again: fresh pages cost more than the copy.
+class Spare {
+  memory = null;
+
+  take(size) {
+    const { memory } = this;
+    if (memory === null || memory.length < size || memory.length > 2 * size) return Buffer.allocUnsafeSlow(size);
+    this.memory = null;
+    return memory.subarray(0, size);
   }
 
-  return (message, payload) => {
-    if (!corked) {
-      corked = true;
-      socket.cork();
-      process.nextTick(() => {
-        corked = false;
-        socket.uncork();
-      });
-    }
-    const bytes = Buffer.from(message);
-    const header = Buffer.allocUnsafe(HEADER_BYTES);
-    header.writeUInt32LE(bytes.length, 0);
-    socket.write(header);
-    socket.write(bytes);
-    if (!payload) return;
-    const memory = copied(payload);
-    const isKept = memory.length >= COMMON_BYTES && memory.length <= MAX_SPARE_BYTES;
-    socket.write(memory.subarray(0, payload.length), isKept ? () => (spare = memory) : undefined);
-  };
+  keep({ buffer }) {
+    if (buffer.byteLength <= MAX_SPARE_BYTES) this.memory = Buffer.from(buffer);
+  }
 }
 
 // Cuts what arrives into the response to the upgrade, and messages. Large ones are received into the buffer that they
@@ -158,7 +155,12 @@ class Reader {
     this.headed += taken;
     if (this.headed === HEADER_BYTES) {
       [this.headed, this.at] = [0, 0];
-      this.body = new Uint8Array(this.header.readUInt32LE(0));
+      const end = taken + this.header.readUInt32LE(0);
+      if (end <= chunk.length) {
+        this.text(chunk.toString("utf8", taken, end));
+        return chunk.subarray(end);
+      }
+      this.body = new Uint8Array(end - taken);
     }
     return chunk.subarray(taken);
   }
@@ -180,7 +182,11 @@ class Reader {
       handlers.binary(body.buffer);
       return;
     }
-    const text = Buffer.from(body.buffer).toString("utf8");
+    this.text(Buffer.from(body.buffer).toString("utf8"));
+  }
+
+  text(text) {
+    const { handlers } = this;
     if (text.startsWith('{"end":')) {
       handlers.close(JSON.parse(text));
       return;

@@ -225,10 +225,9 @@ function knownResult(name, form, values, limits) {
     if (shape) result = { dataType: dataTypes.length === 1 ? dataTypes[0] : a.dataType, shape };
   }
   if (!result || !fits(a, allowed.a ?? allowed.input) || !fits(result, allowed.output)) return undefined;
-  const size = (shape) => shape.reduce((count, dimension) => count * dimension, 1);
-  if (name === "reshape" && size(a.shape) !== size(b)) return undefined;
-  const bytes = size(result.shape) * ELEMENT_BYTES[result.dataType];
-  return size(result.shape) <= LARGEST_DIMENSION && bytes <= limits.maxTensorByteLength ? result : undefined;
+  if (name === "reshape" && sizeOf(a.shape) !== sizeOf(b)) return undefined;
+  const isSmall = sizeOf(result.shape) <= LARGEST_DIMENSION && byteLength(result) <= limits.maxTensorByteLength;
+  return isSmall ? result : undefined;
 }
 
 // The shape that two broadcast to, or undefined.

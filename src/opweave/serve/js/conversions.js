@@ -146,7 +146,8 @@ function bytesOf(value, buffer, isView) {
   }
 }
 
-const byteLength = ({ dataType, shape }) => shape.reduce((count, size) => count * size, ELEMENT_BYTES[dataType]);
+const sizeOf = (shape) => shape.reduce((count, size) => count * size, 1);
+const byteLength = ({ dataType, shape }) => sizeOf(shape) * ELEMENT_BYTES[dataType];
 
 function checkLength({ bytes }, { dataType, shape }, what) {
   const wanted = byteLength({ dataType, shape });
@@ -205,8 +206,6 @@ function checkDescriptor({ dataType, shape }, limits, allowed, what) {
   if (!shape.every((size) => size > 0 && size <= LARGEST_DIMENSION)) {
     refuse(`have dimensions in [1, ${LARGEST_DIMENSION}]`);
   }
-  const count = shape.reduce((product, size) => product * size, 1);
-  if (count > LARGEST_DIMENSION) refuse(`have at most ${LARGEST_DIMENSION} elements`);
-  const bytes = count * ELEMENT_BYTES[dataType];
-  if (bytes > limits.maxTensorByteLength) refuse(`take at most ${limits.maxTensorByteLength} bytes`);
+  if (sizeOf(shape) > LARGEST_DIMENSION) refuse(`have at most ${LARGEST_DIMENSION} elements`);
+  if (byteLength({ dataType, shape }) > limits.maxTensorByteLength) refuse(`take at most ${limits.maxTensorByteLength} bytes`);
 }
