@@ -46,6 +46,19 @@ def matmul(b: ow.MLGraphBuilder, x: ow.MLOperand, y: ow.MLOperand) -> ow.MLOpera
     return b.matmul(x, y)
 
 
+@pytest.mark.parametrize("chosen", [1, 2], indirect=True)
+@pytest.mark.parametrize("features", [F, replace(F, tensor_cores=None)], ids=["Triton", "CUDA C++"])
+def test_layers_that_differ_only_in_their_labels_have_the_same_kernels(features: Features) -> None:
+    def build(b: ow.MLGraphBuilder, x: ow.MLOperand, *weights: ow.MLOperand) -> ow.MLOperand:
+        for number, weight in enumerate(weights):
+            x = b.tanh(b.matmul(x, weight, label=f"layer{number}"), label=f"activation{number}")
+        return x
+
+    kernels = [step.kernel for step in steps_of(build, [array(48, 48)] * 4, range(1, 4), features)]
+    assert len({kernel.title for kernel in kernels}) == 3
+    assert 3 * len({kernel.key for kernel in kernels}) == len(kernels)
+
+
 @pytest.mark.parametrize("constants", [(), (0,), (1,)])
 @pytest.mark.parametrize(
     ("left", "right"),

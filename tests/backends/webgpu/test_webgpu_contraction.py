@@ -476,7 +476,7 @@ def test_text_is_stable(row: Row) -> None:
 def test_text_is_unrolled_and_says_what_it_does() -> None:
     row = conv((1, 16, 8, 8), (32, 16, 3, 3), "filter", padding=(1, 1, 1, 1), bias=32)
     (kernel,) = made(row, values_of(row), SOFTWARE).kernels()
-    assert kernel.source.startswith("// sample: 32 x 64, sums of 144; tiles of 32x32x16/4x4\n")
+    assert kernel.source.startswith("// 32 x 64, sums of 144; tiles of 32x32x16/4x4\n")
     assert kernel.workgroups == (2, 1, 1)
     assert kernel.writes == (False, False, False, True)
     body = kernel.source.partition("fn main(")[2]

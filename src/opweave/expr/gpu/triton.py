@@ -65,12 +65,12 @@ def source_of(comment: str, types: Mapping[str, str], library: Iterable[str], li
     """The source of a kernel.
 
     Args:
-        comment: what precedes it, in one line.
+        comment: what precedes it, in one line. It has no names of the graph: equal sources are compiled once.
         types: of the elements of each pointer that it takes, by name.
         library: texts of library functions.
         lines: its statements.
     """
-    head = [f"# {comment}".replace("\n", " "), "import triton", "import triton.language as tl"]
+    head = [f"# {comment}", "import triton", "import triton.language as tl"]
     kernel = ["@triton.jit", f"def opweave_kernel({', '.join(types)}):", *(f"    {line}" for line in lines)]
     return "\n".join([*head, "", f"TYPES = {dict(types)}", "", *library, "", *kernel, ""])
 

@@ -199,14 +199,17 @@ def assemble(
     parts: Sequence[Part],
     workgroups: tuple[int, int, int],
 ) -> Kernel:
-    """Assemble a kernel. Its bindings are those of the module, then the buffers of `readers`, then the results."""
+    """Assemble a kernel. Its bindings are those of the module, then the buffers of `readers`, then the results.
+
+    Its text has nothing of `title`, which has names of the graph: kernels that differ only in them are compiled once.
+    """
     bindings = [Binding(reader.name, reader.element, False) for reader in readers]
     bindings += [Binding(writer.name, writer.element, True) for writer in writers]
     helpers = [helper for reader in readers for helper in reader.helpers]
     (size,) = (part.size for part in parts if isinstance(part, Entry))
     return Kernel(
         title,
-        module.text([f"// {title}: {comment}"], [*helpers, *parts], bindings),
+        module.text([f"// {comment}"], [*helpers, *parts], bindings),
         (*module.bindings, *(reader.buffer for reader in readers), *(writer.buffer for writer in writers)),
         (*module.writes, *(False for _ in readers), *(True for _ in writers)),
         workgroups,

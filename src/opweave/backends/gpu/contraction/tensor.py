@@ -327,7 +327,7 @@ class TensorKernel:
         types = {name: TYPES[buffer.desc.data_type] for name, buffer in zip(names, buffers, strict=True)}
         lines = [*self._place(), *self._sums(), *finish]
         library = [*library, *(DIVIDED if self.in_three else ())]
-        source = source_of(f"{title}: {self.comment}", types, library, lines)
+        source = source_of(self.comment, types, library, lines)
         options = (("max_shared", self.cores.max_shared), ("num_stages", tile.stages), ("num_warps", tile.warps))
         return Kernel(
             title,

@@ -144,7 +144,7 @@ class TensorAttention(KernelProgram):
     def kernel(self, title: str, features: Features) -> Kernel:
         """The kernel; its bindings are `sources`, and the result."""
         p, tile = self.problem, self.tile
-        comment = f"{title}: tensor cores, tiles of {tile.rows} queries and {tile.columns} keys"
+        comment = f"tensor cores, tiles of {tile.rows} queries and {tile.columns} keys"
         return Kernel(
             title,
             source_of(comment, self._types, self._library, self._lines),
