@@ -47,6 +47,7 @@ def binaries(kernels: Sequence[Kernel], architecture: str) -> list[Compiled]:
 
 
 compiler.binaries = binaries
+compiler.begin = lambda kernels, architecture: []
 
 
 def graph_of(context: ow.MLContext, shape: Sequence[int] = (2, 5000)) -> ow.MLGraph:

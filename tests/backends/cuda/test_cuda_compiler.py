@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
+import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +24,10 @@ from cuda_cases import compiled
 import opweave as ow
 import opweave.expr as ex
 from opweave import disk_cache
-from opweave.backends.cuda import compiler, devices, nvidia, nvrtc
+from opweave.backends.cuda import compiler, devices, fork_server, nvidia, nvrtc
 from opweave.expr import ir, trace
 from opweave.expr.gpu import Kernel, kernels
+from opweave.expr.gpu.cuda import OPTIONS
 from opweave.graph import Desc
 
 pytestmark = pytest.mark.skipif(not devices.is_installed(), reason="needs the extra cuda: make test-cuda")
@@ -66,31 +73,180 @@ def test_what_is_compiled_is_kept(cached: Path, monkeypatch: pytest.MonkeyPatch)
     assert first[0] == first[1]
     assert [(entry.kind, entry.path.suffix) for entry in disk_cache.entries()] == [("compiled kernel", ".cubin")]
     with monkeypatch.context() as patch:
-        patch.setattr(nvrtc, "results", lambda requests: [{"image": b"never"}] * len(requests))
+        patch.setattr(nvrtc, "result", lambda request: {"image": b"never"})
         assert compiler.binaries(made(), "sm_90") == first[:1]
         assert compiler.binaries(made(), "sm_80") == [replace(first[0], image=b"never")]  # another architecture
     assert len(disk_cache.clear()) == 2
     assert disk_cache.entries() == []
 
 
-def test_several_processes_compile(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    plain = compiler._in_process
+needs_fork = pytest.mark.skipif(not fork_server.IS_POSSIBLE, reason="processes cannot be forked here")
 
-    def counted(of: compiler.Compiler, requests: list[tuple[str, Any]]) -> list[compiler.Result]:
-        asked.append(len(requests))
-        return plain(of, requests)
 
-    monkeypatch.setattr(compiler, "processors", lambda: 2)
-    monkeypatch.setattr(compiler, "_in_process", counted)
-    many = [
-        kernel for size in range(2 * compiler.COMPILERS[""].min_a_process + 1) for kernel in made(shape=(64 + size, 3))
-    ]
-    binaries = compiler.binaries(many, "sm_90")
-    assert sorted(asked) == [6, 7]
-    monkeypatch.setenv("OPWEAVE_CACHE", str(cached) + "-other")
-    for kernel, binary in zip(many[:2], binaries, strict=False):
-        assert compiler.binaries([kernel], "sm_90") == [binary]
+class Blocking:
+    """A compiler in this process that compiles nothing until it is told to."""
+
+    def __init__(self) -> None:
+        self.asked, self.event = 0, threading.Event()
+
+    def __call__(self, request: Any) -> compiler.Result:
+        self.asked += 1
+        assert self.event.wait(60)
+        return nvrtc.result(request)
+
+
+@pytest.fixture
+def blocking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blocking]:
+    made = Blocking()
+    monkeypatch.setitem(compiler.COMPILERS, "", replace(compiler.COMPILERS[""], here=made))
+    monkeypatch.setattr(compiler, "_jobs", compiler._Jobs())
+    monkeypatch.setattr(compiler, "processors", lambda: 3)
+    yield made
+    made.event.set()
+
+
+@needs_fork
+def test_processes_compile_while_this_one_does(cached: Path, blocking: Blocking) -> None:
+    many = [kernel for size in range(3) for kernel in made(shape=(64 + size, 3))]
+    first, *others = compiler.begin(many, "sm_90")
+    binaries = [job.result(60) for job in others]
+    assert not first.done()
+    blocking.event.set()
+    assert blocking.asked == 1
+    images = [nvrtc.compiled(kernel.source, ("--gpu-architecture=sm_90", *OPTIONS)) for kernel in many]
+    assert [binary.image for binary in [first.result(60), *binaries]] == images
+
+
+@needs_fork
+def test_a_kernel_that_is_being_compiled_is_not_compiled_again(cached: Path, blocking: Blocking) -> None:
+    (one,) = compiler.begin(made(), "sm_90")
+    (other,) = compiler.begin(made(), "sm_90")
+    assert one is other
+    blocking.event.set()
+    again = compiler.binaries(made(), "sm_90")
+    assert [one.result()] == again
+    assert blocking.asked == 1
+
+
+PROGRAM = """
+import os
+import signal
+import sys
+import time
+
+def prepare():
+    time.sleep(0.1)
+    print("a warning", file=sys.stderr)
+    if os.environ.get("OPWEAVE_TEST") == "broken":
+        raise ImportError("no compiler")
+
+def warm_up():
+    pass
+
+def result(request):
+    if request == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if request == "raise":
+        raise KeyError("surprise")
+    return request, os.getpid(), os.getppid()
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> fork_server.ForkServer:
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM)
+    return fork_server.ForkServer(str(file))
+
+
+@needs_fork
+def test_each_kernel_has_a_process_of_one_that_stays(server: fork_server.ForkServer) -> None:
+    requests = [b"x" * 2**20, b"", *range(6)]
+    with ThreadPoolExecutor(4) as pool:
+        answers, pids, parents = zip(*pool.map(server.result, requests), strict=True)
+    assert list(answers) == requests
+    assert len(set(pids)) == len(pids)
+    assert len(set(parents)) == 1
+
+
+@needs_fork
+@pytest.mark.parametrize("request_", ["crash", "raise"])
+def test_a_process_of_a_kernel_that_ends_takes_no_others_with_it(server: fork_server.ForkServer, request_: str) -> None:
+    _, _, parent = server.result(1)
+    with pytest.raises(fork_server.EndedError):
+        server.result(request_)
+    assert server.result(1)[2] == parent
+
+
+@needs_fork
+def test_a_server_that_has_ended_is_started_again(server: fork_server.ForkServer) -> None:
+    _, _, parent = server.result(1)
+    os.kill(parent, signal.SIGTERM)
+    assert server.result(1)[2] != parent
+
+
+@needs_fork
+def test_a_compiler_that_cannot_be_loaded(
+    server: fork_server.ForkServer, cached: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPWEAVE_TEST", "broken")
+    with pytest.raises(fork_server.EndedError, match="ImportError: no compiler"):
+        server.result(1)
+    broken = replace(compiler.COMPILERS[""], here=None, server=server)
+    monkeypatch.setitem(compiler.COMPILERS, "", broken)
+    with pytest.raises(ow.OperationError, match="the process that compiles it ended: ImportError: no compiler"):
+        compiler.binaries(made(), "sm_90")
+
+
+@needs_fork
+def test_servers_end_with_the_process(server: fork_server.ForkServer) -> None:
+    program = f"""
+import sys
+sys.path[:0] = {sys.path!r}
+from opweave.backends.cuda.fork_server import ForkServer
+server = ForkServer({server._file!r})
+print(server.result(1)[2], flush=True)
+"""
+    for end in ("", "import os; os._exit(0)", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"):
+        done = subprocess.run([sys.executable, "-c", program + end], capture_output=True, text=True, check=False)
+        assert not done.stderr
+        assert _ends(int(done.stdout)), end
+
+
+@needs_fork
+def test_a_forked_process_has_servers_of_its_own(cached: Path) -> None:
+    program = f"""
+import os, sys
+sys.path[:0] = {sys.path!r}
+from opweave.backends.cuda import compiler
+server = compiler.COMPILERS[""].server
+source = "extern \\"C\\" __global__ void f(float* x) {{ x[0] = NUMBER; }}"
+request = lambda number: (source.replace("NUMBER", str(number)), ("--gpu-architecture=sm_90",))
+server.start()
+first = server._running.process.pid
+pid = os.fork()
+assert server.result(request(os.getpid()))["image"]
+assert (server._running.process.pid == first) is (pid != 0)
+if pid:
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert server.result(request(1))["image"]
+    assert server._running.process.pid == first
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def _ends(pid: int) -> bool:
+    """Whether a process ends within some seconds."""
+    for _ in range(100):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        if Path(f"/proc/{pid}/stat").exists() and " Z " in Path(f"/proc/{pid}/stat").read_text():
+            return True  # its parent has not noticed yet
+        time.sleep(0.1)
+    return False
 
 
 def test_a_kernel_that_does_not_compile(cached: Path) -> None:
@@ -154,7 +310,7 @@ def test_triton(architecture: str, cached: Path, monkeypatch: pytest.MonkeyPatch
     assert (first.entry_point, first.invocations, first.trailing) == ("opweave_kernel", (128, 1, 1), 2)
     assert 0 < first.shared <= 99 << 10
     assert "triton" not in sys.modules
-    monkeypatch.setattr(compiler, "_in_process", None)
+    monkeypatch.setattr(fork_server.ForkServer, "result", None)
     assert compiler.binaries([product()], architecture) == [first]
 
 

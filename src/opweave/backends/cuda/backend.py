@@ -12,7 +12,9 @@ from ..gpu.backend import GpuBackend
 from . import devices
 
 if TYPE_CHECKING:
-    from ...expr.gpu import Features
+    from collections.abc import Sequence
+
+    from ...expr.gpu import Features, Kernel
     from .. import Backend
     from ..gpu.contraction.kernels import Contraction
     from ..gpu.contraction.tensor import Tile
@@ -76,6 +78,11 @@ class CudaBackend(GpuBackend):
         assert self.engine is not None
         tiles = self.engine.tiles
         return tiles.measured(contraction) if self.measures else tiles.known(contraction) or super().tile(contraction)
+
+    def begin(self, kernels: Sequence[Kernel]) -> list[Any]:
+        # Other kernels may still become parts of others.
+        slow = [kernel for kernel in kernels if kernel.compiler == "triton"]
+        return [] if self.engine is None else self.engine.begin(slow)
 
     def tunable(self, graph: Graph) -> dict[str, Backend]:
         """With tensor cores, tiles by the table, or those that were measured before, and measured ones."""

@@ -1,35 +1,40 @@
-"""Compiled kernels: several processes compile those that the cache on disk does not have."""
+"""Compiled kernels: several processes compile those that the cache on disk does not have.
+
+Each kernel is a job of a thread, which waits for a process (`fork_server`), so that a processor that is done with one kernel
+takes the next. Threads that want the same kernel at the same time share its job.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.metadata
 import json
-import pickle
+import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from functools import cache
+from threading import Lock
 from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
 
 from ... import disk_cache
 from ...errors import OperationError
 from ...expr.gpu import Compiled, Kernel
 from ...expr.gpu.cuda import OPTIONS, USER_OPTIONS
 from ...processors import processors
-from . import nvrtc, triton_program
+from . import fork_server, nvrtc, triton_program
+from .fork_server import EndedError, ForkServer
 
 KIND = "cubin"
 """The suffix of files in the cache."""
 
-MAX_PROCESSES = 16
-"""Most processes at a time, however many processors there are: each loads a compiler of its own. An estimate."""
+MAX_PROCESSES = 32
+"""Most processes at a time, however many processors there are: each takes about 100 MB. An estimate."""
 
 Result: TypeAlias = dict[str, Any] | str
-"""What a compiler's program returns for a source: fields of `Compiled`, or the text of an error."""
+"""What the module of a compiler returns for a source: fields of `Compiled`, or the text of an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +43,31 @@ class Compiler:
 
     Attributes:
         version: its name and version.
-        program: the file that compiles in a process of its own.
-        results: compiles in this process; None where it must not be imported here.
         options: of a kernel, for an architecture.
-        min_a_process: kernels for which a further process pays: it takes as long to start as these take to compile.
+        server: compiles in processes of their own.
+        here: compiles in this process, one kernel at a time; None where it must not be imported here.
     """
 
     version: Callable[[], str]
-    program: str
-    results: Callable[[Sequence[tuple[str, Any]]], list[Result]] | None
     options: Callable[[Kernel, str], Any]
-    min_a_process: int
+    server: ForkServer
+    here: Callable[[Any], Result] | None
+    _is_busy: Lock = field(default_factory=Lock)
+
+    def result(self, kernel: Kernel, architecture: str) -> Result:
+        """Compile a kernel, or return the text of an error."""
+        request = kernel.source, self.options(kernel, architecture)
+        # A process takes longer to start than one kernel.
+        if self.here is not None and self._is_busy.acquire(blocking=not fork_server.IS_POSSIBLE):
+            try:
+                return self.here(request)
+            finally:
+                self._is_busy.release()
+        try:
+            found: Result = self.server.result(request)
+        except EndedError as error:
+            raise OperationError(f"{kernel.title}: the process that compiles it ended: {error}") from error
+        return found
 
 
 @cache
@@ -82,40 +101,98 @@ def headers() -> tuple[str, ...]:
     return tuple(f"--include-path={folder}" for folder in folders if folder)
 
 
+_nvrtc = ForkServer(nvrtc.__file__)
+
 COMPILERS = {
     "": Compiler(
         version,
-        nvrtc.__file__,
-        lambda requests: nvrtc.results(requests),
         lambda _, architecture: (f"--gpu-architecture={architecture}", *OPTIONS),
-        min_a_process=6,
+        _nvrtc,
+        lambda request: nvrtc.result(request),
     ),
     # Text of users has the compiler's own defaults.
     "cuda": Compiler(
         version,
-        nvrtc.__file__,
-        lambda requests: nvrtc.results(requests),
         lambda kernel, architecture: (
             f"--gpu-architecture={architecture}",
             *USER_OPTIONS,
             *(headers() if "#include" in kernel.source else ()),
         ),
-        min_a_process=6,
+        _nvrtc,
+        lambda request: nvrtc.result(request),
     ),
     # Its LLVM and that of Mesa's drivers must not meet in one process.
     "triton": Compiler(
         triton_version,
-        triton_program.__file__,
-        None,
         lambda kernel, architecture: {
             "architecture": int(architecture.removeprefix("sm_")),
             "arguments": len(kernel.bindings),
             **dict(kernel.options),
         },
-        min_a_process=2,
+        ForkServer(triton_program.__file__),
+        None,
     ),
 }
 """The compilers, by their names in `Kernel.compiler`."""
+
+
+class _Jobs:
+    """The kernels that are being compiled, and those for which somebody holds the job."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._pool: ThreadPoolExecutor | None = None
+        self._known: WeakValueDictionary[str, Future[Compiled]] = WeakValueDictionary()
+
+    def job(self, kernel: Kernel, architecture: str) -> Future[Compiled]:
+        """The job that compiles a kernel, or reads it from the cache on disk."""
+        key = _disk_key(kernel, architecture)
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(min(processors(), MAX_PROCESSES), "opweave-kernels")
+            found = self._known.get(key)
+            if found is None:
+                found = self._known[key] = self._pool.submit(_made, kernel, architecture, key)
+            return found
+
+
+_jobs = _Jobs()
+
+
+def _made(kernel: Kernel, architecture: str, key: str) -> Compiled:
+    data = disk_cache.load(key, KIND)
+    if data is not None:
+        return _unpacked(data)
+    result = COMPILERS[kernel.compiler].result(kernel, architecture)
+    if isinstance(result, str):
+        raise OperationError(explained(kernel, result))
+    made = Compiled(**{"entry_point": kernel.entry_point, "invocations": kernel.block, **result})
+    disk_cache.store(key, KIND, _packed(made))
+    return made
+
+
+def _after_fork() -> None:
+    """Threads do not survive `fork`, and processes belong to the one that has started them."""
+    _jobs.__init__()  # type: ignore[misc]
+    for compiler in COMPILERS.values():
+        compiler.server.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def load_triton() -> None:
+    """Load Triton in a process of its own, if it is installed, without waiting for that."""
+    if fork_server.IS_POSSIBLE and triton_version():
+        COMPILERS["triton"].server.start()
+
+
+def begin(kernels: Sequence[Kernel], architecture: str) -> list[Future[Compiled]]:
+    """Begin to compile kernels, those first that take long. `binaries` need not compile them if the jobs are still held."""
+    slow_first = sorted(kernels, key=lambda kernel: kernel.compiler != "triton")
+    jobs = {kernel.key: _jobs.job(kernel, architecture) for kernel in slow_first}
+    return [jobs[kernel.key] for kernel in kernels]
 
 
 def binaries(kernels: Sequence[Kernel], architecture: str) -> list[Compiled]:
@@ -128,30 +205,8 @@ def binaries(kernels: Sequence[Kernel], architecture: str) -> list[Compiled]:
     Raises:
         OperationError: the compiler refuses one; the message has the line of the kernel.
     """
-    by_key = {kernel.key: kernel for kernel in kernels}
-    found = {key: kernel.compiled or _stored(kernel, architecture) for key, kernel in by_key.items()}
-    lacking = [by_key[key] for key, known in found.items() if known is None]
-    groups = [own for name in COMPILERS if (own := [kernel for kernel in lacking if kernel.compiler == name])]
-
-    def results(group: list[Kernel]) -> list[Result]:
-        compiler = COMPILERS[group[0].compiler]
-        return _compiled(compiler, [(kernel.source, compiler.options(kernel, architecture)) for kernel in group])
-
-    with ThreadPoolExecutor(max(1, len(groups))) as pool:  # compilers work at the same time
-        made = list(pool.map(results, groups))
-    for group, its in zip(groups, made, strict=True):
-        for kernel, result in zip(group, its, strict=True):
-            if isinstance(result, str):
-                raise OperationError(explained(kernel, result))
-            compiled = Compiled(**{"entry_point": kernel.entry_point, "invocations": kernel.block, **result})
-            disk_cache.store(_disk_key(kernel, architecture), KIND, _packed(compiled))
-            found[kernel.key] = compiled
-    return [known for kernel in kernels if (known := found[kernel.key]) is not None]
-
-
-def _stored(kernel: Kernel, architecture: str) -> Compiled | None:
-    data = disk_cache.load(_disk_key(kernel, architecture), KIND)
-    return None if data is None else _unpacked(data)
+    jobs = iter(begin([kernel for kernel in kernels if kernel.compiled is None], architecture))
+    return [kernel.compiled or next(jobs).result() for kernel in kernels]
 
 
 def _disk_key(kernel: Kernel, architecture: str) -> str:
@@ -175,31 +230,6 @@ def _unpacked(data: bytes) -> Compiled:
     return Compiled(image, invocations=(x, y, z), **fields)
 
 
-def _compiled(compiler: Compiler, requests: list[tuple[str, Any]]) -> list[Result]:
-    """Compile in this process, or divide the work between several."""
-    count = min(processors(), MAX_PROCESSES, len(requests) // compiler.min_a_process)
-    if compiler.results is not None and (count < 2 or not sys.executable):
-        return compiler.results(requests)
-    count = max(count, 1)
-    made: list[Result] = [""] * len(requests)
-    with ThreadPoolExecutor(count) as pool:
-        parts = [requests[k::count] for k in range(count)]
-        for k, part in enumerate(pool.map(lambda part: _in_process(compiler, part), parts)):
-            made[k::count] = part
-    return made
-
-
-def _in_process(compiler: Compiler, requests: list[tuple[str, Any]]) -> list[Result]:
-    # -P keeps the program's folder, whose modules have names of their own, out of the path.
-    command = [sys.executable, "-P", compiler.program]
-    done = subprocess.run(command, input=pickle.dumps(requests), capture_output=True, check=False)
-    if done.returncode:
-        reason = done.stderr.decode(errors="replace").strip().splitlines()
-        raise OperationError(f"compiling kernels: a process ended with {done.returncode}: {' '.join(reason[-1:])}")
-    found: list[Result] = pickle.loads(done.stdout)
-    return found
-
-
 def explained(kernel: Kernel, log: str) -> str:
     """The message for a kernel that its compiler refuses: its first error, with the line."""
     if kernel.explain is not None:
@@ -213,4 +243,4 @@ def explained(kernel: Kernel, log: str) -> str:
     return f"{kernel.title}: line {number}: {found[2]}: {line}"
 
 
-__all__ = ["KIND", "binaries", "explained", "triton_version", "version"]
+__all__ = ["KIND", "begin", "binaries", "explained", "load_triton", "triton_version", "version"]

@@ -77,6 +77,10 @@ class Driver(ABC):
     number: int
     stream: int
 
+    def begin(self, kernels: Sequence[Kernel]) -> list[Any]:
+        """Begin to compile kernels. While what this returns is held, `functions` need not compile them again."""
+        return []
+
     @abstractmethod
     def functions(self, kernels: Sequence[Kernel]) -> list[Function]:
         """Compile and load kernels; new ones in parallel."""

@@ -267,6 +267,10 @@ class Engine:
 
     # Kernels ---------------------------------------------------------------------------------------------------------
 
+    def begin(self, kernels: Sequence[Kernel]) -> list[Any]:
+        """Begin to compile new kernels. What this returns must be held until `functions` is called."""
+        return self.driver.begin([kernel for kernel in kernels if kernel.key not in self._functions])
+
     def functions(self, kernels: Sequence[Kernel]) -> list[Function]:
         """Loaded kernels; new ones are compiled in parallel.
 

@@ -63,6 +63,8 @@ class NvidiaDriver(Driver):
 
     def __init__(self, number: int, stream: int | None = None, owner: Any = None) -> None:
         self.info, self.number, self._owner = infos()[number], number, owner
+        if self.info.has_tensor_cores:
+            compiler.load_triton()  # which takes as long as to compile a kernel
         device = call("cuDeviceGet", number)
         self._context = call("cuDevicePrimaryCtxRetain", device)
         self._retired: deque[_Retired] = deque()
@@ -88,6 +90,10 @@ class NvidiaDriver(Driver):
             )
 
     # Kernels ---------------------------------------------------------------------------------------------------------
+
+    def begin(self, kernels: Sequence[Kernel]) -> list[Any]:
+        """Begin to compile kernels."""
+        return compiler.begin(kernels, self.info.architecture)
 
     @_current
     def functions(self, kernels: Sequence[Kernel]) -> list[Function]:

@@ -1,13 +1,11 @@
 """Compile CUDA C++ with NVRTC, which takes neither a GPU nor a driver.
 
-This file is also a program that compiles in a process of its own, because NVRTC compiles one kernel of a process at a time: it
-reads requests from its standard input, and writes the results to its standard output. It imports nothing of Opweave.
+`fork_server` runs this file in processes of their own, because NVRTC compiles one kernel of a process at a time. It imports
+nothing of Opweave.
 """
 
 from __future__ import annotations
 
-import pickle
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,16 +63,19 @@ def _check(error: Any) -> None:
         raise FailedError(f"NVRTC: {error.name}")
 
 
-def results(requests: Sequence[tuple[str, Sequence[str]]]) -> list[dict[str, Any] | str]:
-    """For each source with its options the binary, as the field `image` of `Compiled`, or the text of the error."""
-    made: list[dict[str, Any] | str] = []
-    for source, options in requests:
-        try:
-            made.append({"image": compiled(source, options)})
-        except FailedError as error:
-            made.append(str(error))
-    return made
+def result(request: tuple[str, Sequence[str]]) -> dict[str, Any] | str:
+    """For a source with its options the binary, as the field `image` of `Compiled`, or the text of the error."""
+    try:
+        return {"image": compiled(*request)}
+    except FailedError as error:
+        return str(error)
 
 
-if __name__ == "__main__":
-    pickle.dump(results(pickle.load(sys.stdin.buffer)), sys.stdout.buffer)
+def prepare() -> None:
+    """Load NVRTC."""
+    version()
+
+
+def warm_up() -> None:
+    """Compile something: the first kernel of a process takes longer."""
+    compiled('extern "C" __global__ void warm_up(float* x) { x[threadIdx.x] += 1; }', ("--gpu-architecture=sm_90",))

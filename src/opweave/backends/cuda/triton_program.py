@@ -1,40 +1,64 @@
 """Compile Triton's kernels to binaries, which takes no GPU.
 
-This file is a program that compiles in a process of its own, because Triton's LLVM and that of Mesa's drivers end a process
-that has both: it reads requests from its standard input, and writes the results to its standard output. It imports
-nothing of Opweave. The ABI is that of Triton 3.3 and later: the arguments are pointers aligned to 16 bytes, then those of
-scratch memory.
+`fork_server` runs this file in processes of their own, because Triton's LLVM and that of Mesa's drivers end a process that
+has both. It imports nothing of Opweave. The ABI is that of Triton 3.3 and later: the arguments are pointers aligned to 16
+bytes, then those of scratch memory.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import pickle
 import re
-import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 
-def results(requests: Sequence[tuple[str, Mapping[str, int]]]) -> list[dict[str, Any] | str]:
-    """For each source with its options the fields of `Compiled`, or the text of the error.
+def result(request: tuple[str, Mapping[str, int]]) -> dict[str, Any] | str:
+    """For a source with its options the fields of `Compiled`, or the text of the error.
 
     Args:
-        requests: sources that define a kernel `opweave_kernel`, with the options "architecture", "arguments" (pointers that
+        request: a source that defines a kernel `opweave_kernel`, with the options "architecture", "arguments" (pointers that
             it takes), "max_shared" (bytes), "num_warps" and "num_stages".
     """
-    made: list[dict[str, Any] | str] = []
-    with tempfile.TemporaryDirectory(prefix="opweave-triton-") as folder:
-        os.environ["TRITON_CACHE_DIR"] = os.path.join(folder, "cache")
-        for number, (source, options) in enumerate(requests):
-            try:
-                made.append(_compiled(source, options, Path(folder) / str(number)))
-            except Exception as error:  # Triton raises errors of many types
-                made.append(f"{type(error).__name__}: {error}")
-    return made
+    try:
+        with tempfile.TemporaryDirectory(prefix="opweave-triton-") as folder:
+            return _compiled(*request, Path(folder))
+    except Exception as error:  # Triton raises errors of many types
+        return f"{type(error).__name__}: {error}"
+
+
+def prepare() -> None:
+    """Load Triton."""
+    import triton
+    from triton.runtime import cache
+
+    # A part of the keys of Triton's own cache, which lives as long as one kernel here: the digest of all its files, of which
+    # one has 500 MB.
+    cache.triton_key = lambda: triton.__version__
+
+
+WARM_UP = """
+import triton
+import triton.language as tl
+
+TYPES = {"x": "fp32"}
+
+
+@triton.jit
+def opweave_kernel(x):
+    at = x + tl.arange(0, 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
+    for step in range(4):
+        tile = tl.load(at + step * 1024)
+        tl.store(at, tl.dot(tile, tile, input_precision="tf32"))
+"""
+
+
+def warm_up() -> None:
+    """Compile something: the first kernel of a process takes longer."""
+    result((WARM_UP, {"architecture": 90, "arguments": 1, "max_shared": 2**16, "num_warps": 4, "num_stages": 2}))
 
 
 def _compiled(source: str, options: Mapping[str, int], folder: Path) -> dict[str, Any]:
@@ -42,10 +66,10 @@ def _compiled(source: str, options: Mapping[str, int], folder: Path) -> dict[str
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    folder.mkdir()
+    os.environ["TRITON_CACHE_DIR"] = str(folder / "cache")
     file = folder / "kernel.py"  # Triton reads the text of functions from their file
     file.write_text(source, "utf-8")
-    found = importlib.util.spec_from_file_location(f"opweave_triton_{folder.name}", file)
+    found = importlib.util.spec_from_file_location("opweave_triton", file)
     assert found is not None
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)
@@ -79,7 +103,3 @@ def _compiled(source: str, options: Mapping[str, int], folder: Path) -> dict[str
         "shared": data.shared,
         "trailing": parameters[1].count(".param") - count,
     }
-
-
-if __name__ == "__main__":
-    pickle.dump(results(pickle.load(sys.stdin.buffer)), sys.stdout.buffer)

@@ -12,7 +12,9 @@ from .. import Backend
 from .table import gpu
 
 if TYPE_CHECKING:
-    from ...expr.gpu import Features
+    from collections.abc import Sequence
+
+    from ...expr.gpu import Features, Kernel
     from .contraction.kernels import Contraction
     from .contraction.tensor import Tile
 
@@ -41,6 +43,10 @@ class GpuBackend(Backend):
         from .contraction.kernels import by_table
 
         return by_table(contraction)
+
+    def begin(self, kernels: Sequence[Kernel]) -> list[Any]:
+        """Begin to compile kernels of a graph, whose other kernels are not known yet; what this returns is held until then."""
+        return []
 
     def data_types(self, op: Op[..., Any], operand: str) -> tuple[DataType, ...] | None:
         if self.features.int64:

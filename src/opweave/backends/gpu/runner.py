@@ -65,9 +65,11 @@ class KernelRunner(Runner, Pool[Intermediates[Tied]]):
 
     def __init__(self, graph: Graph, backend: GpuBackend, engine: Engine) -> None:
         self.backend, self.engine = backend, engine
-        self.steps: list[Step] = Schedule(graph, backend, backend.features).steps
+        schedule = Schedule(graph, backend, backend.features)
+        self.steps: list[Step] = schedule.steps
         self.updates = _updates(self.steps)
         self.prepare()
+        schedule.begun.clear()
         self._constants: dict[Place, DeviceArray] = {}
         lives: dict[Place, tuple[int, int]] = {}
         for number, step in enumerate(self.steps):

@@ -48,6 +48,7 @@ class Schedule:
 
     Attributes:
         steps: in the order in which they run.
+        begun: what the back end has begun to compile.
     """
 
     def __init__(self, graph: Graph, backend: GpuBackend, features: Features) -> None:
@@ -68,7 +69,7 @@ class Schedule:
                 self._attention(whole[node])
         for operand in graph.outputs.values():
             self._in_memory(operand)
-        self.steps = together(self._kernels.steps, features)
+        self.steps, self.begun = together(self._kernels.steps, features), self._kernels.begun
 
     # Operands --------------------------------------------------------------------------------------------------------
 

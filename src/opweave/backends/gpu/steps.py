@@ -66,11 +66,13 @@ class Kernels:
     Attributes:
         steps: in the order in which they run.
         places: where arrays of expressions lie.
+        begun: what the back end has begun to compile.
     """
 
     def __init__(self, backend: GpuBackend, features: Features) -> None:
         self.backend, self.features = backend, features
         self.steps: list[Step] = []
+        self.begun: list[Any] = []
         self.places: dict[Input | Stored | Output, Place] = {}
 
     def placed(self, desc: Desc, place: Place) -> Input:
@@ -96,6 +98,7 @@ class Kernels:
 
     def append(self, kernels: Sequence[Kernel], nodes: tuple[Node, ...]) -> None:
         """Add kernels; arrays that have no place yet are intermediates."""
+        self.begun += self.backend.begin(kernels)
         for kernel in kernels:
             for key in kernel.bindings:
                 if key not in self.places:

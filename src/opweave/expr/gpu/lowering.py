@@ -32,8 +32,16 @@ lowered: Cache[tuple[Program, Features], list[Kernel]] = Cache(4)
 """Kernels of the most recent programs, because `unsupported` needs them before `kernels` is called."""
 
 
+_reasons: Cache[tuple[Program, Features], str] = Cache(1024)
+"""What `unsupported` returned for the operations of a graph, whose layers repeat them: lowering one takes milliseconds."""
+
+
 def unsupported(program: Program, features: Features) -> str:
     """Why a device cannot run a program; empty if it can."""
+    return _reasons.make((program, features), lambda: _unsupported(program, features))
+
+
+def _unsupported(program: Program, features: Features) -> str:
     if program.checks:
         return f"{program.name}: a GPU cannot report a failed check: {program.checks[0].message}"
     buffers: list[ir.Source | Output] = [*ir.sources(*program.roots), *program.outputs]

@@ -15,7 +15,7 @@ from ....expr.gpu.dialect import Part
 from ....expr.gpu.triton import UnsupportedError
 from ....expr.ir import Index, Input, Load, Program
 from ....graph import Desc
-from . import tensor, tensor_tiles, tiled, tiles
+from . import layout, tensor, tensor_tiles, tiled, tiles
 from .direct import is_narrow, narrow
 from .elements import Reader, Writer
 from .epilogue import Epilogue, addition, assemble, partial_sums, put_partial
@@ -233,8 +233,9 @@ def _by_line(matrix: Matrix, problem: Problem, array: np.ndarray) -> tuple[Matri
     desc = Desc(source.desc.data_type, shape)
     laid = Matrix(Input(source.number, desc), padded, 1, padded, problem.channels * padded, stack)
     steps = (*(stride for _, stride in own), matrix.tap, matrix.step, matrix.stride)
-    view = strided(array, (*shape[:-1], lines), steps)
-    return laid, np.pad(view, [(0, 0)] * (len(shape) - 1) + [(0, padded - lines)])
+    made = np.zeros(shape, array.dtype)
+    layout.copied(made[..., :lines], strided(array, (*shape[:-1], lines), steps))
+    return laid, made
 
 
 def _by_term(matrix: Matrix, problem: Problem, array: np.ndarray) -> tuple[Matrix, np.ndarray]:
@@ -254,7 +255,11 @@ def _by_term(matrix: Matrix, problem: Problem, array: np.ndarray) -> tuple[Matri
         stack=stack,
     )
     view = strided(array, shape, (*(stride for _, stride in own), matrix.stride, matrix.step))
-    return laid, np.ascontiguousarray(view)
+    if view.flags.c_contiguous:
+        return laid, view
+    made = np.empty(shape, array.dtype)
+    layout.copied(made, view)
+    return laid, made
 
 
 def _by_channel(filter: Matrix, problem: Problem, array: np.ndarray) -> tuple[Matrix, np.ndarray]:

@@ -23,6 +23,7 @@ from ....expr.gpu import Buffer, Features, Kernel
 from ....expr.gpu.triton import TYPES, Position, Statements, source_of
 from ....expr.ir import Expr, Input, Load, Source
 from ....graph import Desc
+from . import layout
 from .direct import is_narrow
 from .epilogue import Epilogue
 from .problem import Matrix, Problem, Window, strided, strides_of
@@ -90,13 +91,13 @@ def by_term(
     stack = tuple((n, next(fresh) if stride and n > 1 else 0) for n, stride in matrix.stack)
     own_source, rest = (Input(source.number, Desc(source.desc.data_type, shape)) for _ in range(2))
     steps = (*(stride for _, stride in own), matrix.stride, matrix.tap, matrix.step)
-    view = strided(array, (*shape[:-1], problem.taps, problem.channels), steps).reshape(*shape[:-1], problem.terms)
-    laid = np.pad(view, [(0, 0)] * (len(shape) - 1) + [(0, padded - problem.terms)])
+    view = strided(array, (*shape[:-1], problem.taps, problem.channels), steps)
+    laid = np.zeros(shape, array.dtype)
+    layout.copied(laid[..., : problem.terms].reshape(view.shape), view)
     made = Matrix(own_source, matrix.lines, padded, 1, problem.channels, stack)
-    if not in_three(problem, features) or not (np.abs(laid) < MAX_TF32).all():
+    if not in_three(problem, features) or not layout.all_below(laid, MAX_TF32):
         return made, {own_source: laid}
-    kept = rounded(laid)
-    return replace(made, rest=rest), {own_source: kept, rest: laid - kept}
+    return replace(made, rest=rest), {rest: layout.divided(laid, rounded), own_source: laid}
 
 
 def in_three(problem: Problem, features: Features) -> bool:

@@ -1,0 +1,107 @@
+"""Constants in the order in which kernels read them. Several threads copy large ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ....processors import processors
+
+T = TypeVar("T")
+
+PIECE_BYTES = 2**20
+"""About what a thread copies at a time: it fits into the cache of a processor."""
+
+MIN_FAR_BYTES = 2**10
+"""Distance in memory between neighbours of the last axis, from which on a matrix is turned in blocks. An estimate."""
+
+BLOCK = (128, 1024)
+"""Elements of a block that is turned, along the last axis of the result, and along that which is contiguous in the source.
+Measured for matrices of 2048 x 8192 and 768 x 3072."""
+
+PADDING_BYTES = 64
+"""Bytes between the lines of a block: lines whose distance is a power of two would compete for few places in the cache."""
+
+
+def copied(target: np.ndarray, source: np.ndarray) -> None:
+    """Copy an array into another one of its shape and data type, of which the last axis is contiguous."""
+    far = _far_axis(source)
+    if far is None:
+        _each(lambda piece: np.copyto(target[piece], source[piece]), _pieces(source))
+    else:
+        _each(lambda block: _turn(target[block], source[block], far), _blocks(source.shape, far))
+
+
+def all_below(array: np.ndarray, bound: float) -> bool:
+    """Whether the magnitudes of all elements of a contiguous array are below a bound; NaN is not."""
+    flat = array.reshape(-1)
+    return all(_each(lambda piece: bool((np.abs(flat[piece]) < bound).all()), _pieces(flat)))
+
+
+def divided(array: np.ndarray, kept: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Replace the elements of a contiguous array by what `kept` keeps of them, and return the rest."""
+    rest = np.empty_like(array)
+    flat, rests = array.reshape(-1), rest.reshape(-1)
+
+    def divide(piece: Any) -> None:
+        part = kept(flat[piece])
+        np.subtract(flat[piece], part, out=rests[piece])
+        flat[piece] = part
+
+    _each(divide, _pieces(flat))
+    return rest
+
+
+def _far_axis(source: np.ndarray) -> int | None:
+    """The axis along which a source is contiguous, if neighbours of its last axis are far from each other."""
+    if source.ndim < 2 or source.strides[-1] < MIN_FAR_BYTES:
+        return None
+    found = [
+        axis for axis in range(source.ndim - 1) if source.strides[axis] == source.itemsize and source.shape[axis] > 1
+    ]
+    return found[0] if found else None
+
+
+def _turn(target: np.ndarray, source: np.ndarray, far: int) -> None:
+    """Copy a block in two steps: its lines as they are, then turned, within the cache."""
+    lines = np.moveaxis(source, far, -1)
+    *outer, count = lines.shape
+    kept = np.empty((*outer, count + PADDING_BYTES // source.itemsize), source.dtype)[..., :count]
+    np.copyto(kept, lines)
+    np.copyto(target, np.moveaxis(kept, -1, far))
+
+
+def _blocks(shape: Sequence[int], far: int) -> list[tuple[slice, ...]]:
+    cuts = [[slice(None)] for _ in shape]
+    for axis, size in zip((-1, far), BLOCK, strict=True):
+        cuts[axis] = [slice(start, start + size) for start in range(0, shape[axis], size)]
+    # Other axes are those of stacks and taps: one by one, so that a block has two dimensions.
+    for axis, count in enumerate(shape[:-1]):
+        if axis != far:
+            cuts[axis] = [slice(k, k + 1) for k in range(count)]
+    return list(product(*cuts))
+
+
+def _pieces(array: np.ndarray) -> list[slice]:
+    """Pieces along the first axis."""
+    if not array.size:
+        return []
+    count = max(1, min(len(array), array.nbytes // PIECE_BYTES))
+    size = -(-len(array) // count)
+    return [slice(start, start + size) for start in range(0, len(array), size)]
+
+
+def _each(function: Callable[[Any], T], pieces: Sequence[Any]) -> list[T]:
+    """Call a function for each piece, by several threads if there is more than one."""
+    count = min(processors(), len(pieces))
+    if count < 2:
+        return [function(piece) for piece in pieces]
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(function, pieces))
+
+
+__all__ = ["all_below", "copied", "divided"]

@@ -1,0 +1,79 @@
+"""Constants of contractions, which several threads copy in another order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opweave.backends.gpu.contraction import layout
+
+
+@pytest.fixture(params=[1, 3])
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "processors", lambda: request.param)
+    monkeypatch.setattr(layout, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(layout, "MIN_FAR_BYTES", 64)
+    monkeypatch.setattr(layout, "BLOCK", (7, 20))
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("data_type", ["float32", "float16"])
+@pytest.mark.parametrize(
+    ("shape", "order"),
+    [
+        ((0, 5), (0, 1)),
+        ((3000,), (0,)),
+        ((70, 50), (0, 1)),
+        ((70, 50), (1, 0)),
+        ((1, 50), (1, 0)),
+        ((3, 70, 50), (0, 2, 1)),
+        ((3, 40, 50), (2, 1, 0)),
+        ((2, 3, 40, 50), (1, 3, 0, 2)),
+        ((30, 50, 3, 3), (0, 2, 3, 1)),
+    ],
+)
+def test_arrays_in_any_order(shape: tuple[int, ...], order: tuple[int, ...], data_type: str) -> None:
+    source = np.random.default_rng(0).standard_normal(shape).astype(data_type).transpose(order)
+    target = np.full((*source.shape[:-1], source.shape[-1] + 3), 7, data_type)
+    inside = target[..., : source.shape[-1]]
+    layout.copied(inside, source)
+    np.testing.assert_array_equal(inside, source)
+    assert (target[..., source.shape[-1] :] == 7).all()
+
+
+@pytest.mark.usefixtures("threads")
+def test_lines_far_from_each_other_are_turned_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = []
+    turn = layout._turn
+
+    def noted(target: np.ndarray, *rest: Any) -> None:
+        shapes.append(target.shape)
+        turn(target, *rest)
+
+    monkeypatch.setattr(layout, "_turn", noted)
+    source = np.arange(3 * 70 * 50, dtype=np.float32).reshape(3, 50, 70).transpose(0, 2, 1)
+    target = np.zeros(source.shape, np.float32)
+    layout.copied(target, source)
+    np.testing.assert_array_equal(target, source)
+    assert max(shapes) == (1, 20, 7)
+    assert sum(map(np.prod, shapes)) == source.size
+
+
+@pytest.mark.usefixtures("threads")
+def test_the_rest_of_what_is_kept() -> None:
+    array = np.random.default_rng(0).standard_normal((40, 50), np.float32)
+    found = array.copy()
+    rest = layout.divided(found, np.floor)
+    np.testing.assert_array_equal(found, np.floor(array))
+    np.testing.assert_array_equal(rest, array - np.floor(array))
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("value", [np.nan, np.inf, -5, 5])
+def test_bounds(value: float) -> None:
+    array = np.random.default_rng(0).uniform(-1, 1, (40, 50)).astype(np.float32)
+    assert layout.all_below(array, 2)
+    array[33, 17] = value
+    assert not layout.all_below(array, 5)
