@@ -2,7 +2,8 @@
 
 Needs the extra cuda; with PyTorch, times of cuBLAS and cuDNN stand beside ours (float32 is their IEEE float32 for tf32x3, and
 TF32 for tf32). Times are the least of several runs, with an event before and after each. Results of tiles are compared with
-float64; errors are relative to the greatest value, beside those of kernels without tensor cores.
+float64; errors are relative to the greatest value, beside those of kernels without tensor cores. "in order" is the time of the
+kernels that bring operands into the order of tensor cores; the rate counts it.
 """
 
 from __future__ import annotations
@@ -221,6 +222,7 @@ class Job:
         case: its shapes.
         found: the contraction.
         arrays: what it reads.
+        before: the kernels that bring operands into order.
         chosen: the tile, and the number of parts of each sum, that the table of today has.
         kernels: the kernels of all tiles and parts.
         plain: the contraction without tensor cores, and what that reads.
@@ -229,6 +231,7 @@ class Job:
     case: Case
     found: Contraction
     arrays: dict[Buffer, np.ndarray]
+    before: list[Kernel]
     chosen: tuple[Tile, int]
     kernels: dict[tuple[Tile, int], list[Kernel]]
     plain: tuple[Contraction, dict[Buffer, np.ndarray]]
@@ -244,14 +247,13 @@ def jobs(driver: Driver, cases: Sequence[Case], kind: str) -> list[Job]:
         if found.method != "tensor":
             continue
         assert isinstance(found.tile, Tile)
-        chosen = found.tile, found.splits
-        kernels = {}
+        chosen, before, kernels = (found.tile, found.splits), found.ordered(case.name), {}
         for way in dict.fromkeys([*ways(found, kind, driver.info.units), chosen]):
             found.tile, found.splits = way
-            kernels[way] = found.kernels(None, case.name)
+            kernels[way] = found.kernels(None, case.name)[len(before) :]
         plain = contraction(case, replace(features, tensor_cores=None), data_type)
-        made.append(Job(case, found, arrays, chosen, kernels, plain))
-    driver.functions([kernel for job in made for its in job.kernels.values() for kernel in its])
+        made.append(Job(case, found, arrays, before, chosen, kernels, plain))
+    driver.functions([kernel for job in made for its in (job.before, *job.kernels.values()) for kernel in its])
     return made
 
 
@@ -262,6 +264,7 @@ def measure(driver: Driver, cases: Sequence[Case]) -> tuple[Record, Table]:
         "case",
         "products",
         "ours us",
+        "in order us",
         "TFLOP/s",
         "cuBLAS or cuDNN us",
         "TFLOP/s",
@@ -288,6 +291,7 @@ def measure(driver: Driver, cases: Sequence[Case]) -> tuple[Record, Table]:
                 driver.upload(memory[buffer], np.ascontiguousarray(array))
             operands = list(job.arrays.values())[:2]
             wanted = reference(case, operands)
+            ordering = microseconds(driver, job.before, memory, REPEAT) if job.before else 0.0
             times, errors = dict[tuple[Tile, int], float](), dict[tuple[Tile, int], float]()
             for way, kernels in job.kernels.items():
                 tile, splits = way
@@ -309,7 +313,8 @@ def measure(driver: Driver, cases: Sequence[Case]) -> tuple[Record, Table]:
                 case.name,
                 kind,
                 f"{times[best]:.1f}",
-                f"{flops / times[best]:.1f}",
+                f"{ordering:.1f}" if job.before else "",
+                f"{flops / (times[best] + ordering):.1f}",
                 "-" if theirs is None else f"{theirs:.1f}",
                 "-" if theirs is None else f"{flops / theirs:.1f}",
                 f"{best[0]}, {best[1]} parts",

@@ -143,7 +143,7 @@ class CpuDriver(Driver):
             if kernel.compiler == "triton":
                 assert one.parameters == (*one.arguments, 0, 0)
                 arrays = [part.view(buffer.desc.data_type) for part, buffer in zip(bytes, kernel.bindings, strict=True)]
-                arrays[-1][...] = interpreter().run(kernel.source, arrays, kernel.workgroups[0])
+                interpreter().run(kernel, arrays)
             else:
                 run(kernel, one.arguments)
 

@@ -12,12 +12,16 @@ from cuda_cases import _Rules
 from triton_on_cpu import interpreter
 
 import opweave as ow
+from opweave.backends.gpu.contraction.tensor import Tile
 from opweave.backends.gpu.schedule import Schedule
 from opweave.backends.gpu.steps import Step
 from opweave.expr.gpu import Features, TensorCores
 from opweave.graph import Graph
 
 F = replace(cuda_on_cpu.FEATURES, tensor_cores=TensorCores("tf32x3", 227 << 10))
+
+SMALL = Tile(32, 32, 32, 4, 2)
+"""A tile with which small problems have several, and edges."""
 
 Build = Callable[..., ow.MLOperand]
 
@@ -46,7 +50,7 @@ def run(steps: Sequence[Step], inputs: Sequence[np.ndarray]) -> np.ndarray:
             cuda_on_cpu.launch(step.kernel, [memory[place].address for place in step.places])
             continue
         arrays = [memory[place].view(place.desc) for place in step.places]
-        arrays[-1][...] = interpreter().run(step.kernel.source, arrays, step.kernel.workgroups[0])
+        interpreter().run(step.kernel, arrays)
     ((place, found),) = ((place, array) for place, array in memory.items() if place.kind == "output")
     return found.view(place.desc)
 

@@ -15,9 +15,12 @@ import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from opweave.expr.gpu import Kernel  # the process of the interpreter imports nothing of Opweave
 
 
 class Interpreter:
@@ -29,21 +32,23 @@ class Interpreter:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "TRITON_INTERPRET": "1"}
         )
 
-    def run(self, source: str, arrays: Sequence[np.ndarray], programs: int) -> np.ndarray:
-        """The bytes of the last array, which a kernel writes.
+    def run(self, kernel: Kernel, arrays: Sequence[np.ndarray]) -> None:
+        """Run a kernel, which writes some of the arrays.
 
         Args:
-            source: the kernel.
+            kernel: what to run.
             arrays: what its pointers point to.
-            programs: how many there are.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        pickle.dump((source, [np.ascontiguousarray(array) for array in arrays], programs), self._process.stdin)
+        given = [np.ascontiguousarray(array) for array in arrays]
+        pickle.dump((kernel.source, given, kernel.workgroups[0]), self._process.stdin)
         self._process.stdin.flush()
         found: Any = pickle.load(self._process.stdout)
-        assert not isinstance(found, str), f"{found}\n{source}"
-        return found
+        assert not isinstance(found, str), f"{found}\n{kernel.source}"
+        for array, writes, value in zip(arrays, kernel.writes, found, strict=True):
+            if writes:
+                array[...] = value
 
 
 @cache
@@ -86,7 +91,7 @@ class _Pointer:
         return ()
 
 
-def _run(source: str, arrays: Sequence[np.ndarray], programs: int) -> np.ndarray:
+def _run(source: str, arrays: Sequence[np.ndarray], programs: int) -> Sequence[np.ndarray]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.py"
         file.write_text(source, "utf-8")
@@ -96,7 +101,7 @@ def _run(source: str, arrays: Sequence[np.ndarray], programs: int) -> np.ndarray
         module = importlib.util.module_from_spec(found)
         found.loader.exec_module(module)
         module.opweave_kernel[(programs,)](*map(_Pointer, arrays))
-    return arrays[-1]
+    return arrays
 
 
 def _serve() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from cuda_driver import HARDWARE, CpuDriver, context_on, cuda_context
 from cuda_on_cpu import compiler
+from triton_cases import SMALL
 
 import opweave as ow
+from opweave.backends.gpu.contraction import tensor, tensor_tiles
 
 
 @pytest.fixture
@@ -24,3 +26,11 @@ def context(driver: CpuDriver) -> ow.MLContext:
 def device_context(driver: CpuDriver) -> ow.MLContext:
     """A context on the NVIDIA GPU that OPWEAVE_TEST_DEVICE names, or else on the processor."""
     return cuda_context() if HARDWARE else context_on(driver)
+
+
+@pytest.fixture
+def small_tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensor cores for small problems, with small tiles, and as many parts of each sum as the test says."""
+    splits = getattr(request, "param", 1)
+    monkeypatch.setattr(tensor, "MIN_PRODUCTS", 0)
+    monkeypatch.setattr(tensor_tiles, "choose", lambda *_: (SMALL, splits))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_driver import INFO, CpuDriver, context_on
-from triton_cases import Build, F, array, check, run, steps_of
+from triton_cases import SMALL, Build, F, array, check, run, steps_of
 
 import opweave as ow
 from benchmarks import cuda_tune
@@ -28,18 +28,10 @@ from opweave.expr.gpu import Features, Kernel, TensorCores
 from opweave.expr.ir import Input
 from opweave.graph import Desc
 
-pytestmark = pytest.mark.skipif(not compiler.triton_version(), reason="needs the extra cuda: make test-cuda")
-
-SMALL = Tile(32, 32, 32, 4, 2)
-"""A tile with which small problems have several, and edges."""
-
-
-@pytest.fixture(autouse=True)
-def chosen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small tiles and small problems, and as many parts as the test says."""
-    splits = getattr(request, "param", 1)
-    monkeypatch.setattr(tensor, "MIN_PRODUCTS", 0)
-    monkeypatch.setattr(tensor_tiles, "choose", lambda *_: (SMALL, splits))
+pytestmark = [
+    pytest.mark.skipif(not compiler.triton_version(), reason="needs the extra cuda: make test-cuda"),
+    pytest.mark.usefixtures("small_tiles"),
+]
 
 
 def matmul(b: ow.MLGraphBuilder, x: ow.MLOperand, y: ow.MLOperand) -> ow.MLOperand:
@@ -181,7 +173,7 @@ def test_bias_of_a_convolution(layout: Any) -> None:
     check(build, image, array(40, 16, 3, 3), array(40), array(*shape))
 
 
-@pytest.mark.parametrize("chosen", [3], indirect=True)
+@pytest.mark.parametrize("small_tiles", [3], indirect=True)
 def test_parts_of_sums_are_added() -> None:
     """The kernel that adds them computes what follows."""
     a, b, bias = array(40, 32 * 11), array(32 * 11, 35), array(35)
@@ -229,8 +221,6 @@ def test_what_keeps_other_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert compilers(matmul, array(8, 64), array(64, 64)) == {""}  # memory is the limit
     assert compilers(matmul, array(32, 32), array(32, 32), features=replace(F, tensor_cores=None)) == {""}
-    transposed: Build = lambda b, x, w: b.conv_transpose2d(x, w, strides=[2, 2])  # noqa: E731
-    assert compilers(transposed, array(1, 32, 8, 8), array(32, 32, 4, 4)) == {""}
     depthwise: Build = lambda b, x, w: b.conv2d(x, w, groups=32)  # noqa: E731
     assert compilers(depthwise, array(1, 32, 8, 8), array(32, 1, 3, 3)) == {""}
     monkeypatch.setattr(tensor, "MIN_PRODUCTS", 1 << 20)

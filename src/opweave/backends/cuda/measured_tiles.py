@@ -153,7 +153,11 @@ def _key(contraction: Contraction) -> str:
 
 def _unnumbered(side: Matrix | Window) -> Matrix | Window:
     source = Input(0, side.source.desc)
-    return replace(side, source=source) if isinstance(side, Window) else replace(side, source=source, rest=None)
+    return (
+        replace(side, source=source)
+        if isinstance(side, Window)
+        else replace(side, source=source, rest=side.rest and source)
+    )
 
 
 __all__ = ["MeasuredTiles", "microseconds"]

@@ -15,7 +15,7 @@ from ....expr.gpu.dialect import Part
 from ....expr.gpu.triton import UnsupportedError
 from ....expr.ir import Index, Input, Load, Program
 from ....graph import Desc
-from . import layout, tensor, tensor_tiles, tiled, tiles
+from . import layout, tensor, tensor_tiles, terms, tiled, tiles
 from .direct import is_narrow, narrow
 from .elements import Reader, Writer
 from .epilogue import Epilogue, addition, assemble, partial_sums, put_partial
@@ -43,6 +43,7 @@ class Contraction:
 
     Attributes:
         arranged: the rearranged constants, which take the place of others as sources.
+        orderings: the kernels before those of the products, which rearrange operands that are not constants.
         method: "tiled"; "tensor" on tensor cores; "thin" for a matrix and a few vectors; "narrow" for few output channels.
         tile: the part of the result that a workgroup computes, if tiled or on tensor cores.
         splits: number of workgroups that share the terms of each sum, if tiled or on tensor cores.
@@ -60,8 +61,12 @@ class Contraction:
         self.result, self.features = result, features
         self.combined: tuple[Contraction, ...] = (self,)
         self.arranged: dict[Input, np.ndarray] = {}
+        problem = self._divided(problem, constants)
         on_tensor_cores = tensor.suits(problem, features)
         self.problem = self._arrange(problem, constants, on_tensor_cores)
+        self.orderings = terms.orderings(self.problem, self.arranged, features) if on_tensor_cores else []
+        for ordering in self.orderings:
+            self.problem = ordering.applied(self.problem)
         narrow = "narrow" if is_narrow(self.problem) else "tiled"
         self.method = "tensor" if on_tensor_cores else "thin" if is_thin(self.problem) else narrow
         self.tile: tiled.Tile | tensor.Tile
@@ -96,28 +101,36 @@ class Contraction:
 
     @property
     def read(self) -> tuple[Input, ...]:
-        """All arrays that the sums read."""
+        """All arrays that the kernels read, but for those that kernels of the contraction write."""
         sides = [side for part in self.combined for side in (part.problem.left, part.problem.right)]
-        return (*self.sources, *(m.rest for m in sides if isinstance(m, Matrix) and m.rest is not None))
+        rests = [m.rest for m in sides if isinstance(m, Matrix) and m.rest is not None]
+        written = {result for ordering in self.orderings for result in ordering.results}
+        found = [source for source in (*self.sources, *rests) if source not in written]
+        return (*found, *(ordering.matrix.source for ordering in self.orderings))
 
-    def _arrange(self, problem: Problem, constants: Mapping[Input, np.ndarray], on_tensor_cores: bool) -> Problem:
-        """The problem with constants in the order in which kernels read them."""
+    def _divided(self, problem: Problem, constants: Mapping[Input, np.ndarray]) -> Problem:
+        """The problem with a transposed convolution divided by the phases of its strides, if its filter is a constant."""
         if problem.filter.source in constants and is_spread(problem) and not is_narrow(problem):
             problem, source, array = divided(problem, constants[problem.filter.source])
             self.arranged[source] = array
+        return problem
+
+    def _arrange(self, problem: Problem, constants: Mapping[Input, np.ndarray], on_tensor_cores: bool) -> Problem:
+        """The problem with constants in the order in which kernels read them."""
         sides = [problem.left, problem.right]
         for k, side in enumerate(sides):
-            if isinstance(side, Matrix) and side.source in constants:
-                array = constants[side.source]
-                if on_tensor_cores:
-                    sides[k], made = tensor.by_term(side, problem, array, self.features)
+            if isinstance(side, Matrix) and on_tensor_cores:
+                array = self.arranged.pop(side.source, constants.get(side.source))
+                if array is not None:
+                    sides[k], made = terms.by_term(side, problem, array, self.features)
                     self.arranged |= made
-                elif is_thin(problem) and side.lines == max(problem.rows, problem.columns) and not problem.terms % 4:
+            elif isinstance(side, Matrix) and side.source in constants:
+                array = constants[side.source]
+                if is_thin(problem) and side.lines == max(problem.rows, problem.columns) and not problem.terms % 4:
                     sides[k], array = _by_term(side, problem, array)
-                    self.arranged[sides[k].source] = array
                 else:
                     sides[k], array = (_by_channel if is_narrow(problem) else _by_line)(side, problem, array)
-                    self.arranged[sides[k].source] = array
+                self.arranged[sides[k].source] = array
         return replace(problem, left=sides[0], right=sides[1])
 
     def kernels(self, epilogue: Program | None, title: str) -> list[Kernel]:
@@ -131,7 +144,8 @@ class Contraction:
         problem, features = self.problem, self.features
         end = self._epilogue(epilogue, title)
         if isinstance(self.tile, tensor.Tile):
-            return self._on_tensor_cores(end, tensor.TensorKernel(problem, self.tile, self.splits, features), title)
+            kernel = tensor.TensorKernel(problem, self.tile, self.splits, features)
+            return [*self.ordered(title), *self._on_tensor_cores(end, kernel, title)]
         if self.method == "thin":
             return self._thin(end, title)
         sides = zip("ab", (problem.left, problem.right), strict=True)
@@ -153,6 +167,10 @@ class Contraction:
             how = f"tiles of {self.tile}"
         vectors = self.method == "tiled"
         return self._finished(end, f"{self._size()}; {how}", readers, parts, groups, title, vectors)
+
+    def ordered(self, title: str) -> list[Kernel]:
+        """The kernels of `orderings`."""
+        return [ordering.kernel(title, self.features) for ordering in self.orderings]
 
     def _thin(self, end: Epilogue, title: str) -> list[Kernel]:
         section = Section(tuple(part.problem for part in self.combined), end, title)

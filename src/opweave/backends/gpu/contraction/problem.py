@@ -180,11 +180,15 @@ class Problem:
 
     def exists(self, stack: str, row: str, column: str) -> str:
         """The condition that an element is inside of the result, as text; empty if rows and columns suffice."""
+        # Unsigned: negative positions wrap to large ones.
+        return " && ".join(f"{at} < {size}u" for at, size in self.limits(stack, row, column))
+
+    def limits(self, stack: str, row: str, column: str) -> list[tuple[str, int]]:
+        """Positions that may be outside of the result, as text, with the size of their axis; rows and columns may be, too."""
         if self.layout.phases == 1:
-            return ""
-        at = self._places(stack, row, column)  # unsigned: negative positions wrap to large ones
-        height, width = self.layout.size
-        return f"{at['h']} < {height}u && {at['w']} < {width}u"
+            return []
+        at, (height, width) = self._places(stack, row, column), self.layout.size
+        return [(at["h"], height), (at["w"], width)]
 
     def _places(self, stack: str, row: str, column: str) -> dict[str, str]:
         """The position along each axis of the result of a convolution, as text, by the letters of the layout."""

@@ -5,29 +5,25 @@ A program computes a tile of the result, in steps of some terms. `a` is the oper
 they are in a tile, [lines, 1] and [1, terms] for `a`, [1, lines] and [terms, 1] for `b`, so that offsets and conditions
 broadcast.
 
-Where float32 is three products of TF32, an element is the sum of what TF32 keeps of it and of a rest. Constants are divided
-when a graph is built, other operands in the kernel.
+Where float32 is three products of TF32, operands that `terms` has not divided are divided in the kernel.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil
-
-import numpy as np
 
 from ....expr import ir
 from ....expr.gpu import Buffer, Features, Kernel
 from ....expr.gpu.triton import TYPES, Position, Statements, source_of
 from ....expr.ir import Expr, Input, Load, Source
-from ....graph import Desc
-from . import layout
 from .direct import is_narrow
 from .epilogue import Epilogue
-from .problem import Matrix, Problem, Window, strided, strides_of
-from .text import stack_offset
+from .problem import Matrix, Problem, Window
+from .terms import DIVIDED, in_three
+from .text import python, stack_offset
 from .thin import is_thin
 
 MIN_LINES = 16
@@ -37,8 +33,6 @@ MIN_PRODUCTS = 1 << 23
 BAND = 8
 """Rows of tiles that are computed together, so that programs which run at the same time share operands in the cache: as in
 Triton's tutorial on matrix products (https://triton-lang.org/main/getting-started/tutorials/03-matrix-multiplication.html)."""
-MAX_TF32 = 3.4e38
-"""Elements from here on are not divided: they could be rounded to infinity, and infinity and NaN have no rest."""
 MAX_WASTE = 0.25
 """Share of a step that may be empty because it ends with the channels of a tap; beyond, steps go over taps, with more
 arithmetic on positions for each load. An estimate."""
@@ -71,61 +65,12 @@ def suits(problem: Problem, features: Features) -> bool:
     if features.tensor_cores is None or is_thin(problem) or is_narrow(problem):
         return False
     image = problem.image
-    if problem.layout.phases > 1 or (isinstance(image, Window) and image.transposed):
-        return False
+    if isinstance(image, Window) and image.transposed and image.strides != (1, 1):
+        return False  # unless it is divided by the phases of its strides
     types = {side.source.desc.data_type for side in (problem.left, problem.right)}
     small = min(problem.rows, problem.columns, problem.terms) < MIN_LINES
     products = problem.stacks * problem.rows * problem.columns * problem.terms
     return not small and products >= MIN_PRODUCTS and types in ({"float32"}, {"float16"})
-
-
-def by_term(
-    matrix: Matrix, problem: Problem, array: np.ndarray, features: Features
-) -> tuple[Matrix, dict[Input, np.ndarray]]:
-    """A constant matrix whose terms are contiguous, and whose lines are aligned: tensor cores take TF32 in this order only."""
-    source, own = matrix.source, [(n, stride) for n, stride in matrix.stack if stride and n > 1]
-    whole = 16 // array.itemsize
-    padded = ceil(problem.terms / whole) * whole
-    shape = (*(n for n, _ in own), matrix.lines, padded)
-    fresh = iter(strides_of(shape))
-    stack = tuple((n, next(fresh) if stride and n > 1 else 0) for n, stride in matrix.stack)
-    own_source, rest = (Input(source.number, Desc(source.desc.data_type, shape)) for _ in range(2))
-    steps = (*(stride for _, stride in own), matrix.stride, matrix.tap, matrix.step)
-    view = strided(array, (*shape[:-1], problem.taps, problem.channels), steps)
-    laid = np.zeros(shape, array.dtype)
-    layout.copied(laid[..., : problem.terms].reshape(view.shape), view)
-    made = Matrix(own_source, matrix.lines, padded, 1, problem.channels, stack)
-    if not in_three(problem, features) or not layout.all_below(laid, MAX_TF32):
-        return made, {own_source: laid}
-    return replace(made, rest=rest), {rest: layout.divided(laid, rounded), own_source: laid}
-
-
-def in_three(problem: Problem, features: Features) -> bool:
-    """Whether a product of float32 is three of TF32."""
-    assert features.tensor_cores is not None
-    return features.tensor_cores.float32 == "tf32x3" and problem.left.source.desc.data_type == "float32"
-
-
-def rounded(array: np.ndarray) -> np.ndarray:
-    """Elements of at most `MAX_TF32` in TF32, which has 10 bits of a fraction, to nearest."""
-    return ((array.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
-
-
-DIVIDED = f"""
-@triton.jit
-def divided(x):
-    is_whole = tl.abs(x) < {MAX_TF32}
-    bits = (tl.cast(x, tl.int32, bitcast=True) + 0x1000) & -0x2000
-    kept = tl.where(is_whole, tl.cast(bits, tl.float32, bitcast=True), 0.0)
-    return tl.where(is_whole, kept, x), kept, tl.where(is_whole, x - kept, 0.0)
-""".strip().splitlines()
-"""A function that divides an element as `rounded` does. What is not divided is 0 in products with a rest, because infinity
-times a rest of 0, or of the other sign, is no part of a sum."""
-
-
-def python(text: str) -> str:
-    """A position in WGSL, of unsigned numbers, in Python."""
-    return re.sub(r"\b(\d+)u\b", r"\1", text).replace("/", "//")
 
 
 class Steps:
@@ -191,18 +136,19 @@ class Operand:
             yield f"{side}_start = {offset} + {line} * {matrix.stride}"
             return
         (height, width), (above, before), (down, right) = matrix.output, matrix.before, matrix.strides
+        back = "+" if matrix.transposed else "-"
         batch, position = "0", line
         if matrix.batches > 1:
             batch, position = f"{line} // {height * width} * {matrix.batch}", f"{line} % {height * width}"
-        yield f"{side}_y = {position} // {width} * {down} - {above}"
-        yield f"{side}_x = {position} % {width} * {right} - {before}"
+        yield f"{side}_y = {position} // {width} * {down} {back} {above}"
+        yield f"{side}_x = {position} % {width} * {right} {back} {before}"
         pixel = f"({side}_y * {matrix.size[1]} + {side}_x)"
         if (down, right, width) == (
             1,
             1,
             matrix.size[1],
         ):  # loads are vectors where Triton sees that pixels are adjacent
-            pixel = f"({position} - {above * width + before})"
+            pixel = f"({position} {back} {above * width + before})"
         yield f"{side}_start = {offset} + {batch} + {pixel} * {matrix.pixel}"
 
     def load(self, steps: Steps) -> Iterator[str]:
@@ -217,12 +163,13 @@ class Operand:
                 offset += f" + {tap} * {matrix.tap}"
         else:
             (height, width), (down, right) = matrix.size, matrix.dilations
+            ahead = "-" if matrix.transposed else "+"
             yield f"{side}_down = {tap} // {matrix.kernel[1]} * {down}"
             yield f"{side}_right = {tap} % {matrix.kernel[1]} * {right}"
-            offset += f" + ({side}_down * {width} + {side}_right) * {matrix.pixel}"
+            offset += f" {ahead} ({side}_down * {width} + {side}_right) * {matrix.pixel}"
             if not matrix.inside:
                 for name, moved, size in (("y", "down", height), ("x", "right", width)):
-                    at = f"{side}_{name} + {side}_{moved}"
+                    at = f"{side}_{name} {ahead} {side}_{moved}"
                     conditions += [f"{at} >= 0", f"{at} < {size}"]
         mask = " & ".join(f"({condition})" for condition in conditions if condition)
         loaded = {f"{side}_tile": side}
@@ -286,7 +233,11 @@ class TensorKernel:
             axis: Position(f"i{k}", frozenset(part for part in parts if re.search(rf"\b{part}\b", text)))
             for k, (axis, text) in enumerate(zip(finish.axes, texts, strict=True))
         }
-        mask = self._mask()
+        inside, limits = dict(self.inside), problem.limits("stack", "row", "column")
+        if limits:
+            along = "column" if problem.rows_are_channels else "row"
+            inside[along] = " & ".join(f"({text})" for text in (inside[along], "exists") if text)
+        mask = _mask(inside)
         known: dict[Expr, str] = {}
         for node in ir.walk(finish.body):
             if isinstance(node, Load) and node.source is finish.results[0]:
@@ -294,9 +245,12 @@ class TensorKernel:
             elif isinstance(node, Load) and node.source.desc == finish.target.desc and finish.is_aligned(node):
                 loaded = f"tl.load({names[node.source]} + at{f'{mask}, other=0' if mask else ''})"
                 known[node] = f"tl.cast({loaded}, tl.float32)" if node.type == "float16" else loaded
-        statements = Statements(names, axes, self.inside, known)
+        statements = Statements(names, axes, inside, known)
         value = statements.stored(finish.body, finish.target.desc.data_type)
+        places = [(python(text), size) for text, size in limits]
+        exists = " & ".join(f"({text} >= 0) & ({text} < {size})" for text, size in places)
         lines = [
+            *([f"exists = {exists}"] if exists else []),
             f"at = {python(problem.flat('stack', 'row', 'column'))}",
             *(f"i{k} = {text}" for k, text in enumerate(texts)),
             *statements.lines,
@@ -309,12 +263,8 @@ class TensorKernel:
         width = target.desc.shape[-1]
         line = f"((part * {self.problem.stacks} + stack) * {self.problem.rows} + row)"
         return self._kernel(
-            title, [], target, [], [f"tl.store(result + {line} * {width} + column, total{self._mask()})"]
+            title, [], target, [], [f"tl.store(result + {line} * {width} + column, total{_mask(self.inside)})"]
         )
-
-    def _mask(self) -> str:
-        conditions = [f"({condition})" for condition in self.inside.values() if condition]
-        return f", mask={' & '.join(conditions)}" if conditions else ""
 
     def _kernel(
         self, title: str, others: Sequence[Input], target: Buffer, library: Sequence[str], finish: Sequence[str]
@@ -398,4 +348,10 @@ class TensorKernel:
             yield f"total = tl.dot(tl.cast(a_tile, tl.{kind}), tl.cast(b_tile, tl.{kind}), total)"
 
 
-__all__ = ["Operand", "Steps", "TensorKernel", "Tile", "by_term", "in_three", "suits"]
+def _mask(inside: Mapping[str, str]) -> str:
+    """The argument of loads and stores for the elements that are inside in both directions."""
+    conditions = [f"({condition})" for condition in inside.values() if condition]
+    return f", mask={' & '.join(conditions)}" if conditions else ""
+
+
+__all__ = ["Operand", "Steps", "TensorKernel", "Tile", "suits"]

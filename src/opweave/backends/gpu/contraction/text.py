@@ -29,6 +29,11 @@ def quarter(text: str, width: int) -> str:
     return f"({text}) / 4u" if width == 4 else text
 
 
+def python(text: str) -> str:
+    """A position in WGSL, of unsigned numbers, in Python."""
+    return re.sub(r"\b(\d+)u\b", r"\1", text).replace("/", "//")
+
+
 def function(name: str, parameters: Sequence[str], lines: Iterable[str], result: str = "") -> Function:
     """A function with the statements `lines`; parameters are texts like "at: u32"."""
     variables = tuple(Variable(*parameter.split(": ")) for parameter in parameters)

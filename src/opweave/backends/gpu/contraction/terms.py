@@ -1,0 +1,210 @@
+"""Operands in the order in which tensor cores read them: the terms of each line are adjacent in memory.
+
+Constants are brought into this order when a graph is built, other operands by a kernel before the product, where that pays.
+Where float32 is three products of TF32, an element becomes the sum of what TF32 keeps of it and of a rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from math import ceil, prod
+
+import numpy as np
+
+from ....expr.gpu import Features, Kernel
+from ....expr.gpu.triton import TYPES, source_of
+from ....expr.ir import Input
+from ....graph import Desc
+from . import layout
+from .problem import Matrix, Problem, strided, strides_of
+from .text import python, stack_offset
+
+MAX_TF32 = 3.4e38
+"""Elements from here on are not divided: they could be rounded to infinity, and infinity and NaN have no rest."""
+
+IN_ORDER = ("sm_90",)
+"""Architectures whose tensor cores take TF32 from shared memory only with adjacent terms (wgmma in
+https://docs.nvidia.com/cuda/parallel-thread-execution); other orders are copied to it in 4 bytes each."""
+RATES = {"tf32": (95.0, 267.0), "tf32x3": (67.8, 78.0)}
+"""For each kind of products of float32, TFLOP/s of a matmul of 4096 on an NVIDIA H200, if the lines of the right operand are
+adjacent in memory, and if its terms are: the fastest of eight tiles in Triton; 67.8 is from docs/benchmarks-gpu.md."""
+COPIED_BYTES_PER_US = 3.5e6
+"""Bytes that a kernel reads and writes in a microsecond: three quarters of what the memory of an H200 can. An estimate."""
+START_US = 2.0
+"""Microseconds of a further kernel in a CUDA graph, without its memory traffic. An estimate."""
+TILE = 64
+"""Lines and terms of a program that brings an operand into order."""
+WARPS = 8
+"""Groups of 32 threads of such a program, whose threads load four vectors of 16 bytes each."""
+
+
+def in_three(problem: Problem, features: Features) -> bool:
+    """Whether a product of float32 is three of TF32."""
+    assert features.tensor_cores is not None
+    return features.tensor_cores.float32 == "tf32x3" and problem.left.source.desc.data_type == "float32"
+
+
+def rounded(array: np.ndarray) -> np.ndarray:
+    """Elements of at most `MAX_TF32` in TF32, which has 10 bits of a fraction, to nearest."""
+    return ((array.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+DIVIDED = f"""
+@triton.jit
+def divided(x):
+    is_whole = tl.abs(x) < {MAX_TF32}
+    bits = (tl.cast(x, tl.int32, bitcast=True) + 0x1000) & -0x2000
+    kept = tl.where(is_whole, tl.cast(bits, tl.float32, bitcast=True), tl.where(x < 0, -1.0, 1.0))
+    return tl.where(is_whole, kept, x), kept, tl.where(is_whole, x - kept, 0.0)
+""".strip().splitlines()
+"""A function that divides an element as `rounded` does: what it is in the product of kept parts, in that with a rest, and its
+rest. What is not divided counts as 1 with its sign in products with a rest: infinity times a rest of 0, or of the other
+sign, is no part of a sum."""
+
+
+def by_term(
+    matrix: Matrix, problem: Problem, array: np.ndarray, features: Features
+) -> tuple[Matrix, dict[Input, np.ndarray]]:
+    """A constant matrix in order, and its arrays."""
+    made = _ordered(matrix, problem, False)
+    *own, lines, _ = made.source.desc.shape
+    steps = (*(stride for _, stride in _own(matrix)), matrix.stride, matrix.tap, matrix.step)
+    view = strided(array, (*own, lines, problem.taps, problem.channels), steps)
+    laid = np.zeros(made.source.desc.shape, array.dtype)
+    layout.copied(laid[..., : problem.terms].reshape(view.shape), view)
+    if not in_three(problem, features) or not layout.all_below(laid, MAX_TF32):
+        return made, {made.source: laid}
+    made = _ordered(matrix, problem, True)
+    assert made.rest is not None
+    return made, {made.rest: layout.divided(laid, rounded), made.source: laid}
+
+
+def _own(matrix: Matrix) -> list[tuple[int, int]]:
+    """Size and stride of the axes of the stacks that do not broadcast."""
+    return [(n, stride) for n, stride in matrix.stack if stride and n > 1]
+
+
+def _ordered(matrix: Matrix, problem: Problem, is_divided: bool) -> Matrix:
+    """The matrix in new arrays, whose terms are adjacent, and whose lines are aligned to 16 bytes."""
+    desc, own = matrix.source.desc, _own(matrix)
+    whole = 4 if desc.data_type == "float32" else 8
+    padded = ceil(problem.terms / whole) * whole
+    shape = (*(n for n, _ in own), matrix.lines, padded)
+    fresh = iter(strides_of(shape))
+    stack = tuple((n, next(fresh) if stride and n > 1 else 0) for n, stride in matrix.stack)
+    source, rest = (Input(matrix.source.number, Desc(desc.data_type, shape)) for _ in range(2))
+    return Matrix(source, matrix.lines, padded, 1, problem.channels, stack, rest if is_divided else None)
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """A kernel that brings an operand into order.
+
+    Attributes:
+        matrix: the operand.
+        made: the same in order, in arrays that the kernel writes.
+        problem: whose operand it is.
+    """
+
+    matrix: Matrix
+    made: Matrix
+    problem: Problem
+
+    @property
+    def results(self) -> tuple[Input, ...]:
+        """The arrays that the kernel writes."""
+        return (self.made.source,) if self.made.rest is None else (self.made.source, self.made.rest)
+
+    def applied(self, problem: Problem) -> Problem:
+        """A problem with the operand in order."""
+        left, right = (self.made if side is self.matrix else side for side in (problem.left, problem.right))
+        return replace(problem, left=left, right=right)
+
+    @property
+    def microseconds(self) -> float:
+        """Estimated time."""
+        moved = self.matrix.source.desc.byte_length + sum(result.desc.byte_length for result in self.results)
+        return START_US + moved / COPIED_BYTES_PER_US
+
+    def kernel(self, title: str, features: Features) -> Kernel:
+        """The kernel; its title is for tables."""
+        assert features.tensor_cores is not None
+        names = ("source", "kept", "rest")[: 1 + len(self.results)]
+        buffers = (self.matrix.source, *self.results)
+        types = {name: TYPES[buffer.desc.data_type] for name, buffer in zip(names, buffers, strict=True)}
+        is_divided = self.made.rest is not None
+        name = f"{title}: terms in order"
+        comment = f"{name}{', divided for three products of TF32' if is_divided else ''}"
+        options = (("max_shared", features.tensor_cores.max_shared), ("num_stages", 1), ("num_warps", WARPS))
+        across, down = (ceil(size / TILE) for size in (self.made.stride, self.matrix.lines))
+        return Kernel(
+            name,
+            source_of(comment, types, DIVIDED if is_divided else (), self._lines(across, down)),
+            buffers,
+            (False, *(True for _ in self.results)),
+            (across * down * prod(n for n, _ in _own(self.matrix)), 1, 1),
+            "opweave_kernel",
+            invocations=(32 * WARPS,),
+            compiler="triton",
+            options=options,
+        )
+
+    def _lines(self, across: int, down: int) -> Iterator[str]:
+        matrix, channels, own = self.matrix, self.problem.channels, _own(self.matrix)
+        stacks, lines, padded = prod(n for n, _ in own), matrix.lines, self.made.stride
+        yield "program = tl.program_id(0)"
+        yield f"stack = program // {across * down}"
+        yield f"line = program // {across} % {down} * {TILE} + tl.arange(0, {TILE})[:, None]"
+        yield f"term = program % {across} * {TILE} + tl.arange(0, {TILE})[None, :]"
+        start = python(stack_offset(replace(matrix, stack=tuple(own)), "stack", stacks))
+        at = f"term * {matrix.step}"
+        if self.problem.taps > 1:
+            at = f"term // {channels} * {matrix.tap} + term % {channels} * {matrix.step}"
+        inside = f"(line < {lines}) & (term < {self.problem.terms})"
+        yield f"x = tl.load(source + ({start} + line * {matrix.stride} + {at}), mask={inside}, other=0.0)"
+        yield f"at = (stack * {lines} + line) * {padded} + term"
+        values = {"kept": "x"}
+        if self.made.rest is not None:
+            yield "_, kept_part, rest_part = divided(x)"
+            # The rest of what is not divided is all of it. So infinity is multiplied by the other operand's kept part.
+            yield f"rest_part = tl.where(tl.abs(x) < {MAX_TF32}, rest_part, x)"
+            values = {"kept": "kept_part", "rest": "rest_part"}
+        for name, value in values.items():
+            yield f"tl.store({name} + at, {value}, mask=(line < {lines}) & (term < {padded}))"
+
+
+def orderings(problem: Problem, constants: Collection[Input], features: Features) -> list[Ordering]:
+    """The operands of a product of float32 that kernels should bring into order.
+
+    Two operands of TF32 are read from shared memory. Of three products of TF32, one operand is divided in registers, in any
+    order; the other one is, best, divided before.
+
+    Args:
+        problem: what is multiplied, on tensor cores.
+        constants: which are in order, and divided.
+        features: features and limits of the device.
+    """
+    assert features.tensor_cores is not None
+    kind = features.tensor_cores.float32
+    if features.architecture not in IN_ORDER or problem.left.source.desc.data_type != "float32" or kind not in RATES:
+        return []
+    sides = [problem.left, problem.right]
+    if kind == "tf32x3":
+        if any(side.source in constants for side in sides):
+            return []
+        sides = [problem.right]
+    across = [side for side in sides if side.source not in constants and side.step != 1]
+    found = [
+        Ordering(side, _ordered(side, problem, kind == "tf32x3"), problem)
+        for side in across
+        if isinstance(side, Matrix)
+    ]
+    products = problem.stacks * problem.rows * problem.columns * problem.terms
+    now, then = RATES[kind]
+    saved = 2 * products / 1e6 * (1 / now - 1 / then)
+    is_whole = len(found) == len(across)  # images of convolutions keep their order
+    return found if is_whole and saved > sum(each.microseconds for each in found) else []
+
+
+__all__ = ["Ordering", "by_term", "in_three", "orderings"]

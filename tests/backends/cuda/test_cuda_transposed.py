@@ -1,0 +1,106 @@
+"""Transposed convolutions on tensor cores, by Triton's interpreter against NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from triton_cases import F, array, check, steps_of
+
+import opweave as ow
+from opweave.backends.cuda import compiler
+
+pytestmark = [
+    pytest.mark.skipif(not compiler.triton_version(), reason="needs the extra cuda: make test-cuda"),
+    pytest.mark.usefixtures("small_tiles"),
+]
+
+CASES: list[tuple[int, int, tuple[int, int], int, dict[str, Any]]] = [
+    (1, 32, (6, 5), 32, {"filter": (4, 4), "strides": [2, 2], "padding": [1, 1, 1, 1]}),
+    (2, 32, (5, 4), 40, {"filter": (3, 3), "strides": [2, 2], "padding": [1, 0, 0, 1], "output_padding": [1, 1]}),
+    (2, 20, (4, 6), 33, {"filter": (5, 3), "strides": [3, 2], "padding": [2, 1, 1, 0]}),
+    (1, 64, (5, 5), 64, {"filter": (2, 2), "strides": [2, 2], "groups": 2}),
+    (1, 32, (4, 4), 32, {"filter": (2, 3), "strides": [3, 4]}),  # phases without a tap
+    (1, 32, (5, 4), 32, {"filter": (3, 3), "strides": [2, 2], "output_sizes": [12, 9]}),
+    (2, 32, (6, 7), 36, {"filter": (3, 3), "padding": [1, 1, 1, 1]}),
+    (1, 32, (6, 7), 32, {"filter": (3, 2), "dilations": [2, 3], "padding": [1, 2, 0, 1]}),
+]
+"""Batches, channels, size, output channels, options."""
+
+
+def transposed(case: int, layout: Any, data_type: str = "float32") -> tuple[Any, np.ndarray, np.ndarray]:
+    """The function that builds a case, the image and the filter."""
+    batches, channels, size, outputs, more = CASES[case]
+    options = dict(more)
+    height, width = options.pop("filter")
+    image = array(batches, channels, *size, data_type=data_type)
+    filter = array(channels, outputs // options.get("groups", 1), height, width, data_type=data_type)
+    if layout == "nhwc":
+        image = np.ascontiguousarray(image.transpose(0, 2, 3, 1))
+
+    def build(b: ow.MLGraphBuilder, x: Any, w: Any, *others: Any) -> Any:
+        found = b.conv_transpose2d(x, w, input_layout=layout, **options)
+        for other in others:
+            found = b.add(found, other)
+        return b.relu(found) if others else found
+
+    return build, image, filter
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_options(case: int, layout: Any) -> None:
+    """Each phase of the strides is a convolution of its own, of one kernel."""
+    build, image, filter = transposed(case, layout)
+    check(build, image, filter)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("case", [1, 3])
+def test_what_follows_is_a_part_of_the_kernel(case: int, layout: Any) -> None:
+    """A bias, a residual, and an array that changes along the width only."""
+    build, image, filter = transposed(case, layout)
+    reference = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+    operands = [reference.input(name, "float32", a.shape) for name, a in (("x", image), ("w", filter))]
+    shape = build(reference, *operands).shape
+    nchw = layout == "nchw"
+    channels, width = (shape[1], shape[3]) if nchw else (shape[3], shape[2])
+    bias = array(*((1, channels, 1, 1) if nchw else (channels,)))
+    check(build, image, filter, bias, array(*shape), array(*((width,) if nchw else (width, 1))))
+
+
+@pytest.mark.parametrize("small_tiles", [3], indirect=True)
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_parts_of_sums_are_added(layout: Any) -> None:
+    build, image, filter = transposed(0, layout)
+    check(build, image, filter, kernels=("triton", ""))
+
+
+def test_halves() -> None:
+    build, image, filter = transposed(1, "nchw", "float16")
+    check(build, image, filter, tolerance=1e-3)
+
+
+@pytest.mark.parametrize("layout", ["iohw", "hwoi", "ohwi"])
+def test_layouts_of_filters(layout: Any) -> None:
+    filter = np.ascontiguousarray(array(32, 40, 3, 3).transpose(["iohw".index(letter) for letter in layout]))
+    check(
+        lambda b, x, w: b.conv_transpose2d(x, w, strides=[2, 1], filter_layout=layout),
+        *(array(1, 32, 5, 6), filter),
+    )
+
+
+@pytest.mark.parametrize("case", [6, 7])
+def test_filters_that_are_no_constants(case: int) -> None:
+    """They are read as they are, without strides."""
+    build, image, filter = transposed(case, "nchw")
+    check(build, image, filter, constants=())
+
+
+def test_what_keeps_other_kernels() -> None:
+    build, image, filter = transposed(0, "nchw")
+    apart: Any = lambda b, x, w: b.conv_transpose2d(x, w, strides=[2, 2], dilations=[2, 2])  # noqa: E731
+    cases: list[tuple[Any, tuple[int, ...]]] = [(build, ()), (apart, (1,))]  # nothing divides these filters
+    for each, constants in cases:
+        assert {step.kernel.compiler for step in steps_of(each, (image, filter), constants, F)} == {""}
