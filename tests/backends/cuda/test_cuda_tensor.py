@@ -21,7 +21,7 @@ from opweave.backends.cuda.backend import precisions
 from opweave.backends.cuda.driver import Function
 from opweave.backends.cuda.engine import features_of
 from opweave.backends.gpu.contraction import tensor, tensor_tiles
-from opweave.backends.gpu.contraction.problem import product
+from opweave.backends.gpu.contraction.problem import View, product
 from opweave.backends.gpu.contraction.tensor import Tile
 from opweave.backends.gpu.contraction.tensor_tiles import Measured, choose
 from opweave.expr.gpu import Features, Kernel, TensorCores
@@ -275,7 +275,7 @@ def test_precisions_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_choice_grows_with_the_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     def choice(rows: int, columns: int, terms: int, features: Features = F) -> tuple[Tile, int]:
         a, b = Input(0, Desc("float32", (rows, terms))), Input(1, Desc("float32", (terms, columns)))
-        return choose(product(a, b), features)
+        return choose(product(View.of(a), View.of(b)), features)
 
     large, parts = choice(4096, 4096, 4096)
     assert (large.rows * large.columns, parts) == (64 * 128, 1)

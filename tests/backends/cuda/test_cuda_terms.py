@@ -77,6 +77,44 @@ def test_gemm(kind: Kind, transposes: tuple[bool, bool], count: int) -> None:
 
 
 @pytest.mark.usefixtures("always")
+@pytest.mark.parametrize(("kind", "count"), [("tf32", 1), ("tf32x3", 1), ("float16", 1)])
+def test_transposed_operands_are_read_where_they_are(kind: Kind, count: int) -> None:
+    """In the order of their terms, which costs no kernel; in that of their lines they are moved once."""
+    heads: Build = lambda b, q, k: b.matmul(  # noqa: E731
+        b.transpose(q, permutation=[0, 2, 1, 3]), b.transpose(k, permutation=[0, 2, 3, 1])
+    )
+    arrays = array(2, 33, 3, 20), array(2, 40, 3, 20)
+    tolerance = 2e-2 if kind == "float16" else 1e-5
+    check(heads, *arrays, constants=(), kernels=["triton"] * count, features=features(kind), tolerance=tolerance)
+    values: Build = lambda b, w, v: b.relu(b.matmul(w, b.transpose(v, permutation=[0, 2, 1, 3])))  # noqa: E731
+    kernels = ["triton"] * (1 if kind == "float16" else 2)
+    arrays = array(2, 3, 36, 40), array(2, 40, 3, 20)
+    check(values, *arrays, constants=(), kernels=kernels, features=features(kind), tolerance=tolerance)
+
+
+@pytest.mark.usefixtures("always")
+def test_shared_keys_are_not_repeated() -> None:
+    def build(b: ow.MLGraphBuilder, q: Any, k: Any) -> Any:
+        return b.matmul(q, b.expand(b.reshape(k, [2, 1, 20, 40]), [2, 3, 20, 40]))
+
+    arrays = array(2, 3, 33, 20), array(2, 20, 40)
+    check(build, *arrays, constants=(), kernels=("triton", "triton"), features=features("tf32"))
+
+
+@pytest.mark.usefixtures("always")
+def test_views_that_kernels_do_not_read() -> None:
+    """Reversed, sliced and computed operands, and results of products, get memory of their own."""
+    given = features("tf32")
+    a, b = array(40, 64), array(64, 36)
+    chain: Build = lambda b, x, y: b.matmul(b.transpose(b.matmul(x, y)), x)  # noqa: E731
+    check(chain, a, b, constants=(), kernels=("triton",) * 5, features=given)
+    sliced: Build = lambda b, x, y: b.matmul(b.slice(x, [1, 2], [36, 32]), b.slice(y, [2, 0], [32, 36]))  # noqa: E731
+    check(sliced, a, b, constants=(), kernels=("", "", "triton", "triton"), features=given)
+    turned: Build = lambda b, x, y: b.matmul(b.reverse(x, axes=[0]), y)  # noqa: E731
+    check(turned, a, b, constants=(), kernels=("", "triton", "triton"), features=given)
+
+
+@pytest.mark.usefixtures("always")
 def test_constants_are_moved_at_build() -> None:
     a, b = array(40, 70), array(70, 36)
     check(matmul, a, b, constants=(1,), features=features("tf32"))

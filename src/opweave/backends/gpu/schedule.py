@@ -22,13 +22,15 @@ from ...kernels.expression import descs_of, in_data_type
 from ...ops.movement import concat, reshape
 from .backend import GpuBackend
 from .contraction.kernels import Contraction
+from .contraction.tensor import suits
 from .forms import applied, is_users_kernel, traced
 from .fusion import Pending, Reading, combined, joins, readings
 from .meetings import meeting
 from .patterns import Found, attentions
 from .rules.flash import attend
 from .rules.positions import reshaped
-from .rules.results import Products, Scatter, Staged, Stages
+from .rules.products import TAKE_VIEWS
+from .rules.results import Products, Scatter, Staged, Stages, view_of
 from .siblings import together
 from .steps import Kernels, Place
 
@@ -182,8 +184,26 @@ class Schedule:
     def _products(self, node: Node) -> None:
         """A pending value whose kernels add up products; what the operation does with the sums is its expression."""
         (result,) = node.outputs
-        made = applied(node, self.backend, {operand: self._loaded(operand) for operand in node.operands})
-        self._values[result] = self._kernels.multiplied(made, result.desc, node)
+        made, nodes = self._of_views(node) or (None, ())
+        if made is None:
+            made = applied(node, self.backend, {operand: self._loaded(operand) for operand in node.operands})
+        self._values[result] = self._kernels.multiplied(made, result.desc, (*nodes, node))
+
+    def _of_views(self, node: Node) -> tuple[Products, tuple[Node, ...]] | None:
+        """The products of operands that are transposed, read where they are, with the nodes that transpose.
+
+        None if there are none, or if the kernels would read such operands slower: those without tensor cores.
+        """
+        if self.features.tensor_cores is None or node.op not in TAKE_VIEWS:
+            return None
+        pending = {operand: self._values.get(operand) for operand in node.operands}
+        views = {o: value for o, value in pending.items() if isinstance(value, Pending) and _is_transposed(value)}
+        if not views:
+            return None
+        known = {o: views[o].result if o in views else self._loaded(o) for o in pending}
+        made: Products = applied(node, self.backend, known)
+        nodes = dict.fromkeys(its for value in views.values() for its in value.nodes)
+        return (made, tuple(nodes)) if suits(made.problem, self.features) else None
 
     def _stages(self, node: Node, made: Staged) -> None:
         """The kernels of an operation that takes several. All operations that are alike have the same stages."""
@@ -263,6 +283,12 @@ class Schedule:
         )
         inputs = each(node.inputs, sources.__getitem__)
         self._kernels.append(node.op.kernels[self.backend.name].kernels(call, inputs, targets, self.features), (node,))
+
+
+def _is_transposed(value: Pending) -> bool:
+    """Whether a value is an array in memory with its axes in another order, of which one of the last two is contiguous."""
+    view = view_of(value.result) if value.only_moves and value.alias is None else None
+    return view is not None and 0 not in view.strides[-2:] and 1 in view.strides[-2:]
 
 
 __all__ = ["Schedule"]

@@ -105,14 +105,14 @@ class Kernels:
                     self.places[key] = Place(key.desc, "between")
             self.steps.append(Step(kernel, tuple(self.places[key] for key in kernel.bindings), nodes))
 
-    def multiplied(self, made: Products, desc: Desc, node: Node) -> Pending:
+    def multiplied(self, made: Products, desc: Desc, nodes: tuple[Node, ...]) -> Pending:
         """Products as a pending value; constants that are rearranged for them are constants of the graph."""
         places = {side.source: self.places[side.source] for side in (made.problem.left, made.problem.right)}
         constants = {source: place.value for source, place in places.items() if place.kind == "constant"}
         found = Contraction(made.problem, Input(len(self.places), desc), constants, self.features, self.backend.tile)
         for source, array in found.arranged.items():
             self.places[source] = Place(source.desc, "constant", value=array)
-        return Pending(made.finish(of_input(found.result)), (node,), found)
+        return Pending(made.finish(of_input(found.result)), nodes, found)
 
     def stage(self, stage: Stage, node: Node) -> None:
         """Add the kernels of a part of an operation, whose targets have their places."""
@@ -128,7 +128,7 @@ class Kernels:
             self.fill(place, Pending(made.into, (node,)), f"{title}: the operand")
             self.scattered(place, made, node, f"{title}: the updates")
         elif isinstance(made, Products):
-            self.fill(place, self.multiplied(made, stage.target.desc, node), title)
+            self.fill(place, self.multiplied(made, stage.target.desc, (node,)), title)
         else:
             value = Pending(made, (node,))
             if stage.fold and place.kind == "between" and self._is_known(value):

@@ -19,6 +19,32 @@ from ....shapes import broadcast, conv_size
 
 
 @dataclass(frozen=True, slots=True)
+class View:
+    """An array in memory as an operation reads it, with its axes in another order, say.
+
+    Attributes:
+        source: the array in memory.
+        shape: sizes of the axes that are read.
+        strides: distance of adjacent elements along each of them, in elements; 0 repeats elements.
+    """
+
+    source: Input
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def of(cls, source: Input) -> View:
+        """The array as it lies in memory."""
+        return cls(source, source.desc.shape, strides_of(source.desc.shape))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether elements are read in the order in which they lie in memory."""
+        pairs = zip(self.strides, strides_of(self.shape), self.shape, strict=True)
+        return all(stride == plain for stride, plain, size in pairs if size > 1)
+
+
+@dataclass(frozen=True, slots=True)
 class Matrix:
     """An operand with a linear address for each (stack, line, tap, channel).
 
@@ -254,24 +280,28 @@ def strided(array: np.ndarray, shape: tuple[int, ...], strides: tuple[int, ...])
     return np.lib.stride_tricks.as_strided(flat, shape, steps, writeable=False)
 
 
-def product(a: Input, b: Input, a_transpose: bool = False, b_transpose: bool = False) -> Problem:
+def product(a: View, b: View, a_transpose: bool = False, b_transpose: bool = False) -> Problem:
     """`matmul` and `gemm`: matrices, or stacks of matrices that broadcast."""
-    m, k = a.desc.shape[-2:][:: -1 if a_transpose else 1]
-    n = b.desc.shape[-2:][0 if b_transpose else 1]
-    stack = broadcast(a.desc.shape[:-2], b.desc.shape[:-2])
+    m, k = a.shape[-2:][:: -1 if a_transpose else 1]
+    n = b.shape[-2:][0 if b_transpose else 1]
+    stack = broadcast(a.shape[:-2], b.shape[:-2])
     layout = Layout("matrix", (*stack, m, n))
-    left = Matrix(a, m, *((1, m) if a_transpose else (k, 1)), stack=_stack(a.desc, stack))
-    right = Matrix(b, n, *((k, 1) if b_transpose else (1, n)), stack=_stack(b.desc, stack))
-    is_whole = prod(a.desc.shape[:-2]) == prod(stack)
+    (row, term), (depth, column) = a.strides[-2:], b.strides[-2:]
+    if a_transpose:
+        row, term = term, row
+    if b_transpose:
+        depth, column = column, depth
+    left = Matrix(a.source, m, row, term, stack=_stack(a, stack))
+    right = Matrix(b.source, n, column, depth, stack=_stack(b, stack))
+    is_whole = prod(a.shape[:-2]) == prod(stack) and a.is_plain
     if stack and is_whole and all(stride == 0 for _, stride in right.stack):
         rows = m * prod(stack)  # all stacks share the right matrix: merge them into one taller left matrix
-        return Problem(Matrix(a, rows, k, 1), replace(right, stack=()), 1, rows, n, 1, k, layout)
+        return Problem(Matrix(a.source, rows, k, 1), replace(right, stack=()), 1, rows, n, 1, k, layout)
     return Problem(left, right, prod(stack), m, n, 1, k, layout)
 
 
-def _stack(desc: Desc, stack: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    own = desc.shape[:-2]
-    strides = strides_of(desc.shape)[:-2]
+def _stack(view: View, stack: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    own, strides = view.shape[:-2], view.strides[:-2]
     padded = (0,) * (len(stack) - len(own)) + tuple(0 if n == 1 else s for n, s in zip(own, strides, strict=True))
     return tuple(zip(stack, padded, strict=True))
 

@@ -6,15 +6,25 @@ from typing import Any
 
 from ....expr import Array
 from ....ops import convolution as convolutions, matrix
-from ..contraction.problem import convolution, product
+from ..contraction.problem import Problem, convolution, product
 from ..table import gpu
 from .positions import along
-from .results import Products, source_of
+from .results import Products, source_of, view_of
+
+TAKE_VIEWS = frozenset({matrix.matmul, matrix.gemm})
+"""Operations whose rules take operands that are read in another order of axes than they have in memory, as `view_of` says."""
+
+
+def _product(a: Array, b: Array, a_transpose: bool = False, b_transpose: bool = False) -> Problem:
+    left, right = view_of(a), view_of(b)
+    assert left is not None
+    assert right is not None
+    return product(left, right, a_transpose, b_transpose)
 
 
 @gpu.lower(matrix.matmul)
 def _(a: Array, b: Array) -> Products:
-    return Products(product(source_of(a), source_of(b)))
+    return Products(_product(a, b))
 
 
 @gpu.lower(matrix.gemm)
@@ -25,7 +35,7 @@ def _(a: Array, b: Array, c: Array | None, alpha: float, beta: float, a_transpos
             return result
         return result + (c if beta == 1 else c * beta)
 
-    return Products(product(source_of(a), source_of(b), a_transpose, b_transpose), finish)
+    return Products(_product(a, b, a_transpose, b_transpose), finish)
 
 
 @gpu.lower(convolutions.conv2d, convolutions.conv_transpose2d)

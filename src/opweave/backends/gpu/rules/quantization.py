@@ -13,7 +13,7 @@ from ....expr import Array, cast, clamp, compute, round_even, sum_over, where
 from ....expr.gpu import Workgroups
 from ....expr.ir import Input, storage
 from ....ops import quantization as ops
-from ..contraction.problem import product
+from ..contraction.problem import View, product
 from ..table import gpu
 from .reduction import dot, narrowed, widened
 from .results import Products, Staged, Stages, source_of
@@ -162,7 +162,7 @@ def _(
         numbers = packed.numbers
         matrix = compute([columns, inner], lambda c, k: packed.at(c, k // numbers, k % numbers))
         unpacked = stages.stored(matrix, "the weights", fold=False)
-        problem = product(source_of(input), source_of(unpacked), b_transpose=True)
+        problem = product(View.of(source_of(input)), View.of(source_of(unpacked)), b_transpose=True)
         return [stages.add(Products(problem, lambda total: total if bias is None else total + bias), result)]
 
     return Staged(plan)

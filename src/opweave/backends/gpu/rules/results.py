@@ -12,7 +12,7 @@ from ....expr.gpu import Features, KernelProgram
 from ....expr.ir import Input
 from ....expr.tracing import of_input
 from ....graph import Desc
-from ..contraction.problem import Problem
+from ..contraction.problem import Problem, View, strides_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +132,22 @@ def source_of(array: Array) -> Input:
     assert isinstance(array.body, ir.Load)
     assert isinstance(array.body.source, Input)
     return array.body.source
+
+
+def view_of(array: Array) -> View | None:
+    """An array in memory as its elements are read; None if they are not those of one array, with axes in any order."""
+    load, rank = array.body, array.rank
+    if not isinstance(load, ir.Load) or not isinstance(load.source, Input):
+        return None
+    if array.shape == load.source.desc.shape and ir._aligned(load):
+        return View.of(load.source)
+    strides = [0] * rank
+    for part, stride in zip(load.parts, strides_of(load.source.desc.shape), strict=True):
+        if isinstance(part, ir.Index) and part.axis < 0 and not strides[part.axis]:
+            strides[part.axis] = stride
+        elif not (isinstance(part, ir.Const) and part.value == 0):
+            return None
+    return View(load.source, array.shape, tuple(strides))
 
 
 FIRST_NUMBER = 1 << 20

@@ -17,7 +17,7 @@ from ....expr.array import as_array
 from ....expr.gpu import Local, Workgroups
 from ....expr.ir import Cast, Input
 from ....expr.tracing import of_input
-from ..contraction.problem import product
+from ..contraction.problem import View, product
 from .reduction import dot, narrowed, widened
 from .results import Products, Stage, Stages, source_of
 
@@ -84,7 +84,7 @@ class Network:
     def __post_init__(self) -> None:
         steps, batches, size = self.input.shape
         x = self.stages.viewed(self.input, [steps * batches, size])
-        problem = product(source_of(x), source_of(self.weight), b_transpose=True)
+        problem = product(View.of(source_of(x)), View.of(source_of(self.weight)), b_transpose=True)
         target = self.stages.array("float32", problem.layout.shape)
         self.weighted = self.stages.add(Products(problem), target, "weighted inputs")
         w = self.recurrent_weight
