@@ -38,7 +38,7 @@ def matmul(b: ow.MLGraphBuilder, x: ow.MLOperand, y: ow.MLOperand) -> ow.MLOpera
     return b.matmul(x, y)
 
 
-@pytest.mark.parametrize("chosen", [1, 2], indirect=True)
+@pytest.mark.parametrize("small_tiles", [1, 2], indirect=True)
 @pytest.mark.parametrize("features", [F, replace(F, tensor_cores=None)], ids=["Triton", "CUDA C++"])
 def test_layers_that_differ_only_in_their_labels_have_the_same_kernels(features: Features) -> None:
     def build(b: ow.MLGraphBuilder, x: ow.MLOperand, *weights: ow.MLOperand) -> ow.MLOperand:
