@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,18 +36,13 @@ def mapped_files(arrays: Iterable[np.ndarray]) -> list[FileRegion]:
         return []
     first, last = min(start for start, _ in ranges), max(stop for _, stop in ranges)
     regions = []
-    try:
-        with open("/proc/self/maps", errors="surrogateescape") as file:
-            lines = file.readlines()
-    except OSError:
-        return []
     identities: dict[str, tuple[int, int, int] | None] = {}  # most files are mapped in several pieces
-    for line in lines:
+    for line in _maps(last):
         addresses, permissions, offset, device, inode, *name = line.rstrip("\n").split(maxsplit=5)
-        if not name or not name[0].startswith("/") or permissions[0] != "r" or permissions[1:] == "w-p":
-            continue
         start, stop = (int(address, 16) for address in addresses.split("-"))
-        if stop <= first or start >= last:
+        if stop <= first:
+            continue
+        if not name or not name[0].startswith("/") or permissions[0] != "r" or permissions[1:] == "w-p":
             continue
         path = name[0]
         if path not in identities:
@@ -56,6 +51,18 @@ def mapped_files(arrays: Iterable[np.ndarray]) -> list[FileRegion]:
         if identities[path] == (major, minor, int(inode)):
             regions.append(FileRegion(start, stop, int(offset, 16), path))
     return regions
+
+
+def _maps(last: int) -> Iterator[str]:
+    """The lines of /proc/self/maps, by address, up to the address `last`; the system takes long to list all libraries."""
+    try:
+        with open("/proc/self/maps", errors="surrogateescape") as file:
+            for line in file:
+                if int(line[: line.index("-")], 16) >= last:
+                    return
+                yield line
+    except OSError:
+        return
 
 
 def _identity(path: str) -> tuple[int, int, int] | None:
