@@ -84,31 +84,30 @@ def check_node(
     Raises:
         DataError: the node breaks a rule.
     """
-    for attribute in node.attribute:
+    for attribute in node.attribute[:]:
         if attribute.name in _POSITIVE:
             given = list(attribute.ints) if attribute.type == AttributeProto.INTS else [attribute.i]
             if min(given, default=1) < 1 or max(given, default=1) > _INT32:
                 came = given if attribute.type == AttributeProto.INTS else given[0]
                 _refuse(node, where, f"{attribute.name} must be positive and less than 2**31, got {shown(came)}")
-    is_onnx = domain_of(node) == ""
-    rules = RULES if is_onnx else ENGINE_RULES if node.domain == MICROSOFT else {}
-    rule = rules.get(node.op_type)
+    op_type, domain = node.op_type, domain_of(node)
+    rules = RULES if domain == "" else ENGINE_RULES if domain == MICROSOFT else {}
+    rule = rules.get(op_type)
     if rule is not None and (broken := rule(Node(node, shapes, values))):
         _refuse(node, where, broken)
-    if not is_onnx:
+    if domain != "":
         return
-    first = _VARIADIC.get(node.op_type)
+    first = _VARIADIC.get(op_type)
     if first is not None and "" in node.input[first:]:
-        position = first + list(node.input[first:]).index("")
+        position = first + node.input[first:].index("")
         _refuse(node, where, f"its inputs must not be absent, and input {position} is")
-    known = dict(enumerate(shapes))
-    for position in _SHAPES.get(node.op_type, ()):
-        shape = known.get(position)
+    for position in _SHAPES.get(op_type, ()):
+        shape = shapes[position] if position < len(shapes) else None
         if shape is not None and max(shape, default=0) > MAX_RANK:
             broken = f"input {position} has a value for each axis, and at most {MAX_RANK} axes are possible"
             _refuse(node, where, f"{broken}, got the shape {list(shape)}")
-    for position in _SCALARS.get(node.op_type, ()):
-        shape = known.get(position)
+    for position in _SCALARS.get(op_type, ()):
+        shape = shapes[position] if position < len(shapes) else None
         if shape is not None and 0 in shape:
             _refuse(node, where, f"input {position} must hold one value, got the shape {list(shape)}")
 

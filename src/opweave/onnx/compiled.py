@@ -218,7 +218,7 @@ def segments(trace: Trace, outputs: Sequence[str]) -> list[Segment[Step, str]]:
         outputs,
         lambda step: step.kind,
         lambda step: computed(needed[id(step)]),
-        lambda step: computed(step.node.output),
+        lambda step: computed(step.node.output[:]),
     )
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO
@@ -40,8 +41,8 @@ from .messages import (
     sub_graphs,
 )
 from .order import with_sorted_nodes
-from .scopes import initializer_names
-from .texts import other_format, with_text
+from .scopes import all_nodes, initializer_names
+from .texts import is_text, other_format, with_text
 from .wire import HERE, LEAST_BYTES, without_weights
 
 KNOWN_OPSET = 21
@@ -162,7 +163,7 @@ class Model:
             DataError: the file cannot be read, holds no valid ONNX model, or exceeds a limit.
         """
         require(isinstance(limits, Limits), f"limits must be an opweave.onnx.Limits, got {type(limits).__name__}")
-        folder, what, here = None, "the model", None
+        folder, what, here, is_utf8 = None, "the model", None, False
         if isinstance(source, ModelProto):
             proto = source
         else:
@@ -183,13 +184,15 @@ class Model:
                 raise DataError(f"{what}: it is empty")
             try:
                 lean = without_weights(data, nodes=here.is_fixed) if len(data) >= LARGE_BYTES else None
-                proto = ModelProto.FromString(lean or bytes(data))
+                serialised = lean or bytes(data)
+                proto, is_utf8 = ModelProto.FromString(serialised), is_text(serialised)
             except Exception as error:
                 raise DataError(f"{what}: not an ONNX model ({other_format(data) or error})") from None
             here.forget()
         if not proto.graph.node and not proto.graph.output:
             raise DataError(f"{what}: not an ONNX model (there is no graph in it)")
-        proto = with_text(proto, what, is_owned=proto is not source)
+        if not is_utf8:
+            proto = with_text(proto, what, is_owned=proto is not source)
         limits.check("nodes", count_nodes(proto), f"{what}: the number of nodes, those of functions included")
         if proto.functions:
             from onnx import inliner
@@ -203,6 +206,11 @@ class Model:
         model = cls(proto, folder, opsets, limits, _owned=proto is not source, _here=here)
         model._check()
         return model
+
+    @cached_property
+    def nodes(self) -> list[NodeProto]:
+        """All nodes, those of sub-graphs included."""
+        return list(all_nodes(self.proto.graph.node))
 
     @property
     def required_inputs(self) -> list[ValueInfoProto]:
@@ -259,7 +267,7 @@ class Model:
             raise DataError(f"two inputs have the same name: {sorted(names)}")
         if not graph.output:
             raise DataError("the model has no outputs")
-        shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+        shapes = {tensor.name: tuple(tensor.dims[:]) for tensor in graph.initializer}
         for value in (*graph.input, *graph.value_info):
             if value.type.HasField("tensor_type"):
                 dims = value.type.tensor_type.shape.dim
@@ -298,26 +306,26 @@ class Model:
             raise DataError(f"initializers{where} need names of their own; without or used twice: {names}")
         made = outer | {i.name for i in graph.input} | set(initialised)
         own = made - outer
-        later = {name for node in graph.node for name in node.output}
         for node in graph.node:
-            title = title_of(node, where)
             if not node.op_type:
                 raise DataError(f"a node{where} says no operator: {node.name!r}")
-            for name in node.input:
+            inputs = node.input[:]
+            for name in inputs:
                 if name and name not in made:
-                    why = "which is made only after it" if name in later else "which nothing makes"
-                    raise DataError(f"{title} uses {name!r}, {why}")
-            known = [shapes.get(name) for name in node.input] if shapes and needs_inputs(node) else ()
+                    is_later = any(name in other.output for other in graph.node)
+                    why = "which is made only after it" if is_later else "which nothing makes"
+                    raise DataError(f"{title_of(node, where)} uses {name!r}, {why}")
+            known = [shapes.get(name) for name in inputs] if shapes and needs_inputs(node) else ()
             # Tracing knows the constants of the model's graph; those of sub-graphs are read here.
-            values = [self._known(constants.get(name)) for name in node.input] if where and needs_values(node) else ()
+            values = [self._known(constants.get(name)) for name in inputs] if where and needs_values(node) else ()
             check_node(node, where, known, values)
             if node.op_type == "Constant" and len(node.attribute) == len(node.output) == 1:
                 constants[node.output[0]] = node
             for inner in sub_graphs(node):
-                self._check_nodes(inner, made, f" inside of {title[:500]}", {}, constants)
-            for name in filter(None, node.output):
+                self._check_nodes(inner, made, f" inside of {title_of(node, where)[:500]}", {}, constants)
+            for name in filter(None, node.output[:]):
                 if name in own:
-                    raise DataError(f"{title} makes {name!r}, which exists already")
+                    raise DataError(f"{title_of(node, where)} makes {name!r}, which exists already")
                 made.add(name)
                 own.add(name)
         self.names |= own
@@ -352,7 +360,7 @@ class Model:
         Raises:
             DataError: the data are missing, too short, or in a file outside of the model's folder.
         """
-        shape, name = tuple(tensor.dims), PLAIN.get(tensor.data_type)
+        shape, name = tuple(tensor.dims[:]), PLAIN.get(tensor.data_type)
         what = f"the tensor {tensor.name!r}"
         if name is None and tensor.data_type not in KNOWN_TYPES:
             raise DataError(f"{what} has no data type that is known: {tensor.data_type}")
@@ -414,7 +422,7 @@ class Model:
         return array.reshape(shape)
 
     def _external(self, tensor: TensorProto, size: int | None) -> memoryview:
-        entries: Mapping[str, str] = {entry.key: entry.value for entry in tensor.external_data}
+        entries: Mapping[str, str] = {entry.key: entry.value for entry in tensor.external_data[:]}
         where = f"the data of {tensor.name!r}"
         location = entries.get("location", "")
         try:
@@ -489,10 +497,10 @@ def digest_of(model: Model) -> str:
     found = digest(repr(sorted(model.opsets.items())).encode())
     graph = model.proto.graph
     for tensor in graph.initializer:
-        found.update(f"{tensor.name} {tensor.data_type} {list(tensor.dims)}\n".encode())
+        found.update(f"{tensor.name} {tensor.data_type} {tensor.dims[:]}\n".encode())
     for node in graph.node:
-        tensors = ((a.name, a.t) for a in node.attribute if a.HasField("t"))
-        large = [(name, t.data_type, list(t.dims)) for name, t in tensors if stored_bytes(t) >= LEAST_BYTES]
+        tensors = [(a.name, a.t) for a in node.attribute[:] if a.HasField("t")]
+        large = [(name, t.data_type, t.dims[:]) for name, t in tensors if stored_bytes(t) >= LEAST_BYTES]
         if large:  # a weight
             found.update(f"{node.op_type} {list(node.input)} {list(node.output)} {large}".encode())
         else:

@@ -51,7 +51,7 @@ def free_names(graph: GraphProto) -> set[str]:
 
 def used_names(node: NodeProto) -> list[str]:
     """The names that a node takes, those of its sub-graphs included."""
-    names = dict.fromkeys(node.input)
+    names = dict.fromkeys(node.input[:])
     names.pop("", None)
     for graph in sub_graphs(node):
         names.update(dict.fromkeys(sorted(free_names(graph))))

@@ -33,7 +33,6 @@ from .compiled import CompiledModel, Fallback, is_large_segment, segments
 from .messages import PLAIN, sub_graphs
 from .model import Model, digest_of
 from .model_program import ModelProgram
-from .scopes import all_nodes
 from .symbolic import must_be_traced, open_program
 from .trace import DECIDING_ELEMENTS, Trace, Tracer, ValuesNeeded
 
@@ -483,13 +482,14 @@ def _weight_bytes(model: Model) -> tuple[int, int]:
     """The bytes of a model's weights, and of those in Constant nodes alone, whose data are copied when it is traced."""
     sizes = {element_type: np.dtype(name).itemsize for element_type, name in PLAIN.items()}
     graph = model.proto.graph
-    nodes = list(all_nodes(graph.node))
     tensors = [
-        tensor for inner in (graph, *chain.from_iterable(map(sub_graphs, nodes))) for tensor in inner.initializer
+        tensor for inner in (graph, *chain.from_iterable(map(sub_graphs, model.nodes))) for tensor in inner.initializer
     ]
-    constants = [a.t for node in nodes if node.op_type == "Constant" for a in node.attribute if a.HasField("t")]
+    constants = [
+        a.t for node in model.nodes if node.op_type == "Constant" for a in node.attribute[:] if a.HasField("t")
+    ]
     first, second = (
-        sum(min(prod(tensor.dims), MOST_ELEMENTS) * sizes.get(tensor.data_type, 1) for tensor in each)
+        sum(min(prod(tensor.dims[:]), MOST_ELEMENTS) * sizes.get(tensor.data_type, 1) for tensor in each)
         for each in (tensors, constants)
     )
     return first + second, second

@@ -39,11 +39,11 @@ def open_program(model: Model, context: MLContext, inputs: Sequence[Argument]) -
     Raises:
         NotSupportedError: the model cannot run in such a session; the message says why.
     """
-    for node in all_nodes(model.proto.graph.node):
+    for node in model.nodes:
         converter = CONVERTERS.get(key_of(node))
         if converter is not None and converter.is_custom:
             raise NotSupportedError(f"{node.op_type} is a custom operation, which needs static shapes")
-    shapes = {tensor.name: tuple(tensor.dims) for tensor in model.proto.graph.initializer}
+    shapes = {tensor.name: tuple(tensor.dims[:]) for tensor in model.proto.graph.initializer}
     static = {argument.name: argument.static_shape() for argument in inputs}
     check_decided(model.proto.graph.node, shapes | {n: shape for n, shape in static.items() if shape is not None})
     try:
@@ -64,7 +64,7 @@ def open_program(model: Model, context: MLContext, inputs: Sequence[Argument]) -
 
 def must_be_traced(model: Model) -> bool:
     """Whether a model must be traced before it is passed to the engine unchanged."""
-    return any(node.op_type in CRASH_PRONE for node in all_nodes(model.proto.graph.node))
+    return any(node.op_type in CRASH_PRONE for node in model.nodes)
 
 
 def _for_engine(model: Model, inputs: Sequence[Argument]) -> tuple[ModelProto, dict[str, np.ndarray]]:
@@ -90,7 +90,9 @@ def _for_engine(model: Model, inputs: Sequence[Argument]) -> tuple[ModelProto, d
             graph.input.append(info)
     # Inline external data: the engine would look for the files in another folder.
     for node in all_nodes(graph.node):
-        tensors = [tensor for attribute in node.attribute for tensor in (attribute.t, *attribute.tensors)]
+        attributes = node.attribute[:]
+        tensors = [attribute.t for attribute in attributes if attribute.HasField("t")]
+        tensors += [tensor for attribute in attributes for tensor in attribute.tensors[:]]
         tensors += [tensor for inner in sub_graphs(node) for tensor in inner.initializer]
         for tensor in tensors:
             if tensor.data_location == TensorProto.EXTERNAL:

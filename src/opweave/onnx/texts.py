@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from ..errors import DataError
@@ -16,6 +17,9 @@ _DESCRIPTIVE = frozenset(
     }
 )
 """Fields that no other part of a model refers to: "field", or "Message.field"."""
+
+_SYNTAX = b"\x62\x06proto3"
+"""The field `syntax` of a FileDescriptorProto; the last one of a message counts."""
 
 _OTHER_FORMATS = {
     b"version https://git-lfs": "it is a pointer of Git LFS: `git lfs pull` fetches the file itself",
@@ -33,6 +37,26 @@ def other_format(data: bytes | memoryview) -> str:
     """What a file is that is not an ONNX model, by its first bytes; empty if they are of no known format."""
     head = bytes(data[:32])
     return next((what for start, what in _OTHER_FORMATS.items() if head.lower().startswith(start.lower())), "")
+
+
+def is_text(serialised: bytes) -> bool:
+    """Whether all text in a serialised model is UTF-8, as Protobuf itself finds out where the syntax is that of proto3."""
+    try:
+        _strict_model().FromString(serialised)
+    except Exception:  # its implementations raise errors of several types
+        return False
+    return True
+
+
+@cache
+def _strict_model() -> Any:
+    """The class of ModelProtos without text that is not UTF-8."""
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from google.protobuf.message_factory import GetMessageClass
+
+    pool, descriptor = DescriptorPool(), ModelProto.DESCRIPTOR
+    pool.AddSerializedFile(descriptor.file.serialized_pb + _SYNTAX)
+    return GetMessageClass(pool.FindMessageTypeByName(descriptor.full_name))
 
 
 def with_text(proto: ModelProto, what: str, is_owned: bool) -> ModelProto:

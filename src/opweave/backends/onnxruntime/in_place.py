@@ -34,11 +34,14 @@ def find_updates(
         sizes: the sizes in bytes of results of nodes, by name, where they are known.
     """
     known = list(nodes)
+    updating = [node for node in known if node[0] in IN_PLACE]
+    if not updating:
+        return []
     readers = Counter(list(outputs))
     readers.update(name for _, read, _ in known for name in read)
     found = []
-    for op_type, read, written in known:
-        places = IN_PLACE.get(op_type, ())
+    for op_type, read, written in updating:
+        places = IN_PLACE[op_type]
         pairs = [(read[i], written[o]) for i, o in places if i < len(read) and o < len(written)]
         fits = len(pairs) == len(places) and all(i in inputs and o in outputs and readers[i] == 1 for i, o in pairs)
         copied = [read[i] for i, _ in places if i < len(read) and read[i]]
