@@ -24,7 +24,7 @@ Converter: TypeAlias = Callable[[str, Any], Any]
 
 def _integer(low: int, high: int) -> Converter:
     def convert(name: str, value: Any) -> int:
-        number = _whole(value)
+        number = value if type(value) is int else _whole(value)
         if number is None:
             raise ValidationError(f"{name} must be an integer, got {shown(value)}")
         if not low <= number <= high:
@@ -94,7 +94,11 @@ def _data_type(name: str, value: Any) -> DataType:
 
 
 def _choice(options: tuple[Any, ...]) -> Converter:
+    texts = {option for option in options if isinstance(option, str)}
+
     def convert(name: str, value: Any) -> Any:
+        if type(value) is str and value in texts:
+            return value
         # 1 is equal to True, and another choice.
         same = (isinstance(value, type(o)) and isinstance(value, bool) == isinstance(o, bool) for o in options)
         if not any(kind and value == option for kind, option in zip(same, options, strict=True)):
@@ -106,7 +110,7 @@ def _choice(options: tuple[Any, ...]) -> Converter:
 
 def _is_sequence(value: Any) -> bool:
     """Whether it can be gone through (not so arrays of rank 0), and is meant to."""
-    return (
+    return type(value) in (list, tuple) or (
         hasattr(value, "__iter__")
         and getattr(value, "ndim", 1) > 0
         and not isinstance(value, (str, bytes, Mapping, Operand))
@@ -117,7 +121,14 @@ def _sequence(convert_item: Converter) -> Converter:
     def convert(name: str, value: Any) -> tuple[Any, ...]:
         if not _is_sequence(value):
             raise ValidationError(f"{name} must be a sequence, got {shown(value)}")
-        return tuple(convert_item(f"{name}[{i}]", item) for i, item in enumerate(bounded(value, name)))
+        found = []
+        for i, item in enumerate(bounded(value, name)):
+            try:
+                found.append(convert_item(name, item))
+            except ValidationError:
+                convert_item(f"{name}[{i}]", item)  # for the message; to write all names beforehand takes long
+                raise
+        return tuple(found)
 
     return convert
 

@@ -368,7 +368,7 @@ class Builder:
     ) -> tuple[Operand, ...]:
         """Add a node with results of `descs`; the arguments are valid."""
         node = Node(op, inputs, attributes, label, self._serial + 1)
-        node.outputs = tuple(self._operand_type(self, desc, node=node) for desc in descs)
+        node.outputs = tuple([self._operand_type(self, desc, node=node) for desc in descs])
         return self._place(node)
 
     def _place(self, node: Node) -> tuple[Operand, ...]:

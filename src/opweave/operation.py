@@ -362,15 +362,19 @@ class Op(Generic[P, R]):
             name: the name of the operand.
             given: the arguments of the call, by name.
         """
-        types = {n: v.data_type for n in self.operands if isinstance(v := given[n], Operand)}
+        kind = self._kind(name)
+        for other in self.operands:
+            value = given[other]
+            if isinstance(value, Operand) and self._kind(other) == kind:
+                return value.data_type
+        return None
 
-        def kind(operand: str) -> str:
-            if operand not in self.limits:
-                return ""
-            limit = self.limits[operand].data_types
-            return limit if isinstance(limit, str) else operand
-
-        return next((data_type for operand, data_type in types.items() if kind(operand) == kind(name)), None)
+    def _kind(self, operand: str) -> str:
+        """The operand that decides about the data type of an operand; empty if that is not limited."""
+        limit = self.limits.get(operand)
+        if limit is None:
+            return ""
+        return limit.data_types if isinstance(limit.data_types, str) else operand
 
     def _check_limits(self, builder: Builder, inputs: Mapping[str, Any]) -> None:
         limits = builder._limits(self)
@@ -378,23 +382,23 @@ class Op(Generic[P, R]):
             limit = limits.get(name)
             if value is None or limit is None:
                 continue
+            data_types, ranks = limit.data_types, limit.ranks
             for operand in value if isinstance(value, tuple) else (value,):
-                if isinstance(limit.data_types, str):
-                    wanted = _first(inputs[limit.data_types])
-                    if operand.data_type != wanted.data_type:
-                        raise ValidationError(
-                            f"{name} must have the data type of {limit.data_types}, {wanted.data_type}, got {operand.desc}"
-                        )
-                elif operand.data_type not in limit.data_types:
-                    raise ValidationError(f"{name} must be {listed(limit.data_types)}, got {operand.desc}")
-                if isinstance(limit.ranks, str):
-                    rank = _first(inputs[limit.ranks]).rank
-                    if operand.rank != rank:
-                        raise ValidationError(f"{name} must have the rank of {limit.ranks}, {rank}, got {operand.desc}")
-                elif not limit.ranks[0] <= operand.rank <= limit.ranks[1]:
-                    low, high = limit.ranks
+                desc = operand.desc
+                if isinstance(data_types, str):
+                    wanted = _first(inputs[data_types]).data_type
+                    if desc.data_type != wanted:
+                        raise ValidationError(f"{name} must have the data type of {data_types}, {wanted}, got {desc}")
+                elif desc.data_type not in data_types:
+                    raise ValidationError(f"{name} must be {listed(data_types)}, got {desc}")
+                if isinstance(ranks, str):
+                    rank = _first(inputs[ranks]).rank
+                    if len(desc.shape) != rank:
+                        raise ValidationError(f"{name} must have the rank of {ranks}, {rank}, got {desc}")
+                elif not ranks[0] <= len(desc.shape) <= ranks[1]:
+                    low, high = ranks
                     wanted_rank = f"rank {low}" if low == high else f"a rank in [{low}, {high}]"
-                    raise ValidationError(f"{name} must have {wanted_rank}, got {operand.desc}")
+                    raise ValidationError(f"{name} must have {wanted_rank}, got {desc}")
 
     def _check_results(self, builder: Builder, descs: Sequence[Desc]) -> None:
         limits = builder._limits(self)

@@ -38,6 +38,8 @@ def broadcast(*shapes: Sequence[int], names: str = "a and b") -> Shape:
     >>> broadcast((5, 1), (6,))
     (5, 6)
     """
+    if shapes.count(shapes[0]) == len(shapes):
+        return tuple(shapes[0])
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
     result = tuple(max(sizes) for sizes in zip(*padded, strict=True))
@@ -83,9 +85,11 @@ def reduced(shape: Sequence[int], axes: Sequence[int], keep_dimensions: bool) ->
 
 def check_window(padding: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> None:
     """Check the options of a sliding window: 4 paddings, and a positive stride and dilation for height and width."""
-    require(len(padding) == 4, f"padding must have 4 values, got {list(padding)}")
-    for name, pair in {"strides": strides, "dilations": dilations}.items():
-        require(len(pair) == 2 and min(pair) > 0, f"{name} must be 2 positive integers, got {list(pair)}")
+    if len(padding) != 4:
+        raise ValidationError(f"padding must have 4 values, got {list(padding)}")
+    for name, pair in (("strides", strides), ("dilations", dilations)):
+        if len(pair) != 2 or min(pair) <= 0:
+            raise ValidationError(f"{name} must be 2 positive integers, got {list(pair)}")
 
 
 def conv_size(

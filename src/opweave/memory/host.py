@@ -52,17 +52,31 @@ def empty(desc: Desc) -> np.ndarray:
         raise OperationError(f"there is no memory for {desc}: {desc.byte_length} bytes") from None
 
 
-class _Lease:
+class _Range:
+    """The base object of the arrays over existing memory."""
+
+    __slots__ = ("__array_interface__", "__weakref__")
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__array_interface__ = {"version": 3, "shape": (size,), "typestr": "|u1", "data": (address, False)}
+
+
+class _Lease(_Range):
     """The base object of the arrays over leased memory."""
 
-    __slots__ = ("__array_interface__", "__weakref__", "_release")
+    __slots__ = ("_release",)
 
     def __init__(self, address: int, size: int, release: Callable[[], object]) -> None:
+        super().__init__(address, size)
         self._release = release
-        self.__array_interface__ = {"version": 3, "shape": (size,), "typestr": "|u1", "data": (address, False)}
 
     def __del__(self) -> None:
         self._release()
+
+
+def unowned(address: int, size: int) -> np.ndarray:
+    """An array of bytes over existing memory, which it does not keep alive."""
+    return np.asarray(_Range(address, size))
 
 
 def lease(address: int, size: int, release: Callable[[], object]) -> np.ndarray:

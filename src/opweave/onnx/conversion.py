@@ -15,7 +15,7 @@ from ..names import counted
 from .booleans import as_declared, bool_as_uint8
 from .messages import NodeProto, TensorProto, TypeProto, attribute_value, domain_of, sub_graphs, tensor_type
 from .operators.logic import BOOLEAN
-from .registry import CONVERTERS, DATA_TYPES, Converter, Unsupported, data_type_of, key_of
+from .registry import CONVERTERS, DATA_TYPES, ELEMENT_TYPES, Converter, Unsupported, data_type_of, key_of
 from .values import FOLD_BYTES, Constant, Dynamic, Tensor, Value
 
 
@@ -47,7 +47,7 @@ def convert(
     converter = CONVERTERS.get(key_of(node))
     if converter is None:
         raise Unsupported("WebNN has no operation for it")
-    types = [_element_type(name, value) for name, value in zip(node.input, values, strict=True)]
+    types = [_element_type(name, value) for name, value in zip(node.input[:], values, strict=True)]
     inputs = [_argument(builder, value) for value in values]
     if not any(isinstance(value, MLOperand) for value in inputs):
         # The builder learns the types from operands, so constants that are too large to fold become operands.
@@ -58,10 +58,10 @@ def convert(
     if len(results) < len(node.output):
         wanted = [name for name in node.output if name]
         raise Unsupported(f"only {len(results)} of the outputs {wanted} can be made")
-    inferred = _result_types(node, types, results, infer)
+    outputs, inferred = node.output[:], _result_types(node, types, results, infer)
     return {
         name: _value(name, item, inferred[name].tensor_type.elem_type if name in inferred else 0)
-        for name, item in zip(node.output, results, strict=False)
+        for name, item in zip(outputs, results, strict=False)
         if name
     }
 
@@ -80,12 +80,11 @@ def _element_type(name: str, value: Value | None) -> int:
 
 def _argument(builder: MLGraphBuilder, value: Value | None) -> MLOperand | np.ndarray | None:
     """An input as converters take it: small constants are arrays."""
-    match value:
-        case Constant(array):
-            array = bool_as_uint8(array)
-            return array if array.nbytes <= FOLD_BYTES else builder.constant(array)
-        case Tensor(operand):
-            return operand
+    if isinstance(value, Tensor):
+        return value.operand
+    if isinstance(value, Constant):
+        array = bool_as_uint8(value.array)
+        return array if array.nbytes <= FOLD_BYTES else builder.constant(array)
     return None
 
 
@@ -94,15 +93,16 @@ def _keywords(
 ) -> dict[str, Any]:
     """The keyword arguments of a converter's call; `Unsupported` for attributes that it does not know."""
     keywords: dict[str, Any] = {}
-    for attribute in node.attribute:
+    for attribute in node.attribute[:]:
         if attribute.name not in converter.attributes:
             raise Unsupported(_unknown_attribute(converter, attribute.name))
         value = attribute_value(attribute)
         keywords[attribute.name] = [_text(item) for item in value] if isinstance(value, list) else _text(value)
-    extras: dict[str, Any] = {"label": node.name}
-    if not converter.op:  # a custom operation may have attributes of these names
-        extras |= {"opset": opsets.get(domain_of(node), 1), "outputs": len(node.output), "types": types}
-    keywords.update({name: value for name, value in extras.items() if name in converter.attributes})
+    if "label" in converter.attributes:
+        keywords["label"] = node.name
+    if converter.extras and not converter.op:  # a custom operation may have attributes of these names
+        extras = {"opset": opsets.get(domain_of(node), 1), "outputs": len(node.output), "types": types}
+        keywords |= {name: extras[name] for name in converter.extras}
     if (converter.inputs is not None and inputs > converter.inputs) or inputs < converter.required:
         most = "any number" if converter.inputs is None else converter.inputs
         takes = f"{most}" if converter.required == converter.inputs else f"{converter.required} to {most}"
@@ -150,5 +150,4 @@ def _value(name: str, item: Any, element_type: int) -> Value:
         return Constant(as_declared(item, element_type))
     if element_type and DATA_TYPES.get(element_type) != item.data_type:
         raise Unsupported(f"the output {name!r} has type {TensorProto.DataType.Name(element_type)}")
-    own = next(t for t, data_type in DATA_TYPES.items() if data_type == item.data_type)
-    return Tensor(item, element_type or own)
+    return Tensor(item, element_type or ELEMENT_TYPES[item.data_type])

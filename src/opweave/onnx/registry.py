@@ -41,9 +41,14 @@ Tensor: TypeAlias = "MLOperand | np.ndarray"
 
 MICROSOFT = "com.microsoft"
 
-DATA_TYPES: dict[int, DataType] = {**{info.onnx: info.name for info in INFO.values()}, TensorProto.BOOL: "uint8"}
+ELEMENT_TYPES: dict[DataType, int] = {info.name: info.onnx for info in INFO.values()}
+"""WebNN data type -> the ONNX element type of the same name."""
+
+DATA_TYPES: dict[int, DataType] = {**{onnx: name for name, onnx in ELEMENT_TYPES.items()}, TensorProto.BOOL: "uint8"}
 """ONNX element type -> the WebNN data type that carries it."""
 
+EXTRAS = frozenset({"opset", "outputs", "types"})
+"""The keyword arguments of converters that are not attributes, but for `label`."""
 
 MADE_ELEMENTS = 2**24
 """The largest number of elements of an array that a converter makes."""
@@ -83,6 +88,7 @@ class Converter:
         is_custom: whether it is an operation of the user, for an operator that no engine knows.
         op: the name of the user's operation, if it is one.
         updates: the outputs that may use the memory of an input, by position, and the position of that input.
+        extras: those of `attributes` that are in `EXTRAS`.
     """
 
     function: Callable[..., Any]
@@ -92,6 +98,10 @@ class Converter:
     is_custom: bool = False
     op: str = ""
     updates: Mapping[int, int] = field(default_factory=dict)
+    extras: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "extras", self.attributes & EXTRAS)
 
     @classmethod
     def of(
@@ -113,9 +123,13 @@ class Converter:
         takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
 
         def convert(b: MLGraphBuilder, *inputs: Tensor | None, **attributes: Any) -> Any:
-            values = [operand(b, v) if k in operands and v is not None else v for k, v in enumerate(inputs)]
-            for name in attributes.keys() & moved:
-                attributes[name] = np.asarray(attributes[name])
+            values = list(inputs)
+            for k in operands:
+                if k < len(values) and (value := values[k]) is not None:
+                    values[k] = operand(b, value)
+            for name in moved:
+                if name in attributes:
+                    attributes[name] = np.asarray(attributes[name])
             for name, group in groups.items():
                 attributes[name] = group(**{m: attributes.pop(m) for m in members[name] & attributes.keys()})
             return function(b, *values, **attributes)

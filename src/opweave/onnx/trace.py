@@ -138,7 +138,7 @@ class Tracer:
                 self.trace.values[info.name] = self._input(info)
         for step in self.steps(graph.node):
             self.trace.steps.append(step)
-            for name in step.node.output:
+            for name in step.node.output[:]:
                 if name:
                     self.trace.maker[name] = step
         return self.trace
@@ -254,7 +254,7 @@ class Tracer:
         except Exception as error:  # invalid nodes fail in many ways: missing inputs, attributes of another type
             self._blame(node, error)
             raise DataError(f"{checks.title_of(node)} is broken ({_described(error)})") from error
-        for position, name in enumerate(node.output):
+        for position, name in enumerate(node.output[:]):
             if name and name not in self.trace.values:
                 title = checks.title_of(node)
                 raise DataError(f"{title} makes no output {position}, which the model calls {name[:200]!r}")
@@ -262,9 +262,13 @@ class Tracer:
 
     def _trace(self, node: NodeProto) -> list[Step]:
         """`_steps`, where an unexpected error means that the node is invalid."""
-        values = [self.trace.values[name] if name else None for name in node.input]
-        arrays = [value.array if isinstance(value, Constant) else None for value in values]
-        checks.check_node(node, "", [shape_of(value) for value in values], arrays)
+        known = self.trace.values
+        values = [known[name] if name else None for name in node.input[:]]
+        if checks.needs_inputs(node):
+            arrays = [value.array if isinstance(value, Constant) else None for value in values]
+            checks.check_node(node, "", [shape_of(value) for value in values], arrays)
+        else:
+            checks.check_node(node)
         if self._fold(node, values):
             return [Step(node, "folded")]
         try:

@@ -60,12 +60,9 @@ Value = Constant | Tensor | Dynamic
 
 def shape_of(value: Value | None) -> tuple[int, ...] | None:
     """The shape of a value; None if it is absent or its shape is unknown."""
-    match value:
-        case Constant(array):
-            return array.shape
-        case Tensor(operand):
-            return operand.shape
-    return None
+    if isinstance(value, Tensor):
+        return value.operand.shape
+    return value.array.shape if isinstance(value, Constant) else None
 
 
 def type_of(value: Value | None) -> TypeProto:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from ..dtypes import FLOATS, cast_number
-from ..errors import require
+from ..errors import ValidationError, require
 from ..graph import Builder, Desc, Operand, check_shape
 from ..operation import Limits, op
 from ..shapes import check_window, conv_size, conv_transpose_size, nearest_positions, sample_positions, window_extent
@@ -74,16 +74,16 @@ def conv2d(
     image = dict(zip(input_layout, input.shape, strict=True))
     taps = dict(zip(filter_layout, filter.shape, strict=True))
     require(groups > 0, f"groups must be greater than 0, got {groups}")
-    require(
-        image["c"] == taps["i"] * groups,
-        f"{groups} groups of the filter's {taps['i']} input channels must be the {image['c']} channels of the input",
-    )
+    if image["c"] != taps["i"] * groups:
+        what = f"{groups} groups of the filter's {taps['i']} input channels"
+        raise ValidationError(f"{what} must be the {image['c']} channels of the input")
     require(taps["o"] % groups == 0, f"groups must divide the {taps['o']} output channels, got {groups}")
     result = {"n": image["n"], "c": taps["o"]}
     check_shape([result["c"]], bias=bias)
     for a, *window in zip("hw", padding[::2], padding[1::2], strides, dilations, strict=True):
         result[a] = conv_size(image[a], taps[a], *window)
-        require(result[a] > 0, f"the filter must fit into the padded input, got {filter.desc} and {input.desc}")
+        if result[a] <= 0:
+            raise ValidationError(f"the filter must fit into the padded input, got {filter.desc} and {input.desc}")
     return Desc(input.data_type, tuple(result[a] for a in input_layout))
 
 

@@ -327,7 +327,7 @@ class Emitter:
 
     def relayout(self, value: Value, layout: str, wanted: str) -> Value:
         """`value` with its axes, named by the letters of `layout`, in the order of `wanted`."""
-        return self.transpose(value, [layout.index(letter) for letter in wanted])
+        return value if layout == wanted else self.transpose(value, [layout.index(letter) for letter in wanted])
 
     # What the back end uses ------------------------------------------------------------------------------------------
 

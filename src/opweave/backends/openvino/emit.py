@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...dtypes import name_of
-from ...memory.host import address_range, lease
+from ...memory.host import address_range, unowned
 
 if TYPE_CHECKING:
     from ...graph import Desc, Node, Operand
@@ -54,6 +54,14 @@ def _element_type(data_type: str) -> Any:
     return getattr(Type, engine_type(data_type))
 
 
+@cache
+def _classes() -> Any:
+    """The module of the engine's own classes: to import a name from it takes longer than to look for it there."""
+    import openvino
+
+    return openvino
+
+
 def lanes(data_type: str) -> list[int]:
     """The sizes of the axes that values of a data type have in the engine after their own."""
     return [2] if data_type in WIDE else []
@@ -64,14 +72,8 @@ def tensor(array: np.ndarray, data_type: str) -> Any:
 
     (The engine's own conversion keeps the array, in requests beyond their runs, and takes no read-only ones.)
     """
-    from openvino import Tensor
-
-    memory = lease(address_range(array)[0], array.nbytes, _keep_nothing)
-    return Tensor(memory, [*array.shape, *lanes(data_type)], _element_type(data_type))
-
-
-def _keep_nothing() -> None:
-    """There is nothing to release."""
+    memory = unowned(address_range(array)[0], array.nbytes)
+    return _classes().Tensor(memory, [*array.shape, *lanes(data_type)], _element_type(data_type))
 
 
 @dataclass(eq=False, slots=True)
@@ -241,7 +243,7 @@ class Emitter:
 
     def relayout(self, value: Value, layout: str, wanted: str) -> Value:
         """`value` with its axes, named by the letters of `layout`, in the order of `wanted`."""
-        return self.transpose(value, [layout.index(letter) for letter in wanted])
+        return value if layout == wanted else self.transpose(value, [layout.index(letter) for letter in wanted])
 
     # What the back end uses ------------------------------------------------------------------------------------------
 
@@ -260,12 +262,10 @@ class Emitter:
 
     def add_constant(self, array: np.ndarray) -> Value:
         """Declare a constant, which the engine reads where it lies."""
-        from openvino.op import Constant
-
-        contiguous = np.ascontiguousarray(array).reshape(array.shape)
+        contiguous = array if array.flags.c_contiguous else np.ascontiguousarray(array)
         self.arrays.append(contiguous)
         data_type = name_of(array.dtype)
-        made = Constant(tensor(contiguous, data_type), shared_memory=True)
+        made = _classes().op.Constant(tensor(contiguous, data_type), shared_memory=True)
         return Value(made.output(0), data_type, array, array.shape)
 
 
