@@ -1,9 +1,10 @@
 // What benchmarks/serve.mjs measures, with the server of benchmarks/floor.py at `globalThis.floorPort`: the same bytes, and nothing
-// but the browser. A message begins with the size of its answer, or 1 for none.
+// but the browser. A message begins with the size of its answer, or 1 for none; the body of a request is that of its response.
 
 import { LARGE, perCall } from "/serve.mjs";
 
 const FRAME_BYTES = 255 * 2 ** 10; // that of src/opweave/serve/js/install.js
+const PIECE_BYTES = 2 ** 20; // as there
 const ASK_BYTES = 40; // about what a message without a payload has
 
 export async function measure() {
@@ -35,7 +36,7 @@ export async function measure() {
     const request = new XMLHttpRequest();
     request.open("POST", `http://${address}/`, false);
     request.setRequestHeader("Content-Type", "text/plain");
-    request.send("x".repeat(200));
+    request.send("2".padStart(200, "0")); // the size of the answer
     return request.responseText;
   }
 
@@ -52,8 +53,25 @@ export async function measure() {
   const write = messages(4 * LARGE, ASK_BYTES);
   await ask(...write);
   results.write = await perCall(() => ask(...write), 1);
-  const read = message(ASK_BYTES, 4 * LARGE);
-  results.read = await perCall(() => ask(read), 1);
+  async function reader() {
+    const response = await fetch(`http://${address}/`, { method: "POST", body: String(4 * LARGE) });
+    return response.body.getReader({ mode: "byob" });
+  }
+
+  results.read = await perCall(async () => {
+    const from = await reader();
+    await from.read(new Uint8Array(4 * LARGE), { min: 4 * LARGE });
+  }, 1);
+  const target = new Uint8Array(4 * LARGE).fill(1);
+  results.readInto = await perCall(async () => {
+    const from = await reader();
+    let buffer = new ArrayBuffer(PIECE_BYTES);
+    for (let at = 0; at < target.length; at += PIECE_BYTES) {
+      const { value } = await from.read(new Uint8Array(buffer), { min: PIECE_BYTES });
+      target.set(value, at);
+      ({ buffer } = value);
+    }
+  }, 1);
   const weights = messages(1_000_000, 1);
   results.constants = await perCall(() => ask(...Array(100).fill(weights).flat(), tiny), 1, 5);
   socket.close();

@@ -1,8 +1,8 @@
 """A server that does nothing with what it gets: the floor of `navigator.ml` in a browser.
 
-It speaks WebSocket, and answers synchronous requests, as `opweave serve` does. The first four bytes of a message say how many
-bytes shall come back; the rest is received and dropped, and not even unmasked. What a page takes for the same bytes with this
-server is what the browser itself takes, and the sockets of the system.
+It speaks WebSocket, and answers requests, as `opweave serve` does. The first four bytes of a message, or the body of a
+request, say how many bytes shall come back; the rest is received and dropped, and not even unmasked. What a page takes for
+the same bytes with this server is what the browser itself takes, and the sockets of the system.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def _serve(client: socket.socket, answer: memoryview) -> None:
     shared = {"Access-Control-Allow-Origin": "*", "Content-Type": "application/json"}
     with client, suppress(DisconnectedError, OSError, EOFError):
         while not (request := read_request(stream)).upgrades():
-            read_body(stream, request, PIECE_BYTES)
-            respond(stream, 200, "{}", keeps_alive=True, headers=shared)
+            size = int(read_body(stream, request, PIECE_BYTES))
+            respond(stream, 200, answer[:size], keeps_alive=True, headers=shared)
             stream.wait()
         accepted = WebSocketMessages.accept(request.headers["sec-websocket-key"])
         upgrade = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Accept": accepted}

@@ -50,6 +50,8 @@ export async function measure() {
   await write();
   results.write = await perCall(write, 1);
   results.read = await perCall(() => context.readTensor(large), 1);
+  const target = new Float32Array(LARGE).fill(1);
+  results.readInto = await perCall(() => context.readTensor(large, target), 1);
   large.destroy();
 
   const weights = new Float32Array(250_000); // 1 MB

@@ -66,6 +66,13 @@ ROWS: list[tuple[str, Callable[[Results], float], str, float, float]] = [
     ("a run beyond its dispatch, 602 KB in, 4 KB out, ms", lambda r: r["run602"] - r["dispatch602"], "at most", 1, 1),
     ("writing 64 MiB, GB/s", lambda r: LARGE_BYTES / r["write"] / 1e6, "at least", 1.2, 2),
     ("reading 64 MiB, GB/s", lambda r: LARGE_BYTES / r["read"] / 1e6, "at least", 1.2, 2),
+    (
+        "reading 64 MiB into an array of the program, GB/s",
+        lambda r: LARGE_BYTES / r["readInto"] / 1e6,
+        "at least",
+        1.2,
+        2,
+    ),
     ("100 MB of constants in 100 calls, s", lambda r: r["constants"] / 1e3, "at most", 0.2, 0.2),
     ("copies by the server", lambda r: r["copies"], "at most", 0, 0),
 ]

@@ -160,7 +160,9 @@ class Client:
         end = 4 + int.from_bytes(data[:4], "little")
         message: Message = json.loads(data[4:end])
         message["payload"] = data[end:]
-        if message.get("bin", 0) and not message["payload"]:
+        if "key" in message:
+            message["payload"] = self.taken(message["key"])
+        elif message.get("bin", 0) and not message["payload"]:
             kind, message["payload"] = self.receive()
             assert kind == 2
         return checked(message)
@@ -183,6 +185,12 @@ class Client:
         """The contents of a tensor, flat."""
         return np.frombuffer(self.ask("read", c=c, id=number)["payload"], data_type)
 
+    def taken(self, key: str) -> bytes:
+        """A payload that is apart from its message."""
+        status, payload = response_to(self.server, "POST", "/payload", key, self.origin)
+        assert status == 200, payload
+        return payload
+
     def sync(self, log: list[Any], *, b: int = 1, c: int = 1, **replaced: Any) -> Message:
         """Add operations while JavaScript waits; the status is `status`."""
         body = {"session": self.session, "c": c, "b": b, "log": log, **replaced}
@@ -202,7 +210,7 @@ class PlainClient(Client):
         message: Message = json.loads(self._read(int.from_bytes(self._read(4), "little")))
         if "end" in message:
             raise ClosedError(message["end"], message["reason"])
-        message["payload"] = self._read(message.get("bin", 0))
+        message["payload"] = self.taken(message["key"]) if "key" in message else self._read(message.get("bin", 0))
         return checked(message)
 
 
@@ -222,6 +230,14 @@ def checked(message: Message) -> Message:
 def request(
     server: Server, method: str, path: str, body: str = "", origin: str | None = ORIGIN, **headers: str
 ) -> tuple[int, str]:
+    """The status and the text of a response to a request."""
+    status, answer = response_to(server, method, path, body, origin, **headers)
+    return status, answer.decode()
+
+
+def response_to(
+    server: Server, method: str, path: str, body: str = "", origin: str | None = ORIGIN, **headers: str
+) -> tuple[int, bytes]:
     """The status and the body of a response to a request."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
     fields = {"Content-Type": "text/plain", **{name.replace("_", "-"): value for name, value in headers.items()}}
@@ -230,7 +246,7 @@ def request(
     try:
         connection.request(method, path, body or None, fields)
         response = connection.getresponse()
-        return response.status, response.read().decode()
+        return response.status, response.read()
     finally:
         connection.close()
 

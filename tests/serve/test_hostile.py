@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from served_clients import ORIGIN, Client, ClosedError, PlainClient, RefusedError, desc, request, sized
+from served_clients import ORIGIN, Client, ClosedError, PlainClient, RefusedError, desc, request, response_to, sized
 
 from opweave.memory.host import trim
 from opweave.serve import ConnectionLimits, Server
@@ -65,8 +65,8 @@ def held() -> tuple[int, int]:
 
 
 def is_slow(case: Case) -> bool:
-    """Whether the client never completes its request."""
-    return "request" in case and case["expect"]["status"] is None
+    """Whether the client never completes its request, or never asks for its payload."""
+    return case["expect"].get("status", 0) is None or case.get("waits", False)
 
 
 def is_more(now: tuple[int, int], before: tuple[int, int]) -> bool:
@@ -228,6 +228,23 @@ class Attack:
                 origin = step.get("origin", ORIGIN)
                 got, _ = request(self.server, "POST", "/sync", json.dumps(body), origin)
                 assert got in (status if isinstance(status, list) else [status])
+            case {"offered": True}:
+                assert "key" in json.loads(client.receive()[1][4:])
+            case {"take": key, "status": status}:
+                answer = json.loads(client.receive()[1][4:])
+                origin = step.get("origin", ORIGIN)
+                for expected in status:
+                    got, _ = response_to(self.server, "POST", "/payload", key or answer["key"], origin)
+                    assert got == expected
+            case {"stall": True}:
+                key = json.loads(client.receive()[1][4:])["key"]
+                lines = [
+                    f"Host: 127.0.0.1\r\nOrigin: {ORIGIN}",
+                    f"Content-Type: text/plain\r\nContent-Length: {len(key)}",
+                ]
+                self.others.append(socket.create_connection(("127.0.0.1", self.server.port), timeout=PATIENCE))
+                self.others[-1].sendall("\r\n".join(["POST /payload HTTP/1.1", *lines, "", key]).encode())
+                assert self.others[-1].recv(12) == b"HTTP/1.1 200"
             case {"tensors": count, "elements": elements}:
                 for number in range(1, count + 1):
                     answer = client.ask("tensor", id=number, **desc("float32", elements), readable=True, writable=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -238,3 +239,38 @@ def test_threads_sleep_soon_after_a_run(options: dict[str, Any], entry: str, val
     assert graph._program is not None
     runner: Any = graph._program.steps[0].part.runner  # type: ignore[union-attr]
     assert runner._session._sess.session_options.get_session_config_entry(f"session.intra_op.{entry}") == value
+
+
+def test_a_payload_apart_is_what_the_tensor_had(server: Server, client: Client) -> None:
+    add_one(client)
+    client.post("write", np.zeros(6, "f4"), id=1)
+    client.post("dispatch", g=1, inputs={"x": 1}, outputs={"y": 2})
+    client.post("read", id=2, r=100, apart=True)
+    client.post("write", np.ones(6, "f4"), id=1)  # waits, as all later messages of the context do
+    client.post("dispatch", g=1, inputs={"x": 1}, outputs={"y": 2})
+    answer = client.next()
+    assert len(answer["key"]) == 43
+    assert np.frombuffer(answer["payload"], "f4").tolist() == [1, 2, 3, 1, 2, 3]
+    assert client.read(2, "float32").tolist() == [2, 3, 4, 2, 3, 4]
+
+
+def test_a_second_payload_apart_comes_in_a_frame(server: Server) -> None:
+    with Client(server) as first, Client(server) as second:
+        for page in (first, second):
+            page.hello()
+            page.ask("tensor", id=1, **desc("float32", 4), readable=True)
+        first.post("read", id=1, r=100, apart=True)
+        _, data = first.receive()
+        key = json.loads(data[4:])["key"]
+        answer = second.ask("read", id=1, apart=True)
+        assert "key" not in answer
+        assert answer["payload"] == bytes(16)
+        assert first.taken(key) == bytes(16)
+        assert len(second.ask("read", id=1, apart=True).get("key", "")) == 43
+
+
+def test_a_read_apart_that_fails_has_no_key(client: Client) -> None:
+    client.ask("tensor", id=1, **desc("float32", 4), writable=True)
+    answer = client.ask("read", id=1, apart=True)
+    assert "readable" in answer["error"]["message"]
+    assert "key" not in answer

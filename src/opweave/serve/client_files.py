@@ -1,7 +1,7 @@
 """The files for JavaScript clients: what a page loads, the package for Node.js, and the extension for browsers.
 
-`webnn.js` is put together when it is asked for: the table of operations, and the parts in the folder `js`, whose comments,
-indentation and most line breaks pages do not need.
+`webnn.js` is put together when it is asked for: the table of operations, and the parts in the folder `js`, without comments,
+indentation, and most line breaks.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ def webnn_js() -> str:
     parts = (FOLDER / "js" / f"{part}.js" for part in PARTS)
     lines = (line.lstrip() for part in parts for line in part.read_text(encoding="utf-8").splitlines())
     code = (re.sub(r"(?<=[;,{]) // .*", "", line) for line in lines if line and not line.startswith("// "))
-    joined = re.sub(r"(?<=[;,{(\[])\n", "", "\n".join(code))
-    return f"{_HEAD}{idl.table()}\n{joined}\n}})();\n"
+    joined = re.sub(r"(?<=[;,{}(\[])\n|(?<={) | (?=})", "", "\n".join(code))
+    table = re.sub(r"^ +", "", idl.table(), flags=re.MULTILINE)
+    return f"{_HEAD}{table}{joined}\n}})();\n"
 
 
 def options_script(**options: Any) -> str:

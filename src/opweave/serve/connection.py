@@ -15,6 +15,7 @@ from ..errors import InvalidStateError, MLError, NotSupportedError
 from ..names import counted
 from ..run.graph import MLGraph
 from .counts import Counts
+from .handover import Handover
 from .lane import Lane
 from .limits import Budget, ConnectionLimits
 from .messages import REQUIRED, Message, ProtocolError, error_name, parse_message, text_of
@@ -59,9 +60,12 @@ class Connection:
         limits: ConnectionLimits,
         origin: str | None,
         device: str | None,
+        handover: Handover,
         recording: Recording | None = None,
     ) -> None:
         self._messages, self._limits, self.origin, self._device = messages, limits, origin, device
+        self._handover = handover
+        self._offered: str | None = None  # the key of a payload that the page is to ask for
         self._recording = recording
         self.key = secrets.token_urlsafe(32)
         self._budget = Budget(limits.memory)
@@ -116,9 +120,8 @@ class Connection:
                 return
             self._messages.payload(payload)
             place.counts.received_bytes += payload.size
-        place.lane.submit(
-            partial(self._handle, place, message, payload), inline=len(self._places) == 1 and kind not in SLOW
-        )
+        is_slow = kind in SLOW or message.get("apart", False)
+        place.lane.submit(partial(self._handle, place, message, payload), inline=len(self._places) == 1 and not is_slow)
         place.is_closing = kind == "destroy"
 
     def _hello(self, message: Message) -> None:
@@ -169,7 +172,7 @@ class Connection:
             place.counts.dispatches += message["m"] == "dispatch"
             if answer is not None and answer.payload is not None:
                 place.counts.sent_bytes += answer.payload.size
-            if answer is not None:
+            if answer is not None and not (message.get("apart") and self._hand_over(message["r"], answer)):
                 self._answer(message["r"], answer)
         except DisconnectedError:
             pass
@@ -197,6 +200,21 @@ class Connection:
         else:
             fields["bin"] = answer.payload.size
             self._messages.send(text_of(fields), answer.payload.data)
+
+    def _hand_over(self, request: int, answer: Answer) -> bool:
+        """Let the page ask for a payload by HTTP; return False if another page is doing that."""
+        assert answer.payload is not None  # only `read` has the field `apart`
+        key = self._handover.offer(answer.payload, self.origin)
+        if key is None:
+            return False
+        self._offered = key
+        try:
+            self._messages.send(text_of({"r": request, **answer.fields, "bin": answer.payload.size, "key": key}))
+        except DisconnectedError:
+            self._handover.abandon(key)
+        if not self._handover.wait(key, self._limits.handshake) and not self._has_failed:
+            raise ProtocolError("a payload was not taken")
+        return True
 
     def _answer_error(self, request: int, error: BaseException) -> None:
         self._messages.send(text_of({"r": request, "error": described(error)}))
@@ -269,6 +287,7 @@ class Connection:
         with self._failing:  # if another thread is telling the client why, let it end
             self._has_failed = True
         self._messages.stop()
+        self._handover.abandon(self._offered)
         places = list(self._places.values())
         for place in places:
             place.lane.close()

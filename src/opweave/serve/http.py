@@ -118,7 +118,12 @@ def read_body(stream: Stream, request: Request, limit: int) -> bytes:
 
 
 def respond(
-    stream: Stream, status: int, body: str | bytes = b"", *, keeps_alive: bool = False, headers: Mapping[str, str]
+    stream: Stream,
+    status: int,
+    body: str | bytes | memoryview = b"",
+    *,
+    keeps_alive: bool = False,
+    headers: Mapping[str, str],
 ) -> None:
     """Send a response.
 
@@ -133,6 +138,7 @@ def respond(
         fields["Connection"] = "keep-alive" if keeps_alive else "close"
     head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
     try:
-        stream.socket.sendall(f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{head}\r\n".encode("latin-1") + data)
+        first = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{head}\r\n".encode("latin-1")
+        stream.send([first, data])
     except OSError as error:
         raise DisconnectedError from error

@@ -87,6 +87,7 @@ REQUIRED: dict[str, dict[str, Callable[[Any], bool]]] = {
 
 OPTIONAL: dict[str, dict[str, Callable[[Any], bool]]] = {
     "tensor": {"readable": _is(bool), "writable": _is(bool), "constant": _is(bool), "bin": is_id},
+    "read": {"apart": _is(bool)},
     "free": {"tensors": _is_list_of_ids, "graphs": _is_list_of_ids, "builders": _is_list_of_ids},
 }
 

@@ -31,10 +31,10 @@ export function address(url) {
 
 const nodeTransport =
   ({ url, token }) =>
-  ({ text, binary, closed }) =>
+  ({ text, isCopied, binary, closed }) =>
     new Promise((resolve, reject) => {
       const { socketPath, host, port } = address(url);
-      const reader = new Reader({ text, binary, close, response });
+      const reader = new Reader({ text, isCopied, binary, close, response });
       const onread = { buffer: () => reader.space(), callback: (length) => reader.filled(length) };
       const socket = net.connect({ ...(socketPath ? { path: socketPath } : { host, port }), noDelay: true, onread });
       let why = "";
@@ -114,6 +114,7 @@ class Reader {
     this.common = Buffer.allocUnsafeSlow(COMMON_BYTES);
     this.header = Buffer.alloc(HEADER_BYTES);
     this.headed = 0;
+    this.spare = new Spare(); // for payloads that the handler copies
   }
 
   get refusal() {
@@ -179,7 +180,9 @@ class Reader {
     this.isPayload = false;
     this.body = null;
     if (isPayload) {
-      handlers.binary(body.buffer);
+      const isCopied = handlers.isCopied();
+      handlers.binary(isCopied ? body : body.buffer);
+      if (isCopied) this.spare.keep(body);
       return;
     }
     this.text(Buffer.from(body.buffer).toString("utf8"));
@@ -193,7 +196,7 @@ class Reader {
     }
     const size = handlers.text(text);
     if (size === 0) return;
-    [this.isPayload, this.body, this.at] = [true, new Uint8Array(size), 0];
+    [this.isPayload, this.body, this.at] = [true, handlers.isCopied() ? this.spare.take(size) : new Uint8Array(size), 0];
   }
 }
 

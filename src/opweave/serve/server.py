@@ -24,6 +24,7 @@ from ..names import shown
 from .client_files import options_script, webnn_js
 from .connection import Connection
 from .counts import Counts
+from .handover import Handover
 from .http import HttpError, Request, read_body, read_request, respond
 from .limits import ConnectionLimits
 from .listener import listen_on_path, listen_on_port
@@ -39,6 +40,9 @@ PORT = 8801
 
 MAX_CLIENTS = 256
 """How many connections there may be at the same time: pages, and their requests, for which a browser has up to six each."""
+
+MAX_KEY_BYTES = 256
+"""The size of a request for a payload, at most; it has a key of 43 bytes."""
 
 IDLE_SECONDS = 300
 """How long a connection stays open between requests: browsers keep them for the next operation of a builder."""
@@ -127,6 +131,7 @@ class Server:
 
             find_device(device, None)
         self._recording = None if record is None else Recording(record)
+        self._handover = Handover()
         self._lock = Lock()  # of the four below
         self._clients: dict[Stream, Thread] = {}
         self._connections: dict[bytes, Connection] = {}  # by a hash of the session key
@@ -276,11 +281,13 @@ class Server:
         if upgrade := request.upgrades():
             self._upgrade(stream, request, upgrade)
             return False
-        body = read_body(stream, request, self._limits.json if request.path == "/sync" else 0)
+        body = read_body(stream, request, {"/sync": self._limits.json, "/payload": MAX_KEY_BYTES}.get(request.path, 0))
         headers = self._sharing(request)
         match request.method, request.path:
             case "POST", "/sync":
                 return self._sync(stream, request, body, headers)
+            case "POST", "/payload":
+                return self._payload(stream, request, body, headers)
             case "OPTIONS", _ if request.origin is not None and self._allows(request.origin):
                 respond(stream, 204, keeps_alive=request.keeps_alive, headers=headers | _preflight(request))
             case "GET" | "HEAD", "/webnn.js":
@@ -340,7 +347,7 @@ class Server:
         stream.is_trusted = True
         respond(stream, 101, headers=headers)
         stream.set_deadline(None)
-        connection = Connection(messages, self._limits, request.origin, self._device, self._recording)
+        connection = Connection(messages, self._limits, request.origin, self._device, self._handover, self._recording)
         with self._lock:
             if self._is_closed:
                 return
@@ -352,11 +359,21 @@ class Server:
                 del self._connections[_hashed(connection.key)]
                 self._past += replace(connection.counts(), connections=1)
 
+    def _payload(self, stream: Stream, request: Request, body: bytes, headers: dict[str, str]) -> bool:
+        """`POST /payload`: the contents of a tensor, which a page was told to ask for."""
+        _check_type(request)
+        with self._handover.taken(body.decode("latin-1"), request.origin, stream) as payload:
+            if payload is None:
+                raise HttpError(403, "there is no such payload for this origin")
+            stream.is_trusted = True
+            stream.set_deadline(None)
+            type_of_bytes = {"Content-Type": "application/octet-stream"}
+            respond(stream, 200, payload.data, keeps_alive=request.keeps_alive, headers=headers | type_of_bytes)
+        return request.keeps_alive
+
     def _sync(self, stream: Stream, request: Request, body: bytes, headers: dict[str, str]) -> bool:
         """`POST /sync`: add operations to a builder while JavaScript waits."""
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind not in ("text/plain", "application/json"):
-            raise HttpError(415, "the Content-Type must be text/plain or application/json")
+        _check_type(request)
         try:
             message = parse(body)
             if not isinstance(message, dict):
@@ -378,6 +395,17 @@ class Server:
             stream, 200, text, keeps_alive=request.keeps_alive, headers={**headers, "Content-Type": "application/json"}
         )
         return request.keeps_alive
+
+
+def _check_type(request: Request) -> None:
+    """Refuse what no client of ours sends.
+
+    Raises:
+        HttpError: the body is of another type.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in ("text/plain", "application/json"):
+        raise HttpError(415, "the Content-Type must be text/plain or application/json")
 
 
 def _preflight(request: Request) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from typing import TypeAlias
 
 import numpy as np
 
@@ -17,6 +18,9 @@ estimate."""
 
 LINGER_SECONDS = 1.0
 """How long the end of a connection may take."""
+
+
+Buffer: TypeAlias = "bytes | memoryview"
 
 
 class DisconnectedError(Exception):
@@ -117,6 +121,14 @@ class Stream:
         view, done = target.data, 0
         while done < len(view):
             done += self.read_some(view[done:])
+
+    def send(self, parts: list[Buffer]) -> None:
+        """Send buffers, one after the other, with as few calls of the system as possible; may raise OSError."""
+        sent = self.socket.sendmsg(parts)
+        for part in parts:
+            if sent < len(part):
+                self.socket.sendall(memoryview(part)[sent:])
+            sent = max(sent - len(part), 0)
 
     def wait(self) -> None:
         """Wait until there is something to read."""

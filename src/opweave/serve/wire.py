@@ -14,7 +14,6 @@ import struct
 from abc import ABC, abstractmethod
 from socket import MSG_DONTWAIT
 from threading import Lock
-from typing import TypeAlias
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from .stream import (
     NORMAL,
     PROTOCOL_ERROR,
     TOO_LARGE,
+    Buffer,
     DisconnectedError,
     Stream,
     WireError,
@@ -39,8 +39,6 @@ _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # of RFC 6455
 
 MAX_JOINED_BYTES = 2**16
 """Payloads up to this size go to a page in one frame with their text: a copy in JavaScript takes less time than an event."""
-
-Buffer: TypeAlias = "bytes | memoryview"
 
 
 def unmask(data: np.ndarray, key: bytes, offset: int = 0) -> None:
@@ -190,11 +188,7 @@ class Messages(ABC):
             if self._is_closed:
                 raise DisconnectedError
             try:
-                sent = self.stream.socket.sendmsg(parts)
-                for part in parts:
-                    if sent < len(part):
-                        self.stream.socket.sendall(memoryview(part)[sent:])
-                    sent = max(sent - len(part), 0)
+                self.stream.send(parts)
             except OSError as error:
                 self._is_closed = True
                 raise DisconnectedError from error

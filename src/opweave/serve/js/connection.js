@@ -7,7 +7,7 @@ const MAX_QUEUED_BYTES = 2 ** 31;
 
 class Connection {
   constructor() {
-    this.requests = new Map(); // number -> { context, tensor, resolve, reject }
+    this.requests = new Map(); // number -> { context, tensor, target, resolve, reject }
     this.contexts = new Map(); // number -> weak reference to the slots of the context
     this.frees = new Map(); // context -> { tensors, graphs, builders }: what is freed before the next message
     this.numbers = { request: 0, context: 0 };
@@ -16,12 +16,14 @@ class Connection {
     this.ended = false;
   }
 
-  // `transport(handlers)` promises { send(text, payload), sync(text) -> text (or none), buffered(), hold(whether to stay alive) }.
-  // It calls `text`, which returns the size of the payload that follows, `binary` with that payload, and `closed`.
+  // `transport(handlers)` promises { send(text, payload), sync(text) -> text (or none), buffered(), hold(whether to stay alive),
+  // fetch(key, size, target) -> a payload (or none) }. It calls `text`, which returns the size of the payload that follows,
+  // `isCopied`, whether `binary` copies it, `binary` with it, and `closed`.
   static async open(transport) {
     const connection = new Connection();
     connection.link = await transport({
       text: (text) => connection.receive(JSON.parse(text)),
+      isCopied: () => Boolean(connection.requests.get(connection.header.r)?.target),
       binary: (buffer) => connection.settle(connection.header, buffer),
       closed: (reason) => connection.end(reason),
     });
@@ -38,20 +40,27 @@ class Connection {
   }
 
   // Send a message and promise its answer: [message, payload]. It is rejected if the context is lost, or `tensor` destroyed.
-  request(context, message, payload, tensor) {
+  // If there is a `target`, the payload is copied there.
+  request(context, message, payload, { tensor, target } = {}) {
     const r = ++this.numbers.request;
     Object.assign(message, { c: context.c, r });
     return new Promise((resolve, reject) => {
       this.send(message, payload);
-      this.requests.set(r, { context, tensor, resolve, reject });
+      this.requests.set(r, { context, tensor, target, resolve, reject });
       this.link.hold(true);
     });
   }
 
   receive(message) {
-    if (message.bin) this.header = message;
+    const { r, bin = 0, key } = message;
+    if (key) {
+      const fetched = this.link.fetch(key, bin, this.requests.get(r)?.target);
+      fetched.then((payload) => this.settle(message, payload), ({ message }) => this.settle({ r, error: { name: "OperationError", message } }));
+      return 0;
+    }
+    if (bin) this.header = message;
     else this.settle(message);
-    return message.bin ?? 0;
+    return bin;
   }
 
   settle(message, payload) {
@@ -64,7 +73,10 @@ class Connection {
     this.requests.delete(message.r);
     this.link.hold(this.requests.size > 0);
     if (message.error) request?.reject(errorFrom(message.error));
-    else request?.resolve([message, payload]);
+    else {
+      if (payload && request?.target?.length) request.target.set(ArrayBuffer.isView(payload) ? payload : new Uint8Array(payload));
+      request?.resolve([message, payload]);
+    }
   }
 
   // Validate operations at once, and get their results' descriptors.

@@ -103,10 +103,12 @@ class MLContext {
     const wanted = byteLength(fields); // a larger buffer is taken, as Chromium and the Web Platform Tests have it
     if (target && target.bytes.length < wanted)
       fail(`readTensor: outputData must have ${wanted} bytes, got ${target.bytes.length}`);
-    const [, payload] = await context.connection.request(context, { m: "read", id: fields.id }, undefined, fields);
+    const message = { m: "read", id: fields.id };
+    if (wanted >= APART_BYTES && context.connection.link.fetch) message.apart = true;
+    const reader = { tensor: fields, target: target?.bytes };
+    const [, payload] = await context.connection.request(context, message, undefined, reader);
     if (!target) return payload;
     if (target.bytes.length < wanted) fail("readTensor: outputData was detached meanwhile");
-    target.bytes.set(new Uint8Array(payload));
     return undefined;
   }
 

@@ -31,9 +31,13 @@ function shown(value) {
   return isObject(value) ? Object.prototype.toString.call(value) : String(value); // without calls of its own methods
 }
 
+function refuse(what, rule, value) {
+  fail(`${what} must ${rule}, got ${shown(value)}`);
+}
+
 const integer = (low, high) => (value, what) => {
   const number = Math.trunc(+value) + 0; // + refuses bigints and symbols; + 0 turns -0 into 0
-  if (!(number >= low && number <= high)) fail(`${what} must be an integer in [${low}, ${high}], got ${shown(value)}`);
+  if (!(number >= low && number <= high)) refuse(what, `be an integer in [${low}, ${high}]`, value);
   return number;
 };
 
@@ -41,13 +45,13 @@ const unsignedLong = integer(0, 2 ** 32 - 1);
 
 function double(value, what) {
   const number = +value;
-  if (!Number.isFinite(number)) fail(`${what} must be a finite number, got ${shown(value)}`);
+  if (!Number.isFinite(number)) refuse(what, "be a finite number", value);
   return number;
 }
 
 function float(value, what) {
   const number = Math.fround(+value);
-  if (!Number.isFinite(number)) fail(`${what} must be a finite number of single precision, got ${shown(value)}`);
+  if (!Number.isFinite(number)) refuse(what, "be a finite number of single precision", value);
   return number;
 }
 
@@ -62,13 +66,13 @@ function usvString(value) {
 
 const enumeration = (values) => (value, what) => {
   const text = `${value}`;
-  if (!values.includes(text)) fail(`${what} must be one of ${values.join(", ")}, got ${shown(value)}`);
+  if (!values.includes(text)) refuse(what, `be one of ${values.join(", ")}`, value);
   return text;
 };
 
 const sequence = (convert) => (value, what) => {
   const iterate = isObject(value) ? value[Symbol.iterator] : undefined;
-  if (typeof iterate !== "function") fail(`${what} must be a sequence, got ${shown(value)}`);
+  if (typeof iterate !== "function") refuse(what, "be a sequence", value);
   return items(iterate, value, convert, what);
 };
 
@@ -82,13 +86,13 @@ function items(iterate, value, convert, what) {
 function lengthOrSequence(value, what) {
   const iterate = isObject(value) ? value[Symbol.iterator] : undefined;
   if (iterate === undefined || iterate === null) return unsignedLong(value, what);
-  if (typeof iterate !== "function") fail(`${what} must be an integer or a sequence, got ${shown(value)}`);
+  if (typeof iterate !== "function") refuse(what, "be an integer or a sequence", value);
   return items(iterate, value, unsignedLong, what);
 }
 
 // `members`: [name, conversion, whether it is required], in the order in which they are read. What is absent stays so.
 function dictionary(value, members, what) {
-  if (value !== undefined && value !== null && !isObject(value)) fail(`${what} must be an object, got ${shown(value)}`);
+  if (value !== undefined && value !== null && !isObject(value)) refuse(what, "be an object", value);
   const found = {};
   for (const [name, convert, required] of members) {
     const member = value === undefined || value === null ? undefined : value[name];
@@ -100,7 +104,7 @@ function dictionary(value, members, what) {
 
 // A record, as a map: names may be those of members that all objects have.
 function record(value, convert, what) {
-  if (!isObject(value)) fail(`${what} must be an object, got ${shown(value)}`);
+  if (!isObject(value)) refuse(what, "be an object", value);
   const found = new Map();
   for (const key of Reflect.ownKeys(value)) {
     if (!Reflect.getOwnPropertyDescriptor(value, key)?.enumerable) continue;
@@ -132,7 +136,7 @@ function bufferSource(value, what) {
   const own = lengthOfBuffer(buffer) !== undefined;
   const shared = !own && lengthOfShared(buffer) !== undefined; // what it throws for another buffer takes 10 us
   if (!own && !shared) {
-    fail(`${what} must be an ArrayBuffer, a SharedArrayBuffer or a view of one, got ${shown(value)}`);
+    refuse(what, "be an ArrayBuffer, a SharedArrayBuffer or a view of one", value);
   }
   if (buffer.resizable || buffer.growable) fail(`${what} must not be resizable`);
   return { bytes: bytesOf(value, buffer, isView), view: isView ? (kindOfView(value) ?? "DataView") : null, shared };
@@ -199,13 +203,13 @@ const CONTEXT_OPTIONS = [
 
 // As https://www.w3.org/TR/webnn/#mloperanddescriptor-check-dimensions, with the limits of the context.
 function checkDescriptor({ dataType, shape }, limits, allowed, what) {
-  const refuse = (rule) => fail(`${what} must ${rule}, got ${dataType} [${shape}]`);
+  const deny = (rule) => fail(`${what} must ${rule}, got ${dataType} [${shape}]`);
   const { min, max } = allowed.rankRange;
-  if (!allowed.dataTypes.includes(dataType)) refuse(`be of a supported data type (${allowed.dataTypes.join(", ")})`);
-  if (shape.length < min || shape.length > max) refuse(`have ${min} to ${max} dimensions`);
+  if (!allowed.dataTypes.includes(dataType)) deny(`be of a supported data type (${allowed.dataTypes.join(", ")})`);
+  if (shape.length < min || shape.length > max) deny(`have ${min} to ${max} dimensions`);
   if (!shape.every((size) => size > 0 && size <= LARGEST_DIMENSION)) {
-    refuse(`have dimensions in [1, ${LARGEST_DIMENSION}]`);
+    deny(`have dimensions in [1, ${LARGEST_DIMENSION}]`);
   }
-  if (sizeOf(shape) > LARGEST_DIMENSION) refuse(`have at most ${LARGEST_DIMENSION} elements`);
-  if (byteLength({ dataType, shape }) > limits.maxTensorByteLength) refuse(`take at most ${limits.maxTensorByteLength} bytes`);
+  if (sizeOf(shape) > LARGEST_DIMENSION) deny(`have at most ${LARGEST_DIMENSION} elements`);
+  if (byteLength({ dataType, shape }) > limits.maxTensorByteLength) deny(`take at most ${limits.maxTensorByteLength} bytes`);
 }

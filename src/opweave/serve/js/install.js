@@ -8,12 +8,8 @@ const FRAME_BYTES = 255 * 2 ** 10;
 // for payloads that are not copied here, must not need them. `used()` tells how many bytes wait for the end of the task.
 function joiner(write, large) {
   const encoder = new TextEncoder();
-  let [staged, view, used] = [null, null, 0];
-
-  function renew() {
-    staged = new Uint8Array(FRAME_BYTES);
-    view = new DataView(staged.buffer);
-  }
+  const sizeAsBytes = (size) => new Uint8Array(Uint32Array.of(size).buffer);
+  let [staged, used] = [new Uint8Array(FRAME_BYTES), 0];
 
   function send(message, payload) {
     if (!used) queueMicrotask(flush);
@@ -21,11 +17,11 @@ function joiner(write, large) {
     if (used + most > FRAME_BYTES) flush();
     if (most <= FRAME_BYTES) {
       const { written } = encoder.encodeInto(message, staged.subarray(used + 4));
-      view.setUint32(used, written, true);
+      staged.set(sizeAsBytes(written), used);
       used += 4 + written;
     } else {
       const bytes = encoder.encode(message);
-      put(new Uint8Array(Uint32Array.of(bytes.length).buffer));
+      put(sizeAsBytes(bytes.length));
       put(bytes);
     }
     if (payload) put(payload);
@@ -42,16 +38,20 @@ function joiner(write, large) {
   }
 
   function flush() {
-    if (used && !write(staged.subarray(0, used))) renew();
+    if (used && !write(staged.subarray(0, used))) staged = new Uint8Array(FRAME_BYTES);
     used = 0;
   }
 
-  renew();
   return { send, flush, used: () => used };
 }
 
 const PROTOCOL = "opweave.webnn.1";
 const DEFAULT_URL = "http://127.0.0.1:8801";
+
+// Tensors of this size and more are read by an HTTP request, where its response can be received into memory of the page. In
+// Chromium 156, that is slower for tensors of less than half of this size, because a request takes longer than a message.
+const APART_BYTES = 8 * 2 ** 20;
+const PIECE_BYTES = 2 ** 20; // of a response that goes to an array of the page: small enough for the cache of a processor
 
 // The transport of pages and workers: a WebSocket, and synchronous requests for what must be known at once.
 const webTransport =
@@ -67,7 +67,7 @@ const webTransport =
         closed(`the connection to Opweave at ${url} has ended (${code}${reason && `, ${reason}`})`);
       };
       socket.onopen = () =>
-        resolve({ send, sync: globalThis.XMLHttpRequest && sync, buffered: () => socket.bufferedAmount + used(), hold() {} });
+        resolve({ send, sync: globalThis.XMLHttpRequest && sync, buffered: () => socket.bufferedAmount + used(), hold() {}, fetch: globalThis.ReadableStreamBYOBReader && fetchPayload });
       const write = (bytes) => (socket.send(bytes), true); // it copies them
       const { send, flush, used } = joiner(write, write);
       const decoder = new TextDecoder();
@@ -84,6 +84,24 @@ const webTransport =
         if (buffer.byteLength === 4 + size) return;
         awaited = 0;
         binary(buffer.slice(4 + size));
+      }
+
+      async function fetchPayload(key, size, target) {
+        const response = await fetch(`${url}/payload`, { method: "POST", body: key });
+        if (!response.ok) throw new Error(await response.text());
+        const reader = response.body.getReader({ mode: "byob" });
+        const next = async (buffer, min) => {
+          const { value } = await reader.read(new Uint8Array(buffer, 0, min), { min });
+          if (value?.length !== min) throw new Error("the payload has ended early");
+          return value;
+        };
+        if (!target) return (await next(new ArrayBuffer(size), size)).buffer;
+        let buffer = new ArrayBuffer(PIECE_BYTES);
+        for (let at = 0; at < size; at += PIECE_BYTES) {
+          const part = await next(buffer, Math.min(PIECE_BYTES, size - at));
+          if (target.length) target.set(part, at); // else it was detached
+          ({ buffer } = part);
+        }
       }
 
       function sync(body) {
