@@ -20,7 +20,7 @@ from ....expr.ir import Program
 from .elements import Reader, Writer
 from .epilogue import Epilogue, assemble
 from .problem import Matrix, Problem
-from .text import entry, quarter, stack_offset
+from .text import entry, plus, quarter, stack_offset
 
 # For an NVIDIA H200; `python -m benchmarks webgpu gpu` lists the kernel that each contraction has, and its time.
 MAX_THIN_LINES = 12
@@ -40,6 +40,13 @@ MAX_SHARED_ELEMENTS = 1 << 13
 time that a kernel takes to start and to end, 256 workgroups read two arrays of this size from the cache."""
 MIN_INVOCATIONS = 64
 """Invocations of a workgroup that memory of the workgroup must leave room for."""
+MAX_PART_BYTES = 1 << 14
+"""Memory of a workgroup for parts of sums: those of as many vectors as fit are added up together, with fewer barriers. An
+estimate: an H200 runs as many workgroups with this memory as its registers allow."""
+MIN_TALL_LINES = 2
+"""Lines on the smaller side from which invocations compute four lines of the matrix each, and so load and convert the terms of
+the few vectors once for all four. Without that, an H200 would take twice as long to issue the instructions for four vectors of
+float16, as counted in the code for sm_90, as to read the matrix. Not measured."""
 FEW = "few"
 """The few vectors in the memory of a workgroup, if it computes them."""
 
@@ -133,10 +140,9 @@ class Section:
         strides = [few.stride, few.source.desc.element_count, *(stride for _, stride in few.stack)]
         return few.step == 1 and all(stride % 4 == 0 for stride in strides)
 
-    @property
-    def units(self) -> int:
+    def units(self, fours: bool) -> int:
         """Lines, or groups of four lines."""
-        return -(-self.lines // 4) if self.quads else self.lines
+        return -(-self.lines // 4) if fours else self.lines
 
     @property
     def form(self) -> tuple[Any, ...]:
@@ -196,7 +202,12 @@ class _Writing:
 
     Invocations share the terms of each sum, and add up their parts. If the lines of the matrix are contiguous, an invocation
     computes four lines as a vector; if terms are, adjacent invocations read adjacent terms of one line, as
-    vectors where these are aligned.
+    vectors where these are aligned, or of four lines, for which they load the terms of the few vectors once.
+
+    Attributes:
+        fours: whether an invocation computes four lines.
+        width: lines of a workgroup, or groups of four lines.
+        deep: terms that are loaded as a vector; 0 for none.
     """
 
     def __init__(self, sections: Sequence[Section], features: Features, before: Program | None = None) -> None:
@@ -206,16 +217,22 @@ class _Writing:
         self.terms = self.first.problems[0].terms
         self.deep = self.first.deep(features)
         self.ahead = max(1, PREFETCHED_TERMS // self.products)
+        self.fours = self.first.quads
         if self.deep:
             self.invocations = self._within_memory(features.max_invocations if before is not None else INVOCATIONS)
             self.width = self._lines_of_deep()
+            if self._is_tall():
+                self.fours, self.width = True, self.width // 4
         else:
             self.width = next((w for w in (32, 16, 8) if self._workgroups(w) >= MIN_WORKGROUPS), 4)
             self.width = min(self.width, 8) if self.first.along else self.width
-        self.groups = [-(-section.units // self.width) for section in sections]
+        self.groups = [-(-section.units(self.fours) // self.width) for section in sections]
         self.totals = [groups * section.stacks for groups, section in zip(self.groups, sections, strict=True)]
         if not self.deep:
             self.invocations = self._invocations()
+        _, fixed = self._memory
+        room = min(MAX_PART_BYTES, features.max_shared - fixed - 4 * self.invocations * (before is not None))
+        self.together = max(1, min(self.first.count, room // (self._part_bytes * self.invocations)))
         self.number, self.workgroups = numbered(sum(self.totals), features.max_workgroups)
         self.in_fours = bool(self.deep) and self.first.few_in_fours
         width = self.deep or (4 if self.first.quads else 1)
@@ -226,7 +243,7 @@ class _Writing:
             self.many.append([Reader(f"b{next(numbers)}", matrix.source, features, width) for matrix in section.many])
 
     def _workgroups(self, width: int) -> int:
-        return sum(section.units // width * section.stacks for section in self.sections)
+        return sum(section.units(self.first.quads) // width * section.stacks for section in self.sections)
 
     def _lines_of_deep(self) -> int:
         """Lines of a workgroup if each has a team of adjacent invocations, with a round of loads each if that is enough."""
@@ -238,13 +255,29 @@ class _Writing:
             team *= 2
         return self.invocations // team
 
+    def _is_tall(self) -> bool:
+        """Whether invocations compute four lines each, in teams of four times as many."""
+        if self.first.count < MIN_TALL_LINES:
+            return False
+        self.fours = True
+        has_room = self._within_memory(self.invocations) == self.invocations
+        self.fours = False
+        team = 4 * self.invocations // self.width
+        whole = self.width % 4 == 0 and all(section.lines % 4 == 0 for section in self.sections)
+        return has_room and whole and team <= self.terms // self.deep
+
+    @property
+    def _part_bytes(self) -> int:
+        """Bytes of workgroup memory for the parts of an invocation of sums of one of the few vectors."""
+        return (16 if self.fours else 4) * self.products
+
     @property
     def _memory(self) -> tuple[int, int]:
         """Bytes of workgroup memory for each invocation, and for all of them."""
-        each = (16 if self.first.quads else 4) * self.products
         if self.before is None:
-            return each, 0
-        return each + 4, 4 * self.first.few.source.desc.element_count  # for its reductions, and its elements
+            return self._part_bytes, 0
+        # For its reductions, and its elements.
+        return self._part_bytes + 4, 4 * self.first.few.source.desc.element_count
 
     def _within_memory(self, number: int) -> int:
         each, fixed = self._memory
@@ -271,8 +304,8 @@ class _Writing:
             functions, writer = section.end.functions(module, self.features, section.vectors(self.features), _suffix(s))
             parts += functions
             writers.append(writer)
-        vector = "vec4<f32>" if self.first.quads else "f32"
-        parts += [Variable(f"parts_{j}", f"array<{vector}, {self.invocations}>") for j in range(self.products)]
+        vector, size = "vec4<f32>" if self.fours else "f32", self.invocations * self.together
+        parts += [Variable(f"parts_{j}", f"array<{vector}, {size}>") for j in range(self.products)]
         readers = [reader for readers in self.many for reader in readers]
         computed = list[str]()
         if self.before is None:
@@ -289,7 +322,7 @@ class _Writing:
         parts.append(entry(self.invocations, [*computed, *self._lines()]))
         sizes = "; ".join(_size(section) for section in self.sections)
         title = " | ".join(dict.fromkeys(section.title for section in self.sections))
-        lines = "fours of lines" if self.first.quads else "lines"
+        lines = "fours of lines" if self.fours else "lines"
         how = f" in vectors of {self.deep}" if self.deep else ""
         comment = f"{sizes}; {self.width} {lines} for a workgroup, whose invocations divide the terms{how}"
         made = assemble(title, comment, readers, writers, module, parts, self.workgroups)
@@ -318,7 +351,8 @@ class _Writing:
         line, part = ("lane / {t}u", "lane % {t}u") if section.along else ("lane % {w}u", "lane / {w}u")
         stack, group = ("stack", f"{number} % {self.groups[s]}u") if stacks > 1 else ("0u", number)
         offset, few_start = (stack_offset(m, stack, stacks) for m in (many, few))
-        start = f"min(unit, {section.units - 1}u) * {4 if section.quads else many.stride}u"
+        units, below = section.units(self.fours), (4 if self.fours else 1) * many.stride
+        start = f"min(unit, {units - 1}u) * {below}u"
         start = start if offset == "0u" else f"{offset} + {start}"
         if stacks > 1:
             yield f"let stack = {number} / {self.groups[s]}u;"
@@ -327,28 +361,35 @@ class _Writing:
         yield f"let start = {f'({start}) / {self.deep}u' if self.deep else quarter(start, 4 if section.quads else 1)};"
         yield f"let few_start = {quarter(few_start, 4 if self.in_fours else 1)};"
         products = range(len(section.problems))
-        vector = "vec4<f32>" if section.quads or self.deep else "f32"
+        vector = "vec4<f32>" if self.fours or self.deep else "f32"
         yield from (f"var sum_{k}_{j} = {vector}();" for k in range(section.count) for j in products)
         yield from self._deep_loop(s, teams) if self.deep else self._loop(s, teams)
-        whole = "({0}.x + {0}.y) + ({0}.z + {0}.w)" if self.deep else "{0}"
-        for k in range(section.count):
-            yield from (f"parts_{j}[lane] = {whole.format(f'sum_{k}_{j}')};" for j in products)
+        whole = "({0}.x + {0}.y) + ({0}.z + {0}.w)" if self.deep and not self.fours else "{0}"
+        for first in range(0, section.count, self.together):
+            numbers = range(first, min(first + self.together, section.count))
+            at = [plus("lane", k * self.invocations) for k in range(len(numbers))]
+            for k, place in zip(numbers, at, strict=True):
+                yield from (f"parts_{j}[{place}] = {whole.format(f'sum_{k}_{j}')};" for j in products)
             yield "workgroupBarrier();"
             half = teams // 2
             while half:
                 distance = half if section.along else half * self.width
                 yield f"if (part < {half}u) {{"
-                yield from (f"    parts_{j}[lane] += parts_{j}[lane + {distance}u];" for j in products)
+                for place in at:
+                    yield from (f"    parts_{j}[{place}] += parts_{j}[{place} + {distance}u];" for j in products)
                 yield from ("}", "workgroupBarrier();")
                 half //= 2
-            if self.deep and not section.swapped:  # an invocation stores four adjacent lines
+            if self.deep and not self.fours and not section.swapped:  # an invocation stores four adjacent lines
                 yield f"if (lane < {self.width // 4}u) {{"
-                yield from self._put_four(s, k, stack, f"{group} * {self.width}u + lane * 4u", teams)
+                for k in numbers:
+                    line, begin = f"{group} * {self.width}u + lane * 4u", (k - first) * self.invocations
+                    yield from self._put_four(s, k, stack, line, teams, begin)
             else:
-                yield f"if (part == 0u && unit < {section.units}u) {{"
-                yield from self._puts(s, k, stack)
+                yield f"if (part == 0u && unit < {units}u) {{"
+                for k, place in zip(numbers, at, strict=True):
+                    yield from self._puts(s, k, stack, place)
             yield "}"
-            if k + 1 < section.count:
+            if numbers.stop < section.count:
                 yield "workgroupBarrier();"
 
     def _loop(self, s: int, teams: int) -> Iterator[str]:
@@ -378,25 +419,42 @@ class _Writing:
     def _deep_loop(self, s: int, team: int) -> Iterator[str]:
         """The products, of vectors of terms."""
         section, readers, width = self.sections[s], self.many[s], self.deep
-        chunks, ahead = self.terms // width, self.ahead
+        lines = [line * section.many[0].stride // width for line in range(4 if self.fours else 1)]
+        chunks, ahead = self.terms // width, max(1, self.ahead // len(lines))
         whole = chunks // (ahead * team) * ahead * team
         for begin, end, loads in ((0, whole, ahead), (whole, chunks, 1)):
             if begin == end:
                 continue
             yield f"for (var chunk = {begin}u + part; chunk < {end}u; chunk += {loads * team}u) {{"
             at = [f"(chunk + {c * team}u)" if c else "chunk" for c in range(loads)]
-            for c in range(loads):
-                for j, reader in enumerate(readers):
-                    place = f"start + {at[c]}"
-                    yield f"    let m{c}_{j} = {reader.eight(place) if width == 8 else reader.load(place, 4)};"
+            loaded = [(c, j, n) for c in range(loads) for j in range(len(readers)) for n in range(len(lines))]
+            for c, j, n in loaded:
+                place = plus(f"start + {at[c]}", lines[n])
+                yield f"    let m{c}_{j}_{n} = {readers[j].eight(place) if width == 8 else readers[j].load(place, 4)};"
+            for c, j, n in loaded:
+                for h, four in enumerate(readers[j].fours(f"m{c}_{j}_{n}")):
+                    yield f"    let w{c}_{j}_{n}_{h} = {four};"
             for k in range(section.count):
                 for c in range(loads):
                     for h in range(width // 4):
-                        yield f"    let f{c}_{k}_{h} = {self._four(section.few, k, at[c], h)};"
-                        for j, reader in enumerate(readers):
-                            factor = reader.fours(f"m{c}_{j}")[h]
-                            yield f"    sum_{k}_{j} = fma(f{c}_{k}_{h}, {factor}, sum_{k}_{j});"
+                        few = f"f{c}_{k}_{h}"
+                        yield f"    let {few} = {self._four(section.few, k, at[c], h)};"
+                        for j in range(len(readers)):
+                            yield from self._added(
+                                f"sum_{k}_{j}", few, [f"w{c}_{j}_{n}_{h}" for n in range(len(lines))]
+                            )
             yield "}"
+
+    def _added(self, total: str, few: str, many: Sequence[str]) -> Iterator[str]:
+        """Add products of four terms: to a sum for each line, or in four parts if there is one line."""
+        if not self.fours:
+            yield f"    {total} = fma({few}, {many[0]}, {total});"
+            return
+        for part, line in zip("xyzw", many, strict=True):
+            value = f"{total}.{part}"
+            for term in "xyzw":
+                value = f"fma({few}.{term}, {line}.{term}, {value})"
+            yield f"    {total}.{part} = {value};"
 
     def _four(self, few: Matrix, k: int, chunk: str, half: int) -> str:
         """Four terms of one of the few vectors: those in a half of a chunk."""
@@ -408,18 +466,18 @@ class _Writing:
         values = (self.few.load(place, 1) if self.before is None else f"{FEW}[{place}]" for place in places)
         return f"vec4<f32>({', '.join(values)})"
 
-    def _put_four(self, s: int, k: int, stack: str, line: str, team: int) -> Iterator[str]:
-        places = [f"(lane * 4u + {c}u) * {team}u" for c in range(4)]
+    def _put_four(self, s: int, k: int, stack: str, line: str, team: int, begin: int) -> Iterator[str]:
+        places = [plus(f"(lane * 4u + {c}u) * {team}u", begin) for c in range(4)]
         parts = [f"parts_{j}" for j in range(len(self.sections[s].problems))]
         sums = [f"vec4<f32>({', '.join(f'{part}[{place}]' for place in places)})" for part in parts]
         yield f"    put{_suffix(s)}({stack}, {k}u, {line}, {', '.join(sums)});"
 
-    def _puts(self, s: int, k: int, stack: str) -> list[str]:
+    def _puts(self, s: int, k: int, stack: str, place: str) -> list[str]:
         section, put = self.sections[s], f"put{_suffix(s)}"
-        parts = [f"parts_{j}[lane]" for j in range(len(section.problems))]
-        if section.quads and not section.swapped:
+        parts = [f"parts_{j}[{place}]" for j in range(len(section.problems))]
+        if self.fours and not section.swapped:
             return [f"    {put}({stack}, {k}u, unit * 4u, {', '.join(parts)});"]
-        if not section.quads:
+        if not self.fours:
             where = f"unit, {k}u" if section.swapped else f"{k}u, unit"
             return [f"    {put}({stack}, {where}, {', '.join(parts)});"]
         return [

@@ -1,0 +1,70 @@
+"""Products of few vectors whose invocations compute four lines of the matrix each, as C++ on the processor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from triton_cases import Build, F, array, check, steps_of
+
+import opweave as ow
+from opweave.backends.gpu.contraction import thin
+
+FEATURES = replace(F, tensor_cores=None)
+TOLERANCES = {"float32": 1e-5, "float16": 3e-3}
+
+
+def four_lines(build: Build, *arrays: np.ndarray, constants: tuple[int, ...] = (1,)) -> None:
+    """Check the results; the last kernel of a product computes four lines in an invocation."""
+    steps = steps_of(build, arrays, constants, FEATURES)
+    products = [step.kernel for step in steps if isinstance(step.kernel, thin.ThinKernel)]
+    assert products
+    assert all("fours of lines" in kernel.source for kernel in products)
+    tolerance = TOLERANCES[arrays[0].dtype.name]
+    check(build, *arrays, constants=constants, kernels=[""] * len(steps), tolerance=tolerance, features=FEATURES)
+
+
+def biased(b: ow.MLGraphBuilder, x: Any, w: Any, bias: Any) -> Any:
+    return b.relu(b.add(b.matmul(x, w), bias))
+
+
+@pytest.mark.parametrize("data_type", ["float32", "float16"])
+@pytest.mark.parametrize(("rows", "terms", "columns"), [(2, 2048, 36), (3, 2080, 32), (4, 4096, 20), (12, 2048, 1028)])
+def test_rows(rows: int, terms: int, columns: int, data_type: str) -> None:
+    """With terms that are no multiple of a round, lines that are none of a workgroup, and parts that do not all fit."""
+    shapes = (rows, terms), (terms, columns), (columns,)
+    four_lines(biased, *(array(*shape, data_type=data_type) for shape in shapes))
+
+
+@pytest.mark.parametrize("data_type", ["float32", "float16"])
+@pytest.mark.parametrize(
+    ("left", "right", "constant"),
+    [
+        ((36, 2048), (2048, 3), 0),  # the vectors are columns
+        ((3, 4, 2048), (3, 2048, 24), 1),
+        ((3, 2, 3, 2048), (1, 2, 2048, 24), 1),
+    ],
+)
+def test_orders(left: tuple[int, ...], right: tuple[int, ...], constant: int, data_type: str) -> None:
+    operands = array(*left, data_type=data_type), array(*right, data_type=data_type)
+    four_lines(lambda b, x, y: b.matmul(x, y), *operands, constants=(constant,))
+
+
+@pytest.mark.parametrize("data_type", ["float32", "float16"])
+def test_products_of_the_same_vectors(data_type: str) -> None:
+    """As one epilogue, and as sections of one kernel."""
+    x, w, v = (array(*shape, data_type=data_type) for shape in ((3, 2048), (2048, 64), (2048, 32)))
+
+    def gated(b: ow.MLGraphBuilder, x: Any, w: Any, u: Any) -> Any:
+        gate = b.matmul(x, w)
+        return b.mul(b.mul(gate, b.sigmoid(gate)), b.matmul(x, u))
+
+    four_lines(gated, x, w / 32, w / 40, constants=(1, 2))
+    four_lines(lambda b, x, w, v: b.concat([b.matmul(x, w), b.matmul(x, v)], axis=1), x, w, v, constants=(1, 2))
+
+
+def test_one_vector_has_a_line_for_each_team() -> None:
+    (step,) = steps_of(biased, (array(1, 4096), array(4096, 64), array(64)), (1,), FEATURES)
+    assert "4 lines for a workgroup" in step.kernel.source
