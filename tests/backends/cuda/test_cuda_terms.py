@@ -173,6 +173,7 @@ def test_graphs(monkeypatch: pytest.MonkeyPatch, small_tiles: None, always: None
     feeds = {"a": array(40, 64), "b": array(64, 36)}
     found = context.compute(graph, feeds)["y"]
     np.testing.assert_allclose(found, np.maximum(feeds["a"] @ feeds["b"], 0), rtol=1e-4, atol=1e-4)
+    assert "kernels 0 to 1" in graph.explain()
     profile = graph.profile(feeds, detail=True)
     assert "scores" in str(profile)
     assert "terms in order" in str(profile)
