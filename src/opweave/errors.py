@@ -96,7 +96,7 @@ class DataError(MLError):
     """A file or buffer has invalid contents (`DataError`).
 
     >>> import opweave as ow
-    >>> ow.InferenceSession(b"these are no bytes of a model")
+    >>> ow.InferenceSession(b"not a model")
     Traceback (most recent call last):
     opweave.errors.DataError: ...
     """

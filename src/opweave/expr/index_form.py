@@ -26,12 +26,10 @@ def compute(shape: Sequence[int], function: Callable[..., Any]) -> Array:
         ValidationError: a size that is not positive, a function that does not return one element, or an index that may be
             out of range.
 
-    >>> from opweave.expr import trace
-    >>> from opweave.graph import Desc
-    >>> print(trace(lambda x: compute((3, 2), lambda i, j: x[j, i]), "transposed", [Desc("float32", (2, 3))]))
-    transposed(x0: float32[2, 3]) -> (y0: float32[3, 2]):
-      y0[i, j] =
-        x0[j, i]
+    >>> import numpy as np, opweave as ow
+    >>> transposed = ow.expression(lambda x: ow.expr.compute((3, 2), lambda i, j: x[j, i]))
+    >>> transposed(np.float32([[1, 2, 3], [4, 5, 6]])).tolist()
+    [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]
     """
     sizes = _checked_sizes(tuple(shape) if isinstance(shape, Sequence) else (shape,), "compute")
     placeholders = tuple(Index(size) for size in sizes)
