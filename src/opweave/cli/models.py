@@ -144,7 +144,7 @@ def info(
 
     Dynamic dimensions count as 1, unless --fix-shapes says otherwise.
     """
-    from ..onnx.model import parameters
+    from ..onnx.parameters import parameters
     from .inputs import assuming, assumption
 
     session = open_session(model, fix_shapes, limit, device, precision)

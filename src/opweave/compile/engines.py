@@ -189,7 +189,8 @@ def digest(graph: Graph) -> str:
     for node in graph.nodes:
         attributes = sorted((name, repr(value)) for name, value in node.attributes.items())
         operands = list(each(node.inputs, number).items())
-        described.update(f"{node.op.name} {attributes} {operands} {[*map(number, node.outputs)]}\n".encode())
+        kind = type(node.op).__name__  # an operation of the user may have the name of a built-in one
+        described.update(f"{kind} {node.op.name} {attributes} {operands} {[*map(number, node.outputs)]}\n".encode())
     described.update(f"{[*map(number, graph.outputs.values())]}".encode())
     return described.hexdigest()
 

@@ -23,7 +23,7 @@ from .booleans import bool_as_uint8
 from .messages import GraphProto, ModelProto, TensorProto, ValueInfoProto, sub_graphs
 from .model import Model
 from .model_program import ModelProgram, Result, Wrapper
-from .registry import CONVERTERS, DATA_TYPES, key_of
+from .registry import DATA_TYPES
 from .scopes import used_names
 from .trace import Step, Trace
 from .values import Constant, Dynamic, Tensor, Value, shape_of, type_of
@@ -67,7 +67,7 @@ class CompiledModel(ModelProgram):
         whole: bool = False,
         backend: Backend | None = None,
     ) -> None:
-        self.context, self.trace = context, trace
+        self.context, self.trace, self._model = context, trace, model
         self._backend = backend or context.backend
         self.choice = ""
         self._check_types(model)
@@ -114,8 +114,8 @@ class CompiledModel(ModelProgram):
 
     def custom(self, number: int) -> list[Placement]:
         """Where the custom operations of a segment run."""
-        names = {CONVERTERS[key].op for step in self.segments[number].nodes if (key := key_of(step.node)) in CONVERTERS}
-        return [p for p in self._placements[number] if p.node.partition(" ")[0] in names - {""}]
+        names = {found.op for step in self.segments[number].nodes if (found := self._model.operation(step.node))}
+        return [p for p in self._placements[number] if p.node.partition(" ")[0] in names]
 
     # Compiling -----------------------------------------------------------------------------------------------------------
 

@@ -14,8 +14,9 @@ from ..hints import meant
 from ..names import counted
 from .booleans import as_declared, bool_as_uint8
 from .messages import NodeProto, TensorProto, TypeProto, attribute_value, domain_of, sub_graphs, tensor_type
+from .model import Model
 from .operators.logic import BOOLEAN
-from .registry import CONVERTERS, DATA_TYPES, ELEMENT_TYPES, Converter, Unsupported, data_type_of, key_of
+from .registry import DATA_TYPES, ELEMENT_TYPES, Converter, Unsupported, data_type_of
 from .values import FOLD_BYTES, Constant, Dynamic, Tensor, Value
 
 
@@ -23,7 +24,7 @@ def convert(
     builder: MLGraphBuilder,
     node: NodeProto,
     values: Sequence[Value | None],
-    opsets: Mapping[str, int],
+    model: Model,
     infer: Callable[[], Mapping[str, TypeProto]],
 ) -> dict[str, Value]:
     """Convert a node.
@@ -32,7 +33,7 @@ def convert(
         builder: builds the operations.
         node: the node.
         values: its inputs, None for those that are absent.
-        opsets: the version of each operator set, by domain.
+        model: the model that it is part of.
         infer: infers the types of the node's outputs; called only if the inputs do not determine them.
 
     Returns:
@@ -44,7 +45,7 @@ def convert(
     """
     if sub_graphs(node):
         raise Unsupported("it has sub-graphs")
-    converter = CONVERTERS.get(key_of(node))
+    converter = model.converter(node)
     if converter is None:
         raise Unsupported("WebNN has no operation for it")
     types = [_element_type(name, value) for name, value in zip(node.input[:], values, strict=True)]
@@ -52,7 +53,7 @@ def convert(
     if not any(isinstance(value, MLOperand) for value in inputs):
         # The builder learns the types from operands, so constants that are too large to fold become operands.
         inputs = [builder.constant(value) if isinstance(value, np.ndarray) else value for value in inputs]
-    keywords = _keywords(converter, node, types, opsets, len(inputs))
+    keywords = keywords_of(converter, node, types, model.opsets)
     result = converter.function(builder, *inputs, **keywords)
     results = result if isinstance(result, tuple) else (result,)
     if len(results) < len(node.output):
@@ -88,14 +89,11 @@ def _argument(builder: MLGraphBuilder, value: Value | None) -> MLOperand | np.nd
     return None
 
 
-def _keywords(
-    converter: Converter, node: NodeProto, types: list[int], opsets: Mapping[str, int], inputs: int
-) -> dict[str, Any]:
-    """The keyword arguments of a converter's call; `Unsupported` for attributes that it does not know."""
+def keywords_of(converter: Converter, node: NodeProto, types: list[int], opsets: Mapping[str, int]) -> dict[str, Any]:
+    """The keyword arguments of a converter's call; `Unsupported` for a node that does not fit it."""
+    check_form(converter, node)
     keywords: dict[str, Any] = {}
     for attribute in node.attribute[:]:
-        if attribute.name not in converter.attributes:
-            raise Unsupported(_unknown_attribute(converter, attribute.name))
         value = attribute_value(attribute)
         keywords[attribute.name] = [_text(item) for item in value] if isinstance(value, list) else _text(value)
     if "label" in converter.attributes:
@@ -103,11 +101,23 @@ def _keywords(
     if converter.extras and not converter.op:  # a custom operation may have attributes of these names
         extras = {"opset": opsets.get(domain_of(node), 1), "outputs": len(node.output), "types": types}
         keywords |= {name: extras[name] for name in converter.extras}
+    return keywords
+
+
+def check_form(converter: Converter, node: NodeProto) -> None:
+    """Check that a node has the attributes, and the number of inputs, that its converter takes.
+
+    Raises:
+        Unsupported: it has others.
+    """
+    for attribute in node.attribute[:]:
+        if attribute.name not in converter.attributes:
+            raise Unsupported(_unknown_attribute(converter, attribute.name))
+    inputs = len(node.input)
     if (converter.inputs is not None and inputs > converter.inputs) or inputs < converter.required:
         most = "any number" if converter.inputs is None else converter.inputs
         takes = f"{most}" if converter.required == converter.inputs else f"{converter.required} to {most}"
         raise Unsupported(f"it has {counted(inputs, 'input')}, and {converter.op or 'WebNN'} takes {takes}")
-    return keywords
 
 
 def _unknown_attribute(converter: Converter, name: str) -> str:

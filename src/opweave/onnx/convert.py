@@ -18,6 +18,7 @@ from .compiled import check_whole, segments
 from .limits import DEFAULT, Limits
 from .messages import TypeProto
 from .model import Model
+from .register import require_operators
 from .registry import DATA_TYPES
 from .trace import Trace, Tracer, ValuesNeeded
 from .values import Constant, Tensor, type_of
@@ -125,6 +126,7 @@ def traced(
         inputs: arrays of inputs; those of which the values decide about shapes become constants.
         types: types of results of nodes that fall back, where these are known better than by inference.
     """
+    require_operators(source)
     values: dict[str, np.ndarray] = {}
     known = inputs or {}
     while True:

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import MLError
+from .conversion import keywords_of
 from .inference import model_of_node, result_bytes
 from .messages import (
     ModelProto,
@@ -29,7 +31,8 @@ from .messages import (
     tensor_type,
 )
 from .model import Model
-from .registry import CONVERTERS, Unsupported, named
+from .operators.logic import BOOLEAN
+from .registry import CONVERTERS, Converter, Unsupported, named
 from .values import FOLD_BYTES, Constant, Value, shape_of
 
 LARGE_BYTES = 2**24
@@ -78,9 +81,10 @@ def fold(
     """
     if domain_of(node):
         return None
-    if node.op_type in ("Shape", "Size") and (shape := shape_of(values[0])) is not None:
+    operation = model.operation(node)
+    if operation is None and node.op_type in ("Shape", "Size") and (shape := shape_of(values[0])) is not None:
         return [_shape(node, shape)]
-    if node.op_type == "Constant" and not values:
+    if operation is None and node.op_type == "Constant" and not values:
         constant = model.constant(node)
         return None if constant is None else [constant]
     known = [value for value in values if isinstance(value, Constant)]
@@ -91,6 +95,8 @@ def fold(
     if sum(value.array.nbytes for value in known) > FOLD_BYTES:
         return None
     arrays = [value.array if isinstance(value, Constant) else None for value in values]
+    if operation is not None:
+        return with_operation(operation, node, arrays, model)
     try:
         return with_numpy(node, arrays)
     except TooLarge:
@@ -129,6 +135,19 @@ def with_numpy(node: NodeProto, arrays: Sequence[np.ndarray | None]) -> list[np.
     if len(node.output) != 1:
         raise Declined
     return [result]
+
+
+def with_operation(
+    operation: Converter, node: NodeProto, arrays: Sequence[np.ndarray | None], model: Model
+) -> list[np.ndarray] | None:
+    """Compute a node with the user's operation; None (the node stays in the graph) if that fails, or for bool."""
+    if node.op_type in BOOLEAN or any(array is not None and array.dtype == bool for array in arrays):
+        return None
+    try:
+        made = operation.function(None, *arrays, **keywords_of(operation, node, [], model.opsets))
+    except (Unsupported, MLError):
+        return None
+    return [np.asarray(result) for result in (made if isinstance(made, tuple) else (made,))]
 
 
 def with_engine(node: NodeProto, arrays: Sequence[np.ndarray | None], proto: ModelProto) -> list[np.ndarray] | None:

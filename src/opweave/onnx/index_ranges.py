@@ -14,7 +14,8 @@ import numpy as np
 
 from ..value_ranges import InputRange, ValueRange
 from .checks import title_of
-from .messages import GraphProto, NodeProto, TensorProto, ValueInfoProto
+from .messages import NodeProto, TensorProto, ValueInfoProto
+from .model import Model
 from .registry import MICROSOFT, key_of
 
 INDEXING = {("", "Gather"): "axis", (MICROSOFT, "GatherBlockQuantized"): "gather_axis"}
@@ -72,8 +73,9 @@ class LengthRange:
 Range: TypeAlias = InputRange | LengthRange
 
 
-def find_ranges(graph: GraphProto) -> list[Range]:
-    """The ranges of the inputs that are indices or lengths; each range once."""
+def find_ranges(model: Model) -> list[Range]:
+    """The ranges of the inputs that are indices or lengths, for operators that are not the user's; each range once."""
+    graph = model.proto.graph
     weights = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     inputs = {value.name: value for value in graph.input if value.name not in weights}
     overridable = {value.name for value in graph.input} - inputs.keys()
@@ -81,6 +83,8 @@ def find_ranges(graph: GraphProto) -> list[Range]:
     found: dict[Any, Range] = {}
     for node in graph.node:
         key = key_of(node)
+        if key in model.operations:
+            continue
         if key in KEEPS_VALUES and node.input and node.input[0] in sources:
             sources.update(dict.fromkeys(node.output, sources[node.input[0]]))
         elif key in INDEXING and len(node.input) > 1 and node.input[1] in sources:

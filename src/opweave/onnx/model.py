@@ -19,7 +19,6 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .. import memory
-from ..digests import digest
 from ..errors import DataError, NotSupportedError, require
 from ..names import shown
 from .booleans import check_bool
@@ -28,7 +27,6 @@ from .limits import DEFAULT, Limits
 from .messages import (
     KNOWN_TYPES,
     PLAIN,
-    AttributeProto,
     GraphProto,
     ModelProto,
     NodeProto,
@@ -37,13 +35,13 @@ from .messages import (
     ValueInfoProto,
     array_of,
     attribute_value,
-    stored_bytes,
     sub_graphs,
 )
 from .order import with_sorted_nodes
+from .registry import CONVERTERS, REGISTERED, Converter, Key, key_of
 from .scopes import all_nodes, initializer_names
 from .texts import is_text, other_format, with_text
-from .wire import HERE, LEAST_BYTES, without_weights
+from .wire import HERE, without_weights
 
 KNOWN_OPSET = 21
 """All versions of the `onnx` package that support NumPy 2 have the operator sets up to this one."""
@@ -138,6 +136,7 @@ class Model:
         opsets: the version of each operator set, by domain ("" for ONNX's own).
         limits: bounds for loading it.
         names: all names of values, including those of sub-graphs.
+        operations: the converters of the user's operations that its nodes use, as they were registered when it was read.
         surprising: the names of values whose shapes differ from those that ONNX infers.
     """
 
@@ -146,6 +145,7 @@ class Model:
     opsets: dict[str, int] = field(default_factory=dict)
     limits: Limits = DEFAULT
     names: set[str] = field(default_factory=set, repr=False)
+    operations: dict[Key, Converter] = field(default_factory=dict, repr=False)
     surprising: set[str] = field(default_factory=set, repr=False)
     _owned: bool = field(default=False, repr=False)  # whether the caller has no reference to the proto
     _weights: list[tuple[str, np.ndarray]] | None = field(default=None, repr=False)
@@ -205,12 +205,24 @@ class Model:
         opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
         model = cls(proto, folder, opsets, limits, _owned=proto is not source, _here=here)
         model._check()
+        if REGISTERED:
+            used = {key_of(node) for node in model.nodes}
+            model.operations = {key: converter for key, converter in REGISTERED.items() if key in used}
         return model
 
     @cached_property
     def nodes(self) -> list[NodeProto]:
         """All nodes, those of sub-graphs included."""
         return list(all_nodes(self.proto.graph.node))
+
+    def converter(self, node: NodeProto) -> Converter | None:
+        """The converter of a node: of the user's operation, else Opweave's; None if neither has its operator."""
+        key = key_of(node)
+        return self.operations.get(key) or CONVERTERS.get(key)
+
+    def operation(self, node: NodeProto) -> Converter | None:
+        """The converter of a node that the user's operation computes; None for other nodes."""
+        return self.operations.get(key_of(node)) if self.operations else None
 
     @property
     def required_inputs(self) -> list[ValueInfoProto]:
@@ -470,17 +482,6 @@ def _check_value(value: ValueInfoProto, what: str) -> None:
         raise DataError(f"the {what} {value.name!r} has no data type")
 
 
-def parameters(graph: GraphProto) -> list[TensorProto]:
-    """The weights of a graph and its sub-graphs: initializers, and tensors of Constant nodes."""
-    found = list(graph.initializer)
-    for node in graph.node:
-        if node.op_type == "Constant":
-            found += [attribute.t for attribute in node.attribute if attribute.type == AttributeProto.TENSOR]
-        for inner in sub_graphs(node):
-            found += parameters(inner)
-    return found
-
-
 def _element_count(shape: Sequence[int], what: str) -> int:
     count = -1 if len(shape) > MAX_RANK or min(shape, default=0) < 0 else math.prod(shape)
     if not 0 <= count < 2**63:
@@ -490,19 +491,3 @@ def _element_count(shape: Sequence[int], what: str) -> int:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def digest_of(model: Model) -> str:
-    """A digest of the nodes of a model, and of the names, data types and shapes of its weights, but not of their values."""
-    found = digest(repr(sorted(model.opsets.items())).encode())
-    graph = model.proto.graph
-    for tensor in graph.initializer:
-        found.update(f"{tensor.name} {tensor.data_type} {tensor.dims[:]}\n".encode())
-    for node in graph.node:
-        tensors = [(a.name, a.t) for a in node.attribute[:] if a.HasField("t")]
-        large = [(name, t.data_type, t.dims[:]) for name, t in tensors if stored_bytes(t) >= LEAST_BYTES]
-        if large:  # a weight
-            found.update(f"{node.op_type} {list(node.input)} {list(node.output)} {large}".encode())
-        else:
-            found.update(node.SerializeToString(deterministic=True))
-    return found.hexdigest()

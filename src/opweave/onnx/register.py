@@ -6,33 +6,66 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..builder import MLGraphBuilder
-from ..errors import OperationError, ValidationError, require
+from ..errors import NotSupportedError, OperationError, ValidationError, require
+from ..hints import meant
 from ..names import shown
 from ..operation import Op
-from .inference import is_defined
+from .checks import title_of
+from .control import CONTROL
+from .conversion import check_form
+from .inference import is_defined, schema_of
 from .messages import NodeProto, TensorProto, array_of, domain_of
 from .model import Model
-from .registry import CONVERTERS, MICROSOFT, Converter, Tensor, key_of, operand
+from .registry import MICROSOFT, REGISTERED, Converter, Tensor, Unsupported, operand
+from .scopes import all_nodes
 
 
 def require_operators(model: Model) -> None:
-    """Require that each operator of a model from other domains than ONNX's own can run.
+    """Require that each operator of a model can run, and that nodes fit the user's operations.
 
-    It can if WebNN, the user or the engine has it, or if ONNX defines it by others.
+    It can if WebNN, the user or the engine has it, or if ONNX defines it by others. Unknown operators of ONNX's own domain
+    are looked for if there are operations of the user: one that lost its domain would make the nodes after it fail first.
 
     Raises:
+        NotSupportedError: a node has attributes or inputs that the user's operation does not take.
         OperationError: an operator that nothing has.
     """
+    suspects = False
+    for node in all_nodes(model.proto.graph.node):
+        operation = model.operation(node)
+        if operation is not None and not operation.falls_back:
+            try:
+                check_form(operation, node)
+            except Unsupported as error:
+                raise NotSupportedError(f"{title_of(node)}: {error}") from None
+        is_converted = model.converter(node) is not None
+        suspects |= not is_converted and (domain_of(node) != "" or (bool(REGISTERED) and node.op_type not in CONTROL))
+    if not suspects:
+        return  # without loading the schemas of ONNX and of the engine
 
-    def is_known(node: NodeProto) -> bool:
-        return key_of(node) in CONVERTERS or is_defined(node, model)
-
-    if all(domain_of(node) == "" or is_known(node) for node in model.proto.graph.node):
-        return  # without loading the schemas of the engine
     from ..backends.onnxruntime.opsets import unknown_operator
 
-    if unknown := unknown_operator(model.proto, is_known):
+    def is_known(node: NodeProto) -> bool:
+        is_own = domain_of(node) == "" and schema_of(node, model) is not None
+        return model.converter(node) is not None or is_own or is_defined(node, model)
+
+    if unknown := unknown_operator(model.proto, is_known, _registered_like):
         raise OperationError(unknown)
+
+
+def _registered_like(node: NodeProto) -> str:
+    """The operator that a node may mean, if its name, or one much like it, is registered."""
+    for domain, op_type in REGISTERED:
+        if op_type == node.op_type:
+            return f"registered is {_full_name(domain, op_type)}: set node.domain = {domain!r}"
+    for domain, op_type in REGISTERED:
+        if meant(node.op_type, [op_type]):
+            return f"registered is {_full_name(domain, op_type)}{meant(node.op_type, [op_type])}"
+    return ""
+
+
+def _full_name(domain: str, op_type: str) -> str:
+    return f"{domain}.{op_type}" if domain else op_type
 
 
 def register_onnx(domain: str, op_type: str, op: Op[..., Any], *, attributes: Mapping[str, str] | None = None) -> None:
@@ -45,7 +78,7 @@ def register_onnx(domain: str, op_type: str, op: Op[..., Any], *, attributes: Ma
         attributes: the operation's names of attributes that have other names in ONNX, `{"onnx_name": "name"}`.
 
     A node whose attributes the operation does not have, or whose operands it refuses, raises an error, since no engine has the
-    operator. A node of one of ONNX's own operators falls back as usual.
+    operator. A node of one of ONNX's own operators, or of ONNX Runtime's, falls back as usual.
 
     >>> import opweave as ow
     >>> @ow.expression
@@ -70,12 +103,14 @@ def register_onnx(domain: str, op_type: str, op: Op[..., Any], *, attributes: Ma
     require(not several or len(op.operands) == 1, f"register_onnx: {op.name} takes a sequence and other operands")
     flags = {name for name in op.attributes if op.parameters[name].annotation == "bool"}  # integers in ONNX
 
-    def convert(b: MLGraphBuilder, /, *inputs: Tensor | None, label: str, **given: Any) -> Any:
-        operands = [None if value is None else operand(b, value) for value in inputs]
+    def convert(b: MLGraphBuilder | None, /, *inputs: Tensor | None, label: str, **given: Any) -> Any:
+        # Without a builder, the inputs are arrays, and the results are computed.
+        operands = [value if value is None or b is None else operand(b, value) for value in inputs]
         values = {"label": label, **{names[name]: value for name, value in given.items()}}
         values.update((name, bool(values[name])) for name in flags & values.keys())
         values.update((n, array_of(v)) for n, v in values.items() if isinstance(v, TensorProto))
-        return op(b, operands, **values) if several else op(b, *operands, **values)
+        head = () if b is None else (b,)
+        return op(*head, operands, **values) if several else op(*head, *operands, **values)
 
-    is_custom = domain not in ("", MICROSOFT)
-    CONVERTERS[domain, op_type] = Converter.of_op(op, convert, {*names, "label"}, is_custom=is_custom, op=op.name)
+    falls_back = domain in ("", MICROSOFT)
+    REGISTERED[domain, op_type] = Converter.of_op(op, convert, {*names, "label"}, op=op.name, falls_back=falls_back)

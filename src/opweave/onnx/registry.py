@@ -85,8 +85,8 @@ class Converter:
         attributes: the keyword arguments that it takes.
         inputs: the largest number of inputs; None for any number.
         required: the smallest number of inputs.
-        is_custom: whether it is an operation of the user, for an operator that no engine knows.
         op: the name of the user's operation, if it is one.
+        falls_back: whether nodes that it refuses run in the engine, which may have an operator of this name.
         updates: the outputs that may use the memory of an input, by position, and the position of that input.
         extras: those of `attributes` that are in `EXTRAS`.
     """
@@ -95,8 +95,8 @@ class Converter:
     attributes: frozenset[str]
     inputs: int | None
     required: int
-    is_custom: bool = False
     op: str = ""
+    falls_back: bool = True
     updates: Mapping[int, int] = field(default_factory=dict)
     extras: frozenset[str] = field(init=False)
 
@@ -159,8 +159,14 @@ def _updates(op: Op[..., Any] | None, inputs: Sequence[str]) -> dict[int, int]:
     return {result: inputs.index(name) for result, name in op.updates.items()} if op is not None else {}
 
 
-CONVERTERS: dict[tuple[str, str], Converter] = {}
-"""(domain, operator) -> its converter."""
+Key: TypeAlias = tuple[str, str]
+"""The domain and the name of an operator."""
+
+CONVERTERS: dict[Key, Converter] = {}
+"""The converters of Opweave itself."""
+
+REGISTERED: dict[Key, Converter] = {}
+"""The converters of the user's operations. They take precedence in the models that are read from then on."""
 
 
 def converts(
@@ -192,17 +198,17 @@ def register(operators: Mapping[str, Op[..., Any]], domain: str = "") -> None:
         CONVERTERS[domain, op_type] = Converter.of_op(op, op, op.attributes)
 
 
-def key_of(node: NodeProto) -> tuple[str, str]:
+def key_of(node: NodeProto) -> Key:
     """The key of a node's converter in `CONVERTERS`."""
     return domain_of(node), node.op_type
 
 
-def in_place(graph: GraphProto) -> dict[str, str]:
+def in_place(graph: GraphProto, converter_of: Callable[[NodeProto], Converter | None]) -> dict[str, str]:
     """The outputs of a model that may use the memory of an input which a node updates, and that input, by name."""
     inputs, outputs = {info.name for info in graph.input}, {info.name for info in graph.output}
     found: dict[str, str] = {}
     for node in graph.node:
-        converter = CONVERTERS.get(key_of(node))
+        converter = converter_of(node)
         for result, position in converter.updates.items() if converter is not None else ():
             if result < len(node.output) and position < len(node.input):
                 source, target = node.input[position], node.output[result]

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from itertools import chain
-from math import prod
 from threading import Lock
 from typing import Any, Literal
 from weakref import WeakSet
@@ -22,7 +20,7 @@ from ..cache import Cache
 from ..compile import engines
 from ..compile.engines import Measurement
 from ..context import MLContext
-from ..errors import MLError, OperationError
+from ..errors import MLError, NotSupportedError, OperationError
 from ..graph import Graph
 from ..lazy.background import Recurring
 from ..names import counted
@@ -30,9 +28,9 @@ from ..progress import reported
 from ..shapes import OtherShapes
 from .arguments import Argument
 from .compiled import CompiledModel, Fallback, is_large_segment, segments
-from .messages import PLAIN, sub_graphs
-from .model import Model, digest_of
+from .model import Model
 from .model_program import ModelProgram
+from .parameters import digest_of, weight_bytes
 from .symbolic import must_be_traced, open_program
 from .trace import DECIDING_ELEMENTS, Trace, Tracer, ValuesNeeded
 
@@ -53,9 +51,6 @@ PROGRAM_BYTES = 24 * 2**20
 most 9 MB: their calls are short, and the overheads that compilation removes count. Of the models of the gate, compiled shapes
 take 0.6 to 1.0 of the time where the weights take up to 4 MB, and the same time where they take more; each would hold the
 packed weights once more. With this limit, the models stay below 1.3 times ONNX Runtime's memory."""
-
-MOST_ELEMENTS = 2**62
-"""Of a weight, for estimates: a damaged model may declare sizes whose product has more digits than Python prints."""
 
 ALWAYS_BYTES = 512 * 2**20
 """The default of `program_bytes` where there is no such session: each shape that is dropped must be compiled again."""
@@ -155,8 +150,10 @@ class ShapeCache:
         self._outputs = [output.name for output in model.proto.graph.output]
         self.specialise, self._given_bytes = specialise, program_bytes
         self.tuned: dict[str, Measurement] = {}
-        self._weight_bytes, self._node_bytes = _weight_bytes(model)
-        self._compiles_all = specialise == "always" or fallback == "error"
+        self._weight_bytes, self._node_bytes = weight_bytes(model)
+        # The model's own session would compute what the user's operations replace, or refuse it.
+        self._compiles_all = specialise == "always" or fallback == "error" or bool(model.operations)
+        self._needs_values = fallback == "error"  # whether each value of deciding inputs is compiled
         self._why_none = ""  # why no shapes are compiled
         if specialise == "never":
             self._why_none = NEVER
@@ -329,11 +326,11 @@ class ShapeCache:
             values = {name: feed[name] for name in self.deciding & feed.keys()}
             known = sum(len(key) > len(sizes) and key[: len(sizes)] == sizes for key, _ in self.compiled.items())
             # Values that differ at each call (lengths, positions) would mean a compilation for each call.
-            too_many = bool(values) and known >= VALUES and self._fallback == "auto"
+            too_many = bool(values) and known >= VALUES and not self._needs_values
             if too_many and (compiled := self._use(sizes)):
                 return compiled
-        if too_many:
-            return self._finish(sizes, self._trace(shapes, {}), in_background)
+        if too_many and (trace := self._trace_for_all(shapes)) is not None:
+            return self._finish(sizes, trace, in_background)
         key, trace = self.traced(shapes, feed, values)
         return self._finish(key, trace, in_background)
 
@@ -348,6 +345,19 @@ class ShapeCache:
         with self._lock:
             self.deciding |= values.keys()
         return self._key(shapes, values), trace
+
+    def _trace_for_all(self, shapes: Shapes) -> Trace | None:
+        """The trace for all values of the deciding inputs; None if one of the user's operations needs known ones."""
+        try:
+            trace = self._trace(shapes, {})
+        except NotSupportedError:
+            if not self._model.operations:
+                raise
+            trace = None
+        if trace is None or any(s.kind == "fallback" and self._model.operation(s.node) for s in trace.steps):
+            self._needs_values = True
+            return None
+        return trace
 
     def _trace(self, shapes: Shapes, values: Mapping[str, np.ndarray], available: Collection[str] = ()) -> Trace:
         copies = {name: np.array(value) for name, value in values.items()}
@@ -476,20 +486,3 @@ def text_of(key: Key) -> str:
         else:
             parts.append(f"{name} {list(what)}" if what is not None else name)
     return ", ".join(parts)
-
-
-def _weight_bytes(model: Model) -> tuple[int, int]:
-    """The bytes of a model's weights, and of those in Constant nodes alone, whose data are copied when it is traced."""
-    sizes = {element_type: np.dtype(name).itemsize for element_type, name in PLAIN.items()}
-    graph = model.proto.graph
-    tensors = [
-        tensor for inner in (graph, *chain.from_iterable(map(sub_graphs, model.nodes))) for tensor in inner.initializer
-    ]
-    constants = [
-        a.t for node in model.nodes if node.op_type == "Constant" for a in node.attribute[:] if a.HasField("t")
-    ]
-    first, second = (
-        sum(min(prod(tensor.dims[:]), MOST_ELEMENTS) * sizes.get(tensor.data_type, 1) for tensor in each)
-        for each in (tensors, constants)
-    )
-    return first + second, second

@@ -17,7 +17,6 @@ from .engine_rules import check_decided
 from .messages import PLAIN, ModelProto, NodeProto, TensorProto, stored_bytes, sub_graphs, tensor_type
 from .model import Model
 from .model_program import ModelProgram
-from .registry import CONVERTERS, key_of
 from .scopes import all_nodes, used_names
 
 LARGE_CONSTANT_BYTES = 4096
@@ -40,8 +39,7 @@ def open_program(model: Model, context: MLContext, inputs: Sequence[Argument]) -
         NotSupportedError: the model cannot run in such a session; the message says why.
     """
     for node in model.nodes:
-        converter = CONVERTERS.get(key_of(node))
-        if converter is not None and converter.is_custom:
+        if model.operation(node) is not None:
             raise NotSupportedError(f"{node.op_type} is a custom operation, which needs static shapes")
     shapes = {tensor.name: tuple(tensor.dims[:]) for tensor in model.proto.graph.initializer}
     static = {argument.name: argument.static_shape() for argument in inputs}

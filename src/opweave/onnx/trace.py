@@ -37,7 +37,8 @@ from .messages import (
     tensor_type,
 )
 from .model import Model
-from .registry import CONVERTERS, DATA_TYPES, NotConstant, Unsupported, key_of
+from .registry import DATA_TYPES, NotConstant, Unsupported
+from .scopes import all_nodes
 from .values import Constant, Dynamic, Tensor, Value, shape_of, type_of
 
 STRICT = "OPWEAVE_STRICT"
@@ -274,7 +275,7 @@ class Tracer:
         try:
             if node.op_type in CONTROL and domain_of(node) == "":
                 return CONTROL[node.op_type](self, node)
-            made = convert(self.builder, node, values, self.model.opsets, lambda: self._infer(node, values))
+            made = convert(self.builder, node, values, self.model, lambda: self._infer(node, values))
         except Unsupported as error:
             reason = str(error)
             if isinstance(error, NotConstant):
@@ -292,9 +293,13 @@ class Tracer:
             for name, value in made.items():
                 self.trace.values[name] = value
             return [Step(node, "webnn")]
-        converter = CONVERTERS.get(key_of(node))
-        if converter is not None and converter.is_custom:
+        operation = self.model.operation(node)
+        if operation is not None and not operation.falls_back:
             raise NotSupportedError(f"{checks.title_of(node)}: {reason}")
+        for inner in all_nodes([node]) if self.model.operations else ():
+            if inner is not node and (operation := self.model.operation(inner)) is not None:
+                what = f"{checks.title_of(inner)} inside of it is your operation {operation.op}, which the engine lacks"
+                raise NotSupportedError(f"{checks.title_of(node)} falls back ({reason}), and {what}")
         if steps := self._expand(node, values):
             return steps
         self._fall_back(node, values)

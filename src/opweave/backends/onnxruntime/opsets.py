@@ -70,12 +70,17 @@ def knows(node: NodeProto, domain: str) -> bool:
     return known is not None and all(attribute.name in known for attribute in node.attribute)
 
 
-def unknown_operator(proto: onnx.ModelProto, needs_none: Callable[[NodeProto], bool] = lambda node: False) -> str:
+def unknown_operator(
+    proto: onnx.ModelProto,
+    needs_none: Callable[[NodeProto], bool] = lambda node: False,
+    advice: Callable[[NodeProto], str] = lambda node: "",
+) -> str:
     """Name the first operator of a model that the engine does not know, and how to supply it; empty if it knows all.
 
     Args:
         proto: the model.
         needs_none: whether a node needs no engine; without it, all need one.
+        advice: what to do about a node; empty for the usual advice.
     """
     local = {(function.domain, function.name) for function in proto.functions}
     for node in (node for graph in all_graphs(proto.graph) for node in graph.node):
@@ -83,11 +88,14 @@ def unknown_operator(proto: onnx.ModelProto, needs_none: Callable[[NodeProto], b
         is_known = (domain, node.op_type) in engine_operators() or (node.domain, node.op_type) in local
         if not is_known and not needs_none(node):
             title = f"{node.op_type} {node.name!r}" if node.name else node.op_type
-            return (
-                f"{title}: neither Opweave nor ONNX Runtime has the operator {node.op_type} of the domain {domain!r}; "
+            problem = f"neither Opweave nor ONNX Runtime has the operator {node.op_type} of the domain {domain!r}"
+            if domain == "" and not onnx.defs.has(node.op_type):
+                problem = f"ONNX has no operator {node.op_type} in its own domain"
+            usual = (
                 f"declare an operation for it, and call ow.register_onnx({domain!r}, {node.op_type!r}, operation) before the "
                 "model is loaded (on the command line, in a module that --operations names)"
             )
+            return f"{title}: {problem}; {advice(node) or usual}"
     return ""
 
 

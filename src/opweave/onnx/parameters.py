@@ -1,0 +1,64 @@
+"""The weights of a model: which there are, how many bytes they have, and a digest of the model without their values."""
+
+from __future__ import annotations
+
+from itertools import chain
+from math import prod
+
+import numpy as np
+
+from ..digests import digest
+from .messages import PLAIN, AttributeProto, GraphProto, TensorProto, stored_bytes, sub_graphs
+from .model import Model
+from .wire import LEAST_BYTES
+
+MOST_ELEMENTS = 2**62
+"""Of a weight, for estimates: a damaged model may declare sizes whose product has more digits than Python prints."""
+
+
+def parameters(graph: GraphProto) -> list[TensorProto]:
+    """The weights of a graph and its sub-graphs: initializers, and tensors of Constant nodes."""
+    found = list(graph.initializer)
+    for node in graph.node:
+        if node.op_type == "Constant":
+            found += [attribute.t for attribute in node.attribute if attribute.type == AttributeProto.TENSOR]
+        for inner in sub_graphs(node):
+            found += parameters(inner)
+    return found
+
+
+def weight_bytes(model: Model) -> tuple[int, int]:
+    """The bytes of a model's weights, and of those in Constant nodes alone, whose data are copied when it is traced."""
+    sizes = {element_type: np.dtype(name).itemsize for element_type, name in PLAIN.items()}
+    graph = model.proto.graph
+    tensors = [
+        tensor for inner in (graph, *chain.from_iterable(map(sub_graphs, model.nodes))) for tensor in inner.initializer
+    ]
+    constants = [
+        a.t for node in model.nodes if node.op_type == "Constant" for a in node.attribute[:] if a.HasField("t")
+    ]
+    first, second = (
+        sum(min(prod(tensor.dims[:]), MOST_ELEMENTS) * sizes.get(tensor.data_type, 1) for tensor in each)
+        for each in (tensors, constants)
+    )
+    return first + second, second
+
+
+def digest_of(model: Model) -> str:
+    """A digest of the nodes of a model, and of the names, data types and shapes of its weights, but not of their values.
+
+    It has the names of the user's operations that nodes use: the engines run something else where there are others.
+    """
+    operations = [(key, converter.op) for key, converter in sorted(model.operations.items())]
+    found = digest(f"{sorted(model.opsets.items())} {operations}".encode())
+    graph = model.proto.graph
+    for tensor in graph.initializer:
+        found.update(f"{tensor.name} {tensor.data_type} {tensor.dims[:]}\n".encode())
+    for node in graph.node:
+        tensors = [(a.name, a.t) for a in node.attribute[:] if a.HasField("t")]
+        large = [(name, t.data_type, t.dims[:]) for name, t in tensors if stored_bytes(t) >= LEAST_BYTES]
+        if large:  # a weight
+            found.update(f"{node.op_type} {list(node.input)} {list(node.output)} {large}".encode())
+        else:
+            found.update(node.SerializeToString(deterministic=True))
+    return found.hexdigest()
