@@ -20,13 +20,14 @@ LARGE_BYTES = 1024
 """Minimum bytes of a constant that is not copied if it lies in a file or in `bytes`, even if it is not aligned."""
 
 
-def as_array(value: Any, what: str) -> np.ndarray:
+def as_array(value: Any, what: str, data_type: str = "float32") -> np.ndarray:
     """A plain array over the memory of `value`; never a copy.
 
     Args:
         value: a NumPy array or scalar, an object with DLPack or the array interface, or one with the buffer protocol (`bytes`,
             `memoryview`, …), whose items are taken as bytes where they are of one byte.
         what: the name of the argument, for messages.
+        data_type: the one that is wanted, for messages.
 
     Raises:
         ValidationError: it is none of these, or a masked array, whose mask would be lost.
@@ -52,7 +53,11 @@ def as_array(value: Any, what: str) -> np.ndarray:
             return np.asarray(buffer)
         return np.frombuffer(buffer, np.uint8)
     except (TypeError, ValueError, BufferError, RuntimeError) as error:
-        raise ValidationError(f"{what} must be an array or a buffer, got {type(value).__name__} ({error})") from None
+        if isinstance(value, (list, tuple, int, float)):
+            hint = f"; np.asarray(value, {data_type!r}) makes an array"
+        else:
+            hint = f" ({error})"
+        raise ValidationError(f"{what} must be an array or a buffer, got {type(value).__name__}{hint}") from None
 
 
 def _bfloat16(value: Any) -> np.ndarray:
@@ -84,6 +89,7 @@ def fit(array: np.ndarray, what: str, desc: Desc) -> np.ndarray:
     if array.dtype != desc.data_type:
         raise ValidationError(
             f"{what} must hold {desc.data_type} in native byte order, got {array.dtype.str} ({array.dtype.name})"
+            f"; array.astype({desc.data_type!r}) converts it"
         )
     if array.shape != (desc.element_count,):
         raise ValidationError(f"{what} must have shape {list(desc.shape)} (or be flat), got {list(array.shape)}")

@@ -191,7 +191,7 @@ class ContextTensors:
         """
         self._check_alive()
         desc = self._check_desc(data_type, shape)
-        data = fit(as_array(input_data, "input_data"), "input_data", desc)
+        data = fit(as_array(input_data, "input_data", desc.data_type), "input_data", desc)
         array = host.allocate(desc)
         host.copy(array, data, "create_constant_tensor")
         return self._adopt(desc, array, constant=True)
@@ -280,7 +280,7 @@ class ContextTensors:
         self._check_own(tensor, "tensor")
         if not tensor.writable:
             raise ValidationError(f"the tensor {tensor.desc} was not created with writable=True")
-        data = fit(as_array(input_data, "input_data"), "input_data", tensor.desc)
+        data = fit(as_array(input_data, "input_data", tensor.data_type), "input_data", tensor.desc)
         tensor._settle()
         with tensor._lock:
             self._check_own(tensor, "tensor")

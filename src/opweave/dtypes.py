@@ -104,8 +104,22 @@ def of_array(dtype: Any) -> DataType:
 def check(data_type: object) -> DataType:
     """Return `data_type` if it is one of the specification's, else raise `ValidationError`."""
     if not isinstance(data_type, str) or data_type not in INFO:
-        raise ValidationError(f"data type must be one of {', '.join(ANY)}, got {shown(data_type)}")
+        raise ValidationError(f"data type must be one of {', '.join(ANY)}, got {shown(data_type)}{_meant(data_type)}")
     return data_type
+
+
+_NEAREST = {"float": "float32", "float64": "float32", "double": "float32", "bfloat16": "float32", "half": "float16"} | {
+    "int": "int32", "int16": "int32", "uint16": "int32", "long": "int64", "bool": "uint8", "byte": "uint8"
+}  # fmt: skip
+"""Names of data types elsewhere -> the nearest one here."""
+
+
+def _meant(data_type: object) -> str:
+    """The data type that a name of another library, or its object for one, stands for, as the end of a message."""
+    name = data_type if isinstance(data_type, str) else getattr(data_type, "__name__", None) or str(data_type)
+    name = name.rpartition(".")[2].lower()
+    found = name if name in INFO else _NEAREST.get(name, "")
+    return f"; did you mean {found!r}?" if found else ""
 
 
 def cast_number(value: float, data_type: DataType) -> int | float:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from linecache import getline
 from traceback import extract_tb
 from typing import Any
 
@@ -26,6 +27,9 @@ __all__ = [
     "DataError", "InvalidStateError", "MLError", "MissingExtraError", "NotSupportedError", "OperationError",
     "ValidationError", "require",
 ]  # fmt: skip
+
+MAX_DECORATOR_LINES = 10
+"""Where a function begins is looked for in this number of lines."""
 
 MAX_MESSAGE_CHARACTERS = 3000
 """Maximum length of a message, because names and lists from a file may have any length."""
@@ -161,6 +165,25 @@ def user_code(function: Callable[..., Any], during: str) -> Iterator[None]:
         raise
 
 
+def declaration_line(function: Callable[..., Any]) -> str:
+    """The line in the file of a user's `function` where it begins, as the end of a message; empty if unknown.
+
+    >>> declaration_line(print)
+    ''
+    """
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return ""
+    first = code.co_firstlineno  # which may be that of a decorator
+    lines = {number: getline(code.co_filename, number).strip() for number in range(first, first + MAX_DECORATOR_LINES)}
+    number = next((number for number, text in lines.items() if text.startswith("def ")), first)
+    return _at(code.co_filename, number, lines[number])
+
+
+def _at(file: str, line: int | None, text: str | None = None) -> str:
+    return f" ({file_name(file)}, line {line}{': ' + text if text else ''})"
+
+
 def user_line(error: BaseException, function: Callable[..., Any]) -> str:
     """The line in the file of a user's `function` where an error was raised, as the end of a message; empty if unknown.
 
@@ -176,5 +199,4 @@ def user_line(error: BaseException, function: Callable[..., Any]) -> str:
     found = [frame for frame in extract_tb(error.__traceback__) if frame.filename == file]
     if not found:
         return ""
-    name, line, text = found[-1].filename, found[-1].lineno, found[-1].line
-    return f" ({file_name(name)}, line {line}{': ' + text if text else ''})"
+    return _at(found[-1].filename, found[-1].lineno, found[-1].line)

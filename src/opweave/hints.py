@@ -57,8 +57,10 @@ WEBNN_NAMES = {
     "layer_norm": "layer_normalization",
     "less": "lesser",
     "less_equal": "lesser_or_equal",
+    "max": "max_value",
     "maximum": "max",
     "mean": "reduce_mean",
+    "min": "min_value",
     "minimum": "min",
     "multiply": "mul",
     "ndim": "rank",
@@ -143,6 +145,9 @@ def of_call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exce
     unknown = next((name for name in kwargs if name not in op.parameters and name != "label"), None)
     if unknown is not None:
         return meant(unknown, op.parameters)
+    keywords = [f"{name}=…" for name in op.attributes if name not in op.positional]
+    if len(args) > len(op.positional) and keywords:
+        return f"; attributes are keywords: {', '.join(keywords)}"
     text = str(error).rpartition(": ")[2] if ": " in str(error) else str(error)
     shape = next((value.shape for value in values if isinstance(getattr(value, "shape", None), tuple)), None)
     for name, value in given.items():
@@ -175,7 +180,7 @@ def ufunc(function: Any, method: str, what: str, known: Iterable[str], instead: 
     """
     is_call, functions = method == "__call__", list(known)
     name = function.__name__ if is_call else f"{function.__name__}.{method}"
-    others = ", ".join("yz"[: function.nin - 1]) if is_call else ""
+    others = ", ".join("yz"[: getattr(function, "nin", 1) - 1]) if is_call else ""
     same = name if name in functions else UFUNC_METHODS.get(name) or WEBNN_NAMES.get(name, "")
     hint = instead.format(same, others) if same in functions else "there is no such operation"
     return f"np.{name} takes arrays of NumPy, got {what}; {hint}"
@@ -262,13 +267,6 @@ def misnomers(cls: type[Self]) -> type[Self]:
 
     cls.__dir__ = listing  # type: ignore[method-assign]
     return cls
-
-
-def no_methods(cls: type, functions: Iterable[str], module: str) -> None:
-    """Declare a `Misnomer` for functions of a module that a class does not have as methods."""
-    for name in functions:
-        if not hasattr(cls, name):
-            setattr(cls, name, Misnomer(name, f"; it is a function, {module}.{name}(x)"))
 
 
 def no_attribute(instance: object, name: str, hint: str = "") -> AttributeError:

@@ -43,7 +43,7 @@ from .dtypes import ANY, DataType
 from .errors import ValidationError, require
 from .graph import MAX_RANK, Builder, Desc, Operand, check_desc, title
 from .links import on_arrays
-from .names import listed, shown
+from .names import counted, listed, shown
 from .value_ranges import ValueRange
 
 P = ParamSpec("P")
@@ -317,7 +317,7 @@ class Op(Generic[P, R]):
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Sort the arguments of a call into operands and attributes, and convert them."""
         if len(args) > len(self.positional):
-            raise ValidationError(f"takes {len(self.positional)} positional arguments, got {len(args)}")
+            raise ValidationError(f"takes {counted(len(self.positional), 'positional argument')}, got {len(args)}")
         given = dict(zip(self.positional, args, strict=False))
         for name, value in kwargs.items():
             if name in given:

@@ -125,7 +125,10 @@ HABITS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
         lambda b, x: b.concat(x, x, axis=0),
         r"axis is given twice; inputs is one list, as in concat\(\[a, b\], …\)",
     ),
-    "a method in an expression": (lambda b, x: method(X), r"it is a function, opweave\.expr\.sigmoid\(x\)"),
+    "a method in an expression": (
+        lambda b, x: method(X),
+        r"has no attribute .sigmoid.; ow\.expr\.sigmoid\(x\) does that",
+    ),
     "a function of math in an expression": (lambda b, x: of_math(X), r"opweave\.expr has functions for it"),
     "an array in place of a dictionary": (
         lambda b, x: CPU.compute(graph(), np.zeros((3, 2), "float32")),

@@ -205,7 +205,7 @@ def test_attributes_by_name_may_leave_out_those_before() -> None:
 def test_calls_that_are_wrong() -> None:
     one = np.float32([1])
     for call, rule in (
-        (lambda: add_one(one, one, label="a"), "takes 1 positional arguments, got 2"),
+        (lambda: add_one(one, one, label="a"), "takes 1 positional argument, got 2"),
         (lambda: add_one(one, x=one, label="a"), "x is given twice"),
         (lambda: add_one(np.zeros(0, "float32"), label="a"), r"x must have dimensions in \[1, 2147483647\], got \[0\]"),
         (lambda: add_one(np.float64([1]), label="a"), "x: float64 is not a data type of WebNN"),

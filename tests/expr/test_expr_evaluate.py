@@ -188,7 +188,7 @@ def test_a_check_that_fails_leaves_outputs_alone() -> None:
     program = traced(lambda t, i: ex.compute((2,), lambda k: t.checked[i[k]]), table, ids)
     with pytest.raises(OperationError) as error:
         evaluate(program, [table, ids], [out])
-    assert str(error.value) == "f: the index x1[i] of axis 0 must be in [0, 4)"
+    assert str(error.value) == "f: the index x1[i] of axis 0 must be in [0, 4), got 5"
     assert out.tolist() == [7, 7]
     evaluate(program, [table, np.int32([3, 0])], [out])
     assert out.tolist() == [3, 0]

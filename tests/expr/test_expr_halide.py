@@ -499,7 +499,7 @@ def test_a_check_that_does_not_hold_leaves_outputs_alone() -> None:
     assert output.tolist() == [0, 5, 2]
     indices[1] = 6
     output[:] = 7
-    with pytest.raises(OperationError, match=r"^sample: the index .* of axis 0 must be in \[0, 6\)$"):
+    with pytest.raises(OperationError, match=r"^sample: the index .* of axis 0 must be in \[0, 6\), got -?\d+$"):
         call()
     assert output.tolist() == [7, 7, 7]
 

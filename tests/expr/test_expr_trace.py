@@ -41,7 +41,8 @@ ERRORS: list[tuple[str, Callable[..., Any], tuple[Desc, ...], str]] = [
         "if",
         lambda x: x if x > 0 else -x,
         (X,),
-        f"{NO_VALUE}: use where(condition, a, b) instead of if, and & | ~ instead of and, or, not",
+        f"{NO_VALUE}: use where(condition, a, b) instead of if, & | ~ instead of and, or, not, and ow.expr.max(a, b) and "
+        "min(a, b) instead of max and min",
     ),
     (
         "iter",
@@ -66,7 +67,7 @@ ERRORS: list[tuple[str, Callable[..., Any], tuple[Desc, ...], str]] = [
     ("str", lambda x: x + "a", (X,), "expected an expression or a number, got str"),
     ("complex", lambda x: ex.add(x, 1j), (X,), "expected an expression or a number, got complex"),
     ("huge", lambda x: x + 10**309, (X,), f"{10**309} is not a value of float32"),
-    ("fraction", lambda x: x + 1.5, (I32,), "1.5 is not a value of int32"),
+    ("fraction", lambda x: x + 1.5, (I32,), "1.5 is not a value of int32; x0 is int32: ow.expr.cast(x0, 'float32')"),
     ("large", lambda x: x + 300, (U8,), "300 is not a value of uint8"),
     ("negative", lambda x: x + -1, (U8,), "-1 is not a value of uint8"),
     ("condition", lambda x: ex.logical_and(x > 0, 1), (X,), "expected True or False, got 1"),
@@ -90,7 +91,12 @@ ERRORS: list[tuple[str, Callable[..., Any], tuple[Desc, ...], str]] = [
     ),
     ("invert", lambda x: ~x, (X,), "~ takes integers and conditions, got float32"),
     ("exp", lambda x: ex.exp(ex.cast(x, "int32")), (X,), "exp: the operands must be float32 or float16, got int32"),
-    ("cast", lambda x: ex.cast(x, "float64"), (X,), f"data type must be one of {DATA_TYPES}, got 'float64'"),
+    (
+        "cast",
+        lambda x: ex.cast(x, "float64"),
+        (X,),
+        f"data type must be one of {DATA_TYPES}, got 'float64'; did you mean 'float32'?",
+    ),
     ("broadcast", lambda x, y: x + y, (X, ROW), "the shapes of the operands do not broadcast: [4, 5] and [3]"),
     ("few indices", lambda x: x[0], (X,), "an array of shape [4, 5] takes 2 indices, got 0"),
     ("many indices", lambda x: x[0, 0, 0], (X,), "an array of shape [4, 5] takes 2 indices, got (0, 0, 0)"),

@@ -375,14 +375,14 @@ def test_the_default_signature() -> None:
         bind(module, "wrong", {"x": x, "y": y}, (out,), k=0.5)
     assert str(caught.value) == (
         "thing 'mine': the signature 'x*, y*, out0*, out0.size, k (the default)' does not fit wrong(i32) -> i64 of "
-        f"{module.name}: it gives 5 values for 1 parameters"
+        f"{module.name}: it gives 5 values for 1 parameter"
     )
 
 
 @pytest.mark.parametrize(
     ("signature", "message"),
     [
-        ("x*", "it gives 1 values for 2 parameters"),
+        ("x*", "it gives 1 value for 2 parameters"),
         ("x*, 3", "the signature has '3'; it takes"),
         (
             "x*, y",
@@ -631,3 +631,27 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     bind(module, "scale", {"x": x}, (out,), alpha=1.5)()
     assert out.tolist() == [1.5, 3, 4.5]
     assert module.memory.size < 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("signature", "message"),
+    [
+        ("y*, out*, x.size", "the signature has an unknown name 'y'; there are x, out, slope"),
+        ("x*, out*, slop", "the signature has an unknown name 'slop'; there are x, out, slope; did you mean 'slope'?"),
+        (
+            "x*, out*, x.siz",
+            "'x.siz' in the signature: a tensor has size, rank, bytes, data_type, shape, strides, outer, ",
+        ),
+        ("x*, out*", "it gives 2 values for 3 parameters"),
+        ("x*, out*, x size", "the signature has 'x size'; it takes name*, name.size, "),
+    ],
+)
+def test_signatures_are_checked_when_a_kernel_is_declared(kernels: wasm.Module, signature: str, message: str) -> None:
+    @ow.op
+    def rectified(self: Any, x: ow.MLOperand, *, slope: float = 0.0) -> ow.Desc:
+        return x.desc
+
+    with pytest.raises(ow.ValidationError) as caught:
+        rectified.kernel("wasm", kernels, "relu", signature=signature)
+    assert str(caught.value).startswith(f"rectified: the signature {signature!r} does not fit relu(i32, i32, i32) -> ")
+    assert message in str(caught.value)

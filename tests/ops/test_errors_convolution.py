@@ -23,11 +23,11 @@ ROWS: list[tuple[str, dict[str, Any], str]] = [
     ("conv2d", {"dilations": [1, 1, 1]}, "dilations must be 2 positive integers, got [1, 1, 1]"),
     ("conv2d", {"dilations": [0, 1]}, "dilations must be 2 positive integers, got [0, 1]"),
     ("conv2d", {"groups": 0}, "groups must be greater than 0, got 0"),
-    ("conv2d", {"groups": 2}, "2 groups of the filter's 4 input channels must be the 4 channels of the input"),
+    ("conv2d", {"groups": 2}, "the filter has 4 input channels for each of 2 groups, 8 in all, the input 4"),
     (
         "conv2d",
         {"input_layout": "nhwc"},
-        "1 groups of the filter's 4 input channels must be the 9 channels of the input",
+        "the filter has 4 input channels, the input 9 (groups=1)",
     ),
     ("conv2d", {"filter": (6, 1, 3, 3), "groups": 4}, "groups must divide the 6 output channels, got 4"),
     ("conv2d", {"bias": (4,)}, "bias must have shape [6], got float32[4]"),

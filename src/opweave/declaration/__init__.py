@@ -32,7 +32,7 @@ from ..names import shown
 from ..operation import Limits, Op, call_with
 from ..ops import Operations
 from ..recorder import Recorder
-from .signatures import annotation_text, check_function, plain_converter, public, read_signature
+from .signatures import annotation_text, check_function, plain_converter, public, read_signature, takes_a_function
 
 if TYPE_CHECKING:
     from ..kernels.wgsl import Shader
@@ -170,6 +170,7 @@ class CustomOp(Op[..., Any], Generic[Made]):
                 from ..kernels.wasm import WasmKernel
 
                 made = WasmKernel(*args, **options)
+                made.check_names(self.operands, tuple(self.attributes))
             elif device == "webgpu":
                 from ..kernels.wgsl import WgslKernel
 
@@ -211,6 +212,8 @@ class CustomOp(Op[..., Any], Generic[Made]):
         require(callable(function), f"{self.name}: expected a function, got {shown(function)}")
         known = (*self.operands, *self.attributes)
         unknown = [name for name in list(inspect.signature(function).parameters)[leading:] if name not in known]
+        renamed = "every operation has an argument 'label', which names it in messages; rename the attribute"
+        require("label" not in unknown, f"{self.name}: {renamed}")
         require(not unknown, f"{self.name}: the function takes {unknown}; the operation has {list(known)}")
 
     def _check_declared(self, limits: Mapping[str, Limits]) -> None:
@@ -309,6 +312,9 @@ def _decomposition(op: CustomOp[Any]) -> Callable[..., Any]:
 # Decorators
 
 
+@takes_a_function(
+    "formulas have no limits: data types and shapes follow from them, and `opweave.errors.require` checks more"
+)
 def expression(function: Callable[..., Made]) -> CustomOp[Made]:
     """Declare an operation by the formula of one element of its result.
 
@@ -351,6 +357,7 @@ def expression(function: Callable[..., Made]) -> CustomOp[Made]:
     return made
 
 
+@takes_a_function("composites have no limits: the operations that they call check their operands")
 def composite(function: Callable[..., Made]) -> CustomOp[Made]:
     """Declare an operation as a composition of built-in ones.
 

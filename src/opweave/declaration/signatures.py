@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any, ParamSpec, TypeVar, get_args
 
 import numpy as np
 
@@ -14,11 +15,38 @@ from ..dtypes import DataType
 from ..errors import ValidationError, require
 from ..names import shown
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 
 def check_function(function: Any) -> None:
     """Require a function with a name."""
     is_function = inspect.isfunction(function) or inspect.ismethod(function)
     require(is_function, f"an operation is declared by a function with a name, got {shown(function)}")
+
+
+def takes_a_function(no_options: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorator for decorators without options: refuse calls like `@ow.expression()` and `@ow.expression(x=ow.Limits(…))`.
+
+    Args:
+        no_options: why there are no options.
+    """
+
+    def decorate(decorator: Callable[P, R]) -> Callable[P, R]:
+        name = decorator.__name__
+
+        @functools.wraps(decorator)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            options = [key for key in kwargs if key != "function"]
+            if options or not (args or kwargs):
+                problem = f"@ow.{name} takes no arguments, got {', '.join(options)}; {no_options}" if options else ""
+                usage = f"write @ow.{name} above the function, without parentheses"
+                raise ValidationError(f"{problem or f'@ow.{name}() has no function'}; {usage}")
+            return decorator(*args, **kwargs)
+
+        return checked
+
+    return decorate
 
 
 def public(signature: inspect.Signature) -> inspect.Signature:

@@ -22,8 +22,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .. import hints as _hints
-from .array import Array as Array, apply as apply, as_array as _as_array, cast as cast
+from .array import (
+    Array as Array,
+    apply as apply,
+    as_array as _as_array,
+    cast as cast,
+    no_such_name as _no_such_name,
+)
 from .index_form import compute as compute, over as _over, reduce as _reduce, store as store
 from .pointwise import (
     abs as abs,
@@ -132,8 +137,6 @@ __all__ = [
     "trace",
     "where",
 ]
-
-_HERE = (__name__, f"{__name__}.pointwise")
 
 
 def reduce_sum(x: Array, axes: Sequence[int] | None = None, *, keep_dimensions: bool = False) -> Array:
@@ -417,5 +420,7 @@ def arg_min_over(extent: int, function: Callable[[Array], Any]) -> Array:
     return _over("arg_min", extent, function)
 
 
-_own = [name for name, value in globals().items() if name[0] != "_" and getattr(value, "__module__", "") in _HERE]
-_hints.no_methods(Array, ["cast", *_own], __name__)
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):  # that tools ask for
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+    raise _no_such_name("opweave.expr has no function", name)

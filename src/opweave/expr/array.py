@@ -16,7 +16,7 @@ from ..dtypes import DataType, check
 from ..errors import ValidationError, require
 from ..shapes import broadcast
 from . import ir
-from .ir import Cast, Check, Const, Expr, Index, Type
+from .ir import Cast, Check, Const, Expr, Index, Input, Load, Type
 from .limits import check_nodes
 from .ranges import bounds
 
@@ -44,6 +44,24 @@ def axes_of(shape: Sequence[int]) -> tuple[Index, ...]:
 def positions_of(shape: Sequence[int]) -> tuple[Expr, ...]:
     """The variables of the axes; 0 for axes of size 1, which broadcast."""
     return tuple(Const(0, "index") if v.extent == 1 else v for v in axes_of(shape))
+
+
+class NoSuchNameError(ValidationError, AttributeError):
+    """A name that expressions or `opweave.expr` do not have. It is an `AttributeError` as well, for `hasattr`."""
+
+
+def no_such_name(what: str, name: str, call: str = "{}") -> NoSuchNameError:
+    """The error for a name that does not exist.
+
+    Args:
+        what: does not have the name.
+        name: the name.
+        call: how a function of `opweave.expr` is called, with a place for its name.
+    """
+    known = sys.modules[__package__].__all__
+    same = name if name in known else hints.meant(name, known).rpartition("mean ")[2].strip("'?")
+    hint = f"; {call.format(f'ow.expr.{same}')} does that" if same else ""
+    return NoSuchNameError(f"{what} {name!r}{hint}")
 
 
 _Operator: TypeAlias = Callable[["Array", Any], "Array"]
@@ -188,6 +206,20 @@ class Array:
     __lt__, __le__ = _operator("lesser"), _operator("lesser_or_equal")
     __gt__, __ge__ = _operator("greater"), _operator("greater_or_equal")
 
+    def _no_product(self, _: Any) -> NoReturn:
+        raise ValidationError(
+            "@ is not defined for expressions; compute(shape, function) and sum_over make a product: "
+            "compute((m, n), lambda i, j: sum_over(size, lambda k: a[i, k] * b[k, j]))"
+        )
+
+    __matmul__ = __rmatmul__ = _no_product
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):  # protocols that libraries ask for
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        others = ", data_type" if name == "astype" else ""
+        raise no_such_name("an expression has no attribute", name, f"{{}}(x{others})")
+
     def __invert__(self) -> Array:
         return apply("logical_not", self) if self.data_type == "bool" else apply("bit_xor", self, _ones(self))
 
@@ -204,8 +236,8 @@ class Array:
 
     def __bool__(self) -> NoReturn:
         raise ValidationError(
-            "an expression has no value while it is traced: use where(condition, a, b) instead of if, and & | ~ instead of "
-            "and, or, not"
+            "an expression has no value while it is traced: use where(condition, a, b) instead of if, & | ~ instead of "
+            "and, or, not, and ow.expr.max(a, b) and min(a, b) instead of max and min"
         )
 
     def __iter__(self) -> NoReturn:
@@ -226,9 +258,15 @@ class Array:
         name = _OF_NUMPY.get(ufunc)
         if method == "__call__" and name and not options:  # an operator applied to a NumPy scalar and an expression
             return _infix(name, *inputs)
-        known = dir(sys.modules[__package__])
+        return self._refuse(ufunc, method)
+
+    def _refuse(self, function: Any, method: str) -> NoReturn:
+        """Refuse a function of NumPy, and name that of `opweave.expr`."""
         what = "an expression, which has no values yet"
-        raise ValidationError(hints.ufunc(ufunc, method, what, known, "ow.expr.{} does"))
+        raise ValidationError(hints.ufunc(function, method, what, sys.modules[__package__].__all__, "ow.expr.{} does"))
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> NoReturn:
+        self._refuse(function, "__call__")
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise ValidationError("NumPy's functions do not take expressions; use those of opweave.expr")
@@ -307,7 +345,7 @@ def _checked(array: Array, index: Expr, axis: int) -> Expr:
         checks = run_checks.get()
         require(checks is not None, "x.checked works in expressions only")
         assert checks is not None
-        checks.append(Check(condition, f"the index {ir.text(index)} of axis {axis} must be in [0, {size})"))
+        checks.append(Check(condition, f"the index {ir.text(index)} of axis {axis} must be in [0, {size})", index))
     return _clamped(array, index, axis)
 
 
@@ -337,7 +375,8 @@ def _unified(values: Sequence[Any]) -> list[Array]:
     """Convert the operands to one type: indices and numbers take the type of the others."""
     arrays = [value for value in values if isinstance(value, Array)]
     types = [array.data_type for array in arrays if array.data_type != "index"]
-    has_float = any(isinstance(v, float) or str(getattr(v, "dtype", "")).startswith("float") for v in values)
+    numbers = [value for value in values if not isinstance(value, Array)]
+    has_float = any(isinstance(v, float) or str(getattr(v, "dtype", "")).startswith("float") for v in numbers)
     common: Type
     if types:
         common = types[0]
@@ -349,7 +388,13 @@ def _unified(values: Sequence[Any]) -> list[Array]:
         return [as_array(value) for value in values]
     unified = []
     for value in values:
-        array = as_array(value, common)
+        plain = value if isinstance(value, Array) else _plain(value)
+        if isinstance(plain, float) and common in ir.INTEGERS and not plain.is_integer():
+            name = next(map(_name, (array for array in arrays if array.data_type == common)))
+            raise ValidationError(
+                f"{plain} is not a value of {common}; {name} is {common}: ow.expr.cast({name}, 'float32')"
+            )
+        array = as_array(plain, common)
         if array.data_type == "index" and common not in ("index", "bool"):
             array = Array(array.shape, Cast(array.body, common))
         unified.append(array)
@@ -384,6 +429,18 @@ def apply(name: str, *values: Any) -> Array:
         arrays = [Array(a.shape, Cast(a.body, wanted)) if a.data_type == "index" else a for a in arrays]
     shape = broadcast(*(array.shape for array in arrays), names="the operands") if len(arrays) > 1 else arrays[0].shape
     return Array(shape, ir.call(name, *(array.body for array in arrays)))
+
+
+def _name(array: Array) -> str:
+    """A user's name for an operand, else a text for its elements."""
+    body = array.body
+    if (
+        isinstance(body, Load)
+        and isinstance(body.source, Input)
+        and all(isinstance(p, (Index, Const)) for p in body.parts)
+    ):
+        return body.source.name or f"x{body.source.number}"
+    return ir.text(body)
 
 
 def truth(body: Expr) -> Expr:

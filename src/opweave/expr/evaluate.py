@@ -88,9 +88,21 @@ class Evaluator:
                 holds = np.empty([axis.extent for axis in stage.axes], np.uint8)
                 stage.run(arrays, (holds,))
                 if not holds.all():
-                    raise OperationError(f"{self.program.name}: {check.message}")
+                    got = (
+                        ""
+                        if check.value is None
+                        else f", got {self._first_value(check.value, stage.axes, holds, arrays)}"
+                    )
+                    raise OperationError(f"{self.program.name}: {check.message}{got}")
             for numbers, stage in self.results:
                 stage.run(arrays, [outputs[k] for k in numbers])
+
+    def _first_value(self, value: Expr, axes: tuple[Index, ...], holds: Array, arrays: Mapping[Source, Array]) -> int:
+        """The value at the first position where a check does not hold."""
+        found = np.empty(holds.shape, np.uint64 if value.type == "uint64" else np.int64)
+        wide = value if value.type in ("int64", "uint64") else Cast(value, "int64")
+        _Stage(axes, (wide,), self.precision).run(arrays, (found,))
+        return int(found[holds == 0][0])
 
 
 def through_copies(run: Callable[[], None], results: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:

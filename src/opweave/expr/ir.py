@@ -101,10 +101,17 @@ class Index(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Input:
-    """An input array of a program; `number` is the position of the operand."""
+    """An input array of a program.
+
+    Attributes:
+        number: the position of the operand.
+        desc: its data type and shape.
+        name: what messages call it; empty for "x0", "x1", …
+    """
 
     number: int
     desc: Desc
+    name: str = ""
 
 
 class Stored:
@@ -352,10 +359,12 @@ class Check:
     Attributes:
         condition: must be true at all positions of its free variables.
         message: the error message, for example "gather: indices must be in [0, 8)".
+        value: an integer that the condition is about, which the error shows; None if there is none.
     """
 
     condition: Expr
     message: str
+    value: Expr | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -127,7 +127,7 @@ class _Scope:
         if isinstance(node, Index):
             return f"r{node.serial}"
         if isinstance(node, Load):
-            default = f"x{node.source.number}" if isinstance(node.source, Input) else "stored"
+            default = (node.source.name or f"x{node.source.number}") if isinstance(node.source, Input) else "stored"
             name = self.names.get(node.source, default)
             return f"{name}[{', '.join(parts)}]" if parts else name
         if isinstance(node, Cast):

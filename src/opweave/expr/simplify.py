@@ -9,6 +9,7 @@ the elements of arrays is not changed.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from ..dtypes import INFO
 from .ir import Call, Cast, Const, Expr, Index, Load, Output, Program, Reduce, Stored, call, unified, walk
@@ -284,5 +285,8 @@ def simplified(program: Program) -> Program:
         simplifier.stored[stored] = Stored(stored.axes, *unified(simplifier.rewritten(stored.body)))
     bodies = unified(*(simplifier.rewritten(output.body) for output in program.outputs))
     outputs = tuple(Output(output.axes, body) for output, body in zip(program.outputs, bodies, strict=True))
-    checks = tuple(type(c)(simplifier.rewritten(c.condition), c.message) for c in program.checks)
+    checks = tuple(
+        replace(c, condition=simplifier.rewritten(c.condition), value=c.value and simplifier.rewritten(c.value))
+        for c in program.checks
+    )
     return Program(program.name, program.inputs, outputs, checks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from ..errors import ValidationError, require
@@ -19,9 +20,10 @@ def of_input(source: Input) -> Array:
     return Array(source.desc.shape, Load(source, positions_of(source.desc.shape)))
 
 
-def inputs_of(descs: Sequence[Desc]) -> tuple[tuple[Input, ...], tuple[Array, ...]]:
-    """Inputs with the given descriptors, and an array for each."""
-    inputs = tuple(Input(number, desc) for number, desc in enumerate(descs))
+def inputs_of(descs: Sequence[Desc], names: Sequence[str] = ()) -> tuple[tuple[Input, ...], tuple[Array, ...]]:
+    """Inputs with the given descriptors, and names for messages, and an array for each."""
+    named = names or [""] * len(descs)
+    inputs = tuple(Input(number, desc, name) for number, (desc, name) in enumerate(zip(descs, named, strict=True)))
     return inputs, tuple(map(of_input, inputs))
 
 
@@ -44,11 +46,16 @@ def trace(function: Callable[..., Any], name: str, descs: Sequence[Desc], **attr
       y0[i] =
         2.0 * x0[i]
     """
-    inputs, arrays = inputs_of(descs)
+    return trace_named(partial(function, **attributes), name, descs)
+
+
+def trace_named(function: Callable[..., Any], name: str, descs: Sequence[Desc], names: Sequence[str] = ()) -> Program:
+    """`trace`, with names of the operands for messages; default: x0, x1, …"""
+    inputs, arrays = inputs_of(descs, names)
     checks: list[Check] = []
     token = run_checks.set(checks)
     try:
-        result = function(*arrays, **attributes)
+        result = function(*arrays)
         results = tuple(as_array(r) for r in (result if isinstance(result, (tuple, list)) else (result,)))
     finally:
         run_checks.reset(token)

@@ -308,7 +308,7 @@ def _array(graph: MLGraph, what: str, desc: Desc, value: Any, written: bool = Fa
         array: Any = graph.context._own(value, what)
         require(value.desc == desc, f"{what} must be {desc}, got a tensor {value.desc}")
     else:
-        array = as_array(value, what)
+        array = as_array(value, what, desc.data_type)
         require(array.shape == desc.shape, f"{what} must be {desc}, got shape {list(array.shape)}")
         array = fit(array, what, desc)
         usable = contiguous(array)

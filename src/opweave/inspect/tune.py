@@ -66,5 +66,5 @@ def _sources(graph: MLGraph, inputs: Mapping[str, Any] | None) -> list[np.ndarra
     found = []
     for name, desc in graph.inputs.items():
         what = f"tune: input {name!r}"
-        found.append(contiguous(fit(as_array(inputs[name], what), what, desc)))
+        found.append(contiguous(fit(as_array(inputs[name], what, desc.data_type), what, desc)))
     return found

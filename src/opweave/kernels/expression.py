@@ -7,11 +7,11 @@ from typing import Any
 
 from ..cache import Cache
 from ..dtypes import DataType
-from ..errors import user_code
+from ..errors import declaration_line, require, user_code
 from ..expr import ir
 from ..expr.array import Array, as_array
 from ..expr.ir import Program
-from ..expr.tracing import trace
+from ..expr.tracing import trace_named
 from ..graph import Node, Operand, each, flat
 from ..operation import Op, call_with
 from . import Descs
@@ -36,14 +36,16 @@ def program_of(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mappin
 def _trace(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[str, Any]) -> Program:
     formula = op.formula
     assert formula is not None, op
-    descs = list(flat(inputs))
+    descs, names = list(flat(inputs)), names_of(inputs)
 
     def call_formula(*arrays: Array) -> Any:
         rest = iter(arrays)
-        return call_with(formula, {**each(inputs, lambda _: next(rest)), **attributes})
+        result = call_with(formula, {**each(inputs, lambda _: next(rest)), **attributes})
+        require(result is not None, f"the function returned None; is a return missing?{declaration_line(formula)}")
+        return result
 
     with user_code(formula, f"while tracing {op.name} for {', '.join(map(str, descs))}"):
-        return trace(call_formula, op.name, descs)
+        return trace_named(call_formula, op.name, descs, names)
 
 
 def program_of_nodes(
@@ -75,7 +77,26 @@ def program_of_nodes(
         return tuple(known[operand] for operand in outputs)
 
     name = "+".join(node.op.name for node in nodes[:4]) + ("+…" if len(nodes) > 4 else "")
-    return trace(call_formula, name, [operand.desc for operand in inputs]), inputs
+    return trace_named(call_formula, name, [operand.desc for operand in inputs], _names(nodes, inputs)), inputs
+
+
+def names_of(operands: Mapping[str, Any]) -> list[str]:
+    """What messages call the operands of an operation: its parameters, without those that are absent."""
+    names: list[str] = []
+    for name, given in operands.items():
+        one = [] if given is None else [name]
+        names += [f"{name}[{i}]" for i in range(len(given))] if isinstance(given, tuple) else one
+    return names
+
+
+def _names(nodes: Sequence[Node], inputs: Sequence[Operand]) -> list[str]:
+    """What messages call the inputs of fused nodes: parameters of the first that reads them; "" where this is ambiguous."""
+    known: dict[Operand, str] = {}
+    for node in nodes:
+        for operand, name in zip(flat(node.inputs), names_of(node.inputs), strict=True):
+            known.setdefault(operand, name)
+    names = [known.get(operand, "") for operand in inputs]
+    return [name if names.count(name) == 1 else "" for name in names]
 
 
 def descs_of(operands: Mapping[str, Any]) -> dict[str, Any]:

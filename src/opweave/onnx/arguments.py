@@ -106,7 +106,12 @@ class Argument:
         fits = array.dtype.kind in "OUS" if expected.kind == "O" else array.dtype == expected
         # This runs on every call, so build messages only on failure.
         if not fits:
-            raise ValidationError(f"{what} must be {self.type}, got an array of {array.dtype}")
+            hint = (
+                f"; array.astype({expected.name!r}) converts it"
+                if {expected.kind, array.dtype.kind} <= set("biuf")
+                else ""
+            )
+            raise ValidationError(f"{what} must be {self.type}, got an array of {array.dtype}{hint}")
         if not self.takes(array.shape):
             raise ValidationError(f"{what} must have shape {list(self.dims or ())}, got {list(array.shape)}")
 

@@ -124,6 +124,10 @@ def _unknown_attribute(converter: Converter, name: str) -> str:
     """Why an attribute cannot be passed to a converter."""
     if not converter.op:
         return f"its attribute {name} is not supported"
+    if name in converter.operands:
+        before = ", ".join(text for other, text in converter.operands.items() if other != name)
+        declared = f"def {converter.op}({before}, *, {converter.operands[name]})"
+        return f"{name!r} stands before *, so it is an operand; write {declared}"
     known = sorted(converter.attributes - {"label"})
     return (
         f"{converter.op} has no attribute {name!r}, only {known}{meant(name, known)}; "

@@ -86,6 +86,7 @@ class Converter:
         inputs: the largest number of inputs; None for any number.
         required: the smallest number of inputs.
         op: the name of the user's operation, if it is one.
+        operands: the names of its inputs, if it is an operation, and how their parameters are declared.
         falls_back: whether nodes that it refuses run in the engine, which may have an operator of this name.
         updates: the outputs that may use the memory of an input, by position, and the position of that input.
         extras: those of `attributes` that are in `EXTRAS`.
@@ -96,6 +97,7 @@ class Converter:
     inputs: int | None
     required: int
     op: str = ""
+    operands: Mapping[str, str] = field(default_factory=dict)
     falls_back: bool = True
     updates: Mapping[int, int] = field(default_factory=dict)
     extras: frozenset[str] = field(init=False)
@@ -148,10 +150,22 @@ class Converter:
     ) -> Converter:
         """The converter of an operation, which `function` calls: its operands are the node's inputs, in order."""
         if op.sequences:  # any number of operands
-            return cls(function, frozenset(attributes), None, 1, **more)
+            return cls(function, frozenset(attributes), None, 1, operands=_declared(op), **more)
         required = sum(name not in op.defaults for name in op.operands)
         updates = _updates(op, op.operands)
-        return cls(function, frozenset(attributes), len(op.operands), required, updates=updates, **more)
+        inputs = len(op.operands)
+        return cls(function, frozenset(attributes), inputs, required, updates=updates, operands=_declared(op), **more)
+
+
+def _declared(op: Op[..., Any]) -> dict[str, str]:
+    """The operands of an operation, and how they stand in its signature: "limit: float = 1.0"."""
+    found = {}
+    for name in op.operands:
+        parameter = op.parameters[name]
+        kind = f": {parameter.annotation}" if parameter.annotation else ""
+        equals = " = " if kind else "="
+        found[name] = name + kind + (f"{equals}{op.defaults[name]!r}" if name in op.defaults else "")
+    return found
 
 
 def _updates(op: Op[..., Any] | None, inputs: Sequence[str]) -> dict[int, int]:

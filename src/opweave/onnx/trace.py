@@ -30,6 +30,7 @@ from .inference import definition_of, infer, is_defined, is_static, is_valid
 from .messages import (
     GraphProto,
     NodeProto,
+    TensorProto,
     TypeProto,
     ValueInfoProto,
     domain_of,
@@ -295,7 +296,9 @@ class Tracer:
             return [Step(node, "webnn")]
         operation = self.model.operation(node)
         if operation is not None and not operation.falls_back:
-            raise NotSupportedError(f"{checks.title_of(node)}: {reason}")
+            is_wide = any(value is not None and value.element_type == TensorProto.DOUBLE for value in values)
+            hint = "; WebNN has no float64; put a Cast to float before it" if is_wide else ""
+            raise NotSupportedError(f"{checks.title_of(node)}: {reason}{hint}")
         for inner in all_nodes([node]) if self.model.operations else ():
             if inner is not node and (operation := self.model.operation(inner)) is not None:
                 what = f"{checks.title_of(inner)} inside of it is your operation {operation.op}, which the engine lacks"

@@ -348,7 +348,7 @@ class MLGraph:
                 sources[name] = contiguous(value)
             else:
                 what = f"compute: input {name!r}"
-                sources[name] = contiguous(fit(as_array(value, what), what, desc))
+                sources[name] = contiguous(fit(as_array(value, what, desc.data_type), what, desc))
         if outputs:
             outputs = self._check_outputs(outputs)
         elif not tensors and program.returning_all is not None:

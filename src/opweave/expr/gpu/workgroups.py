@@ -146,7 +146,7 @@ class Workgroups(KernelProgram):
 
     def private(self, shape: Sequence[int]) -> Local:
         """A new array in registers: an invocation reads those elements that it has computed, at the same position."""
-        self._locals.append(Local(-1, Desc("float32", tuple(shape)), True))
+        self._locals.append(Local(-1, Desc("float32", tuple(shape)), private=True))
         return self._locals[-1]
 
     def fill(self, target: Local, value: Callable[..., Array | float], shape: Sequence[int] | None = None) -> None:

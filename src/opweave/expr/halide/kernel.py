@@ -15,7 +15,7 @@ import numpy as np
 from ... import disk_cache
 from ...dtypes import INFO, DataType
 from ...errors import OperationError
-from ..evaluate import check_arrays, overlap, through_copies
+from ..evaluate import check_arrays, evaluate, overlap, through_copies
 from ..fingerprint import fingerprint
 from ..ir import Program
 from . import runtime
@@ -80,6 +80,7 @@ class HalideKernel:
             check()
             for held, message in zip(holds, messages, strict=True):
                 if not held:
+                    evaluate(self.program, inputs, [np.empty_like(output) for output in outputs])  # it says which value
                     raise OperationError(f"{self.program.name}: {message}")
             run()
 

@@ -185,7 +185,7 @@ def _feed(graph: Graph, inputs: Mapping[str, Any] | None, seed: int) -> dict[str
     found = {}
     for name, desc in descs.items():
         what = f"diff: input {name!r}"
-        found[name] = contiguous(fit(as_array(inputs[name], what), what, desc))
+        found[name] = contiguous(fit(as_array(inputs[name], what, desc.data_type), what, desc))
     return found
 
 

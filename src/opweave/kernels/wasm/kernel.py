@@ -43,6 +43,24 @@ class WasmKernel:
     def __repr__(self) -> str:
         return f"<WasmKernel {self.function}{self.module.exports[self.function]} of {self.module.name}>"
 
+    def check_names(self, operands: Sequence[str], attributes: Sequence[str]) -> None:
+        """Check the signature against an operation, as far as that is possible without a node.
+
+        Raises:
+            ValidationError: a name that the operation does not have, or too few or too many values.
+        """
+        if self.signature is None:
+            return
+        kind = self.module.exports[self.function]
+        try:
+            signatures.check_names(self.signature, kind, operands, attributes)
+        except ValidationError as error:
+            raise ValidationError(self._misfit(self.signature, kind, error)) from None
+
+    def _misfit(self, signature: str, kind: FunctionType, error: ValidationError) -> str:
+        function = f"{self.function}{kind} of {self.module.name}"
+        return f"the signature {signature!r} does not fit {function}: {error}"
+
     def prepare(self, call: KernelCall) -> PreparedWasm:
         """Prepare the kernel for a node.
 
@@ -56,9 +74,7 @@ class WasmKernel:
             signatures.check(arguments, kind, self.module.arena.wide)
         except ValidationError as error:
             shown = f"{signature} (the default)" if self.signature is None else signature
-            raise ValidationError(
-                f"{call.title}: the signature {shown!r} does not fit {self.function}{kind} of {self.module.name}: {error}"
-            ) from None
+            raise ValidationError(f"{call.title}: {self._misfit(shown, kind, error)}") from None
         return PreparedWasm(self, call, arguments, kind)
 
 

@@ -18,6 +18,8 @@ from typing import Any, Literal, NamedTuple
 from ... import dtypes
 from ...errors import ValidationError, require
 from ...graph import Desc
+from ...hints import meant
+from ...names import counted
 from .. import KernelCall
 
 _ITEM = re.compile(
@@ -27,6 +29,8 @@ _ITEM = re.compile(
     re.ASCII,
 )
 _RESULT = re.compile(r"out(\d*)")
+_FIELDS = ("size", "rank", "bytes", "data_type", "shape", "strides", "outer", "count", "desc")
+_NO_FIELD = f"a tensor has {', '.join(_FIELDS[:-1])} and desc*"
 _DATA_TYPES = ", ".join(dtypes.ANY)
 
 
@@ -84,6 +88,23 @@ def parse(signature: str, call: KernelCall) -> list[Argument]:
     return [_argument(item.strip(), call) for item in signature.split(",") if item.strip()]
 
 
+def check_names(signature: str, function: FunctionType, operands: Sequence[str], attributes: Sequence[str]) -> None:
+    """Check what can be checked before there is a node: names, fields, and the number of values.
+
+    Raises:
+        ValidationError: as `parse` and `check`.
+    """
+    items = [item.strip() for item in signature.split(",") if item.strip()]
+    for item in items:
+        match = _matched(item)
+        if match["name"] in operands or (_RESULT.fullmatch(match["name"]) and match["name"] not in attributes):
+            require(match["field"] in (None, *_FIELDS), f"{item!r} in the signature: {_NO_FIELD}")
+        else:
+            known = [*operands, "out", *attributes]
+            require(match["name"] in known, _unknown(match["name"], known))
+    _check_count(len(items), function)
+
+
 def default(call: KernelCall) -> str:
     """Pointers to operands and results, the number of elements of the first result, and the attributes."""
     items = []
@@ -97,9 +118,7 @@ def default(call: KernelCall) -> str:
 
 
 def _argument(item: str, call: KernelCall) -> Argument:
-    match = _ITEM.fullmatch(item)
-    require(match is not None, f"the signature has {item!r}; it takes name*, name.size, name.shape[0], attribute, …")
-    assert match is not None
+    match = _matched(item)
     name, element = match["name"], None if match["element"] is None else int(match["element"])
     try:
         if name in call.inputs:
@@ -114,8 +133,25 @@ def _argument(item: str, call: KernelCall) -> Argument:
             return _of_attribute(item, match, element, call.attributes[name])
     except ValidationError as error:
         raise ValidationError(f"{item!r} in the signature: {error}") from None
-    known = ", ".join([*call.inputs, *(f"out{i}" for i in range(len(call.outputs))), *call.attributes])
-    raise ValidationError(f"the signature has an unknown name {name!r}; there are {known}")
+    known = [*call.inputs, *(f"out{i}" for i in range(len(call.outputs))), *call.attributes]
+    raise ValidationError(_unknown(name, known))
+
+
+def _matched(item: str) -> re.Match[str]:
+    """The parts of an item."""
+    match = _ITEM.fullmatch(item)
+    require(match is not None, f"the signature has {item!r}; it takes name*, name.size, name.shape[0], attribute, …")
+    assert match is not None
+    return match
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    return f"the signature has an unknown name {name!r}; there are {', '.join(known)}{meant(name, known)}"
+
+
+def _check_count(count: int, function: FunctionType) -> None:
+    expected = len(function.parameters)
+    require(count == expected, f"it gives {counted(count, 'value')} for {counted(expected, 'parameter')}")
 
 
 def _of_tensor(item: str, match: re.Match[str], place: Place, given: Desc | tuple[Desc, ...] | None) -> Argument:
@@ -160,7 +196,7 @@ def _number_of(desc: Desc, field: str, index: str | None) -> int:
         axis = desc.rank if index is None else int(index)
         require(-desc.rank <= axis < desc.rank, f"{field} takes an axis in [{-desc.rank}, {desc.rank}) for {desc}")
         return vectors[field][axis]
-    require(field in numbers and index is None, f"a tensor has {', '.join([*numbers, *vectors])}, count and desc*")
+    require(field in numbers and index is None, _NO_FIELD)
     return numbers[field]
 
 
@@ -181,10 +217,7 @@ def check(arguments: Sequence[Argument], function: FunctionType, wide: bool) -> 
     Raises:
         ValidationError: an argument does not fit; the message names it.
     """
-    require(
-        len(arguments) == len(function.parameters),
-        f"it gives {len(arguments)} values for {len(function.parameters)} parameters",
-    )
+    _check_count(len(arguments), function)
     for argument, kind in zip(arguments, function.parameters, strict=True):
         if argument.kind != "number":
             pointer = "i64" if wide else "i32"
