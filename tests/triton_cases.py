@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import cuda_on_cpu
@@ -22,6 +26,9 @@ F = replace(cuda_on_cpu.FEATURES, tensor_cores=TensorCores("tf32x3", 227 << 10))
 
 SMALL = Tile(32, 32, 32, 4, 2)
 """A tile with which small problems have several, and edges."""
+
+WGMMA_TF32 = re.compile(r"HGMMA\.64x\d+x8\.F32\.TF32")
+"""Instructions of sm_90 that multiply matrices of TF32."""
 
 Build = Callable[..., ow.MLOperand]
 
@@ -81,3 +88,15 @@ def check(
 
 def array(*shape: int, data_type: str = "float32") -> np.ndarray:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(data_type)
+
+
+def instructions(image: bytes, folder: Path) -> list[str]:
+    """The instructions of a binary, by the disassembler that Triton brings."""
+    found = importlib.util.find_spec("triton")
+    assert found is not None
+    assert found.submodule_search_locations is not None
+    file = folder / "kernel.cubin"
+    file.write_bytes(image)
+    tool = Path(found.submodule_search_locations[0]) / "backends/nvidia/bin/nvdisasm"
+    shown = subprocess.run([tool, "-c", file], capture_output=True, text=True, check=True).stdout
+    return re.findall(r"\s([A-Z][A-Z0-9]+(?:\.\w+)*) ", shown)

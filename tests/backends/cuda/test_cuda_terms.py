@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import re
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 from cuda_driver import CpuDriver, context_on
-from triton_cases import Build, F, array, check, steps_of
+from triton_cases import WGMMA_TF32, Build, F, array, check, instructions, steps_of
 
 import opweave as ow
 from opweave.backends.cuda import compiler
@@ -186,18 +183,6 @@ def test_graphs(monkeypatch: pytest.MonkeyPatch, small_tiles: None, always: None
 # Compilation
 
 
-def instructions(image: bytes, folder: Path) -> list[str]:
-    """The instructions of a binary, by the disassembler that Triton brings."""
-    found = importlib.util.find_spec("triton")
-    assert found is not None
-    assert found.submodule_search_locations is not None
-    file = folder / "kernel.cubin"
-    file.write_bytes(image)
-    tool = Path(found.submodule_search_locations[0]) / "backends/nvidia/bin/nvdisasm"
-    shown = subprocess.run([tool, "-c", file], capture_output=True, text=True, check=True).stdout
-    return re.findall(r"\s([A-Z][A-Z0-9]+(?:\.\w+)*) ", shown)
-
-
 @pytest.mark.parametrize("kind", ["tf32", "tf32x3"])
 def test_tensor_cores_read_operands_as_they_are_copied(
     kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -210,13 +195,12 @@ def test_tensor_cores_read_operands_as_they_are_copied(
     (plain,) = [step.kernel for step in steps_of(gemm(False, False), arrays, (), features(kind))]
     images = [binary.image for binary in compiler.binaries([before, product, plain], "sm_90")]
     moving, ordered, unordered = (instructions(image, tmp_path) for image in images)
-    wgmma = re.compile(r"HGMMA\.64x\d+x8\.F32\.TF32")
-    assert [any(map(wgmma.fullmatch, each)) for each in (moving, ordered, unordered)] == [False, True, True]
+    assert [any(map(WGMMA_TF32.fullmatch, each)) for each in (moving, ordered, unordered)] == [False, True, True]
     in_vectors = [name for name in moving if name.startswith(("LDG.", "STG."))]
     assert in_vectors
     assert all(name.endswith(".128") for name in in_vectors)
     assert {name for name in ordered if name.startswith("LDGSTS")} == {"LDGSTS.E.BYPASS.128"}
-    last = max(k for k, name in enumerate(ordered) if wgmma.fullmatch(name))
+    last = max(k for k, name in enumerate(ordered) if WGMMA_TF32.fullmatch(name))
     assert not any(name.startswith("STS") for name in ordered[:last])  # to shared memory by registers
-    without = unordered[: max(k for k, name in enumerate(unordered) if wgmma.fullmatch(name))]
+    without = unordered[: max(k for k, name in enumerate(unordered) if WGMMA_TF32.fullmatch(name))]
     assert "LDGSTS.E" in without or any(name.startswith("STS") for name in without)  # 4 bytes each, or divided

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from triton_cases import F, array, check, steps_of
+from triton_cases import WGMMA_TF32, F, array, check, instructions, steps_of
 
 import opweave as ow
 from opweave.backends.cuda import compiler
+from opweave.backends.gpu.contraction import tensor_tiles
+from opweave.backends.gpu.contraction.tensor import Tile
+from opweave.expr.gpu import TensorCores
 
 pytestmark = [
     pytest.mark.skipif(not compiler.triton_version(), reason="needs the extra cuda: make test-cuda"),
@@ -96,6 +101,18 @@ def test_filters_that_are_no_constants(case: int) -> None:
     """They are read as they are, without strides."""
     build, image, filter = transposed(case, "nchw")
     check(build, image, filter, constants=())
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_120"])
+def test_kernels_compile(architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For sm_90 to wgmma of TF32."""
+    monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
+    monkeypatch.setattr(tensor_tiles, "choose", lambda *_: (Tile(64, 64, 32, 4, 3), 1))
+    build, image, filter = transposed(3, "nchw")
+    (step,) = steps_of(build, (image, filter), (1,), replace(F, tensor_cores=TensorCores("tf32", 99 << 10)))
+    (binary,) = compiler.binaries([step.kernel], architecture)
+    assert 0 < binary.shared <= 99 << 10
+    assert any(map(WGMMA_TF32.fullmatch, instructions(binary.image, tmp_path))) == (architecture == "sm_90")
 
 
 def test_what_keeps_other_kernels() -> None:

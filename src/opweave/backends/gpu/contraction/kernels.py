@@ -122,15 +122,16 @@ class Contraction:
             if isinstance(side, Matrix) and on_tensor_cores:
                 array = self.arranged.pop(side.source, constants.get(side.source))
                 if array is not None:
-                    sides[k], made = terms.by_term(side, problem, array, self.features)
+                    sides[k], made = terms.by_term(side, problem, array, terms.in_three(problem, self.features))
                     self.arranged |= made
             elif isinstance(side, Matrix) and side.source in constants:
                 array = constants[side.source]
                 if is_thin(problem) and side.lines == max(problem.rows, problem.columns) and not problem.terms % 4:
-                    sides[k], array = _by_term(side, problem, array)
+                    sides[k], made = terms.by_term(side, problem, array, is_divided=False)
+                    self.arranged |= made
                 else:
                     sides[k], array = (_by_channel if is_narrow(problem) else _by_line)(side, problem, array)
-                self.arranged[sides[k].source] = array
+                    self.arranged[sides[k].source] = array
         return replace(problem, left=sides[0], right=sides[1])
 
     def kernels(self, epilogue: Program | None, title: str) -> list[Kernel]:
@@ -253,30 +254,6 @@ def _by_line(matrix: Matrix, problem: Problem, array: np.ndarray) -> tuple[Matri
     steps = (*(stride for _, stride in own), matrix.tap, matrix.step, matrix.stride)
     made = np.zeros(shape, array.dtype)
     layout.copied(made[..., :lines], strided(array, (*shape[:-1], lines), steps))
-    return laid, made
-
-
-def _by_term(matrix: Matrix, problem: Problem, array: np.ndarray) -> tuple[Matrix, np.ndarray]:
-    """A constant matrix of which the terms of each line are contiguous, as invocations next to each other read them.
-
-    It is not copied if they are.
-    """
-    own = [(n, stride) for n, stride in matrix.stack if stride and n > 1]
-    shape = (*(n for n, _ in own), matrix.lines, problem.terms)
-    fresh = iter(strides_of(shape))
-    stack = tuple((n, next(fresh) if stride and n > 1 else 0) for n, stride in matrix.stack)
-    laid = Matrix(
-        Input(matrix.source.number, Desc(matrix.source.desc.data_type, shape)),
-        matrix.lines,
-        problem.terms,
-        1,
-        stack=stack,
-    )
-    view = strided(array, shape, (*(stride for _, stride in own), matrix.stride, matrix.step))
-    if view.flags.c_contiguous:
-        return laid, view
-    made = np.empty(shape, array.dtype)
-    layout.copied(made, view)
     return laid, made
 
 

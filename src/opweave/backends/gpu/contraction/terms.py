@@ -1,4 +1,4 @@
-"""Operands in the order in which tensor cores read them: the terms of each line are adjacent in memory.
+"""Operands whose lines have adjacent terms in memory: the order that tensor cores, and products of few vectors, read them in.
 
 Constants are brought into this order when a graph is built, other operands by a kernel before the product, where that pays.
 Where float32 is three products of TF32, an element becomes the sum of what TF32 keeps of it and of a rest.
@@ -64,16 +64,25 @@ sign, is no part of a sum."""
 
 
 def by_term(
-    matrix: Matrix, problem: Problem, array: np.ndarray, features: Features
+    matrix: Matrix, problem: Problem, array: np.ndarray, is_divided: bool
 ) -> tuple[Matrix, dict[Input, np.ndarray]]:
-    """A constant matrix in order, and its arrays."""
+    """A constant matrix in order, and its arrays, which are not copied where they are in order.
+
+    Args:
+        matrix: the constant.
+        problem: whose operand it is.
+        array: its elements.
+        is_divided: whether elements are divided for three products of TF32, if all can be.
+    """
     made = _ordered(matrix, problem, False)
-    *own, lines, _ = made.source.desc.shape
+    *own, lines, padded = made.source.desc.shape
     steps = (*(stride for _, stride in _own(matrix)), matrix.stride, matrix.tap, matrix.step)
     view = strided(array, (*own, lines, problem.taps, problem.channels), steps)
+    if padded == problem.terms and view.flags.c_contiguous and not is_divided:
+        return made, {made.source: view.reshape(made.source.desc.shape)}
     laid = np.zeros(made.source.desc.shape, array.dtype)
     layout.copied(laid[..., : problem.terms].reshape(view.shape), view)
-    if not in_three(problem, features) or not layout.all_below(laid, MAX_TF32):
+    if not is_divided or not layout.all_below(laid, MAX_TF32):
         return made, {made.source: laid}
     made = _ordered(matrix, problem, True)
     assert made.rest is not None
