@@ -40,7 +40,13 @@ KINDS = {"cubin": "compiled kernel", "o": "compiled expression", "tuning": "tuni
 _NAME = re.compile(rf"(runtime-)?[0-9a-f]{{32,64}}\.({'|'.join(KINDS)})")
 _TEMPORARY = re.compile(rf"\.({_NAME.pattern})\.\w+")
 
+SHARE = 16
+"""After this share of the limit, as a divisor, a process looks at all files again: others write, too. An estimate."""
+
 _warned: set[str] = set()
+
+_room: dict[tuple[Path, int], int] = {}
+"""For a directory and a limit, the bytes that this process may write until it must look at all files again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +128,11 @@ def store(key: str, kind: str, data: bytes) -> bool:
     try:
         path = _file(key, kind, create=True)
         _write(path, key, data)
-        _evict(path)
+        where = path.parent, limit()
+        _room[where] = _room.get(where, 0) - len(data) - DIGEST_BYTES
+        if _room[where] <= 0:
+            total = _evict(path)
+            _room[where] = min(limit() - total, limit() // SHARE)
     except OSError:
         return False
     return True
@@ -161,8 +171,11 @@ def _files() -> list[Path]:
         return []
 
 
-def _evict(new: Path) -> None:
-    """Delete the files that were not used for longest until the cache is within its limit, and temporary files left behind."""
+def _evict(new: Path) -> int:
+    """Delete the files that were not used for longest until the cache is within its limit, and temporary files left behind.
+
+    Returns the bytes of those that are left.
+    """
     total, most = 0, limit()
     for entry in sorted(entries(), key=lambda entry: entry.path != new):  # the new one is kept
         total += entry.bytes
@@ -174,6 +187,7 @@ def _evict(new: Path) -> None:
         with suppress(OSError):
             if _TEMPORARY.fullmatch(path.name) and time.time() - path.lstat().st_mtime > STALE_SECONDS:
                 path.unlink()
+    return total
 
 
 def _file(key: str, kind: str, create: bool = False) -> Path:

@@ -82,8 +82,29 @@ def test_temporary_files_of_processes_that_ended_are_deleted(folder: Path) -> No
     left = folder / f".{KEYS[1]}.o.abc_123"
     left.write_bytes(b"half")
     os.utime(left, times=(0, 0))
+    disk_cache._room.clear()  # as in another process
     store(2, age=0)
     assert not left.exists()
+
+
+def test_all_files_are_looked_at_only_after_many_bytes_were_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+    evict = disk_cache._evict
+
+    def noted(new: Path) -> int:
+        looked.append(len(list(folder.iterdir())))
+        return evict(new)
+
+    monkeypatch.setattr(disk_cache, "_evict", noted)
+    monkeypatch.setattr(disk_cache, "SHARE", 2)
+    monkeypatch.setenv("OPWEAVE_CACHE_BYTES", str(5 * FILE_BYTES))
+    for number in range(6):
+        store(number, age=1000 - number)
+    # The first file, after two more, when the limit is reached, and beyond it.
+    assert looked == [1, 4, 5, 6]
+    assert kept() == {1, 2, 3, 4, 5}
 
 
 def test_processes_that_write_and_evict_at_the_same_time_do_not_fail(folder: Path) -> None:
