@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -49,6 +51,49 @@ def test_layers_that_differ_only_in_their_labels_have_the_same_kernels(features:
     kernels = [step.kernel for step in steps_of(build, [array(48, 48)] * 4, range(1, 4), features)]
     assert len({kernel.title for kernel in kernels}) == 3
     assert 3 * len({kernel.key for kernel in kernels}) == len(kernels)
+
+
+class Noting(CpuDriver):
+    """Notes the order of what takes long in a build."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[str] = []
+        self.held = WeakSet[Any]()
+
+    def begin(self, kernels: Sequence[Kernel]) -> list[Any]:
+        self.noted += [f"begin {kernel.compiler or 'cuda'}" for kernel in kernels]
+        jobs = [Job() for _ in kernels]
+        self.held.update(jobs)
+        return jobs
+
+    def upload(self, address: int, source: np.ndarray) -> None:
+        self.noted.append("upload")
+        super().upload(address, source)
+
+    def functions(self, kernels: Sequence[Kernel]) -> list[Function]:
+        self.noted.append(f"{len(kernels)} kernels, {len(self.held)} jobs")
+        return super().functions(kernels)
+
+
+class Job:
+    """What a compiler has begun."""
+
+
+def test_compilers_work_while_kernels_are_scheduled_and_constants_are_copied() -> None:
+    driver = Noting()
+    builder = ow.MLGraphBuilder(context_on(driver))
+    x = builder.input("x", "float32", [40, 40])
+    for number in range(2):
+        x = builder.softmax(builder.matmul(x, builder.constant(array(40, 40)), label=f"layer{number}"), 1)
+    graph = builder.build({"y": x})
+    scheduled, copied = ["begin triton"] * 2, ["upload"] * 4  # an array, and what TF32 does not keep of it
+    prepared = ["begin triton", "begin cuda"] * 2
+    # Both layers have the same kernels.
+    assert driver.noted == [*scheduled, *prepared, *copied, "2 kernels, 4 jobs"]
+    gc.collect()
+    assert not driver.held
+    assert graph
 
 
 @pytest.mark.parametrize("constants", [(), (0,), (1,)])

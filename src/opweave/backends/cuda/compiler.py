@@ -11,7 +11,7 @@ import importlib.metadata
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -189,10 +189,14 @@ def load_triton() -> None:
 
 
 def begin(kernels: Sequence[Kernel], architecture: str) -> list[Future[Compiled]]:
-    """Begin to compile kernels, those first that take long. `binaries` need not compile them if the jobs are still held."""
+    """Begin to compile kernels, those first that take long. `binaries` need not compile them while the jobs are held."""
+    return list(_begun(kernels, architecture).values())
+
+
+def _begun(kernels: Sequence[Kernel], architecture: str) -> dict[Hashable, Future[Compiled]]:
+    """The jobs of kernels that are not compiled yet, by their keys."""
     slow_first = sorted(kernels, key=lambda kernel: kernel.compiler != "triton")
-    jobs = {kernel.key: _jobs.job(kernel, architecture) for kernel in slow_first}
-    return [jobs[kernel.key] for kernel in kernels]
+    return {kernel.key: _jobs.job(kernel, architecture) for kernel in slow_first if kernel.compiled is None}
 
 
 def binaries(kernels: Sequence[Kernel], architecture: str) -> list[Compiled]:
@@ -205,8 +209,8 @@ def binaries(kernels: Sequence[Kernel], architecture: str) -> list[Compiled]:
     Raises:
         OperationError: the compiler refuses one; the message has the line of the kernel.
     """
-    jobs = iter(begin([kernel for kernel in kernels if kernel.compiled is None], architecture))
-    return [kernel.compiled or next(jobs).result() for kernel in kernels]
+    jobs = _begun(kernels, architecture)
+    return [kernel.compiled or jobs[kernel.key].result() for kernel in kernels]
 
 
 def _disk_key(kernel: Kernel, architecture: str) -> str:

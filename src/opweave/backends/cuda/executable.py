@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
 from weakref import WeakKeyDictionary, finalize
 
 from ...graph import Graph, Node
@@ -14,7 +12,7 @@ from ..gpu.arrays import DeviceArray
 from ..gpu.backend import GpuBackend
 from ..gpu.runner import DeviceCall, Intermediates, KernelRunner
 from ..gpu.steps import Place
-from .driver import Function, Launch, given_back
+from .driver import Launch, given_back
 from .engine import Engine
 
 
@@ -61,23 +59,19 @@ class CudaRunner(KernelRunner[Launch]):
     """A graph whose operations are kernels on a CUDA device."""
 
     engine: Engine
-    _begun: list[Any]
 
     def __init__(self, graph: Graph, backend: GpuBackend, engine: Engine) -> None:
         self._chains: WeakKeyDictionary[Intermediates[Launch], _Chains] = WeakKeyDictionary()
         super().__init__(graph, backend, engine)
-        assert len(self._functions) == len(self.steps)  # an error of a compiler is one of the build
 
     def prepare(self) -> None:
         """Begin to compile the kernels of `steps`."""
         self._begun = self.engine.begin([step.kernel for step in self.steps])
 
-    @cached_property
-    def _functions(self) -> list[Function]:
-        """The kernels of `steps`. What needs them first waits for the compilers, after constants are on the device."""
-        functions = self.engine.functions([step.kernel for step in self.steps])
-        del self._begun
-        return functions
+    def finish(self) -> None:
+        """Load the kernels of `steps`."""
+        self._functions = self.engine.functions([step.kernel for step in self.steps])
+        self._begun.clear()
 
     def tied(self, number: int, arrays: Mapping[Place, DeviceArray]) -> Launch:
         """A kernel, by its number, tied to memory."""

@@ -9,6 +9,7 @@ nothing to do for `IDLE_SECONDS`. It imports nothing of Opweave.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import os
 import pickle
@@ -188,6 +189,7 @@ def _compile(compiler: ModuleType, control: socket.socket, job: socket.socket) -
 
 def main() -> None:
     """Run the program."""
+    gc.disable()  # processes end after one kernel
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the process that started this one ends it
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that it forks
     with socket.socket(fileno=os.dup(0)) as control, open(os.devnull) as nothing:

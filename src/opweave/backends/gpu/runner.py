@@ -78,6 +78,7 @@ class KernelRunner(Runner, Pool[Intermediates[Tied]]):
                     self._constants[place] = DeviceArray(place.desc, engine.upload(place.value))
                 elif place.kind == "between":
                     lives[place] = lives.get(place, (number, number))[0], number
+        self.finish()
         self._between = tuple(lives)
         self.plan, self._allocate = intermediates(engine, [place.desc for place in lives], list(lives.values()))
         super().__init__()
@@ -86,6 +87,9 @@ class KernelRunner(Runner, Pool[Intermediates[Tied]]):
     @abstractmethod
     def prepare(self) -> None:
         """Compile the kernels of `steps`."""
+
+    def finish(self) -> None:
+        """Wait for what `prepare` has begun; in the meantime constants were copied to the device."""
 
     @abstractmethod
     def tied(self, number: int, arrays: Mapping[Place, DeviceArray]) -> Tied:
