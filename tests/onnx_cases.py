@@ -141,7 +141,7 @@ def run(case: Case, backend: str = "onnxruntime") -> list[Step]:
         got = session.run(None, dict(zip(names, inputs, strict=True)))
         check(got, outputs, case.rtol, max(case.atol, transform_rounding(model, inputs)))
         for compiled in compiled_models(session):
-            for segment in compiled.segments:
+            for segment in compiled.sections:
                 if segment.kind == "fallback":
                     steps |= {id(step): step for step in segment.nodes}
     return list(steps.values())

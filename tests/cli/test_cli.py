@@ -50,6 +50,9 @@ def test_doctor_reports_versions_and_extras() -> None:
     text = run("doctor")
     for word in ("opweave", "Python", "CPU features", "numpy", "onnxruntime", "extra demo", "devices"):
         assert word in text
+    text = " ".join(text.split())  # a narrow terminal wraps it
+    for device in backends.devices():
+        assert (f"{device.name} ({device.backend})" in text) is device.available
 
 
 def test_ops_lists_all_operations() -> None:

@@ -307,6 +307,10 @@ def test_models_that_need_more_than_ones_name_the_option(run, tmp_path: Path) ->
         assert "Dynamic dimensions were taken as 1" in text
         assert advice in text
     fixed = ["--fix-shapes", "rows=2", "--fix-shapes", "columns=3", "--fix-shapes", "z=1x4"]
+    inputs = {"x": (TensorProto.FLOAT, ["rows", "?", 3, "?"]), "z": (TensorProto.FLOAT, ["n", "n"])}
+    odd = write(tmp_path / "odd.onnx", [helper.make_node("Neg", [n], [f"-{n}"]) for n in "xz"], inputs, ["-x", "-z"])
+    advice = "--fix-shapes rows=SIZE --fix-shapes x=SIZExSIZEx3xSIZE --fix-shapes z=SIZExSIZE"
+    assert run("info", odd).rstrip().endswith(advice)
     assert "[2, 2]" in run("run", path, "-i", "random", *fixed)
 
 
@@ -410,7 +414,9 @@ def test_a_module_declares_operations_of_the_user(run, tripled: Path) -> None:  
     np.save("x.npy", np.float32([1, 2]))
     run("run", tripled, "-i", "x=x.npy", "-o", "out.npz", *own)
     assert np.load("out.npz")["y"].tolist() == [3, 6]
-    assert "Tripled 1" in run("info", tripled, *own)
+    info = run("info", tripled, *own)
+    assert "Tripled 1" in info
+    assert "custom operations:\n    tripled for test.cli.Tripled: 1 node, expression, " in info
     run("convert", tripled, "out.onnx", *own)
     converted = onnxruntime.InferenceSession("out.onnx", providers=["CPUExecutionProvider"])
     assert converted.run(None, {"x": np.float32([1, 2])})[0].tolist() == [3, 6]

@@ -290,7 +290,7 @@ def test_openvino_runs_graphs_with_many_products_only(
     context = ow.ml.create_context(device="cpu")
     large, small, wide = (convolution(context, *each) for each in ((60, ""), (6, ""), (60, "int64")))
     assert engine(large) == "engine: openvino, by rule of thumb: 31 million multiplications"
-    assert engine(small) == "engine: onnxruntime, by rule of thumb: 0.15 million multiplications, fewer than 20"
+    assert engine(small) == "engine: onnxruntime, by rule of thumb: 0.15 million multiplications, fewer than 20 million"
     assert engine(wide) == "engine: onnxruntime, by rule of thumb: transpose computes int64[60, 60, 32]"
     x = np.random.default_rng(0).standard_normal((1, 32, 60, 60), np.float32)
     pinned = ow.ml.create_context(device="cpu", backend="onnxruntime")
@@ -309,6 +309,25 @@ def test_a_normalisation_in_parts_does_not_keep_a_graph_from_openvino(
     y = builder.relu(builder.conv2d(builder.input("x", "float32", [1, 32, 60, 60]), weights))
     graph = builder.build({"y": builder.batch_normalization(y, ones, ones, axis=1)})
     assert engine(graph) == "engine: openvino, by rule of thumb: 31 million multiplications"
+
+
+@needs_openvino
+def test_the_reason_names_the_engine_that_lacks_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
+
+    @ow.op
+    def own(self: Any, x: ow.MLOperand) -> ow.Desc:
+        return x.desc
+
+    own.kernel("cpu", lambda x, out: np.copyto(out, x))
+    context = ow.ml.create_context(device="cpu")
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [4])
+    prefix = "engine: onnxruntime, by rule of thumb: openvino has no rule for"
+    assert engine(builder.build({"y": own(x, label="here")})) == f"{prefix} own 'here'"
+    builder = ow.MLGraphBuilder(context)
+    formula = ow.expression(lambda x: x * 2)(builder.input("x", "float32", [4]), label="there")
+    assert engine(builder.build({"y": formula})) == f"{prefix} <lambda> 'there' and would decompose it"
 
 
 @needs_openvino

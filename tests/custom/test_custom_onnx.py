@@ -48,6 +48,29 @@ def test_in_an_onnx_model() -> None:
         ow.InferenceSession(model(count=2, nonsense=1)).run(None, {"x": np.zeros((1, 4), "float32")})
 
 
+def test_explain_begins_with_the_custom_operations() -> None:
+    ow.register_onnx("com.example", "TopK2", top_k, attributes={"count": "k"})
+    session = ow.InferenceSession(model(count=2))
+    session.run(None, {"x": np.float32([[1, 3, 2, -1]])})
+    lines = session.explain().splitlines()
+    heading, line, section = lines[(at := lines.index("custom operations:")) : at + 3]
+    assert line.startswith("  top_k for com.example.TopK2: 1 node, kernel, Python kernel, custom_operations.py:")
+    assert section == "section 0: 3 nodes, WebNN on cpu, in 3 segments"  # as many as the profile of the graph has
+    graph = ow.onnx.load(model(count=2), ow.ml.create_context(device="cpu"), fix_shapes={"n": 1})
+    assert len({step.segment for step in graph.profile(repeat=1).steps}) == 3
+    plain = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Neg", ["x"], ["y"])],
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    assert "custom" not in ow.InferenceSession(plain).explain()
+
+
 def test_tensors_as_attributes_of_onnx_nodes_are_arrays() -> None:
     @ow.op
     def shifted(self: Any, x: ow.MLOperand, *, by: Any) -> ow.Desc:

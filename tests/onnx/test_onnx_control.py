@@ -39,9 +39,9 @@ def graph(
 
 
 def kinds(session: InferenceSession) -> list[str]:
-    """What runs the segments of a model that is compiled once."""
-    segments = [line for line in session.explain().splitlines() if line.startswith("segment ")]
-    return ["fallback" if line.endswith("(fallback)") else "webnn" for line in segments]
+    """What runs the sections of a model that is compiled once."""
+    sections = [line for line in session.explain().splitlines() if line.startswith("section ")]
+    return ["fallback" if line.endswith("(fallback)") else "webnn" for line in sections]
 
 
 def branches() -> dict[str, GraphProto]:

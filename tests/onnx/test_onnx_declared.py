@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 import opweave as ow
 from opweave.compile import partition as passes
 from opweave.graph import Graph
-from opweave.onnx.compiled import segments
+from opweave.onnx.compiled import sections
 from opweave.onnx.trace import Step, Trace
 from opweave.onnx.values import Dynamic
 
@@ -241,7 +241,7 @@ def hashes_of_partition(nodes: int) -> int:
         trace.steps.append(Step(node, "webnn"))
         trace.maker[names[k + 1]] = trace.steps[-1]
     Counted.asked = 0
-    (segment,) = segments(trace, names[-1:])
+    (segment,) = sections(trace, names[-1:])
     assert len(segment.nodes) == nodes
     return Counted.asked
 

@@ -332,7 +332,7 @@ def test_fallback_can_be_refused() -> None:
 
 def test_explain_says_which_node_runs_where_and_why() -> None:
     text = session(mixed_model()).explain()
-    assert re.search(r"segment 0: 1 node, WebNN on cpu\n  Relu\n", text)
+    assert re.search(r"section 0: 1 node, WebNN on cpu\n  Relu\n", text)
     assert re.search(r"ONNX Runtime \(fallback\)\n  Cast: .+\n  Cast: .+\n", text)
     assert text.endswith("0 nodes computed when the model was compiled")
 
@@ -340,11 +340,11 @@ def test_explain_says_which_node_runs_where_and_why() -> None:
 def test_explain_needs_shapes() -> None:
     s = session(sum_model())
     assert "pass input_shapes" in message(s.explain)
-    assert "segment 0: 2 nodes" in s.explain({"y": [2, 3], "x": (2, 3)})
+    assert "section 0: 2 nodes" in s.explain({"y": [2, 3], "x": (2, 3)})
     assert message(lambda: s.explain({"x": [2, 3]})) == "input_shapes must hold ['x', 'y']; missing: ['y']"
     assert message(lambda: s.explain({"x": [2, 3], "y": [2]})) == "input 'y' must have shape ['batch', 3], got [2]"
     s.run(None, {"x": X, "y": Y})
-    assert "segment 0: 2 nodes" in s.explain()
+    assert "section 0: 2 nodes" in s.explain()
 
 
 def test_operators_of_the_user_and_unknown_ones_are_named() -> None:

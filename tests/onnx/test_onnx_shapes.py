@@ -484,7 +484,7 @@ def test_static_models_in_many_large_pieces_run_in_their_own_session(compiled: l
     proto = remainders(4, 10000)
     session = ow.InferenceSession(proto, CONTEXT)
     feed = {"x": np.linspace(-30, 30, 10000, dtype=np.float32)}
-    way = {"x [10000]": f"{OWN}: it would run in 8 segments, each with threads of its own"}
+    way = {"x [10000]": f"{OWN}: it would run in 8 sections, each with threads of its own"}
     assert session.shapes() == way
     for _ in range(3):
         np.testing.assert_array_equal(session.run(None, feed)[0], expected(proto, feed)[0])

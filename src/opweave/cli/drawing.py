@@ -1,4 +1,4 @@
-"""Drawing of a model: its nodes, in lanes for the segments that run them."""
+"""Drawing of a model: its nodes, in lanes for the sections that run them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def model_picture(compiled: CompiledModel, inputs: list[str], outputs: list[str]
         inputs: names of the model's inputs.
         outputs: names of the model's outputs.
     """
-    lanes = [_lane(number, segment, compiled) for number, segment in enumerate(compiled.segments)]
+    lanes = [_lane(number, section, compiled) for number, section in enumerate(compiled.sections)]
     sketch, trace = Sketch(lanes), compiled.trace
-    used = {name for segment in compiled.segments for name in segment.inputs} | set(outputs)
+    used = {name for section in compiled.sections for name in section.inputs} | set(outputs)
 
     def reads(names: Iterable[str]) -> list[tuple[str, str, bool]]:
         return [(name, _text(trace, name), False) for name in names if name in sketch.homes]
@@ -36,8 +36,8 @@ def model_picture(compiled: CompiledModel, inputs: list[str], outputs: list[str]
     for name in inputs:
         if name in used:
             sketch.add(Box(name, 0, "input", tooltip=f"input {name}: {_text(trace, name)}"), (), [name])
-    for lane, segment in enumerate(compiled.segments, start=1):
-        for step in segment.nodes:
+    for lane, section in enumerate(compiled.sections, start=1):
+        for step in section.nodes:
             made = [name for name in step.node.output if name]
             sketch.add(_box(step, lane, trace), reads(used_names(step.node)), made)
     for name in outputs:
@@ -67,11 +67,11 @@ def _box(step: Step, lane: int, trace: Trace) -> Box:
     )
 
 
-def _lane(number: int, segment: Segment[Step, str], compiled: CompiledModel) -> Lane:
-    caption = counted(len(segment.nodes), "node")
-    if segment.kind == "webnn":
-        return Lane((f"segment {number}", f"WebNN on {compiled.context.device.name}", caption), "engine")
-    return Lane((f"segment {number}", "ONNX Runtime (fallback)", caption), "fallback")
+def _lane(number: int, section: Segment[Step, str], compiled: CompiledModel) -> Lane:
+    caption = counted(len(section.nodes), "node")
+    if section.kind == "webnn":
+        return Lane((f"section {number}", f"WebNN on {compiled.context.device.name}", caption), "engine")
+    return Lane((f"section {number}", "ONNX Runtime (fallback)", caption), "fallback")
 
 
 def _text(trace: Trace, name: str) -> str:

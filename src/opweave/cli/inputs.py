@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -57,13 +58,19 @@ def assuming(arguments: Sequence[Argument]) -> Iterator[None]:
         raise OperationError(f"{error}. {assumed}") from error
 
 
+WORD = re.compile(r"[\w.:/+-]+")
+"""Names of dimensions that a shell passes on as they are."""
+
+
 def assumption(arguments: Sequence[Argument]) -> str:
     """A note that dynamic dimensions are assumed to be 1, with the options that set them; empty if there are none."""
     dims = [(argument, argument.dims) for argument in arguments if argument.element_type and argument.dims]
     named = dict.fromkeys(size for _, sizes in dims for size in sizes if isinstance(size, str))
-    options = [f"{name}=SIZE" for name in named]
+    # A name that stands twice in one shape, as "?" may, would fix both; one that is no word means something to a shell.
+    unusable = {name for name in named if not WORD.fullmatch(name) or any(sizes.count(name) > 1 for _, sizes in dims)}
+    options = [f"{name}=SIZE" for name in named if name not in unusable]
     for argument, found in dims:
-        if None in found:
+        if None in found or unusable.intersection(found):
             options.append(f"{argument.name}=" + "x".join(str(s) if isinstance(s, int) else "SIZE" for s in found))
     advice = " ".join(f"--fix-shapes {option}" for option in options)
     return f"Dynamic dimensions were taken as 1. Set their sizes: {advice}" if options else ""

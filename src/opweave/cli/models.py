@@ -145,6 +145,7 @@ def info(
     Dynamic dimensions count as 1, unless --fix-shapes says otherwise.
     """
     from ..onnx.parameters import parameters
+    from ..onnx.summary import customs, heading
     from .inputs import assuming, assumption
 
     session = open_session(model, fix_shapes, limit, device, precision)
@@ -166,7 +167,6 @@ def info(
 
     with assuming(session._inputs):
         compiled = session._compiled_for({a.name: a.assumed_shape() for a in session._inputs if a.element_type})
-    where = {"webnn": f"WebNN on {session.context.device.name}", "fallback": "ONNX Runtime (fallback)"}
     operators = Counter(step.node.op_type for step in compiled.trace.steps if step.kind != "folded")
     folded = sum(step.kind == "folded" for step in compiled.trace.steps)
     console.print("\noperators", style="bold")
@@ -176,13 +176,15 @@ def info(
     console.print("\nwhat runs where", style="bold")
     if compiled.choice:
         console.print(f"  engine: {compiled.choice}", soft_wrap=True)
-    for number, segment in enumerate(compiled.segments):
-        console.print(f"  segment {number}: {counted(len(segment.nodes), 'node')}, {where[str(segment.kind)]}")
-        if segment.kind == "fallback":
-            reasons = Counter((step.node.op_type, step.reason) for step in segment.nodes)
+    for line in customs(compiled):
+        console.print(f"  {line}", soft_wrap=True)
+    for number, section in enumerate(compiled.sections):
+        console.print(f"  {heading(compiled, number)}")
+        if section.kind == "fallback":
+            reasons = Counter((step.node.op_type, step.reason) for step in section.nodes)
             for (name, reason), times in reasons.items():
                 console.print(f"    {times} x {name}: {reason}", soft_wrap=True)
-    if all(segment.kind == "webnn" for segment in compiled.segments):
+    if all(section.kind == "webnn" for section in compiled.sections):
         console.print("  nothing falls back")
     if assumed := assumption(session._inputs):
         console.print(assumed, soft_wrap=True)

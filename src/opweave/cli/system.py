@@ -146,7 +146,9 @@ def doctor() -> None:
         bad = Text.assemble(("unusable", "red"), f": {problem}")
         providers = [device.name for device in available if device.provider in names_of(module)]
         table.add_row(f"plug-in {module}", bad if problem else ", ".join(providers) or "it lists no device here")
-    table.add_row("devices", ", ".join(device.name for device in available) or Text("none", "red"))
+    # Two back ends may have a device of one name.
+    names = [f"{device.name} ({device.backend})" for device in available]
+    table.add_row("devices", ", ".join(names) or Text("none", "red"))
     table.add_row("opweave serve", state_of_port())
     console.print(table)
     if not any(device.backend != "reference" for device in available):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -23,7 +23,7 @@ from .booleans import bool_as_uint8
 from .messages import GraphProto, ModelProto, TensorProto, ValueInfoProto, sub_graphs
 from .model import Model
 from .model_program import ModelProgram, Result, Wrapper
-from .registry import DATA_TYPES
+from .registry import DATA_TYPES, Converter
 from .scopes import used_names
 from .trace import Step, Trace
 from .values import Constant, Dynamic, Tensor, Value, shape_of, type_of
@@ -49,12 +49,12 @@ class CompiledModel(ModelProgram):
             compiler: otherwise the model's own session is as fast.
 
     Attributes:
-        segments: the nodes that run together, in order.
+        sections: the nodes that run together, in order.
         choice: which of several engines was chosen, and why; empty where there was no choice.
 
     Raises:
         NotSupportedError: `fallback="error"`, and a node needs it; or it is to be whole, and is not.
-        OperationError: the engine refuses a segment.
+        OperationError: the engine refuses a section.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class CompiledModel(ModelProgram):
         self._backend = backend or context.backend
         self.choice = ""
         self._check_types(model)
-        self.segments = segments(trace, outputs)
+        self.sections = sections(trace, outputs)
         if fallback == "error" or whole:
-            check_whole(self.segments, "cannot run on WebNN")
+            check_whole(self.sections, "cannot run on WebNN")
         self._fuses = not whole
         # What the program has for each name; names of one operand share its memory.
         self._operands: dict[str, Operand] = {}
@@ -87,10 +87,10 @@ class CompiledModel(ModelProgram):
         # By the graph's inputs, not by all names: an abandoned expansion leaves names of the same operands.
         names = (info.name for info in model.proto.graph.input)
         inputs = {self._operands[name]: name for name in names if name in self._operands}
-        self._placements: list[list[Placement]] = []  # of each segment
+        self._placements: list[list[Placement]] = []  # of each section
         parts: list[Part] = []
-        for segment in self.segments:
-            made, placements = self._compile(model, segment)
+        for section in self.sections:
+            made, placements = self._compile(model, section)
             self._placements.append([replace(p, segment=p.segment + len(parts)) for p in placements])
             parts += made
         # In the order in which the parts take and give them: then a part that is alone runs without anything around it.
@@ -109,13 +109,23 @@ class CompiledModel(ModelProgram):
         return self.program.threads
 
     def placements(self, number: int) -> list[Placement]:
-        """Where the operations of a segment run."""
+        """Where the operations of a section run."""
         return self._placements[number]
 
     def custom(self, number: int) -> list[Placement]:
-        """Where the custom operations of a segment run."""
-        names = {found.op for step in self.segments[number].nodes if (found := self._model.operation(step.node))}
+        """Where the custom operations of a section run."""
+        names = {found.op for step in self.sections[number].nodes if (found := self._model.operation(step.node))}
         return [p for p in self._placements[number] if p.node.partition(" ")[0] in names]
+
+    def custom_steps(self) -> Iterator[tuple[Converter, Step]]:
+        """The steps of nodes whose operators the user has registered, with the converters of their operations."""
+        for step in self.trace.steps:
+            if (found := self._model.operation(step.node)) is not None:
+                yield found, step
+
+    def segment_count(self, number: int) -> int:
+        """How many segments a section is compiled to."""
+        return len({placement.segment for placement in self._placements[number]})
 
     # Compiling -----------------------------------------------------------------------------------------------------------
 
@@ -143,12 +153,12 @@ class CompiledModel(ModelProgram):
         """The program's operand for an operand of the trace."""
         return self._sources.get(operand, operand)
 
-    def _compile(self, model: Model, segment: Segment[Step, str]) -> tuple[list[Part], list[Placement]]:
-        """The parts that run a segment, and where its operations run; none, if it only hands on what it takes."""
-        if segment.kind == "fallback":
-            return [self._compile_fallback(model, segment)], []
-        takes = dict.fromkeys(self._operands[name] for name in segment.inputs)
-        gives = dict.fromkeys(self._operands[name] for name in segment.outputs)
+    def _compile(self, model: Model, section: Segment[Step, str]) -> tuple[list[Part], list[Placement]]:
+        """The parts that run a section, and where its operations run; none, if it only hands on what it takes."""
+        if section.kind == "fallback":
+            return [self._compile_fallback(model, section)], []
+        takes = dict.fromkeys(self._operands[name] for name in section.inputs)
+        gives = dict.fromkeys(self._operands[name] for name in section.outputs)
         wanted = [operand for operand in gives if operand not in takes and not operand.is_constant]
         if not wanted:
             return [], []
@@ -160,7 +170,7 @@ class CompiledModel(ModelProgram):
             device=context.device.name,
             power_preference=context.power_preference,
             fuse=self._fuses,
-            alone=len(self.segments) == 1,
+            alone=len(self.sections) == 1,
         )
         self.choice = program.choice
         known = dict(zip(program.graph.inputs.values(), map(self._source, reads), strict=True))
@@ -170,38 +180,38 @@ class CompiledModel(ModelProgram):
         parts = [replace(part, reads=[known.get(o, o) for o in part.reads]) for part in made]
         return parts, program.placements
 
-    def _compile_fallback(self, model: Model, segment: Segment[Step, str]) -> Part:
+    def _compile_fallback(self, model: Model, section: Segment[Step, str]) -> Part:
         from ..backends.onnxruntime.model import ModelSession
         from ..backends.onnxruntime.values import type_proto
 
         values = self.trace.values
-        used = dict.fromkeys(name for step in segment.nodes for name in used_names(step.node))
+        used = dict.fromkeys(name for step in section.nodes for name in used_names(step.node))
         constants = {name: value.array for name in used if isinstance(value := values.get(name), Constant)}
         graph = GraphProto(
             name="fallback",
-            node=[step.node for step in segment.nodes],
-            input=[_value_info(name, values[name]) for name in segment.inputs],
-            output=[_value_info(name, values[name]) for name in segment.outputs],
+            node=[step.node for step in section.nodes],
+            input=[_value_info(name, values[name]) for name in section.inputs],
+            output=[_value_info(name, values[name]) for name in section.outputs],
         )
         ir_version, opsets = model.proto.ir_version, model.proto.opset_import
         proto = ModelProto(ir_version=ir_version, opset_import=opsets, graph=graph)
         threads = getattr(self.context.backend, "threads", None)  # of ONNX Runtime's, where the context is on that
-        if not is_large_segment(segment, values):
+        if not is_large_section(section, values):
             threads = 1
         title = ", ".join(dict.fromkeys(node.op_type for node in graph.node))
         preference, precision = self.context.power_preference, self.context.precision
         session = ModelSession(proto, constants, preference, threads, alone=False, title=title, precision=precision)
-        for name in segment.outputs:
+        for name in section.outputs:
             value = values[name]
             if isinstance(value, Dynamic) and (value.type is None or not value.type.WhichOneof("value")):
                 values[name] = Dynamic(type_proto(session.types[name]))  # the engine's inference knows more than ONNX's
-        reads = [self._source(self._operands[name]) for name in segment.inputs]
-        writes = [self._operands[name] for name in segment.outputs]
+        reads = [self._source(self._operands[name]) for name in section.inputs]
+        writes = [self._operands[name] for name in section.outputs]
         return Part(session, HOST, "cpu", (), (), reads, writes, title)
 
 
-def segments(trace: Trace, outputs: Sequence[str]) -> list[Segment[Step, str]]:
-    """The segments of a trace that `outputs` need, of the kinds "webnn" and "fallback", in an order in which they can run."""
+def sections(trace: Trace, outputs: Sequence[str]) -> list[Segment[Step, str]]:
+    """The sections of a trace that `outputs` need, of the kinds "webnn" and "fallback", in an order in which they can run."""
     needed: dict[int, list[str]] = {}  # the names that each of them takes
     pending = [trace.maker[name] for name in outputs if name in trace.maker]
     while pending:
@@ -222,24 +232,24 @@ def segments(trace: Trace, outputs: Sequence[str]) -> list[Segment[Step, str]]:
     )
 
 
-def check_whole(segments: Sequence[Segment[Step, str]], what: str) -> None:
+def check_whole(sections: Sequence[Segment[Step, str]], what: str) -> None:
     """Require that WebNN expresses all nodes.
 
     Raises:
         NotSupportedError: the name of a node that it does not, `what`, and why.
     """
-    for segment in segments:
-        if segment.kind == "fallback":
-            step = segment.nodes[0]
+    for section in sections:
+        if section.kind == "fallback":
+            step = section.nodes[0]
             name = f" {step.node.name!r}" if step.node.name else ""
             raise NotSupportedError(f"{step.node.op_type}{name} {what}: {step.reason}")
 
 
-def is_large_segment(segment: Segment[Step, str], values: Mapping[str, Value]) -> bool:
-    """Whether a segment has operations that may gain from several threads; so it is where sizes are not known."""
+def is_large_section(section: Segment[Step, str], values: Mapping[str, Value]) -> bool:
+    """Whether a section has operations that may gain from several threads; so it is where sizes are not known."""
     from ..backends.onnxruntime.sessions import is_large
 
-    for step in segment.nodes:
+    for step in section.nodes:
         if sub_graphs(step.node):
             return True
         for name in (*step.node.input, *step.node.output):
@@ -262,4 +272,4 @@ def _value_info(name: str, value: Value) -> ValueInfoProto:
     return ValueInfoProto(name=name, type=type if type.WhichOneof("value") else None)
 
 
-__all__ = ["CompiledModel", "Fallback", "check_whole", "is_large_segment", "segments"]
+__all__ = ["CompiledModel", "Fallback", "check_whole", "is_large_section", "sections"]

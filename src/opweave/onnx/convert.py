@@ -14,7 +14,7 @@ from ..graph import MLOperand
 from ..run.graph import MLGraph
 from .arguments import Argument, FixedShapes, type_name
 from .booleans import bool_as_uint8
-from .compiled import check_whole, segments
+from .compiled import check_whole, sections
 from .limits import DEFAULT, Limits
 from .messages import TypeProto
 from .model import Model
@@ -95,7 +95,7 @@ def record(
     """
     tracer, trace = traced(source, context, shapes, inputs)
     outputs = [info.name for info in source.proto.graph.output]
-    check_whole(segments(trace, outputs), "cannot be expressed in WebNN")
+    check_whole(sections(trace, outputs), "cannot be expressed in WebNN")
     label_nodes(trace)
     operands: dict[str, MLOperand] = {}
     for name in outputs:

@@ -60,7 +60,7 @@ class OnnxRuntimeMethods:
     ({}, [])
     >>> print(session.explain({"x": [2]}))
     precision float32...
-    segment 0: 1 node, WebNN on cpu
+    section 0: 1 node, WebNN on cpu
       Relu
     0 nodes computed when the model was compiled
     >>> import asyncio

@@ -54,12 +54,12 @@ def require_operators(model: Model) -> None:
 
 
 def _registered_like(node: NodeProto) -> str:
-    """The operator that a node may mean, if its name, or one much like it, is registered."""
+    """The operator that a node may mean: one of the same name in another domain, or of a similar name in its domain."""
     for domain, op_type in REGISTERED:
         if op_type == node.op_type:
             return f"registered is {_full_name(domain, op_type)}: set node.domain = {domain!r}"
     for domain, op_type in REGISTERED:
-        if meant(node.op_type, [op_type]):
+        if domain == domain_of(node) and meant(node.op_type, [op_type]):
             return f"registered is {_full_name(domain, op_type)}{meant(node.op_type, [op_type])}"
     return ""
 

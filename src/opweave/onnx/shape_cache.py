@@ -27,7 +27,7 @@ from ..names import counted
 from ..progress import reported
 from ..shapes import OtherShapes
 from .arguments import Argument
-from .compiled import CompiledModel, Fallback, is_large_segment, segments
+from .compiled import CompiledModel, Fallback, is_large_section, sections
 from .model import Model
 from .model_program import ModelProgram
 from .parameters import digest_of, weight_bytes
@@ -80,7 +80,7 @@ MAX_THREADS = 5
 processors. On machines where one pool has more, one compiled model may have them."""
 
 MAX_POOLS = 5
-"""Maximum number of segments with their own threads. A static model with more runs in its own session, which has one pool of
+"""Maximum number of sections with their own threads. A static model with more runs in its own session, which has one pool of
 threads."""
 
 OWN_SESSION = "the model's own session"
@@ -243,10 +243,10 @@ class ShapeCache:
         if trace.deciding:
             return
         large = 0
-        if any(step.kind == "fallback" for step in trace.steps):  # else it is one segment
-            large = sum(is_large_segment(segment, trace.values) for segment in segments(trace, self._outputs))
+        if any(step.kind == "fallback" for step in trace.steps):  # else it is one section
+            large = sum(is_large_section(section, trace.values) for section in sections(trace, self._outputs))
         if large > MAX_POOLS and self.own_session(shapes):
-            self._why_none = f"it would run in {large} segments, each with threads of its own"
+            self._why_none = f"it would run in {large} sections, each with threads of its own"
             self._note_use(shapes, {})
         else:
             self._finish(self._key(shapes, {}), trace)

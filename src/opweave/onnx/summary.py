@@ -56,17 +56,55 @@ def explained(compiled: CompiledModel, context: MLContext) -> list[str]:
     precision = context.precision
     lines = [f"precision {precision}: {PRECISIONS[precision]}"]
     lines += [f"engine: {compiled.choice}"] if compiled.choice else []
-    for number, segment in enumerate(compiled.segments):
-        where = f"WebNN on {context.device.name}" if segment.kind == "webnn" else "ONNX Runtime (fallback)"
-        lines.append(f"segment {number}: {counted(len(segment.nodes), 'node')}, {where}")
-        for step in segment.nodes:
+    lines += customs(compiled)
+    for number in range(len(compiled.sections)):
+        lines.append(heading(compiled, number))
+        section = compiled.sections[number]
+        lines += [f"  custom: {p.node}, {p.how}, {p.detail}" for p in compiled.custom(number)]
+        for step in section.nodes:
             name = f" {step.node.name!r}" if step.node.name else ""
             lines.append(f"  {step.node.op_type}{name}" + (f": {step.reason}" if step.reason else ""))
-        lines += [f"  custom: {p.node}, {p.how}, {p.detail}" for p in compiled.custom(number)]
         if context.device.provider:
             lines += [f"  {p.node} on {p.device}: {p.detail}" for p in compiled.placements(number)]
     lines.append(f"{counted(folded, 'node')} computed when the model was compiled")
     return lines
+
+
+def heading(compiled: CompiledModel, number: int) -> str:
+    """The number of a section, its nodes, and what runs it."""
+    section = compiled.sections[number]
+    nodes = counted(len(section.nodes), "node")
+    if section.kind == "fallback":
+        return f"section {number}: {nodes}, ONNX Runtime (fallback)"
+    segments = compiled.segment_count(number)
+    divided = f", in {segments} segments" if segments > 1 else ""
+    return f"section {number}: {nodes}, WebNN on {compiled.context.device.name}{divided}"
+
+
+def customs(compiled: CompiledModel) -> list[str]:
+    """A line for each custom operation, and each way in which its nodes run; empty if the model has none."""
+    found: dict[str, Counter[str]] = {}
+    for operation, step in compiled.custom_steps():
+        domain = step.node.domain
+        title = (
+            f"{operation.op} for {domain}.{step.node.op_type}" if domain else f"{operation.op} for {step.node.op_type}"
+        )
+        ways = found.setdefault(title, Counter())
+        if step.kind == "fallback":
+            ways[f"ONNX Runtime (fallback): {step.reason}"] += 1
+        elif step.kind == "folded":
+            ways["computed when the model was compiled"] += 1
+    for number in range(len(compiled.sections)):
+        for placement in compiled.custom(number):
+            name = placement.node.partition(" ")[0]
+            titles = [title for title in found if title.partition(" ")[0] == name]
+            found[titles[0]][f"{placement.how}, {placement.detail}"] += 1
+    if not found:
+        return []
+    lines = [
+        f"  {title}: {counted(count, 'node')}, {way}" for title, ways in found.items() for way, count in ways.items()
+    ]
+    return ["custom operations:", *lines]
 
 
 def _listed(arguments: Sequence[NodeArg]) -> str:

@@ -55,8 +55,11 @@ class OpenVino(Backend):
 
     def gains(self, graph: Graph) -> tuple[bool, str]:
         nodes = (node for node in graph.nodes if node.op not in DECOMPOSED and not self.supports(node))
-        decomposed = next(nodes, None)
-        return (False, f"it would decompose {decomposed.title}") if decomposed else gains(graph)
+        lacking = next(nodes, None)
+        if lacking is None:
+            return gains(graph)
+        then = "" if lacking.op.decomposition is None else " and would decompose it"
+        return False, f"{self.name} has no rule for {lacking.title}{then}"
 
     def compile(self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True) -> Any:
         from .sessions import compile

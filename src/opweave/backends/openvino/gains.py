@@ -43,7 +43,7 @@ def gains(graph: Graph) -> tuple[bool, str]:
         return False, f"{size(weight)} of constants, more than {size(MAX_CONSTANT_BYTES)}"
     products = sum(map(_products, graph.nodes))
     if products < MIN_PRODUCTS:
-        return False, f"{products / 1e6:.2g} million multiplications, fewer than {MIN_PRODUCTS / 1e6:.0f}"
+        return False, f"{products / 1e6:.2g} million multiplications, fewer than {MIN_PRODUCTS / 1e6:.0f} million"
     return True, f"{products / 1e6:,.0f} million multiplications"
 
 

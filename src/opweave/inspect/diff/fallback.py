@@ -21,7 +21,7 @@ from ...dtypes import ANY
 from ...errors import NotSupportedError, OperationError
 from ...graph import Desc, Graph, MLOperand, Operand
 from ...onnx.booleans import bool_as_uint8
-from ...onnx.compiled import segments
+from ...onnx.compiled import sections
 from ...onnx.convert import label_nodes, traced
 from ...onnx.messages import (
     GraphProto,
@@ -171,7 +171,7 @@ def recorded_whole(source: Model, context: MLContext, arrays: Mapping[str, np.nd
 
 
 def _fallback(trace: Trace, outputs: Sequence[str]) -> list[Step]:
-    return [step for segment in segments(trace, outputs) if segment.kind == "fallback" for step in segment.nodes]
+    return [step for section in sections(trace, outputs) if section.kind == "fallback" for step in section.nodes]
 
 
 def _is_dynamic(trace: Trace, name: str) -> bool:
@@ -197,7 +197,7 @@ def _observed(source: Model, arrays: Mapping[str, np.ndarray], names: Sequence[s
 
 
 class _Assembly:
-    """Makes one graph of the segments of a trace."""
+    """Makes one graph of the sections of a trace."""
 
     def __init__(self, source: Model, trace: Trace) -> None:
         self.source, self.trace = source, trace
@@ -211,12 +211,12 @@ class _Assembly:
 
     def graph(self, outputs: Sequence[str]) -> Graph:
         """The graph that computes outputs of the model."""
-        for segment in segments(self.trace, outputs):
-            if segment.kind == "fallback":
-                for step in segment.nodes:
+        for section in sections(self.trace, outputs):
+            if section.kind == "fallback":
+                for step in section.nodes:
                     self._add_fallback(step)
             else:
-                self._add_operations([*segment.inputs], [*segment.outputs])
+                self._add_operations([*section.inputs], [*section.outputs])
         ends: dict[str, Operand] = {}
         for name in outputs:
             operand = (
@@ -241,7 +241,7 @@ class _Assembly:
         return Operand(self.recorder, Desc(array.dtype.name, array.shape), value=np.asarray(array, order="C"))
 
     def _add_operations(self, takes: Sequence[str], gives: Sequence[str]) -> None:
-        """Add the operations of a segment of WebNN."""
+        """Add the operations of a section of WebNN."""
         values = self.trace.values
         starts = dict.fromkeys(value.operand for name in takes if isinstance(value := values[name], Tensor))
         wanted = dict.fromkeys(value.operand for name in gives if isinstance(value := values[name], Tensor))
