@@ -67,5 +67,11 @@ tune = Link("inspect.tune")
 draw = Link("inspect.drawing")
 """Implements `MLGraph.draw`: `(graph, path)`."""
 
+profile_model = Link("inspect.profile")
+"""Implements `InferenceSession.profile`: `(program, sources, targets, space, device, repeat, detail, remarks)`."""
+
+draw_model = Link("inspect.drawing")
+"""Implements `InferenceSession.draw`: `(compiled, inputs, outputs, title, path)`."""
+
 deferred_context = Link("lazy.deferred_context")
 """The class of the contexts of `create_context(deferred=True)`."""

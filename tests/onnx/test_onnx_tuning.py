@@ -16,7 +16,7 @@ import opweave as ow
 from opweave.cli import app
 from opweave.compile import tuning
 from opweave.onnx.shape_cache import OWN_SESSION
-from opweave.onnx.tuning import _random
+from opweave.onnx.tuning import random_feed
 
 X = np.arange(-3, 3, dtype=np.float32).reshape(2, 3)
 
@@ -123,7 +123,7 @@ def test_random_indices_are_from_all_of_a_table(rival: Rival, monkeypatch: pytes
     model = helper.make_model(helper.make_graph(nodes, "g", [i, mask], [y], tables), ir_version=8)
     model.opset_import[0].version = 13
     made = ow.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    found = _random(made, {"i": (200,), "mask": (200,)})
+    found = random_feed(made, {"i": (200,), "mask": (200,)})
     assert set(found["mask"].tolist()) == {0, 1}
     assert (found["i"].min(), found["i"].max()) == (0, 49)
     faster(monkeypatch, (1.0, 2.0, 3.0))

@@ -166,7 +166,8 @@ def info(
     console.print(table)
 
     with assuming(session._inputs):
-        compiled = session._compiled_for({a.name: a.assumed_shape() for a in session._inputs if a.element_type})
+        shapes = {a.name: a.assumed_shape() for a in session._inputs if a.element_type}
+        compiled = session._compiled_for(shapes)
     operators = Counter(step.node.op_type for step in compiled.trace.steps if step.kind != "folded")
     folded = sum(step.kind == "folded" for step in compiled.trace.steps)
     console.print("\noperators", style="bold")
@@ -189,11 +190,7 @@ def info(
     if assumed := assumption(session._inputs):
         console.print(assumed, soft_wrap=True)
     if draw is not None:
-        from ..inspect.drawing import render, save
-        from .drawing import model_picture
-
-        names = [[a.name for a in arguments] for arguments in (session.get_inputs(), session.get_outputs())]
-        save(render(model_picture(compiled, *names), model.name), draw)
+        session.draw(draw, input_shapes=shapes)
         console.print(f"wrote {draw}", soft_wrap=True)
 
 

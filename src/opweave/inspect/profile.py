@@ -15,7 +15,7 @@ from .. import links, memory
 from ..arrays import as_array, contiguous, fit
 from ..errors import require
 from ..graph import Desc
-from ..memory.spaces import Memory
+from ..memory.spaces import Memory, TensorSpace
 from ..run.binding import Binding
 from ..run.graph import MLGraph, check_names
 from ..run.locks import Locks
@@ -93,7 +93,7 @@ class KernelTotal:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Profile:
-    """The result of `MLGraph.profile`; a prompt, `print` and notebooks show it as a table.
+    """The result of `MLGraph.profile` and `InferenceSession.profile`; a prompt, `print` and notebooks show it as a table.
 
     Attributes:
         device: the device of the graph.
@@ -107,6 +107,7 @@ class Profile:
         pieces: the number of these values.
         kernels: the times of the engine's kernels, measured by the engine; on a CPU only with `detail=True`. On a GPU, they
             are differences of timestamps.
+        remarks: of a session, which of its programs was measured, and how calls with other shapes run.
     """
 
     device: str
@@ -119,6 +120,7 @@ class Profile:
     intermediates_alone: int = 0
     pieces: int = 0
     kernels: tuple[KernelTime, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def parts(self) -> float:
@@ -187,7 +189,7 @@ class Profile:
             notes.append("copies: none")
         for copied in self.copies:
             notes.append(f"copies: {copied.count} x {copied.reason}, {size(copied.bytes)}")
-        return notes
+        return [*notes, *self.remarks]
 
     def _repr_html_(self) -> str:
         rows = []
@@ -237,35 +239,63 @@ def profile(
     graph: MLGraph, inputs: Mapping[str, Any] | None, outputs: Mapping[str, Any] | None, repeat: int, detail: bool
 ) -> Profile:
     """Measure a graph; `MLGraph.profile` describes it."""
+    program = graph._check_alive()
+    sources, targets, tensors = _arrays(graph, inputs, outputs)
+    space, device = graph.context._space, graph.context.device.name
+    with Locks(tensors):
+        shared = graph._check_overlap(space, sources, targets)
+        given = list(sources.values()), list(targets.values())
+        return profile_model(program, *given, space, device, repeat, detail, shared=shared)
+
+
+@links.profile_model.provide
+def profile_model(
+    program: Program,
+    sources: Sequence[Memory],
+    targets: Sequence[Memory],
+    space: TensorSpace,
+    device: str,
+    repeat: int,
+    detail: bool,
+    remarks: Sequence[str] = (),
+    shared: Pairs = (),
+) -> Profile:
+    """Measure a program on given memory.
+
+    Args:
+        program: what to measure.
+        sources: the memory of its inputs.
+        targets: the memory of its outputs.
+        space: where its device keeps memory.
+        device: the name of the device.
+        repeat: how many runs to measure.
+        detail: whether to measure kernels, too.
+        remarks: what to say about the program.
+        shared: the inputs and outputs that lie in the same memory, by position.
+    """
     require(
         isinstance(repeat, int) and not isinstance(repeat, bool) and repeat > 0,
         f"profile: repeat must be a positive integer, got {repeat!r}",
     )
-    program = graph._check_alive()
-    sources, targets, tensors = _arrays(graph, inputs, outputs)
-    given = list(sources.values()), list(targets.values())
-    space = graph.context._space
-    with Locks(tensors):
-        shared = graph._check_overlap(space, sources, targets)
-        call = Binding(program.layout(*given, shared), *given)
-        call()  # the first run is slower
+    call = Binding(program.layout(sources, targets, shared), sources, targets)
+    call()  # the first run is slower
+    space.wait()
+    counted = _copies_of(call)
+    whole: list[int] = []
+    parts: list[list[int]] = []
+    for _ in range(repeat):  # alternately, so that both run under the same load
+        start = perf_counter_ns()
+        call()
         space.wait()
-        counted = _copies_of(call)
-        whole: list[int] = []
-        parts: list[list[int]] = []
-        for _ in range(repeat):  # alternately, so that both run under the same load
-            start = perf_counter_ns()
-            call()
-            space.wait()
-            whole.append(perf_counter_ns() - start)
-            if len(call.layout.steps) > 1:
-                parts.append(call.timed())
-        # Measuring kernels does not slow down a device, as it does the CPU.
-        kernels = _kernels(program, *given, shared, repeat) if detail or not space.is_host else ()
+        whole.append(perf_counter_ns() - start)
+        if len(call.layout.steps) > 1:
+            parts.append(call.timed())
+    # Measuring kernels does not slow down a device, as it does the CPU.
+    kernels = _kernels(program, sources, targets, shared, repeat) if detail or not space.is_host else ()
     steps = _steps(program, call, parts or [[time] for time in whole])
-    plan = program.plan
-    device, times = graph.context.device.name, (median(whole) / 1e9, min(whole) / 1e9)
-    return Profile(device, repeat, steps, counted, *times, plan.peak, plan.total, len(plan.offsets), kernels)
+    plan, times = program.plan, (median(whole) / 1e9, min(whole) / 1e9)
+    sizes = plan.peak, plan.total, len(plan.offsets)
+    return Profile(device, repeat, steps, counted, *times, *sizes, kernels, tuple(remarks))
 
 
 def _kernels(
@@ -334,7 +364,7 @@ def _steps(program: Program, call: Binding, times: list[list[int]]) -> tuple[Ste
         if step.part is not None:
             alone = len(program.steps) == 1
             placements = program.placements if alone else [placement for _, placement in program.parts(step)]
-            how = engine(placements)
+            how = engine(placements) or step.part.runner.describe(())[1]  # nodes of ONNX, not of a graph
             if alone and len(placements) > 3:
                 name = ", ".join(p.node for p in placements[:3]) + f", … ({len(placements)} operations)"
         traffic = step.read_bytes, step.written_bytes
@@ -370,4 +400,4 @@ def random(descs: Mapping[str, Desc]) -> dict[str, np.ndarray]:
     return made
 
 
-__all__ = ["CopyProfile", "KernelTotal", "Profile", "StepProfile", "engine", "profile", "random"]
+__all__ = ["CopyProfile", "KernelTotal", "Profile", "StepProfile", "engine", "profile", "profile_model", "random"]

@@ -98,6 +98,13 @@ class ModelProgram:
             results = [result.value if isinstance(result, Cell) else result for result in results]
         return results
 
+    def memory(self, feed: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+        """The memory of the program's inputs, of checked values by name, and new memory for its outputs."""
+        given = [feed[name] for name in self.inputs]
+        sources = [v if wrap is None else wrap(v) for v, wrap in zip(given, self._wrappers, strict=True)]
+        targets = [self._new(k, True) for k in range(len(self.outputs))]
+        return sources, [t if isinstance(t, Cell) else bool_as_uint8(t) for t in targets]
+
     def pairs(self, shared: Mapping[str, str]) -> Pairs:
         """The positions of the inputs, and of the outputs in their memory, that `shared` names."""
         places = {name: k for k, name in enumerate(self.inputs)}

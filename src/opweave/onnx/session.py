@@ -26,6 +26,7 @@ from .arguments import Argument, FixedShapes, HostValues, NodeArg, check_target
 from .booleans import bool_as_uint8
 from .compiled import CompiledModel, Fallback
 from .index_ranges import find_ranges
+from .inspection import InspectionMethods
 from .limits import DEFAULT as DEFAULT_LIMITS, Limits
 from .methods import OnnxRuntimeMethods
 from .model import Model
@@ -49,7 +50,7 @@ WRONG_LENGTHS = re.compile("seqlens_k.* is out of range")
 """What the engine says of lengths that the model has computed. Compiled, the model would run the same kernel."""
 
 
-class InferenceSession(OnnxRuntimeMethods, TuningMethod):
+class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
     """Runs an ONNX model on WebNN graphs, as large as possible; nodes that WebNN cannot express run on ONNX Runtime.
 
     Args:
@@ -412,27 +413,6 @@ class InferenceSession(OnnxRuntimeMethods, TuningMethod):
             self._run_with_callback(output_names, input_feed, callback, user_data, run_options)
             return None
         return in_thread(self.run, output_names, input_feed, run_options, out=out)
-
-    def explain(self, input_shapes: Mapping[str, Sequence[int]] | None = None) -> str:
-        """Which node runs where, and for nodes that fell back, why.
-
-        Args:
-            input_shapes: for models with dynamic dimensions, the shapes to explain for; they are compiled if they are not
-                yet. Default: the compiled ones that were used last, and what runs the others.
-        """
-        kept = [compiled for _, compiled in self._shape_cache.compiled.items()]
-        if input_shapes is not None:
-            compiled = self._compiled_for(input_shapes)
-        elif not kept and (found := self.shapes()):
-            return "\n".join(f"{shapes}: {what}" for shapes, what in found.items())
-        else:
-            is_known = self._is_static or bool(kept)
-            require(is_known, "the model has dynamic dimensions; run it first, or pass input_shapes")
-            compiled = kept[-1] if kept else self._compiled_for({})
-        lines = summary.explained(compiled, self._context)
-        if not self._is_static and input_shapes is None:
-            lines += [f"{shapes}: {what}" for shapes, what in self.shapes().items()]
-        return "\n".join(lines)
 
     def shapes(self) -> dict[str, str]:
         """How calls run, for compiled shapes and for recent ones that are not compiled.

@@ -31,6 +31,7 @@ from .compiled import CompiledModel, Fallback, is_large_section, sections
 from .model import Model
 from .model_program import ModelProgram
 from .parameters import digest_of, weight_bytes
+from .shape_keys import Key as Key, text_of as text_of
 from .symbolic import must_be_traced, open_program
 from .trace import DECIDING_ELEMENTS, Trace, Tracer, ValuesNeeded
 
@@ -39,9 +40,6 @@ Specialise = Literal["recurring", "always", "never"]
 
 Shapes = Mapping[str, tuple[int, ...] | None]
 """The shape of each input by name; None for inputs that are not tensors."""
-
-Key = tuple[Any, ...]
-"""Pairs of an input's name and its shape, then pairs of a name and the bytes of an input whose value determines shapes."""
 
 MAX_COMPILED = 64
 """The most shapes that a session keeps compiled."""
@@ -260,6 +258,24 @@ class ShapeCache:
                 found.setdefault(text_of(key), recent.describe())
         return found
 
+    def last(self) -> tuple[Key, ModelProgram] | None:
+        """What ran the last call, and its shapes; before the first call, what would run it, if it is made already."""
+        with self._lock:
+            compiled, recent = self.compiled.items()[-1:], self._recent.items()[-1:]
+            own = self._own_session
+            if compiled and (own is None or not recent or self._last_used.get(compiled[0][0]) == self._calls):
+                return compiled[0]
+            return (recent[0][0], own) if recent and own is not None else None
+
+    def made_for(self, shapes: Shapes, feed: Mapping[str, Any]) -> tuple[Key, ModelProgram] | None:
+        """What runs calls with these inputs, if it is made already."""
+        with self._lock:
+            key = self._key(shapes, feed)
+            compiled = self.compiled.get(key)
+            if compiled is None and self._own_session is not None and not self._compiles_all:
+                return key, self._own_session
+            return None if compiled is None else (key, compiled)
+
     def _key(self, shapes: Shapes, feed: Mapping[str, Any]) -> Key:
         values = ((name, feed[name].tobytes()) for name in sorted(self.deciding & feed.keys()))
         return (*shapes.items(), *values)
@@ -471,18 +487,3 @@ class ShapeCache:
 def _may_decide(value: Any) -> bool:
     """Whether the value of an input may determine shapes; see `Tracer`."""
     return isinstance(value, np.ndarray) and value.ndim <= 1 and value.size <= DECIDING_ELEMENTS
-
-
-def text_of(key: Key) -> str:
-    """Shapes and deciding values as text.
-
-    >>> text_of((("x", (1, 3)), ("n", b"\\x02\\x00")))
-    'x [1, 3], n = 0200'
-    """
-    parts = []
-    for name, what in key:
-        if isinstance(what, bytes):
-            parts.append(f"{name} = {what.hex()}")
-        else:
-            parts.append(f"{name} {list(what)}" if what is not None else name)
-    return ", ".join(parts)

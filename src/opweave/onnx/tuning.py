@@ -73,7 +73,7 @@ class TuningMethod:
         found = []
         try:
             for each in wanted:
-                found.append(_tune(session, each, given or _random(session, each), seconds))
+                found.append(_tune(session, each, given or random_feed(session, each), seconds))
         finally:
             session._repeat = None  # calls choose again what runs them
         return Tuning(tuple(found))
@@ -137,7 +137,7 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
     return found
 
 
-def _random(session: InferenceSession, shapes: Shapes) -> dict[str, np.ndarray]:
+def random_feed(session: InferenceSession, shapes: Shapes) -> dict[str, np.ndarray]:
     """Random values for the inputs of a model; indices, such as those of words, are from all of the table.
 
     Of two words in random order, results of networks in 8 bits hardly depend on the input, but on how it is rounded.

@@ -158,7 +158,7 @@ class ModelSession(Runner):
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
         """It computes nodes of an ONNX model, none of a graph."""
-        return "native", self.title
+        return "native", "ONNX Runtime"
 
 
 class BoundModel:

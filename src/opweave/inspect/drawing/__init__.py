@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ... import links
 from ...errors import require
@@ -12,6 +14,9 @@ from ...run.graph import MLGraph
 from .condense import condense
 from .picture import Picture, picture
 from .svg import svg
+
+if TYPE_CHECKING:
+    from ...onnx.compiled import CompiledModel
 
 
 class Drawing(str):
@@ -44,6 +49,19 @@ def draw(graph: MLGraph, path: str | Path | None = None) -> Drawing:
     return drawing
 
 
+@links.draw_model.provide
+def draw_model(
+    compiled: CompiledModel, inputs: Sequence[str], outputs: Sequence[str], title: str, path: str | Path | None
+) -> Drawing:
+    """The drawing of a compiled model; `InferenceSession.draw` describes it."""
+    from .model import model_picture
+
+    drawing = render(model_picture(compiled, list(inputs), list(outputs)), title)
+    if path is not None:
+        save(drawing, path)
+    return drawing
+
+
 def render(picture: Picture, title: str) -> Drawing:
     """The drawing of a picture; large ones are condensed first."""
     return Drawing(svg(condense(picture), title))
@@ -61,4 +79,4 @@ def save(drawing: str, path: str | Path) -> None:
         file.write(drawing.encode())
 
 
-__all__ = ["Drawing", "draw", "render", "save"]
+__all__ = ["Drawing", "draw", "draw_model", "render", "save"]

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..compile.partition import Segment
-from ..inspect.drawing.picture import Box, Lane, Picture, Sketch
-from ..names import counted
-from ..onnx.compiled import CompiledModel
-from ..onnx.scopes import used_names
-from ..onnx.trace import Step, Trace
-from ..onnx.values import Constant, Tensor
+from ...compile.partition import Segment
+from ...names import counted
+from ...onnx.compiled import CompiledModel
+from ...onnx.scopes import used_names
+from ...onnx.trace import Step, Trace
+from ...onnx.values import Constant, Tensor
+from .picture import Box, Lane, Picture, Sketch
 
 KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 """Domains of standard operators; others are custom."""
