@@ -116,7 +116,13 @@ _NEAREST = {"float": "float32", "float64": "float32", "double": "float32", "bflo
 
 def _meant(data_type: object) -> str:
     """The data type that a name of another library, or its object for one, stands for, as the end of a message."""
-    name = data_type if isinstance(data_type, str) else getattr(data_type, "__name__", None) or str(data_type)
+    name = data_type if isinstance(data_type, str) else ""
+    if isinstance(data_type, type):
+        name = data_type.__name__
+    elif (
+        "dtype" in type(data_type).__name__.lower()
+    ):  # of NumPy, PyTorch, …; the text of anything else may be huge, or fail
+        name = str(data_type)
     name = name.rpartition(".")[2].lower()
     found = name if name in INFO else _NEAREST.get(name, "")
     return f"; did you mean {found!r}?" if found else ""
