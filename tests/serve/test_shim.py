@@ -25,6 +25,17 @@ def test_the_script_is_small_and_evaluates_nothing() -> None:
     assert not re.search(r"\beval\b|\bFunction\(|\bimport\b|\brequire\b", script)
 
 
+def test_the_script_has_the_texts_of_its_parts() -> None:
+    """Spaces around punctuation are left out of code, and of nothing else."""
+    parts = [path.read_text() for path in (client_files.FOLDER / "js").iterdir()]
+    lines = [line for part in parts for line in part.splitlines() if not line.lstrip().startswith("//")]
+    texts = {found for line in lines for found in re.findall(r'"[^"]*"|`[^`$]*`', line.partition(" // ")[0])}
+    assert len(texts) > 100
+    script = client_files.webnn_js()
+    assert [text for text in texts if text not in script] == []
+    assert "=>{" in script
+
+
 @pytest.mark.parametrize("file", sorted(path.name for path in node_js.JS.glob("*.test.mjs")))
 def test_in_node(file: str) -> None:
     out = node_js.run(["--expose-gc", "--test", str(node_js.JS / file)])

@@ -12,13 +12,26 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..files import atomic_writer
+from ..files import atomic_writer, make_folder
 from . import idl
 
 FOLDER = Path(__file__).parent
 PARTS = ("conversions", "interfaces", "connection", "builder", "context", "install")
-NODE = ("package.json", "node.mjs", "node-sync.mjs", "playwright.mjs")
+NODE = ("package.json", "node.mjs", "node-sync.mjs", "playwright.mjs", "server.mjs")
+TYPES = ("node.d.mts", "playwright.d.mts", "server.d.mts")
 EXTENSION = ("extension/manifest.json",)
+
+_SPACED = re.compile(
+    r"""(                                   # what stays as it is:
+      "(?:[^"\\]|\\.)*"                     # a string,
+    | `(?:[^`$]|\$(?!{)|\${[^`}]*(?:`[^`]*`)?[^`}]*})*`   # a template, which may have another in it,
+    | (?<![\w)\]] )(?<![\w)\]])/[^/ ].*?/(?=\w*[.,)])     # a regular expression: what precedes is no operand
+    )
+    | [ ]*([=(){}\[\],;:?<>&|*!])[ ]*       # punctuation; `+`, `-` and `/` keep their spaces: `a + +b`
+    """,
+    re.VERBOSE,
+)
+"""A literal, or punctuation with the spaces around it."""
 
 _HEAD = """// navigator.ml on Opweave. Made from src/opweave/serve/js, which has the comments.
 (() => {
@@ -35,9 +48,9 @@ def webnn_js() -> str:
     parts = (FOLDER / "js" / f"{part}.js" for part in PARTS)
     lines = (line.lstrip() for part in parts for line in part.read_text(encoding="utf-8").splitlines())
     code = (re.sub(r"(?<=[;,{]) // .*", "", line) for line in lines if line and not line.startswith("// "))
-    joined = re.sub(r"(?<=[;,{}(\[])\n|(?<={) | (?=})", "", "\n".join(code))
-    table = re.sub(r"^ +", "", idl.table(), flags=re.MULTILINE)
-    return f"{_HEAD}{table}{joined}\n}})();\n"
+    compact = (_SPACED.sub(lambda found: found[1] or found[2], line) for line in code)
+    joined = re.sub(r"(?<=[;,{}(\[])\n", "", "\n".join(compact))
+    return f"{_HEAD}{idl.table()}\n{joined}\n}})();\n"
 
 
 def options_script(**options: Any) -> str:
@@ -69,8 +82,10 @@ def write_clients(folder: Path, **options: Any) -> list[Path]:
     """
     package, extension = folder / "opweave-webnn", folder / "opweave-extension"
     files = {extension / "options.js": options_script(**options).encode()}
-    for target, names in {package: NODE, extension: EXTENSION}.items():
-        target.mkdir(parents=True, exist_ok=True)
+    files[package / "README.md"] = (FOLDER / "package.md").read_bytes()
+    files[package / "webnn.d.ts"] = ((FOLDER / "webnn.d.ts").read_text(encoding="utf-8") + idl.types()).encode()
+    for target, names in {package: NODE + TYPES, extension: EXTENSION}.items():
+        make_folder(target, "write")
         files |= {target / Path(name).name: (FOLDER / name).read_bytes() for name in names}
         files[target / "webnn.js"] = webnn_js().encode()
     for path, contents in files.items():
