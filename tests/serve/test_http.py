@@ -73,6 +73,21 @@ def test_programs_need_the_token_alone(server: Server) -> None:
         PlainClient(server, origin=None, headers={"Sec-Opweave-Protocol": "opweave.webnn.1, token.x"})
 
 
+def test_statistics_need_what_connections_need(server: Server) -> None:
+    bearer = {"Authorization": f"Bearer {server.token}"}
+    with Client(server) as client:
+        client.hello()
+        for origin in (ORIGIN, None):
+            status, text = request(server, "GET", "/stats", origin=origin, **bearer)
+            assert status == 200
+            assert json.loads(text)["contexts"] == server.stats().contexts > 0
+    assert request(server, "GET", "/stats", origin="https://evil.example", **bearer)[0] == 403
+    assert request(server, "GET", "/stats") == (401, "no token was sent; set OPWEAVE_TOKEN")
+    assert request(server, "GET", "/stats", Authorization="Bearer x") == (401, "the token is wrong")
+    with Server(port=0, origins=[ORIGIN], token=None) as open_server:
+        assert request(open_server, "GET", "/stats")[0] == 200
+
+
 def test_any_origin_needs_the_token() -> None:
     with Server(port=0, any_origin=True, token="secret") as server:
         with Client(server, origin="https://anywhere.example") as client:

@@ -61,7 +61,7 @@ def test_against_the_server(tmp_path: Path) -> None:
         variables = {**environment(server), "OPWEAVE_SOCKET": str(tmp_path / "s")}
         out = node_js.run(["--test", str(node_js.JS / "live.mjs")], variables)
         assert memory.copies.count == before
-    assert re.search(r"^# pass 13$", out, re.MULTILINE), out
+    assert re.search(r"^# pass 15$", out, re.MULTILINE), out
 
 
 def test_the_process_ends_once_it_has_nothing_to_wait_for() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ..names import counted
+from ..names import camel_case, counted
 from ..words import size
 
 
@@ -46,6 +47,14 @@ class Counts:
             self.received_bytes + other.received_bytes,
             self.sent_bytes + other.sent_bytes,
         )
+
+    def to_json(self) -> str:
+        """As an object of JavaScript.
+
+        >>> print(Counts(Counter(dispatch=8), graphs=1, dispatches=8).to_json())
+        {"messages": {"dispatch": 8}, "connections": 0, "contexts": 0, "graphs": 1, "dispatches": 8, "receivedBytes": 0, "sentBytes": 0}
+        """
+        return json.dumps({camel_case(name): value for name, value in vars(self).items()})
 
     def __str__(self) -> str:
         """In words.

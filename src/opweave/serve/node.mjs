@@ -10,6 +10,7 @@
 import net from "node:net";
 import { MessageChannel, receiveMessageOnPort, Worker } from "node:worker_threads";
 
+import { address, stats } from "./server.mjs";
 import install from "./webnn.js";
 
 const PROTOCOL = "opweave.webnn.1";
@@ -20,14 +21,6 @@ const EMPTY = Buffer.alloc(0);
 const REFUSAL_TIMEOUT_MS = 1_000; // for a server that keeps the connection after a refusal
 const SYNC_TIMEOUT_MS = 600_000; // a server that is alive answers a validation in milliseconds
 const START_TIMEOUT_MS = 30_000; // of the worker, which takes 50 ms on an idle machine
-
-// What `http.request` takes for a server's URL; `net.connect` calls a socket's path otherwise.
-export function address(url) {
-  if (url.startsWith("unix:")) return { socketPath: url.slice("unix:".length), host: "localhost" };
-  const { protocol, hostname, port } = new URL(url);
-  if (protocol !== "http:") throw new TypeError(`opweave: the URL must be http://… or unix:/…, got ${url}`);
-  return { host: hostname.replace(/^\[|\]$/g, ""), port: Number(port || 80) };
-}
 
 const nodeTransport =
   ({ url, token }) =>
@@ -235,3 +228,4 @@ const given = Object.entries({ url, token, mode }).filter(([, value]) => value !
 
 export const ml = install(globalThis.opweaveOptions ?? Object.fromEntries(given), nodeTransport);
 export default ml;
+export { stats };

@@ -6,6 +6,10 @@
 
 import { readFileSync } from "node:fs";
 
+import { address, stats } from "./server.mjs";
+
+export { stats };
+
 const SHIM = readFileSync(new URL("./webnn.js", import.meta.url), "utf8");
 
 // The script that a page must run first. Options: `url` and `token` as `opweave serve` prints them; `mode`: "strict" or
@@ -17,8 +21,16 @@ export function script(options = {}) {
 // Install it in a page or a browser context of Playwright, or in a page of Puppeteer; before `goto`. The page's workers are
 // not covered: they need `importScripts("<url>/webnn.js")`.
 export async function install(page, options = {}) {
+  const isPage = typeof (page?.addInitScript ?? page?.evaluateOnNewDocument) === "function";
+  if (!isPage) throw new TypeError("opweave: install() takes a page or context of Playwright, or a page of Puppeteer");
+  if ("url" in options) checkUrl(options.url);
   const content = script(options);
   if (page.addInitScript) await page.addInitScript({ content });
-  else if (page.evaluateOnNewDocument) await page.evaluateOnNewDocument(content);
-  else throw new TypeError("opweave: install() takes a page or context of Playwright, or a page of Puppeteer");
+  else await page.evaluateOnNewDocument(content);
+}
+
+// A URL that is undefined is mostly a variable of the environment that is not set.
+function checkUrl(url) {
+  if (typeof url !== "string") throw new TypeError(`opweave: install() needs the url of \`opweave serve\`, got ${url}`);
+  if ("socketPath" in address(url)) throw new TypeError(`opweave: pages cannot connect to a Unix socket, ${url}`);
 }

@@ -296,6 +296,11 @@ class Server:
                     "Cross-Origin-Resource-Policy": "cross-origin",
                 }
                 respond(stream, 200, webnn_js(), keeps_alive=request.keeps_alive, headers=headers | script)
+            case "GET", "/stats":
+                self._check_origin(request)
+                self._check_token(request, request.headers.get("authorization", "").removeprefix("Bearer "))
+                json_type = {"Content-Type": "application/json"}
+                respond(stream, 200, self.stats().to_json(), keeps_alive=request.keeps_alive, headers=headers | json_type)
             case "GET", "/health":
                 fields = json.dumps({"opweave": __version__, "protocol": VERSION})
                 json_type = {"Content-Type": "application/json"}
@@ -307,6 +312,28 @@ class Server:
     def _allows(self, origin: str | None) -> bool:
         """Whether a page of this origin may connect; None is a program that is no browser."""
         return origin is None or self._any_origin or origin in self.origins
+
+    def _check_origin(self, request: Request) -> None:
+        """Refuse pages of origins that may not connect.
+
+        Raises:
+            HttpError: the request comes from such a page.
+        """
+        if not self._allows(request.origin):
+            logger.warning("a page of %s was refused; --origin %s allows it", request.origin, request.origin)
+            raise HttpError(403, f"pages of {request.origin} may not connect; `opweave serve --origin` allows them")
+
+    def _check_token(self, request: Request, given: str) -> None:
+        """Refuse clients without the token.
+
+        Raises:
+            HttpError: the token is another one, or empty.
+        """
+        if self.token is None or hmac.compare_digest(given.encode(), self.token.encode()):
+            return
+        client = request.origin or "this machine"
+        logger.warning("a client of %s has %s", client, "a wrong token" if given else "sent no token")
+        raise HttpError(401, "the token is wrong" if given else "no token was sent; set OPWEAVE_TOKEN")
 
     def _sharing(self, request: Request) -> dict[str, str]:
         """The headers that let a page of an allowed origin read the response."""
@@ -320,9 +347,7 @@ class Server:
         """Check who asks, change the protocol, and serve the connection until it ends."""
         if request.method != "GET" or request.path != "/":
             raise HttpError(404, "connections are made by GET /")
-        if not self._allows(request.origin):
-            logger.warning("a page of %s was refused; --origin %s allows it", request.origin, request.origin)
-            raise HttpError(403, f"pages of {request.origin} may not connect; `opweave serve --origin` allows them")
+        self._check_origin(request)
         is_plain = upgrade == "opweave"
         if not is_plain and upgrade != "websocket":
             raise HttpError(400, "there is no such protocol to change to")
@@ -330,9 +355,7 @@ class Server:
         if PROTOCOL not in offered:
             raise HttpError(400, f"the protocol must be {PROTOCOL}")
         given = next((name.removeprefix("token.") for name in offered if name.startswith("token.")), "")
-        if self.token is not None and not hmac.compare_digest(given.encode(), self.token.encode()):
-            logger.warning("a client of %s has a wrong token", request.origin or "this machine")
-            raise HttpError(401, "the token is wrong")
+        self._check_token(request, given)
         headers = {"Upgrade": upgrade, "Connection": "Upgrade"}
         messages: Messages
         if is_plain:

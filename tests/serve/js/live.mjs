@@ -180,6 +180,29 @@ describe("connections", () => {
     });
   });
 
+  test("no token", async () => {
+    await assert.rejects((await fresh({ url: OPWEAVE_URL })).createContext(), {
+      message: /refuses the connection: 401 no token was sent; set OPWEAVE_TOKEN/,
+    });
+  });
+
+  test("statistics", async () => {
+    const { stats } = await import(`${process.env.OPWEAVE_PACKAGE}/playwright.mjs`);
+    const before = await stats({ url: OPWEAVE_URL, token: OPWEAVE_TOKEN });
+    const { graph, input, output } = await doubling(context, 1);
+    context.dispatch(graph, { x: input }, { y: output });
+    await context.readTensor(output);
+    const local = process.env.OPWEAVE_SOCKET ? `unix:${process.env.OPWEAVE_SOCKET}` : OPWEAVE_URL;
+    const after = await (await import(SHIM)).stats({ url: local, token: OPWEAVE_TOKEN });
+    const counts = ["graphs", "dispatches", "sentBytes", "contexts"].map((name) => after[name] - before[name]);
+    assert.deepEqual(counts, [1, 1, 4, 0]);
+    assert.equal(after.messages.dispatch - before.messages.dispatch, 1);
+    await assert.rejects(stats({ url: OPWEAVE_URL }), /401 no token was sent; set OPWEAVE_TOKEN/);
+    await assert.rejects(stats({ url: OPWEAVE_URL, token: "wrong" }), /401 the token is wrong/);
+    await assert.rejects(stats({ url: "http://127.0.0.1:1" }), /no answer from Opweave at .*ECONNREFUSED/);
+    await assert.rejects(stats({}), /stats\(\) needs the server's url, got undefined/);
+  });
+
   test("a server that is none", async (t) => {
     const server = http
       .createServer((_, response) => response.writeHead(200, { "Content-Length": 5 }).end("hello"))
@@ -194,9 +217,10 @@ describe("connections", () => {
   });
 
   test("an address that is none", async () => {
-    await assert.rejects((await fresh({ url: "https://example.org" })).createContext(), {
-      message: /the URL must be http/,
-    });
+    for (const url of ["https://example.org", "127.0.0.1:8911", "localhost:8911"]) {
+      const message = `createContext: opweave: the URL must be http://… or unix:/…, got ${url}`;
+      await assert.rejects((await fresh({ url })).createContext(), { message });
+    }
   });
 
   test("a Unix socket", { skip: !process.env.OPWEAVE_SOCKET && "no Unix sockets" }, async () => {

@@ -180,15 +180,15 @@ test("dispatch() checks graph, tensors and names", async () => {
   refuse(graph, { x: other }, outs, /inputs\["x"\] must be float32 \[2,3\], got float32 \[3,2\]/);
   refuse(graph, { x: whole }, outs, /must be float32 \[2,3\], got int32/);
   refuse(graph, { x: constant }, outs, /constant tensor/);
-  refuse(graph, { x: foreign }, outs, /another context/);
-  refuse(graph, { x: output }, outs, /given twice/);
+  refuse(graph, { x: foreign }, outs, /inputs\["x"\] belongs to another context/);
+  refuse(graph, { x: output }, outs, /inputs\["x"\] and outputs\["y"\] are the same tensor/);
   refuse(graph, { x: null }, outs, /inputs\["x"\] must be an MLTensor, got null/);
   refuse(graph, [input], outs, /inputs must be "x", got "0"/);
   refuse(graph, ins, {}, /outputs must be "y", got nothing/);
   refuse({}, ins, outs, /graph must be an MLGraph/);
   assert.throws(() => stranger.dispatch(graph, ins, outs), /graph belongs to another context/);
   input.destroy();
-  refuse(graph, ins, outs, /tensor is destroyed/);
+  refuse(graph, ins, outs, /inputs\["x"\] is destroyed/);
   graph.destroy();
   assert.throws(() => context.dispatch(graph, ins, outs), InvalidState);
   assert.deepEqual(fake.of("dispatch"), []);
@@ -196,10 +196,10 @@ test("dispatch() checks graph, tensors and names", async () => {
 
 test("tensors are checked, and freed", async () => {
   const { input, output } = await compiled();
-  assert.throws(() => context.writeTensor(output, new Float32Array(6)), /not writable/);
+  assert.throws(() => context.writeTensor(output, new Float32Array(6)), /not writable \(createTensor\({ …, writable: true }\)\)/);
   assert.throws(() => context.writeTensor(input, new Float32Array(5)), /must have 24 bytes/);
   context.writeTensor(input, new Int32Array(6)); // any view of the right length
-  await assert.rejects(context.readTensor(input), /not readable/);
+  await assert.rejects(context.readTensor(input), /not readable \(createTensor\({ …, readable: true }\)\)/);
   await assert.rejects(context.readTensor(output, new Float32Array(5)), /must have 24 bytes/);
   await assert.rejects(context.readTensor(output, undefined), /must be an ArrayBuffer/);
   await assert.rejects(context.createTensor(float32(0)), TypeError);
@@ -267,11 +267,22 @@ test("the server loses a context; others live", async () => {
 
 test("the end of the connection loses all contexts; the next one connects again", async () => {
   const before = fake.connections;
+  const { graph, input, output } = await compiled();
+  const unfinished = new MLGraphBuilder(context);
+  const x = unfinished.input("x", float32(1));
   fake.silent = true;
   const making = context.createTensor(float32(1));
   fake.handlers.closed("the server has ended");
-  await assert.rejects(making, InvalidState);
+  const isLost = { ...InvalidState, message: /the context is lost: the server has ended$/ };
+  await assert.rejects(making, isLost);
   assert.deepEqual(await context.lost, { message: "the server has ended" });
+  await assert.rejects(context.createTensor(float32(1)), isLost);
+  await assert.rejects(context.createConstantTensor(float32(1), new Float32Array(1)), isLost);
+  await assert.rejects(context.readTensor(output), isLost);
+  assert.throws(() => context.writeTensor(input, new Float32Array(6)), isLost);
+  assert.throws(() => context.dispatch(graph, { x: input }, { y: output }), isLost);
+  assert.throws(() => new MLGraphBuilder(context), isLost);
+  assert.throws(() => unfinished.relu(x), isLost);
   fake.silent = false;
   await ml.createContext();
   assert.equal(fake.connections, before + 1);

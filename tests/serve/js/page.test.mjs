@@ -30,7 +30,11 @@ function page({
     constructor(url, protocols) {
       log.sockets.push({ url, protocols, socket: this });
       this.bufferedAmount = 0;
-      queueMicrotask(() => (refuse ? this.onclose({ code: 1006, reason: "" }) : this.onopen()));
+      queueMicrotask(() => {
+        if (!refuse) return this.onopen();
+        this.onerror();
+        if (refuse !== "policy") this.onclose({ code: 1006, reason: "" });
+      });
     }
 
     // A stream of messages, each with its size and its payload, which frames divide anywhere.
@@ -88,6 +92,7 @@ function page({
     console,
     navigator: new Navigator(),
     isSecureContext: isSecure,
+    origin: "http://localhost:5173",
     URL,
     structuredClone,
     DOMException,
@@ -201,7 +206,7 @@ test("errors of synchronous requests", async () => {
   });
   await assert.rejects(page({ answer: () => [0] }).run(RELU), {
     name: "OperationError",
-    message: /no answer from Opweave at http:\/\/127\.0\.0\.1:8801/,
+    message: /no answer from Opweave at http:\/\/127\.0\.0\.1:8801; it has ended, or a Content-Security-Policy/,
   });
 });
 
@@ -220,11 +225,31 @@ test("service workers, which cannot wait, build graphs in the lazy mode", async 
 });
 
 test("no connection", async () => {
-  const { run } = page({ refuse: true });
+  for (const [options, text] of [
+    [{ token: "t" }, "allow http://localhost:5173 with this token?"],
+    [{}, "allow http://localhost:5173 without a token?"],
+  ]) {
+    const { run } = page({ refuse: true, options });
+    await assert.rejects(run("navigator.ml.createContext()"), {
+      name: "NotSupportedError",
+      message: `createContext: no connection to Opweave at http://127.0.0.1:8801 (1006); is \`opweave serve\` running, and does it ${text}`,
+    });
+  }
+});
+
+test("a connection that the page's policy forbids", async () => {
+  const { run } = page({ refuse: "policy" });
   await assert.rejects(run("navigator.ml.createContext()"), {
     name: "NotSupportedError",
-    message: /no connection to Opweave at .* is `opweave serve` running, and are this page's origin/,
+    message:
+      "createContext: the browser blocked the connection to http://127.0.0.1:8801; a Content-Security-Policy must allow " +
+      "ws://127.0.0.1:8801 and http://127.0.0.1:8801 in connect-src",
   });
+});
+
+test("a URL without a scheme", async () => {
+  const { run } = page({ options: { url: "127.0.0.1:8911" } });
+  await assert.rejects(run("navigator.ml.createContext()"), /the URL must be http:\/\/… \(in Node\.js also unix:\/…\), got 127\.0\.0\.1:8911/);
 });
 
 test("the end of a connection", async () => {
@@ -266,5 +291,11 @@ test("Playwright and Puppeteer get the script with its options", async () => {
   assert.equal(given[0], given[1]);
   assert.equal(given[0], script({ url: "http://127.0.0.1:7", token: "x" }));
   assert.equal(given[0], `globalThis.opweaveOptions = {"url":"http://127.0.0.1:7","token":"x"};\n${SHIM}`);
-  await assert.rejects(install({}), /takes a page or context of Playwright/);
+  for (const wrong of [undefined, {}]) {
+    await assert.rejects(install(wrong, { url: "http://127.0.0.1:7" }), /takes a page or context of Playwright/);
+  }
+  const target = { addInitScript: async () => assert.fail("must not be called") };
+  await assert.rejects(install(target, { url: undefined }), /needs the url of `opweave serve`, got undefined/);
+  await assert.rejects(install(target, { url: "127.0.0.1:8911" }), /the URL must be http:.*, got 127.0.0.1:8911/);
+  await assert.rejects(install(target, { url: "unix:/s" }), /pages cannot connect to a Unix socket/);
 });

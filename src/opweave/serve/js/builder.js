@@ -47,7 +47,7 @@ class MLGraphBuilder {
   constructor(context) {
     needArguments(arguments.length, 1, "MLGraphBuilder");
     const owner = slotsOf(context, MLContext, "MLGraphBuilder: context");
-    if (owner.isLost) throw invalidState("MLGraphBuilder: the context is lost");
+    checkAlive(owner, "MLGraphBuilder");
     const fields = {
       Interface: MLGraphBuilder,
       context: owner,
@@ -88,7 +88,10 @@ class MLGraphBuilder {
       needArguments(arguments.length, 1, "build");
       named = record(outputs, operand, "build: outputs");
       checkCanBuild(builder, "build");
-      if (named.size === 0) fail("build: outputs must not be empty");
+      if (named.size === 0) {
+        const given = slots.has(outputs) ? `an ${slots.get(outputs).Interface.name}` : "none";
+        fail(`build: outputs must be an object of named operands, got ${given}`);
+      }
       for (const [name, output] of named) checkOutput(builder, name, output);
     } catch (error) {
       return Promise.reject(error);
@@ -134,7 +137,7 @@ const nextId = (context, count = 1) => {
 };
 
 function checkCanBuild(builder, method) {
-  if (builder.context.isLost) throw invalidState(`${method}: the context is lost`);
+  checkAlive(builder.context, method);
   if (builder.hasBuilt) throw invalidState(`${method}: the builder has built its graph; make another one`);
 }
 
@@ -189,7 +192,7 @@ function flush(builder) {
   if (builder.failure) throw builder.failure;
   const { context, pending } = builder;
   if (pending.length === 0) return;
-  if (context.isLost) throw invalidState("the context is lost");
+  if (context.isLost) throw invalidState(context.loss);
   builder.pending = [];
   const answer = context.connection.sync(context, { b: builder.id, log: pending.map(({ entry }) => entry) });
   answer.operands.forEach((described, at) => {

@@ -150,12 +150,17 @@ function release(fields, kind) {
 function lose(context, message) {
   if (context.isLost) return;
   context.isLost = true;
+  context.loss = `the context is lost: ${message}`;
   registry.unregister(context);
   context.resolveLost({ message });
   const { c, connection } = context;
-  connection.abandon(context, `the context is lost: ${message}`);
+  connection.abandon(context, context.loss);
   connection.contexts.delete(c);
   connection.frees.delete(c);
+}
+
+function checkAlive({ isLost, loss }, method) {
+  if (isLost) throw invalidState(`${method}: ${loss}`);
 }
 
 const isDestroyed = (fields) => fields.isDestroyed || fields.context.isLost;

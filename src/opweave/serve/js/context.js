@@ -77,7 +77,7 @@ class MLContext {
       readable = false,
       writable = false,
     } = dictionary(descriptor, TENSOR_DESCRIPTOR, "createTensor: descriptor");
-    if (context.isLost) throw invalidState("createTensor: the context is lost");
+    checkAlive(context, "createTensor");
     checkDescriptor({ dataType, shape }, context.limits, context.limits.input, "createTensor: descriptor");
     return newTensor(context, { dataType, shape, readable, writable });
   }
@@ -87,7 +87,7 @@ class MLContext {
     needArguments(arguments.length, 2, "createConstantTensor");
     const { dataType, shape } = dictionary(descriptor, OPERAND_DESCRIPTOR, "createConstantTensor: descriptor");
     const source = bufferSource(inputData, "createConstantTensor: inputData");
-    if (context.isLost) throw invalidState("createConstantTensor: the context is lost");
+    checkAlive(context, "createConstantTensor");
     checkDescriptor({ dataType, shape }, context.limits, context.limits.constant, "createConstantTensor: descriptor");
     checkBuffer(source, { dataType, shape }, "createConstantTensor: inputData");
     return newTensor(context, { dataType, shape, constant: true, bin: source.bytes.length }, unshared(source));
@@ -99,7 +99,7 @@ class MLContext {
     const fields = slotsOf(tensor, MLTensor, "readTensor: tensor");
     const target = arguments.length > 1 ? bufferSource(arguments[1], "readTensor: outputData") : null;
     checkTensor(context, fields, "readTensor");
-    if (!fields.readable) fail("readTensor: the tensor is not readable");
+    if (!fields.readable) fail("readTensor: the tensor is not readable (createTensor({ …, readable: true }))");
     const wanted = byteLength(fields); // a larger buffer is taken, as Chromium and the Web Platform Tests have it
     if (target && target.bytes.length < wanted)
       fail(`readTensor: outputData must have ${wanted} bytes, got ${target.bytes.length}`);
@@ -118,7 +118,7 @@ class MLContext {
     const fields = slotsOf(tensor, MLTensor, "writeTensor: tensor");
     const source = bufferSource(inputData, "writeTensor: inputData");
     checkTensor(context, fields, "writeTensor");
-    if (!fields.writable) fail("writeTensor: the tensor is not writable");
+    if (!fields.writable) fail("writeTensor: the tensor is not writable (createTensor({ …, writable: true }))");
     checkLength(source, fields, "writeTensor: inputData");
     const message = { m: "write", c: context.c, id: fields.id, bin: source.bytes.length };
     context.connection.send(message, unshared(source));
@@ -132,12 +132,16 @@ class MLContext {
     const given = record(inputs, tensor, "dispatch: inputs");
     const taken = record(outputs, tensor, "dispatch: outputs");
     if (compiled.context !== context) fail("dispatch: the graph belongs to another context");
+    checkAlive(context, "dispatch");
     if (isDestroyed(compiled)) throw invalidState("dispatch: the graph is destroyed");
     const all = [...given.values(), ...taken.values()];
-    if (new Set(all).size !== all.length) fail("dispatch: a tensor is given twice");
+    if (new Set(all).size !== all.length) {
+      const twice = all.find((one, at) => all.indexOf(one) !== at);
+      fail(`dispatch: ${placesOf(twice, given, taken)} are the same tensor`);
+    }
     for (const one of all) {
-      if (one.context !== context) fail("dispatch: a tensor belongs to another context");
-      if (isDestroyed(one)) fail("dispatch: a tensor is destroyed");
+      if (one.context !== context) fail(`dispatch: ${placesOf(one, given, taken)} belongs to another context`);
+      if (isDestroyed(one)) fail(`dispatch: ${placesOf(one, given, taken)} is destroyed`);
     }
     checkTensors(given, compiled.inputs, "dispatch: inputs");
     checkTensors(taken, compiled.outputs, "dispatch: outputs");
@@ -172,8 +176,15 @@ async function newTensor(context, fields, payload) {
   return create(MLTensor, tensor);
 }
 
+// Where a tensor is given to dispatch(): `inputs["x"]`.
+function placesOf(tensor, inputs, outputs) {
+  const places = (what, named) => [...named].filter(([, one]) => one === tensor).map(([name]) => `${what}[${shown(name)}]`);
+  return [...places("inputs", inputs), ...places("outputs", outputs)].join(" and ");
+}
+
 function checkTensor(context, tensor, method) {
   if (tensor.context !== context) fail(`${method}: the tensor belongs to another context`);
+  checkAlive(context, method);
   if (isDestroyed(tensor)) throw invalidState(`${method}: the tensor is destroyed`);
 }
 

@@ -37,7 +37,10 @@ function refuse(what, rule, value) {
 
 const integer = (low, high) => (value, what) => {
   const number = Math.trunc(+value) + 0; // + refuses bigints and symbols; + 0 turns -0 into 0
-  if (!(number >= low && number <= high)) refuse(what, `be an integer in [${low}, ${high}]`, value);
+  if (!(number >= low && number <= high)) {
+    const hint = number < 0 && /ax[ie]s\b/.test(what) ? "; WebNN has no negative axes" : "";
+    fail(`${what} must be an integer in [${low}, ${high}], got ${shown(value)}${hint}`);
+  }
   return number;
 };
 
@@ -90,16 +93,30 @@ function lengthOrSequence(value, what) {
   return items(iterate, value, unsignedLong, what);
 }
 
-// `members`: [name, conversion, whether it is required], in the order in which they are read. What is absent stays so.
+// `members`: [name, conversion, the name in older drafts if it is required], in the order in which they are read. What is
+// absent stays so.
 function dictionary(value, members, what) {
   if (value !== undefined && value !== null && !isObject(value)) refuse(what, "be an object", value);
+  if (isObject(value)) warnOfNames(Object.keys(value), members, what);
   const found = {};
-  for (const [name, convert, required] of members) {
+  for (const [name, convert, oldName] of members) {
     const member = value === undefined || value === null ? undefined : value[name];
     if (member !== undefined) found[name] = convert(member, `${what}.${name}`);
-    else if (required) fail(`${what}.${name} is missing`);
+    else if (oldName) fail(`${what}.${name} is missing (older drafts call it ${oldName})`);
   }
   return found;
+}
+
+// As Web IDL has it, members that are not known are ignored: `pads` for `padding` would be, too. Each is told once.
+const warned = new Set();
+function warnOfNames(keys, members, what) {
+  for (const key of keys) {
+    if (members.some(([name]) => name === key) || warned.has(what + key)) continue;
+    const [like] = members.find(([name]) => name.slice(0, 3) === key.slice(0, 3)) ?? [];
+    if (!like) continue;
+    warned.add(what + key);
+    console.warn(`opweave: ${what}.${key} is ignored; did you mean ${like}?`);
+  }
 }
 
 // A record, as a map: names may be those of members that all objects have.
@@ -191,8 +208,8 @@ function conversion(kind) {
 }
 
 const OPERAND_DESCRIPTOR = [
-  ["dataType", enumeration(ENUMS.OperandDataType), true],
-  ["shape", sequence(unsignedLong), true],
+  ["dataType", enumeration(ENUMS.OperandDataType), "type"],
+  ["shape", sequence(unsignedLong), "dimensions"],
 ];
 const TENSOR_DESCRIPTOR = [...OPERAND_DESCRIPTOR, ["readable", boolean], ["writable", boolean]];
 const CONTEXT_OPTIONS = [

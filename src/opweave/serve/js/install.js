@@ -58,13 +58,20 @@ const webTransport =
   ({ url, token }) =>
   ({ text, binary, closed }) =>
     new Promise((resolve, reject) => {
-      const socket = new WebSocket(url.replace(/^http/, "ws"), token ? [PROTOCOL, `token.${token}`] : [PROTOCOL]);
+      if (!/^https?:/.test(url)) fail(`the URL must be http://… (in Node.js also unix:/…), got ${url}`);
+      const address = url.replace(/^http/, "ws");
+      const socket = new WebSocket(address, token ? [PROTOCOL, `token.${token}`] : [PROTOCOL]);
       socket.binaryType = "arraybuffer";
       socket.onmessage = ({ data }) => receive(data);
       socket.onclose = ({ code, reason }) => {
         const why = `no connection to Opweave at ${url} (${code}${reason && `, ${reason}`}); is \`opweave serve\` running,`;
-        reject(new Error(`${why} and are this page's origin and token allowed?`));
+        reject(new Error(`${why} and does it allow ${globalThis.origin} with${token ? " this" : "out a"} token?`));
         closed(`the connection to Opweave at ${url} has ended (${code}${reason && `, ${reason}`})`);
+      };
+      // Chromium reports an error alone if a policy forbids the connection, and else closes it in the same task.
+      socket.onerror = () => {
+        const policy = `a Content-Security-Policy must allow ${address} and ${url} in connect-src`;
+        setTimeout(() => reject(new Error(`the browser blocked the connection to ${url}; ${policy}`)), 0);
       };
       socket.onopen = () =>
         resolve({ send, sync: globalThis.XMLHttpRequest && sync, buffered: () => socket.bufferedAmount + used(), hold() {}, fetch: globalThis.ReadableStreamBYOBReader && fetchPayload });
@@ -112,7 +119,8 @@ const webTransport =
         try {
           request.send(body);
         } catch {
-          throw new DOMException(`no answer from Opweave at ${url}`, "OperationError");
+          const why = `it has ended, or a Content-Security-Policy does not allow ${url} in connect-src`;
+          throw new DOMException(`no answer from Opweave at ${url}; ${why}`, "OperationError");
         }
         if (request.status === 200) return request.responseText;
         throw new DOMException(`Opweave at ${url}: ${request.status} ${request.responseText}`, "OperationError");
