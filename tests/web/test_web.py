@@ -238,6 +238,46 @@ def test_a_service_worker(mode: str, browser: Browser, server: Server) -> None:
         assert "in the mode lazy, build() works" in found["message"]
 
 
+POLICY = """
+try {
+  const builder = new MLGraphBuilder(await navigator.ml.createContext());
+  report(builder.transpose(builder.input("x", { dataType: "float32", shape: [2, 3] })).shape);
+} catch ({ message }) {
+  report(message);
+}
+"""
+
+
+@pytest.mark.parametrize("allowed", ["", "{ws}", "{ws} {http}"])
+def test_a_page_with_a_content_security_policy(allowed: str, browser: Browser, server: Server) -> None:
+    """It is told what to allow; Chromium sends no `close` event for a connection that a policy forbids."""
+    ws = server.url.replace("http", "ws")
+    policy = f"connect-src 'self' {allowed.format(ws=ws, http=server.url)}"
+    page = browser.site.page(
+        f'<script src="{server.url}/webnn.js?token={server.token}"></script><script type=module>{POLICY}</script>',
+        headers={"Content-Security-Policy": policy},
+    )
+    found = browser.run(page, timeout=60)
+    if "{http}" in allowed:
+        assert found == [3, 2]
+    elif allowed:
+        assert f"a Content-Security-Policy does not allow {server.url} in connect-src" in found
+    else:
+        wanted = f"a Content-Security-Policy must allow {ws} and {server.url} in connect-src"
+        assert found == f"createContext: the browser blocked the connection to {server.url}; {wanted}"
+
+
+def test_a_page_that_may_not_connect(browser: Browser) -> None:
+    with Server(port=0, origins=["http://localhost:1"]) as server:
+        page = browser.site.page(
+            f'<script src="{server.url}/webnn.js?token={server.token}"></script><script type=module>{POLICY}</script>'
+        )
+        found = browser.run(page, timeout=60)
+    assert found.endswith(
+        f"(1006); is `opweave serve` running, and does it allow {browser.site.url} with this token?"
+    ), found
+
+
 def test_the_extension(browser: Browser, tmp_path: Path) -> None:
     """Pages that load no script of Opweave's get `navigator.ml` by the extension."""
     script = (
