@@ -45,6 +45,27 @@ def atomic_writer(path: str | Path) -> Iterator[BinaryIO]:
         raise DataError(f"{path}: {error.strerror or error}") from None
 
 
+def make_folder(path: str | Path, what: str) -> Path:
+    """Make a folder and those above it, if they do not exist.
+
+    Args:
+        path: of the folder.
+        what: how the error calls it.
+
+    Raises:
+        DataError: there is a file at the path, or the folder cannot be made.
+    """
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        file = next(each for each in (folder, *folder.parents) if each.exists())
+        raise DataError(f"{what}: {file} is a file, not a folder") from None
+    except OSError as error:
+        raise DataError(f"{what}: {path}: {error.strerror or error}") from None
+    return folder
+
+
 def resolved(path: str | Path) -> tuple[Path, int | None]:
     """Follow symbolic links; return the final path, and the mode of the file there, or None if it does not exist.
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import node_js
 import pytest
 from typer.testing import CliRunner
 
@@ -21,12 +22,12 @@ from opweave.serve import Server, server
 
 
 @contextmanager
-def serving(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def serving(*options: str, folder: Path | None = None) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """What `opweave serve` prints until it waits, and its process."""
     command = [sys.executable, "-m", "opweave", "serve", "--device", "cpu", *options]
     environment = {name: value for name, value in os.environ.items() if name != "OPWEAVE_TOKEN"}
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=folder
     ) as process:
         assert process.stdout is not None
         text = ""
@@ -49,7 +50,7 @@ def test_it_prints_how_a_page_connects() -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(300) == 0
         assert process.stderr is not None
-        assert "all: 0 connections" in process.stderr.read()
+        assert "all: 0 connections, 0 contexts, " in process.stderr.read()
 
 
 def test_the_port_is_that_of_servers_made_in_python() -> None:
@@ -57,26 +58,39 @@ def test_the_port_is_that_of_servers_made_in_python() -> None:
 
 
 def test_node_connects_as_it_says(tmp_path: Path) -> None:
-    from shutil import which
-
-    if which("node") is None:
-        pytest.skip("Node.js is not installed")
+    node_js.need()
     (tmp_path / "program.mjs").write_text("console.log((await navigator.ml.createContext()).accelerated)")
-    with serving("--socket", str(tmp_path / "s.sock"), "--write", str(tmp_path / "clients"), "--stats") as (
-        text,
-        process,
-    ):
+    options = "--socket", str(tmp_path / "s.sock"), "--write", str(tmp_path / "my clients"), "--stats"
+    with serving(*options) as (text, process):
         found = re.search(r"^  (OPWEAVE_URL=.*)$", text, re.MULTILINE)
         assert found is not None, text
         assert "<script" not in text
-        assert (tmp_path / "clients" / "opweave-extension" / "manifest.json").is_file()
+        assert (tmp_path / "my clients" / "opweave-extension" / "manifest.json").is_file()
         ran = subprocess.run(found[1], shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=600)
         assert (ran.stdout, ran.returncode) == ("false\n", 0), ran.stderr
         process.terminate()
         process.wait(300)
         assert process.stderr is not None
-        assert "context 1 of a program has ended: 0 graphs" in process.stderr.read()
+        ended, total = process.stderr.read().splitlines()
+        assert ended.startswith("context 1 of a program has ended: 0 graphs")
+        assert total.startswith("all: 1 connection, 1 context, 0 graphs")
     assert not (tmp_path / "s.sock").exists()
+
+
+def test_the_command_for_node_is_right_for_a_relative_folder(tmp_path: Path) -> None:
+    node_js.need()
+    (tmp_path / "program.mjs").write_text("console.log((await navigator.ml.createContext()).accelerated)")
+    with serving("--port", "0", "--write", "clients", folder=tmp_path) as (text, _):
+        (command,) = re.findall(r"^  (OPWEAVE_URL=.*)$", text, re.MULTILINE)
+        ran = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert (ran.stdout, ran.returncode) == ("false\n", 0), ran.stderr
+
+
+def test_nothing_is_served_if_the_package_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = CliRunner().invoke(app, ["serve", "--port", "0", "--write", str(tmp_path / "file")])
+    assert str(result.exception) == f"write: {tmp_path / 'file'} is a file, not a folder"
+    assert result.output == ""
 
 
 @pytest.mark.parametrize(
@@ -88,6 +102,7 @@ def test_node_connects_as_it_says(tmp_path: Path) -> None:
         (["--max-memory", "much"], "a size is like 512M or 2G"),
         (["--device", "abacus"], "abacus"),
         (["--token", "a b"], "token must be"),
+        (["--token", ""], "token must be True, None or letters, digits and . _ ~ -, got ''"),
     ],
 )
 def test_errors_say_what_is_wrong(options: list[str], message: str) -> None:
@@ -99,7 +114,8 @@ def test_errors_say_what_is_wrong(options: list[str], message: str) -> None:
 def test_a_port_that_is_taken_is_an_error() -> None:
     with Server(port=0) as server:
         result = CliRunner().invoke(app, ["serve", "--port", str(server.port)])
-        assert f"port {server.port}" in str(result.exception)
+        assert f"port {server.port}: " in str(result.exception)
+        assert str(result.exception).endswith("; use port 0 (`--port 0`) for any free port")
 
 
 def test_doctor_says_whether_the_port_answers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,6 +137,8 @@ def test_close_ends_connections() -> None:
     assert repr(server).endswith("closed>")
     server.close()
     client.socket.close()
+    with pytest.raises(ow.InvalidStateError, match="is closed; make another one"):
+        server.start()
 
 
 def test_ipv6() -> None:

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.error import URLError
@@ -18,6 +19,7 @@ import typer
 from rich.text import Text
 
 from ..errors import ValidationError
+from ..names import counted
 from .common import PlainConsole, Verbose, app, console, errors
 
 if TYPE_CHECKING:
@@ -55,7 +57,10 @@ def serve(
     ] = "2G",
     max_contexts: Annotated[int, typer.Option(min=1, help="The most contexts of a page at the same time.")] = 256,
     stats: Annotated[
-        bool, typer.Option("--stats", help="Print what each context has done when it ends, and all at the end.")
+        bool,
+        typer.Option(
+            "--stats", help="Print to standard error what each context has done when it ends, and all at the end."
+        ),
     ] = False,
     write: Annotated[
         Path | None,
@@ -63,7 +68,10 @@ def serve(
     ] = None,
     record: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write each graph that is built into this folder, as ONNX and as text."),
+        typer.Option(
+            metavar="DIR",
+            help="Write each graph that is built into this folder, as ONNX and as text; names go to standard error.",
+        ),
     ] = None,
     verbose: Verbose = False,
 ) -> None:
@@ -81,24 +89,26 @@ def serve(
         port,
         origins=origin or (),
         any_origin=any_origin,
-        token=None if no_token else token or True,
+        token=None if no_token else True if token is None else token,
         device=device,
         host=host,
         path=socket,
         limits=ConnectionLimits(memory=bytes_of(max_memory), contexts=max_contexts),
         record=record,
     )
-    with _logged(stats, record is not None), server, _until_stopped() as stopped:
-        console.print(f"navigator.ml is served at {server.url}", soft_wrap=True)
-        options = {"url": server.url} if server.token is None else {"url": server.url, "token": server.token}
-        folders = [] if write is None else write_clients(write, **options)
-        _print_uses(server, folders)
-        console.print("Ctrl-C stops it.")
-        console.file.flush()
-        stopped.wait()
+    with _logged(stats, record is not None), _until_stopped() as stopped:
+        with server:
+            options = {"url": server.url} if server.token is None else {"url": server.url, "token": server.token}
+            folders = [] if write is None else write_clients(write, **options)
+            console.print(f"navigator.ml is served at {server.url}", soft_wrap=True)
+            _print_uses(server, folders)
+            console.print("Ctrl-C stops it.")
+            console.file.flush()
+            stopped.wait()
         if stats:
             total = server.stats()
-            errors.print(f"all: {total.connections} connections, {total.contexts} contexts, {total}", soft_wrap=True)
+            clients = f"{counted(total.connections, 'connection')}, {counted(total.contexts, 'context')}"
+            errors.print(f"all: {clients}, {total}", soft_wrap=True)
 
 
 def _print_uses(server: Server, folders: list[Path]) -> None:
@@ -111,9 +121,12 @@ def _print_uses(server: Server, folders: list[Path]) -> None:
             note = "No page may connect yet: --origin http://localhost:5173 allows those of this origin."
             console.print(Text(note, "yellow"), soft_wrap=True)
     secret = "" if server.token is None else f" OPWEAVE_TOKEN={server.token}"
-    package = str(folders[0]) if folders else "DIR/opweave-webnn"
-    console.print("\nIn Node.js:")
-    console.print(f"  OPWEAVE_URL={server.url}{secret} node --import {package}/node.mjs program.mjs", soft_wrap=True)
+    package = folders[0] if folders else Path("DIR", "opweave-webnn")
+    module = package / "node.mjs"
+    # Node.js takes "clients/node.mjs" for a package of that name.
+    imported = module.as_posix() if module.is_absolute() else f"./{module.as_posix()}"
+    command = f"OPWEAVE_URL={quote(server.url)}{secret} node --import {quote(imported)} program.mjs"
+    console.print(f"\nIn Node.js:\n  {command}", soft_wrap=True)
     if folders:
         console.print(f"\nThe extension for Chromium (load unpacked) is in {folders[1]}", soft_wrap=True)
     else:

@@ -51,8 +51,8 @@ class Counts:
     def to_json(self) -> str:
         """As an object of JavaScript.
 
-        >>> print(Counts(Counter(dispatch=8), graphs=1, dispatches=8).to_json())
-        {"messages": {"dispatch": 8}, "connections": 0, "contexts": 0, "graphs": 1, "dispatches": 8, "receivedBytes": 0, "sentBytes": 0}
+        >>> json.loads(Counts(Counter(read=8), sent_bytes=96).to_json())["sentBytes"]
+        96
         """
         return json.dumps({camel_case(name): value for name, value in vars(self).items()})
 

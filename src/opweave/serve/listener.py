@@ -24,7 +24,7 @@ def listen_on_port(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise OperationError(
-            f"cannot listen on {host}, port {port}: {os.strerror(error.errno or 0)}; port 0 is any that is free"
+            f"cannot listen on {host}, port {port}: {os.strerror(error.errno or 0)}; use port 0 (`--port 0`) for any free port"
         ) from None
 
 

@@ -11,7 +11,7 @@ from threading import Lock
 import numpy as np
 
 from ..errors import DataError, MLError
-from ..files import atomic_writer
+from ..files import atomic_writer, make_folder
 from ..names import counted
 from ..onnx.export import save
 from ..run.graph import MLGraph
@@ -40,9 +40,8 @@ class Recording:
     """
 
     def __init__(self, folder: str | Path, max_bytes: int = MAX_BYTES) -> None:
-        self.folder, self._max_bytes = Path(folder), max_bytes
+        self.folder, self._max_bytes = make_folder(folder, "record"), max_bytes
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
             found = [_NAME.fullmatch(path.name) for path in self.folder.iterdir()]
         except OSError as error:
             raise DataError(f"{folder}: {error.strerror or error}") from None

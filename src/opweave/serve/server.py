@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Literal
 
 from .. import __version__
-from ..errors import require
+from ..errors import InvalidStateError, require
 from ..names import shown
 from .client_files import options_script, webnn_js
 from .connection import Connection
@@ -171,7 +171,13 @@ class Server:
         return replace(total, connections=past.connections + len(live))
 
     def start(self) -> Server:
-        """Begin to answer."""
+        """Begin to answer.
+
+        Raises:
+            InvalidStateError: the server is closed.
+        """
+        if self._is_closed:
+            raise InvalidStateError(f"the server at {self.url} is closed; make another one")
         self._thread.start()
         return self
 
@@ -300,7 +306,9 @@ class Server:
                 self._check_origin(request)
                 self._check_token(request, request.headers.get("authorization", "").removeprefix("Bearer "))
                 json_type = {"Content-Type": "application/json"}
-                respond(stream, 200, self.stats().to_json(), keeps_alive=request.keeps_alive, headers=headers | json_type)
+                respond(
+                    stream, 200, self.stats().to_json(), keeps_alive=request.keeps_alive, headers=headers | json_type
+                )
             case "GET", "/health":
                 fields = json.dumps({"opweave": __version__, "protocol": VERSION})
                 json_type = {"Content-Type": "application/json"}
