@@ -220,7 +220,9 @@ def test_an_engine_whose_process_ends_is_a_reason() -> None:
 
 def test_convert_writes_what_another_engine_takes(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     out = tmp_path / "out.onnx"
-    assert "fix them with fix_shapes, or --fix-shapes" in run("convert", pair, "-o", out, code=1)
+    assert "fix them, as in fix_shapes={'batch': 1}, or on the command line --fix-shapes batch=1" in run(
+        "convert", pair, "-o", out, code=1
+    )
     assert not out.exists()
     run("convert", pair, "-o", out, "--fix-shapes", "batch=2")
     onnx.checker.check_model(onnx.load(out))
@@ -238,6 +240,10 @@ def test_convert_takes_files_as_cp_does(run, pair: Path, tmp_path: Path) -> None
     assert out.read_bytes() == (folder / "pair.onnx").read_bytes() == (tmp_path / "option.onnx").read_bytes()
     assert "the file to write is missing" in run("convert", pair, code=2)
     assert "is given twice" in run("convert", pair, out, "-o", out, code=2)
+    wrong = run("convert", pair, tmp_path / "out.ts", "--fix-shapes", "batch=2", code=2)
+    assert "must end in .onnx, .js, .mjs" in wrong.replace("\n", " ").replace("│", "").replace("  ", " ")
+    assert not (tmp_path / "out.ts").exists()
+    run("convert", pair, "/dev/null", "--fix-shapes", "batch=2")
 
 
 def test_convert_keeps_the_engines_operators(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -326,8 +332,18 @@ def test_graphs_of_models_keep_their_names(pair: Path) -> None:
     assert list(graph.inputs) == ["x", "n"]
     feed = {"x": np.float32([[-1, 0, 2], [3, -4, 5]]), "n": np.array([1, 2, 3])}
     np.testing.assert_array_equal(graph.context.compute(graph, feed)["y"], [[1, 2, 5], [4, 2, 8]])
-    with pytest.raises(ow.ValidationError, match=r"input 'x' has dynamic dimensions \[batch\]; fix them with"):
+    with pytest.raises(ow.ValidationError, match=r"input 'x' has dynamic dimensions \[batch\]; fix them, as in"):
         ow.onnx.load(pair)
+
+
+def test_the_advice_for_dimensions_without_names_works(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    path = write(tmp_path / "m.onnx", nodes, {"x": (TensorProto.FLOAT, ["n", None, 3])}, ["y"])
+    text = run("convert", path, tmp_path / "out.onnx", code=1)
+    assert "dynamic dimensions [n, ?]; fix them, as in fix_shapes={'x': [1, 1, 3]}" in text
+    advice = text.strip().rpartition("on the command line ")[2]
+    assert advice == "--fix-shapes x=1x1x3"
+    run("convert", path, tmp_path / "out.onnx", *advice.split())
 
 
 def test_graphs_of_models_need_webnn_only(tmp_path: Path) -> None:

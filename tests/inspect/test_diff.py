@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 import opweave as ow
-from opweave.backends import Device
+from opweave.backends import Device, find
 from opweave.backends.reference import Reference, reference
 from opweave.cli import app
 from opweave.errors import MLError
@@ -315,6 +315,38 @@ def test_graphs_of_different_structure_are_refused(other: Callable[..., Any], me
     graph = build(lambda b, x: {"y": b.tanh(b.relu(x, label="r"))})
     with pytest.raises(ow.ValidationError, match=message):
         ow.diff(graph, build(other))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "listed"),
+    [
+        ({"x": (2, 3)}, r"x float32\[2, 3\]"),
+        ({"a": (2, 2), "b": (3,)}, r"a float32\[2, 2\], b float32\[3\]"),
+    ],
+)
+def test_different_inputs_are_listed(inputs: dict[str, tuple[int, ...]], listed: str, tmp_path: Path) -> None:
+    def graph(inputs: dict[str, tuple[int, ...]]) -> ow.MLGraph:
+        b = ow.MLGraphBuilder(CPU)
+        return b.build({f"{name}_": b.relu(b.input(name, "float32", shape)) for name, shape in inputs.items()})
+
+    sides = graph({"x": (2, 2)}), graph(inputs)
+    message = rf"diff: the models have different inputs: x float32\[2, 2\] in one, {listed} in the other"
+    with pytest.raises(ow.ValidationError, match=message):
+        ow.diff(*sides)
+    files = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    for side, file in zip(sides, files, strict=True):
+        ow.onnx.save(side, file)
+    with pytest.raises(ow.ValidationError, match=message):
+        ow.diff(*files, inputs={"x": np.ones((2, 2), "float32")})
+
+
+def test_a_back_end_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = Device("cpu", "cpu", "openvino", "OpenVINO", available=False, hint="pip install 'opweave[openvino]'")
+    monkeypatch.setattr(type(find("openvino")), "devices", lambda _: [missing])
+    monkeypatch.setattr(type(find("openvino")), "named", lambda *_: None)
+    message = r"back end 'openvino' is not available here: pip install 'opweave\[openvino\]'; 'cpu' has: onnxruntime"
+    with pytest.raises(ow.NotSupportedError, match=message):
+        ow.diff(network(CPU), on="cpu:openvino")
 
 
 @pytest.mark.parametrize(

@@ -277,6 +277,16 @@ def test_models_are_converted_by_the_command(tmp_path: Path, modules: Modules) -
     assert_same(modules.run()[0], graph.context.compute(graph, feed), "model")
 
 
+def test_what_node_needs_is_said(modules: Modules) -> None:
+    path = modules.add(*residual(CPU))
+    script = (
+        f"const {{ loadWeights }} = await import({json.dumps(path.as_uri())}); await loadWeights().catch(console.log);"
+    )
+    out = node_js.run(["--input-type=module", "-e", script])
+    weights = path.with_suffix(".safetensors").as_uri()
+    assert f"{weights} cannot be fetched; in Node.js: build(context, readFileSync(…))" in out
+
+
 def test_weights_are_fetched_beside_the_module(modules: Modules) -> None:
     graph, feed = residual(CPU)
     path = modules.add(graph, feed)

@@ -42,6 +42,22 @@ def runtime(path: Path, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return dict(zip(names, session.run(names, feed), strict=True))
 
 
+def test_nodes_have_the_labels_where_these_are_unique(tmp_path: Path) -> None:
+    b = ow.MLGraphBuilder(CONTEXT)
+    x = b.input("x", "float32", [2])
+    once, twice, like = b.relu(x, label="once"), b.abs(x, label="twice"), b.exp(x, label="twice#1")
+    graph = b.build({"a": once, "b": b.tanh(twice, label="twice"), "c": like, "d": b.neg(x)})
+    ow.onnx.save(graph, tmp_path / "model.onnx")
+    names = [node.name for node in onnx.load(tmp_path / "model.onnx").graph.node]
+    assert len(names) == len({*names}) == 5
+    assert {"once", "neg"} < {*names}
+    assert sorted(name.rpartition("#")[0] for name in names if name.startswith("twice")) == [
+        "twice",
+        "twice",
+        "twice#1",
+    ]
+
+
 def test_names_and_values_survive(tmp_path: Path) -> None:
     graph, feed, wanted = network()
     path = tmp_path / "model.onnx"
@@ -50,7 +66,7 @@ def test_names_and_values_survive(tmp_path: Path) -> None:
     onnx.checker.check_model(model, full_check=True)
     assert [i.name for i in model.graph.input] == ["_t1", "o0"]
     assert [o.name for o in model.graph.output] == ["_c0", "i1", "x"]
-    assert model.graph.node[0].name.startswith("stem")
+    assert model.graph.node[0].name == "stem"
     assert model.producer_name == "opweave"
     for found in (runtime(path, feed), ow.InferenceSession(path, fallback="error")):
         if isinstance(found, ow.InferenceSession):

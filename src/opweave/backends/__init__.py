@@ -464,6 +464,10 @@ def find_device(name: str, backend: str | None = None, precision: Precision = "f
     names = ", ".join(dict.fromkeys(repr(device.name) for device in known if device.available)) or "none"
     same = [device for device in known if device.name == name]
     if same:
+        if backend is not None and (others := [each.name for each in discover().values() if each.named(name)]):
+            raise NotSupportedError(
+                f"back end {backend!r} is not available here: {same[0].hint}; {name!r} has: {', '.join(others)}"
+            )
         raise NotSupportedError(f"device {name!r} is not available here: {same[0].hint}; available: {names}")
     raise NotSupportedError(f"there is no device {name!r}{of}; available: {names}")
 

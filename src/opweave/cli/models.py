@@ -199,7 +199,7 @@ def convert(
     model: ModelFile,
     target: Annotated[
         Path | None,
-        typer.Argument(metavar="[OUTPUT]", help="The .onnx or .js file to write, or a folder for an .onnx file."),
+        typer.Argument(metavar="[OUTPUT]", help="The .onnx, .js or .mjs file to write, or a folder for an .onnx file."),
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The same, as an option.")] = None,
     fix_shapes: Sizes = None,
@@ -212,8 +212,8 @@ def convert(
 ) -> None:
     """Convert an ONNX model to a WebNN graph, and write that as ONNX: static shapes, and WebNN's operations only.
 
-    A name that ends in .js makes a JavaScript module of WebNN calls, which runs in browsers; its weights are written beside
-    it, as .safetensors.
+    A name that ends in .js or .mjs makes a JavaScript module of WebNN calls, which runs in browsers; its weights are written
+    beside it, as .safetensors.
     """
     from .. import js
     from ..onnx import load, save
@@ -226,6 +226,9 @@ def convert(
     assert output is not None
     if output.is_dir():
         output /= model.name
+    suffixes = (".onnx", *js.SUFFIXES)
+    if output.suffix not in suffixes and (output.is_file() or not output.exists()):  # else a pipe or a device
+        raise typer.BadParameter(f"the name of the file to write must end in {', '.join(suffixes)}, got {output}")
     if output.suffix in js.SUFFIXES and operators != "onnx":
         raise typer.BadParameter("--operators is for .onnx files")
     graph = load(model, fix_shapes=sizes(fix_shapes or []), limits=limits(limit or []))

@@ -133,9 +133,12 @@ class Module:
         name = json.dumps(self.weights_name)
         return "\n".join(
             [
-                "/** Fetch the weights from the folder of this module. */",
+                "/** Fetch the weights from the folder of this module. Node.js fetches no files: use readFileSync(). */",
                 "export async function loadWeights() {",
-                f"  const response = await fetch(new URL({name}, import.meta.url));",
+                f"  const url = new URL({name}, import.meta.url);",
+                "  const response = await fetch(url).catch((cause) => {",
+                "    throw new Error(`${url} cannot be fetched; in Node.js: build(context, readFileSync(…))`, { cause });",
+                "  });",
                 "  if (!response.ok) throw new Error(`${response.url}: ${response.status} ${response.statusText}`);",
                 "  return response.arrayBuffer();",
                 "}",

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..builder import MLGraphBuilder
 from ..context import MLContext, ml
-from ..errors import NotSupportedError, require
+from ..errors import NotSupportedError, ValidationError
 from ..graph import MLOperand
 from ..run.graph import MLGraph
 from .arguments import Argument, FixedShapes, type_name
@@ -59,11 +59,24 @@ def load(
     shapes: dict[str, tuple[int, ...] | None] = {}
     for argument in declared(source, fix_shapes):
         shapes[argument.name] = argument.static_shape()
-        advice = "fix them with fix_shapes, or --fix-shapes on the command line"
-        varying = [str(size or "?") for size in argument.dims or () if not isinstance(size, int)]
-        require(not varying, f"input {argument.name!r} has dynamic dimensions [{', '.join(varying)}]; {advice}")
+        varying = [size for size in argument.dims or () if not isinstance(size, int)]
+        if varying:
+            listed = ", ".join(size or "?" for size in varying)
+            raise ValidationError(f"input {argument.name!r} has dynamic dimensions [{listed}]; {_advice(argument)}")
     builder, operands = record(source, context, shapes)
     return builder.build(operands)
+
+
+def _advice(argument: Argument) -> str:
+    """How to fix the dynamic dimensions of an input to 1: by their names if all have one, else by the input's shape."""
+    named = [size for size in argument.dims or () if not isinstance(size, int)]
+    sizes: dict[str, int | list[int]] = {name: 1 for name in named if name}
+    options = [f"--fix-shapes {name}=1" for name in sizes]
+    if None in named:
+        shape = argument.assumed_shape()
+        sizes = {argument.name: [*shape]}
+        options = [f"--fix-shapes {argument.name}={'x'.join(map(str, shape))}"]
+    return f"fix them, as in fix_shapes={sizes!r}, or on the command line {' '.join(options)}"
 
 
 def declared(source: Model, fix_shapes: Mapping[str, int | Sequence[int]] | None) -> list[Argument]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -112,12 +113,22 @@ def to_onnx(graph: Graph, operators: Operators = "onnx") -> tuple[ModelProto, di
     results = {renamed[name]: (values[name], operand.desc) for name, operand in graph.outputs.items()}
     model = ModelProto.FromString(ctx.finish(results)[0])
     model.producer_name, model.producer_version = "opweave", __version__
+    _name_by_labels(model)
     used = {node.domain for node in model.graph.node} | {""}
     kept = [entry for entry in model.opset_import if entry.domain in used]
     del model.opset_import[:]
     model.opset_import.extend(kept)
     outside = [t.name for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]
     return model, {name: ctx.constants[name] for name in outside}
+
+
+def _name_by_labels(model: ModelProto) -> None:
+    """Call nodes `conv1` instead of `conv1#0` where that is the name of one node only."""
+    labels = [node.name.rpartition("#")[0] for node in model.graph.node]
+    taken = Counter([*labels, *(node.name for node in model.graph.node)])
+    for node, label in zip(model.graph.node, labels, strict=True):
+        if label and taken[label] == 1:
+            node.name = label
 
 
 def _output_names(graph: Graph) -> dict[str, str]:

@@ -43,13 +43,14 @@ def corresponding(a: Graph, b: Graph) -> Pairs:
     found: dict[Operand, Operand] = {}
     sources: dict[Operand, Operand] = {}  # results of conversions that only b has -> what they convert
     steps: list[tuple[Node | None, Node | None]] = []
-    if len(a.inputs) != len(b.inputs):
-        raise ValidationError(f"diff: the graphs have different inputs: {list(a.inputs)} and {list(b.inputs)}")
     by_name = a.inputs.keys() == b.inputs.keys()
-    for (name, operand), by_order in zip(a.inputs.items(), b.inputs.values(), strict=True):
-        counterpart = b.inputs[name] if by_name else by_order
-        _check_like(operand, counterpart, f"input {name!r}")
-        found[operand] = counterpart
+    others = [b.inputs[name] for name in a.inputs] if by_name else list(b.inputs.values())
+    if len(a.inputs) != len(others) or not all(map(_are_alike, a.inputs.values(), others)):
+        first, second = (
+            ", ".join(f"{name} {operand.desc}" for name, operand in graph.inputs.items()) or "none" for graph in (a, b)
+        )
+        raise ValidationError(f"diff: the models have different inputs: {first} in one, {second} in the other")
+    found |= zip(a.inputs.values(), others, strict=True)
     mine, theirs = list(a.nodes), list(b.nodes)
     while mine or theirs:
         node, other = mine[0] if mine else None, theirs[0] if theirs else None
@@ -99,9 +100,13 @@ def _source(operand: Operand, sources: Mapping[Operand, Operand]) -> Operand:
     return sources.get(operand, operand)
 
 
+def _are_alike(a: Operand, b: Operand) -> bool:
+    """Whether they have the same shape, and the same data type, or both are floats."""
+    return a.shape == b.shape and (a.data_type == b.data_type or {a.data_type, b.data_type} <= {*FLOATS})
+
+
 def _check_like(a: Operand, b: Operand, what: str) -> None:
-    like = a.data_type == b.data_type or {a.data_type, b.data_type} <= {*FLOATS}
-    if a.shape != b.shape or not like:
+    if not _are_alike(a, b):
         raise ValidationError(f"diff: {what} is {a.desc} in one graph, and {b.desc} in the other")
 
 
