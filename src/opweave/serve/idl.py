@@ -93,9 +93,38 @@ def table() -> str:
 
     A line is `names;arguments;options`, or `names;arguments;options;[]` for those that give several operands.
     """
-    enums = (f"  {name}: {json.dumps(values)}," for name, values in ENUMS.items())
-    lines = (f"  {line}" for line in _lines())
-    return "\n".join(["const ENUMS = {", *enums, "};", "", "const OPERATIONS = `", *lines, "`;", ""])
+    enums = (f"{name}:{json.dumps(values, separators=(',', ':'))}," for name, values in ENUMS.items())
+    return "\n".join(["const ENUMS={", *enums, "};", "const OPERATIONS=`", *_lines(), "`;"])
+
+
+TYPES = {"o": "MLOperand", "u": "number", "i": "number", "d": "number", "f": "number", "b": "boolean", "n": "MLNumber"}
+"""The types in TypeScript, by the kind of an argument."""
+
+
+def type_of(kind: str) -> str:
+    """The type in TypeScript of a kind of arguments.
+
+    >>> type_of("u|u[]"), type_of("PaddingMode")
+    ('number | readonly number[]', 'MLPaddingMode')
+    """
+    if "|" in kind:
+        return " | ".join(map(type_of, kind.split("|")))
+    if kind.endswith("[]"):
+        return f"readonly {type_of(kind[:-2])}[]"
+    return TYPES.get(kind, f"ML{kind}")
+
+
+def types() -> str:
+    """Declarations in TypeScript: the enumerations that operations use, and the methods of `MLGraphBuilder`."""
+    enums = {name: values for name, values in ENUMS.items() if name != "PowerPreference"}
+    lines = [f"type ML{name} = {' | '.join(map(json.dumps, values))};" for name, values in enums.items()]
+    lines += ["", "interface MLGraphBuilder {"]
+    for op in OPERATIONS.values():
+        arguments = [f"{name}: {type_of(kind)}" for name, kind in op.arguments.items()]
+        members = "; ".join(["label?: string", *(f"{name}?: {type_of(kind)}" for name, kind in op.options.items())])
+        result = "MLOperand[]" if op.several else "MLOperand"
+        lines.append(f"  {op.name}({', '.join([*arguments, f'options?: {{ {members} }}'])}): {result};")
+    return "\n".join([*lines, "}", ""])
 
 
 def _lines() -> Iterator[str]:

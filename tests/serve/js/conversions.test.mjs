@@ -126,8 +126,8 @@ const REFUSED = [
     /softmax: axis must be an integer in \[0, 4294967295\], got 4294967296/,
   ],
   ["a negative axis", () => builder.softmax(x, -1), /axis must be .*, got -1; WebNN has no negative axes/],
-  ["one of several", () => builder.reduceSum(x, { axes: [0, -1] }), /axes\[1\] must be .*, got -1; WebNN has no neg/],
-  ["another negative integer", () => builder.slice(x, [-1], [1]), /got -1$/],
+  ["a negative axis of several", () => builder.reduceSum(x, { axes: [0, -1] }), /axes\[1\] must be .*, got -1; WebNN has no neg/],
+  ["a negative integer", () => builder.slice(x, [-1], [1]), /got -1$/],
   ["an integer of NaN", () => builder.softmax(x, NaN), /got NaN/],
   ["an infinite integer", () => builder.softmax(x, Infinity), /got Infinity/],
   ["an integer that is undefined", () => builder.softmax(x, undefined), /got undefined/],
@@ -212,6 +212,22 @@ for (const [what, call, message] of REFUSED) {
     assert.equal(fake.syncs.length, before, "nothing is sent");
   });
 }
+
+test("names that are like those of members are told once", (t) => {
+  const warn = t.mock.method(console, "warn", () => {});
+  for (let k = 0; k < 2; k++) {
+    builder.relu(x, { labels: "r", other: 1 });
+    builder.averagePool2d(x, { pads: [1, 1, 1, 1], padding: [0, 0, 0, 0], stride: 1 });
+  }
+  assert.deepEqual(
+    warn.mock.calls.map(({ arguments: [text] }) => text),
+    [
+      "opweave: relu: options.labels is ignored; did you mean label?",
+      "opweave: averagePool2d: options.pads is ignored; did you mean padding?",
+      "opweave: averagePool2d: options.stride is ignored; did you mean strides?",
+    ],
+  );
+});
 
 test("errors of the caller's own methods pass", () => {
   assert.throws(() => builder.softmax(x, throwing), RangeError);

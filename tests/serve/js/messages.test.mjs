@@ -151,6 +151,12 @@ test("an error of build() rejects", async () => {
   await assert.rejects(builder.build({ y: builder.relu(x) }), { name: "OperationError", message: "no memory" });
 });
 
+test("build() takes named operands", async () => {
+  const refused = (given) => ({ name: "TypeError", message: `build: outputs must be an object of named operands, got ${given}` });
+  await assert.rejects(builder.build(builder.relu(x)), refused("an MLOperand"));
+  await assert.rejects(builder.build({}), refused("none"));
+});
+
 test("a refused operation throws at once, with its label, and the builder stays usable", () => {
   fake.refused = { softmax: { name: "TypeError", message: "softmax: axis must be in [0, 2), got 9" } };
   assert.throws(() => builder.softmax(x, 9, { label: "last" }), {

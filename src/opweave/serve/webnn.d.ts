@@ -1,0 +1,98 @@
+// Types of WebNN's interfaces (https://www.w3.org/TR/webnn/), as `webnn.js` defines them.
+
+type MLPowerPreference = "default" | "high-performance" | "low-power";
+type MLNumber = number | bigint;
+
+interface MLContextOptions {
+  accelerated?: boolean;
+  powerPreference?: MLPowerPreference;
+  /** Of earlier drafts; libraries still use it. */
+  deviceType?: "cpu" | "gpu" | "npu";
+}
+
+interface MLOperandDescriptor {
+  dataType: MLOperandDataType;
+  shape: readonly number[];
+}
+
+interface MLTensorDescriptor extends MLOperandDescriptor {
+  readable?: boolean;
+  writable?: boolean;
+}
+
+interface MLContextLostInfo {
+  message: string;
+}
+
+interface MLTensorLimits {
+  dataTypes: MLOperandDataType[];
+  rankRange: { min: number; max: number };
+}
+
+interface MLOpSupportLimits {
+  preferredInputLayout: "nchw" | "nhwc";
+  maxTensorByteLength: number;
+  input: MLTensorLimits;
+  constant: MLTensorLimits;
+  output: MLTensorLimits;
+  /** Those of an operation: by its operands. */
+  [operation: string]: any;
+}
+
+type MLNamedTensors = Record<string, MLTensor>;
+
+interface ML {
+  createContext(options?: MLContextOptions): Promise<MLContext>;
+}
+
+interface MLContext {
+  readonly accelerated: boolean;
+  readonly lost: Promise<MLContextLostInfo>;
+  createTensor(descriptor: MLTensorDescriptor): Promise<MLTensor>;
+  createConstantTensor(descriptor: MLOperandDescriptor, inputData: AllowSharedBufferSource): Promise<MLTensor>;
+  readTensor(tensor: MLTensor): Promise<ArrayBuffer>;
+  readTensor(tensor: MLTensor, outputData: AllowSharedBufferSource): Promise<undefined>;
+  writeTensor(tensor: MLTensor, inputData: AllowSharedBufferSource): void;
+  dispatch(graph: MLGraph, inputs: MLNamedTensors, outputs: MLNamedTensors): void;
+  opSupportLimits(): MLOpSupportLimits;
+  destroy(): void;
+}
+
+interface MLTensor {
+  readonly dataType: MLOperandDataType;
+  readonly shape: readonly number[];
+  readonly readable: boolean;
+  readonly writable: boolean;
+  readonly constant: boolean;
+  destroy(): void;
+}
+
+interface MLOperand {
+  readonly dataType: MLOperandDataType;
+  readonly shape: readonly number[];
+}
+
+interface MLGraph {
+  destroy(): void;
+}
+
+interface Navigator {
+  readonly ml: ML;
+}
+
+declare var ML: { prototype: ML };
+declare var MLContext: { prototype: MLContext };
+declare var MLTensor: { prototype: MLTensor };
+declare var MLOperand: { prototype: MLOperand };
+declare var MLGraph: { prototype: MLGraph };
+declare var MLGraphBuilder: { prototype: MLGraphBuilder; new (context: MLContext): MLGraphBuilder };
+
+interface MLGraphBuilder {
+  input(name: string, descriptor: MLOperandDescriptor): MLOperand;
+  constant(descriptor: MLOperandDescriptor, buffer: AllowSharedBufferSource): MLOperand;
+  constant(dataType: MLOperandDataType, value: MLNumber): MLOperand;
+  constant(tensor: MLTensor): MLOperand;
+  build(outputs: Record<string, MLOperand>): Promise<MLGraph>;
+}
+
+// Made from the declarations of the operations:
