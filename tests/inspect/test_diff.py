@@ -344,8 +344,8 @@ def test_a_back_end_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) ->
     missing = Device("cpu", "cpu", "openvino", "OpenVINO", available=False, hint="pip install 'opweave[openvino]'")
     monkeypatch.setattr(type(find("openvino")), "devices", lambda _: [missing])
     monkeypatch.setattr(type(find("openvino")), "named", lambda *_: None)
-    message = r"back end 'openvino' is not available here: pip install 'opweave\[openvino\]'; 'cpu' has: onnxruntime"
-    with pytest.raises(ow.NotSupportedError, match=message):
+    message = r"'openvino' is not available here: pip install 'opweave\[openvino\]'; 'cpu' has: onnxruntime$"
+    with pytest.raises(ow.NotSupportedError, match=rf"^device 'cpu' of back end {message}"):
         ow.diff(network(CPU), on="cpu:openvino")
 
 

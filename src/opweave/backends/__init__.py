@@ -462,13 +462,10 @@ def find_device(name: str, backend: str | None = None, precision: Precision = "f
     if same:
         raise lacks_precision(f"device {name!r}{of}", same, precision, devices())
     names = ", ".join(dict.fromkeys(repr(device.name) for device in known if device.available)) or "none"
-    same = [device for device in known if device.name == name]
-    if same:
-        if backend is not None and (others := [each.name for each in discover().values() if each.named(name)]):
-            raise NotSupportedError(
-                f"back end {backend!r} is not available here: {same[0].hint}; {name!r} has: {', '.join(others)}"
-            )
-        raise NotSupportedError(f"device {name!r} is not available here: {same[0].hint}; available: {names}")
+    if same := [device for device in known if device.name == name]:
+        engines = ", ".join(each.name for each in discover().values() if backend and each.named(name))
+        rest = f"{name!r} has: {engines}" if engines else f"available: {names}"
+        raise NotSupportedError(f"device {name!r}{of} is not available here: {same[0].hint}; {rest}")
     raise NotSupportedError(f"there is no device {name!r}{of}; available: {names}")
 
 
