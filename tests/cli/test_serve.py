@@ -86,6 +86,19 @@ def test_the_command_for_node_is_right_for_a_relative_folder(tmp_path: Path) -> 
     assert (ran.stdout, ran.returncode) == ("false\n", 0), ran.stderr
 
 
+def test_the_package_is_there_once_the_server_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class StartedError(Exception):
+        pass
+
+    def start(_: Server) -> None:
+        assert (tmp_path / "opweave-webnn" / "package.json").is_file()
+        raise StartedError
+
+    monkeypatch.setattr(Server, "start", start)
+    result = CliRunner().invoke(app, ["serve", "--port", "0", "--write", str(tmp_path)])
+    assert isinstance(result.exception, StartedError), result.exception
+
+
 def test_nothing_is_served_if_the_package_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = CliRunner().invoke(app, ["serve", "--port", "0", "--write", str(tmp_path / "file")])

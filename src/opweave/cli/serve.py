@@ -7,7 +7,7 @@ import logging
 import re
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from shlex import quote
 from threading import Event
@@ -97,9 +97,12 @@ def serve(
         record=record,
     )
     with _logged(stats, record is not None), _until_stopped() as stopped:
-        with server:
+        with closing(server):
             options = {"url": server.url} if server.token is None else {"url": server.url, "token": server.token}
-            folders = [] if write is None else write_clients(write, **options)
+            folders = (
+                [] if write is None else write_clients(write, **options)
+            )  # first: who waits for /health needs them
+            server.start()
             console.print(f"navigator.ml is served at {server.url}", soft_wrap=True)
             _print_uses(server, folders)
             console.print("Ctrl-C stops it.")
