@@ -218,6 +218,15 @@ def test_cases_of_the_web_platform_tests(kind: str, browser: Browser, server: Se
     assert sorted(found["failures"]) == sorted(expected), found["failures"]
 
 
+def test_large_tensors_are_read_by_requests(browser: Browser, server: Server) -> None:
+    found = visit(browser, server, "large.mjs")
+    assert found["requests"] >= 4  # of six; those that come while another page or context has one come in frames
+    assert found["wrong"] == [0] * 5
+    assert found["errors"] == ["TypeError", "InvalidStateError"]
+    assert found["shape"] == []
+    assert found["nothing"]
+
+
 def test_a_page_and_its_worker_have_contexts(browser: Browser, server: Server) -> None:
     script = f"{server.url}/webnn.js?token={server.token}"
     found = visit(browser, server, "worker.mjs", {"script": script})

@@ -23,6 +23,7 @@ function page({
   isService = false,
   isJoined = true,
   answer = () => [200, '{"operands": []}'],
+  fetched = null,
   filename = "inline.js",
 } = {}) {
   const log = { sockets: [], requests: [], messages: [], payloads: [], frames: [], warnings: [] };
@@ -56,6 +57,12 @@ function page({
     }
 
     answer(m, r) {
+      if (m === "read" && fetched) {
+        const text = Buffer.from(`    ${JSON.stringify({ r, bin: LARGE_BYTES, key: "abc" })}`);
+        text.writeUInt32LE(text.length - 4);
+        this.onmessage({ data: new Uint8Array(text).buffer });
+        return;
+      }
       const text = JSON.stringify({ r, ...(m === "hello" ? HELLO : m === "read" ? { bin: 4 } : BUILT) });
       const data = Buffer.alloc(4 + text.length + 4);
       data.writeUInt32LE(text.length);
@@ -102,10 +109,19 @@ function page({
     TextDecoder,
     document: { currentScript: source ? { src: source } : null },
     ...(options && { opweaveOptions: options }),
+    ...(fetched && {
+      ReadableStreamBYOBReader,
+      fetch: async (url, { method, body }) => {
+        log.requests.push({ url, method, body });
+        return fetched();
+      },
+    }),
   });
   vm.runInContext(SHIM, scope, { filename });
   return { scope, log, run: (code) => vm.runInContext(code, scope) };
 }
+
+const LARGE_BYTES = 8 * 2 ** 20;
 
 const RUN = `(async () => {
   const context = await navigator.ml.createContext();
@@ -298,4 +314,38 @@ test("Playwright and Puppeteer get the script with its options", async () => {
   await assert.rejects(install(target, { url: undefined }), /needs the url of `opweave serve`, got undefined/);
   await assert.rejects(install(target, { url: "127.0.0.1:8911" }), /the URL must be http:.*, got 127.0.0.1:8911/);
   await assert.rejects(install(target, { url: "unix:/s" }), /pages cannot connect to a Unix socket/);
+});
+
+const READ = `(async () => {
+  const context = await navigator.ml.createContext();
+  const descriptor = { dataType: "float32", shape: [${LARGE_BYTES / 4}], readable: true };
+  const tensor = await context.createTensor(descriptor);
+  const target = new Uint8Array(${LARGE_BYTES});
+  const whole = new Uint8Array(await context.readTensor(tensor));
+  await context.readTensor(tensor, target);
+  return [whole.length, target.length, ...whole.subarray(-2), ...target.subarray(-2)];
+})()`;
+
+const bytes = (count) => {
+  const data = new Uint8Array(count);
+  data[count - 1] = 9;
+  return new Response(new ReadableStream({ type: "bytes", start: (stream) => (stream.enqueue(data), stream.close()) }));
+};
+
+test("a large tensor is read by a request", async () => {
+  const made = page({ options: { url: "http://127.0.0.1:9" }, fetched: () => bytes(LARGE_BYTES) });
+  assert.deepEqual([...(await made.run(READ))], [LARGE_BYTES, LARGE_BYTES, 0, 9, 0, 9]);
+  assert.deepEqual(made.log.requests[1], { url: "http://127.0.0.1:9/payload", method: "POST", body: "abc" });
+  assert.deepEqual(made.log.messages.filter(({ m }) => m === "read").map(({ apart }) => apart), [true, true]);
+});
+
+test("a request for a large tensor that fails rejects", async () => {
+  for (const [fetched, message] of [
+    [() => new Response("there is no such payload", { status: 403 }), /there is no such payload/],
+    [() => bytes(LARGE_BYTES - 1), /ended early|closed/], // in Chromium, in Node.js 20
+    [() => Promise.reject(new TypeError("Failed to fetch")), /Failed to fetch/],
+  ]) {
+    const made = page({ options: { url: "http://127.0.0.1:9" }, fetched });
+    await assert.rejects(made.run(READ), { name: "OperationError", message });
+  }
 });
