@@ -170,10 +170,13 @@ class Connection:
             answer = place.context.handle(message, payload)
             place.counts.graphs += message["m"] == "build"
             place.counts.dispatches += message["m"] == "dispatch"
-            if answer is not None and answer.payload is not None:
+            if answer is None:
+                return
+            if answer.payload is not None:
                 place.counts.sent_bytes += answer.payload.size
-            if answer is not None and not (message.get("apart") and self._hand_over(message["r"], answer)):
-                self._answer(message["r"], answer)
+                if message.get("apart") and self._hand_over(message["r"], answer.payload):
+                    return
+            self._answer(message["r"], answer)
         except DisconnectedError:
             pass
         except ProtocolError as error:
@@ -201,15 +204,14 @@ class Connection:
             fields["bin"] = answer.payload.size
             self._messages.send(text_of(fields), answer.payload.data)
 
-    def _hand_over(self, request: int, answer: Answer) -> bool:
-        """Let the page ask for a payload by HTTP; return False if another page is doing that."""
-        assert answer.payload is not None  # only `read` has the field `apart`
-        key = self._handover.offer(answer.payload, self.origin)
+    def _hand_over(self, request: int, payload: np.ndarray) -> bool:
+        """Let the page ask for the contents of a tensor by HTTP; return False if another page is doing that."""
+        key = self._handover.offer(payload, self.origin)
         if key is None:
             return False
         self._offered = key
         try:
-            self._messages.send(text_of({"r": request, **answer.fields, "bin": answer.payload.size, "key": key}))
+            self._messages.send(text_of({"r": request, "bin": payload.size, "key": key}))
         except DisconnectedError:
             self._handover.abandon(key)
         if not self._handover.wait(key, self._limits.handshake) and not self._has_failed:
