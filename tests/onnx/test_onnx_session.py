@@ -80,13 +80,13 @@ def test_outputs_come_in_the_order_they_are_asked_for() -> None:
         (None, [X, Y], "inputs must map names to arrays, got list"),
         (None, {"x": X, "y": Y.astype("float64")}, "input 'y' must be tensor(float), got an array of float64"),
         (None, {"x": X, "y": Y.astype(">f4")}, "input 'y' must be tensor(float), got an array of >f4"),
-        (None, {"x": X, "y": [1, 2]}, "input 'y' must have shape ['batch', 3], got [2]"),
+        (None, {"x": X, "y": [1, 2]}, "input 'y' must have shape [batch, 3], got [2]"),
         (None, {"x": X, "y": [[1], [2, 3]]}, "input 'y' must be tensor(float) or convert to it, got list"),
         (None, {"x": X, "y": ["a"]}, "input 'y' must be tensor(float) or convert to it, got list"),
         (None, {"x": X, "y": None}, "input 'y' must be tensor(float), got an array of object"),
         (None, {"x": X, "y": "text"}, "input 'y' must be tensor(float), got an array of <U4"),
-        (None, {"x": X, "y": Y[:, :2]}, "input 'y' must have shape ['batch', 3], got [2, 2]"),
-        (None, {"x": X, "y": Y[0]}, "input 'y' must have shape ['batch', 3], got [3]"),
+        (None, {"x": X, "y": Y[:, :2]}, "input 'y' must have shape [batch, 3], got [2, 2]"),
+        (None, {"x": X, "y": Y[0]}, "input 'y' must have shape [batch, 3], got [3]"),
         (None, {"x": X, "y": np.ma.masked_array(Y, Y > 0)}, "input 'y' must not be masked"),
     ],
 )
@@ -108,8 +108,8 @@ def test_wrong_arguments_are_named_with_what_came(names: Any, feed: Any, text: s
             "fix_shapes: no input or dimension is called 'time'; inputs: ['x', 'y'], dimensions: ['batch']",
         ),
         ({"fix_shapes": {"batch": [2]}}, "fix_shapes: 'batch' must be a positive integer, got [2]"),
-        ({"fix_shapes": {"x": [2, 4]}}, "fix_shapes: input 'x' has the shape ['batch', 3], which [2, 4] does not fit"),
-        ({"fix_shapes": {"x": 2}}, "fix_shapes: input 'x' has the shape ['batch', 3], which [2] does not fit"),
+        ({"fix_shapes": {"x": [2, 4]}}, "fix_shapes: input 'x' has the shape [batch, 3], which [2, 4] does not fit"),
+        ({"fix_shapes": {"x": 2}}, "fix_shapes: input 'x' has the shape [batch, 3], which [2] does not fit"),
         ({"fix_shapes": {"x": [2, 0]}}, "fix_shapes: each size of 'x' must be a positive integer, got 0"),
         (
             {"preferred_output_location": "gpu"},
@@ -342,7 +342,7 @@ def test_explain_needs_shapes() -> None:
     assert "pass input_shapes" in message(s.explain)
     assert "section 0: 2 nodes" in s.explain({"y": [2, 3], "x": (2, 3)})
     assert message(lambda: s.explain({"x": [2, 3]})) == "input_shapes must hold ['x', 'y']; missing: ['y']"
-    assert message(lambda: s.explain({"x": [2, 3], "y": [2]})) == "input 'y' must have shape ['batch', 3], got [2]"
+    assert message(lambda: s.explain({"x": [2, 3], "y": [2]})) == "input 'y' must have shape [batch, 3], got [2]"
     s.run(None, {"x": X, "y": Y})
     assert "section 0: 2 nodes" in s.explain()
 

@@ -115,7 +115,7 @@ def test_memory_of_a_result_is_its_own() -> None:
     [
         ({"q": np.zeros((2, 3), np.float32)}, "out must be among ['z']; unknown: ['q']"),
         ({"z": np.zeros((2, 3), np.float64)}, "out['z'] must be tensor(float), got an array of float64"),
-        ({"z": np.zeros((2, 4), np.float32)}, "out['z'] must have shape ['batch', 3], got [2, 4]"),
+        ({"z": np.zeros((2, 4), np.float32)}, "out['z'] must have shape [batch, 3], got [2, 4]"),
         ({"z": np.zeros((4, 3), np.float32)}, "out['z'] must have shape [2, 3], got [4, 3]"),
         (
             {"z": np.zeros((3, 2), np.float32).T},

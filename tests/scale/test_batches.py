@@ -137,7 +137,7 @@ def test_which_models_are_joined(name: str, why: str) -> None:
 def test_inputs_are_checked_before_they_join() -> None:
     model, _ = made("layer")
     for wrong, text in (
-        (np.zeros((1, 15), np.float32), "input 'x' must have shape ['N', 16], got [1, 15]"),
+        (np.zeros((1, 15), np.float32), "input 'x' must have shape [N, 16], got [1, 15]"),
         (np.zeros((1, 16)), "input 'x' must be tensor(float), got an array of float64"),
     ):
         with pytest.raises(ow.ValidationError) as caught:

@@ -180,7 +180,7 @@ def test_errors_reach_the_user(cluster: Cluster) -> None:
     data = dataset({"image": np.zeros((4, 64, 64), "float32")}, 1)
     with pytest.raises(Exception) as caught:  # noqa: PT011 - Ray chooses the class
         predicted(data, identity("n"), inputs={"id": "x"}).materialize()
-    assert "column 'id' (input 'x') must be tensor(float), got an array of int64" in str(caught.value)
+    assert "column 'id' (input 'x') must be float32, got int64; .astype('float32') converts it" in str(caught.value)
 
 
 def test_webassembly_travels_as_bytes(cluster: Cluster) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -130,17 +131,39 @@ def ragged() -> np.ndarray:
     ("given", "text"),
     [
         ([1], "a batch must map columns to arrays, got list"),
+        (SimpleNamespace(columns=[]), "got SimpleNamespace; pass batch_format='numpy' to map_batches"),
         ({"x": batch(2)["x"]}, r"the batch has no column 'b' (input 'z'); its columns: ['x']"),
-        ({**batch(2), "b": np.zeros((2, 3))}, "column 'b' (input 'z') must be tensor(float), got an array of float64"),
+        (
+            {**batch(2), "b": np.zeros((2, 3))},
+            "column 'b' (input 'z') must be float32, got float64; .astype('float32') converts it",
+        ),
+        ({**batch(2), "b": np.array([["a"]])}, "column 'b' (input 'z') must be float32, got <U1"),
         (
             {**batch(2), "b": np.zeros((2, 4), "float32")},
-            "column 'b' (input 'z') must have shape [None, 3], got [2, 4]",
+            "column 'b' (input 'z') must have shape [?, 3], got [2, 4]",
         ),
         ({**batch(2), "b": np.float32(1)}, "column 'b' (input 'z') must be an array of rows, got float32"),
         ({**batch(2), "b": np.array(1, "float32")}, "column 'b' (input 'z') must be an array of rows, got a scalar"),
-        ({**batch(2), "b": batch(3)["z"]}, "columns must have the same number of rows, got {'x': 2, 'b': 3}"),
+        ({**batch(2), "b": batch(3)["z"]}, "columns must have the same number of rows, got {'x': 2, 'z': 2, 'b': 3}"),
         ({**batch(2), "b": ragged()}, "column 'b' (input 'z'), row 2, must have shape [3], got [4]"),
-        ({**batch(2), "b": [[1.0, 2.0, 3.0]]}, "column 'b' (input 'z'), row 0, must be tensor(float)"),
+        (
+            {**batch(2), "b": batch(2)["z"], "id": [1, 2, 3]},
+            "must have the same number of rows, got {'x': 2, 'z': 2, 'b': 2, 'id': 3}",
+        ),
+        (
+            {**batch(2), "b": batch(2)["z"], "id": 3},
+            "must have the same number of rows, got {'x': 2, 'z': 2, 'b': 2, 'id': None}",
+        ),
+        (
+            {**batch(2), "b": [[1.0, 2.0, 3.0]] * 2},
+            "column 'b' (input 'z') must be float32, got rows of float64; np.asarray(rows, 'float32') converts them",
+        ),
+        (
+            {**batch(2), "b": [batch(2)["z"][0], [1.0, 2.0, 3.0]]},
+            "column 'b' (input 'z'), row 1, must be float32, got float64; .astype('float32') converts it",
+        ),
+        ({**batch(2), "b": [batch(2)["z"][0], None]}, "column 'b' (input 'z'): row 1 is None"),
+        ({**batch(2), "b": [None, None]}, "column 'b' (input 'z'): row 0 is None"),
         ({**batch(2), "b": batch(2)["z"], "y": 0}, "output 'y' goes to 'y', which is a column of the batch already"),
     ],
 )
@@ -179,7 +202,18 @@ def test_outputs_have_a_row_for_each_row() -> None:
         ({"inputs": {"a": "x", "b": "x"}}, r"inputs must give each input of the model once"),
         ({"inputs": ["x", "z"]}, r"inputs must map names to names, got \['x', 'z'\]"),
         ({"outputs": {}}, r"outputs must map names to names, got \{\}"),
-        ({"outputs": {"q": "y"}}, r"outputs must be among \['y', 's'\]; unknown: \['q'\]"),
+        (
+            {"inputs": {"x": "a", "z": "b"}},
+            r"^inputs maps \{column: input\}: 'a' is not an input of the model \(\['x', 'z'\]\); "
+            r"did you mean \{'a': 'x', 'b': 'z'\}\?$",
+        ),
+        ({"inputs": {"a": "X", "b": "z"}}, r"'X' is not an input of the model \(.*\); did you mean 'x' for 'X'\?$"),
+        (
+            {"outputs": {"label": "y"}},
+            r"^outputs maps \{output: column\}: 'label' is not an output of the model \(\['y', 's'\]\); "
+            r"did you mean \{'y': 'label'\}\?$",
+        ),
+        ({"outputs": {"q": "label"}}, r"'q' is not an output of the model \(\['y', 's'\]\)$"),
         ({"outputs": {"y": "a", "s": "a"}}, r"outputs must go to different columns, got"),
         ({"operations": 3}, "operations must be a module's name or a function, got 3"),
         ({"threads": 0}, "threads must be a positive integer"),

@@ -181,8 +181,8 @@ def test_a_model_without_a_batch_runs_one_by_one(address: str) -> None:
     ("given", "text"),
     [
         (tensor(rows(1), name="z"), "there is no input 'z'; the model has ['x']"),
-        (tensor(rows(1)[:, :15]), "input 'x' must have shape ['N', 16], got [1, 15]"),
-        (tensor(rows(1)[0]), "input 'x' must have shape ['N', 16], got [16]"),
+        (tensor(rows(1)[:, :15]), "input 'x' must have shape [N, 16], got [1, 15]"),
+        (tensor(rows(1)[0]), "input 'x' must have shape [N, 16], got [16]"),
         (tensor(rows(1).astype(np.float64)), "input 'x' must be FP32, which is tensor(float), got 'FP64'"),
         (tensor(np.array([["a"] * 16], object)), "input 'x' must be FP32, which is tensor(float), got 'BYTES'"),
     ],

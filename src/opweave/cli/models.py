@@ -144,6 +144,7 @@ def info(
 
     Dynamic dimensions count as 1, unless --fix-shapes says otherwise.
     """
+    from ..onnx.arguments import shape_text
     from ..onnx.parameters import parameters
     from ..onnx.summary import customs, heading
     from .inputs import assuming, assumption
@@ -161,8 +162,7 @@ def info(
     table = Table("", "name", "type", "shape", box=None, header_style="bold")
     for what, arguments in (("input", session.get_inputs()), ("output", session.get_outputs())):
         for argument in arguments:
-            shape = ", ".join("?" if size is None else str(size) for size in argument.shape)
-            table.add_row(what, argument.name, argument.type, f"[{shape}]")
+            table.add_row(what, argument.name, argument.type, shape_text(argument.shape))
     console.print(table)
 
     with assuming(session._inputs):

@@ -13,6 +13,7 @@ from .. import memory
 from ..arrays import as_array, contiguous
 from ..context import MLContext
 from ..errors import ValidationError, require
+from ..graph import printable
 from ..memory.spaces import Memory, TensorSpace
 from ..tensor import MLTensor
 from .booleans import as_declared, check_bool
@@ -113,7 +114,7 @@ class Argument:
             )
             raise ValidationError(f"{what} must be {self.type}, got an array of {array.dtype}{hint}")
         if not self.takes(array.shape):
-            raise ValidationError(f"{what} must have shape {list(self.dims or ())}, got {list(array.shape)}")
+            raise ValidationError(f"{what} must have shape {shape_text(self.dims or ())}, got {list(array.shape)}")
 
     def takes(self, shape: Sequence[int]) -> bool:
         """Whether a shape fits the declared one."""
@@ -212,6 +213,16 @@ class Argument:
         return self.element_type in DATA_TYPES
 
 
+def shape_text(dims: Sequence[int | str | None]) -> str:
+    """A declared shape in messages and tables. Names are quoted unless they are plain words: they may have any characters.
+
+    >>> shape_text([None, 3, "height", "a b", "?"])
+    "[?, 3, height, 'a b', ?]"
+    """
+    sizes = ["?" if dim in (None, "?") else printable(dim) if isinstance(dim, str) else str(dim) for dim in dims]
+    return f"[{', '.join(sizes)}]"
+
+
 def check_target(name: str, target: Any, shape: tuple[int, ...]) -> None:
     """Require that what an output is written into has its shape."""
     if target.shape != shape:
@@ -279,7 +290,7 @@ class FixedShapes:
             )
             listed = wanted if isinstance(wanted, (list, tuple)) else [wanted]
             shape = tuple(_size(f"each size of {name!r}", size) for size in listed)
-            declared = list(argument.dims or ())
+            declared = shape_text(argument.dims or ())
             fits = f"fix_shapes: input {name!r} has the shape {declared}, which {list(shape)} does not fit"
             require(argument.takes(shape), fits)
             shapes[name] = shape

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..backends import PRECISIONS
 from ..graph import printable
 from ..names import counted
-from .arguments import NodeArg
+from .arguments import NodeArg, shape_text
 
 if TYPE_CHECKING:
     from ..context import MLContext
@@ -35,7 +35,7 @@ def html(session: InferenceSession) -> str:
     from html import escape  # loads a table of all entities, which a session does not need
 
     rows = [
-        (what, argument.name, argument.type, _shape(argument))
+        (what, argument.name, argument.type, shape_text(argument.shape))
         for what, arguments in (("input", session.get_inputs()), ("output", session.get_outputs()))
         for argument in arguments
     ]
@@ -108,12 +108,5 @@ def customs(compiled: CompiledModel) -> list[str]:
 
 
 def _listed(arguments: Sequence[NodeArg]) -> str:
-    shown = [f"{printable(a.name)}: {a.type}{_shape(a)}" for a in arguments[:MAX_SHOWN]]
+    shown = [f"{printable(a.name)}: {a.type}{shape_text(a.shape)}" for a in arguments[:MAX_SHOWN]]
     return ", ".join([*shown, f"{len(arguments) - MAX_SHOWN} more"] if len(arguments) > MAX_SHOWN else shown)
-
-
-def _shape(argument: NodeArg) -> str:
-    sizes = [
-        "?" if size is None else printable(size) if isinstance(size, str) else str(size) for size in argument.shape
-    ]
-    return f"[{', '.join(sizes)}]"

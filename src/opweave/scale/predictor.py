@@ -17,8 +17,9 @@ from .. import memory
 from ..backends import Precision, devices
 from ..context import ml
 from ..errors import MLError, ValidationError, require
+from ..hints import names as meant_names
 from ..names import shown
-from ..onnx.arguments import Argument
+from ..onnx.arguments import Argument, shape_text
 from ..onnx.session import InferenceSession
 from ..processors import share_processors
 
@@ -110,27 +111,30 @@ class Predictor:
             The columns that are not inputs, unchanged, and the columns of the outputs.
 
         Raises:
-            ValidationError: a column is missing, or does not fit the model; the message names the column, and the row if
-                others fit.
+            ValidationError: a column is missing, has another number of rows, or does not fit the model; the message names
+                the column, and the row if others fit.
             OperationError: the engine failed; the message names the row if others can be computed.
         """
         if not isinstance(batch, Mapping):
-            raise ValidationError(f"a batch must map columns to arrays, got {type(batch).__name__}")
+            # A data frame of pandas, or a table of Arrow.
+            hint = "; pass batch_format='numpy' to map_batches" if hasattr(batch, "columns") else ""
+            raise ValidationError(f"a batch must map columns to arrays, got {type(batch).__name__}{hint}")
         feed: dict[str, np.ndarray] = {}
         for column, argument in self._inputs.items():
             if column not in batch:
                 known = f"its columns: {list(batch)}"
                 raise ValidationError(f"the batch has no column {column!r} (input {argument.name!r}); {known}")
             feed[argument.name] = _array(column, batch[column], argument)
-        rows = len(next(iter(feed.values())))
-        if any(len(array) != rows for array in feed.values()):
-            counts = {column: len(feed[argument.name]) for column, argument in self._inputs.items()}
-            raise ValidationError(f"columns must have the same number of rows, got {counts}")
         result = {column: values for column, values in batch.items() if column not in self._inputs}
-        found = self._run(feed, rows)
         for output, column in self._outputs.items():
             if column in result:
                 raise ValidationError(f"output {output!r} goes to {column!r}, which is a column of the batch already")
+        rows = len(next(iter(feed.values())))
+        if any(len(array) != rows for array in feed.values()) or any(_count(v) != rows for v in result.values()):
+            counts = {c: len(feed[self._inputs[c].name]) if c in self._inputs else _count(batch[c]) for c in batch}
+            raise ValidationError(f"columns must have the same number of rows, got {counts}")
+        found = self._run(feed, rows)
+        for output, column in self._outputs.items():
             result[column] = found[output]
         return result
 
@@ -271,6 +275,7 @@ def _by_column(declared: Sequence[Argument], inputs: Mapping[str, str] | None) -
     names = [argument.name for argument in declared]
     columns = _checked_names("inputs", {name: name for name in names} if inputs is None else inputs)
     given = list(columns.values())
+    _check_known("{column: input}", "input", columns, given, names)
     require(
         sorted(given) == sorted(names), f"inputs must give each input of the model once; it has {names}, got {given}"
     )
@@ -278,7 +283,7 @@ def _by_column(declared: Sequence[Argument], inputs: Mapping[str, str] | None) -
     for argument in declared:
         dims = argument.dims
         has_rows = bool(argument.element_type) and dims != ()
-        require(has_rows, f"input {argument.name!r} is {argument.type}{list(dims or ())}, which has no rows")
+        require(has_rows, f"input {argument.name!r} is {argument.type}{shape_text(dims or ())}, which has no rows")
         by_name[argument.name] = replace(argument, dims=None if dims is None else (None, *dims[1:]))
     return {column: by_name[name] for column, name in columns.items()}
 
@@ -286,8 +291,7 @@ def _by_column(declared: Sequence[Argument], inputs: Mapping[str, str] | None) -
 def _by_output(declared: Mapping[str, Argument], outputs: Mapping[str, str] | None) -> dict[str, str]:
     """The column of each output."""
     columns = _checked_names("outputs", {name: name for name in declared} if outputs is None else outputs)
-    unknown = [name for name in columns if name not in declared]
-    require(not unknown, f"outputs must be among {list(declared)}; unknown: {unknown}")
+    _check_known("{output: column}", "output", columns, list(columns), list(declared))
     require(len(set(columns.values())) == len(columns), f"outputs must go to different columns, got {columns}")
     return columns
 
@@ -296,6 +300,26 @@ def _checked_names(what: str, given: Any) -> dict[str, str]:
     fits = isinstance(given, Mapping) and all(isinstance(n, str) for pair in given.items() for n in pair) and given
     require(bool(fits), f"{what} must map names to names, got {shown(given)}")
     return dict(given)
+
+
+def _check_known(form: str, kind: str, columns: Mapping[str, str], given: Sequence[str], known: Sequence[str]) -> None:
+    """Require that a mapping between columns and inputs, or outputs, names those of the model.
+
+    Args:
+        form: of the mapping, for the message.
+        kind: "input" or "output".
+        columns: the mapping.
+        given: the names in it.
+        known: the names that the model has.
+    """
+    unknown = [name for name in given if name not in known]
+    if not unknown:
+        return
+    turned = {value: key for key, value in columns.items()}
+    is_turned = all(name in known for name in (turned if kind == "output" else columns))
+    hint = f"; did you mean {turned}?" if is_turned else meant_names(unknown, known)
+    text = f"{kind}s maps {form}: {unknown[0]!r} is not an {kind} of the model ({shown(known)}){hint}"
+    raise ValidationError(text)
 
 
 def _fixed_rows(inputs: Sequence[Argument]) -> int | None:
@@ -313,19 +337,44 @@ def _array(column: str, values: Any, argument: Argument) -> np.ndarray:
     what = f"column {column!r} (input {argument.name!r})"
     if isinstance(values, np.ndarray) and (values.dtype != object or argument.dtype == object):
         require(values.ndim > 0, f"{what} must be an array of rows, got a scalar")
-        argument.check(values, what)
+        _check(values, argument, what)
         return values
     if not np.iterable(values):
         raise ValidationError(f"{what} must be an array of rows, got {type(values).__name__}")
     rows = [np.asarray(row) for row in values]
     inner = replace(argument, dims=None if argument.dims is None else argument.dims[1:])
+    expected = argument.dtype
+    if expected.kind != "O" and rows and all(row.dtype not in (expected, object) for row in rows):
+        text = f"{what} must be {expected}, got rows of {rows[0].dtype}"
+        raise ValidationError(f"{text}; np.asarray(rows, {expected.name!r}) converts them")
     for number, row in enumerate(rows):
-        inner.check(row, f"{what}, row {number},")
+        require(row.dtype != object or row.ndim or row.item() is not None, f"{what}: row {number} is None")
+        _check(row, inner, f"{what}, row {number},")
         same = f"{what}, row {number}, must have the shape of row 0, {list(rows[0].shape)}, got {list(row.shape)}"
         require(row.shape == rows[0].shape, same)
     array = np.stack(rows) if rows else _no_rows(argument)
     memory.copies.add(array.nbytes, SEPARATE_ROWS)
     return array
+
+
+def _check(array: np.ndarray, argument: Argument, what: str) -> None:
+    """Require the declared data type and shape; the message has NumPy's names for types, which columns have."""
+    try:
+        argument.check(array, what)
+    except ValidationError:
+        got, expected = array.dtype, argument.dtype
+        if got == expected or expected.kind == "O":
+            raise
+        hint = f"; .astype({expected.name!r}) converts it" if got.kind in "biuf" else ""
+        raise ValidationError(f"{what} must be {expected}, got {got}{hint}") from None
+
+
+def _count(values: Any) -> int | None:
+    """The number of rows of a column that is not an input; None for a scalar."""
+    try:
+        return len(values)
+    except TypeError:
+        return None
 
 
 def _no_rows(argument: Argument) -> np.ndarray:
