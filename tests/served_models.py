@@ -16,6 +16,7 @@ TEXTS = {
     "running": "(float[N,2] x) => (float[N,2] y) { axis = Constant <value_int = 0> () y = CumSum(x, axis) }",
     "lookup": "(int64[N,2] ids) => (float[N,2,4] y) { y = Gather(weights, ids) }",
     "reshaped": "(float[N,K] x) => (float[N,2,M] y) { s = Constant <value_ints = [0, 2, -1]> () y = Reshape(x, s) }",
+    "filter": "(float[N,1,W] x) => (float[N,1,V] y) { w = Constant <value = float[1,1,1] {2}> () y = Conv(x, w) }",
     "strings": "(string[N] s) => (string[N] t) { t = Identity(s) }",
     "mixed": "(float[N] a, bool[N] flag) => (float[N] y) { zero = Sub(a, a) y = Where(flag, a, zero) }",
     "custom": "(float[N,2] x) => (float[N,2] y) { y = test.serving.Triple(x) }",

@@ -111,13 +111,18 @@ def kept(key: str, make: Callable[[], bytes]) -> bytes:
     return data
 
 
-def load(key: str, kind: str) -> bytes | None:
+def load(key: str, kind: str, is_use: bool = True) -> bytes | None:
     """The content of a file; None if there is none, or it is damaged, or others can write to it.
 
     A warning is issued once if others can write to the directory or the file.
+
+    Args:
+        key: the key.
+        kind: what the file holds, one of `KINDS`.
+        is_use: whether this is noted as a use of the file.
     """
     with suppress(OSError):
-        return _read(_file(key, kind), key)
+        return _read(_file(key, kind), key, is_use)
     return None
 
 
@@ -229,7 +234,7 @@ def _check(path: Path, status: os.stat_result) -> None:
     raise PermissionError(problem)
 
 
-def _read(path: Path, key: str) -> bytes | None:
+def _read(path: Path, key: str, is_use: bool) -> bytes | None:
     """The content of an undamaged file; None if it is damaged.
 
     Raises:
@@ -245,7 +250,7 @@ def _read(path: Path, key: str) -> bytes | None:
         data = content[DIGEST_BYTES:]
         if content != _digest(key, data) + data:
             return None
-        if time.time() - status.st_mtime > TOUCH_SECONDS:
+        if is_use and time.time() - status.st_mtime > TOUCH_SECONDS:
             with suppress(OSError):  # on a file system that is mounted read-only
                 os.utime(path)
         return data

@@ -55,12 +55,13 @@ def size(count: int) -> str:
     return f"{count / 1024**power:.1f} {('KiB', 'MiB', 'GiB', 'TiB')[power - 1]}"
 
 
-def duration(seconds: float) -> str:
-    """A time.
+def duration(seconds: float, like: float | None = None) -> str:
+    """A time; with `like`, in the unit in which that time is written.
 
-    >>> duration(2.5e-6), duration(0.0123), duration(1.5), duration(-3e-6)
-    ('2.5 us', '12.30 ms', '1.50 s', '-3.0 us')
+    >>> duration(2.5e-6), duration(0.0123), duration(1.5), duration(-3e-6), duration(0.0123, like=2.0)
+    ('2.5 us', '12.30 ms', '1.50 s', '-3.0 us', '0.01 s')
     """
-    if abs(seconds) < 1e-3:
+    scale = abs(seconds if like is None else like)
+    if scale < 1e-3:
         return f"{seconds * 1e6:.1f} us"
-    return f"{seconds * 1e3:.2f} ms" if abs(seconds) < 1 else f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.2f} ms" if scale < 1 else f"{seconds:.2f} s"

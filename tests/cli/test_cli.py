@@ -43,7 +43,15 @@ def test_hints_name_extras_in_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = backends.Device("gpu", "gpu", "webgpu", "any GPU :smile:", False, "pip install 'opweave[webgpu]'")
     monkeypatch.setattr(backends, "devices", lambda: [missing])
     text = " ".join(run("devices").split())  # a narrow terminal wraps it
-    assert "any GPU :smile:: pip install 'opweave[webgpu]'" in text
+    assert "gpu (webgpu): any GPU :smile: pip install 'opweave[webgpu]'" in text
+
+
+def test_devices_are_a_line_each_in_a_narrow_terminal() -> None:
+    lines = CliRunner().invoke(app, ["devices"], terminal_width=80, env={"COLUMNS": "80"}).output.splitlines()
+    here = [device for device in backends.devices() if device.available]
+    for device, line in zip(here, lines[1:], strict=False):
+        assert line.split()[:3] == [device.name, device.kind, device.backend]
+        assert line.endswith(device.description)
 
 
 def test_doctor_reports_versions_and_extras() -> None:

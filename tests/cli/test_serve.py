@@ -53,6 +53,12 @@ def test_it_prints_how_a_page_connects() -> None:
         assert "all: 0 connections, 0 contexts, " in process.stderr.read()
 
 
+def test_who_wants_to_serve_a_model_is_told_the_command() -> None:
+    result = CliRunner().invoke(app, ["serve", "m.onnx"], env={"COLUMNS": "160", "TERM": "dumb"})
+    assert result.exit_code == 2
+    assert "serve is for web pages (navigator.ml); to serve a model over HTTP: opweave deploy m.onnx" in result.output
+
+
 def test_the_port_is_that_of_servers_made_in_python() -> None:
     assert PORT == server.PORT
 

@@ -283,7 +283,7 @@ def test_errors_are_the_same() -> None:
     session = own(product())
     session.run(None, rows(2))
     for feed, message in (
-        ({}, "missing: ['x']"),
+        ({}, "inputs must hold ['x']; got none"),
         ({"x": np.zeros((2, 7), np.float32)}, "input 'x' must have shape [n, 8], got [2, 7]"),
         ({"x": np.zeros((2, 8), "float64")}, "input 'x' must be tensor(float), got an array of float64"),
     ):

@@ -13,6 +13,7 @@ from rival_engine import Rival, add_rival, faster
 from typer.testing import CliRunner
 
 import opweave as ow
+from opweave import backends
 from opweave.cli import app
 from opweave.compile import tuning
 from opweave.onnx.shape_cache import OWN_SESSION
@@ -243,6 +244,7 @@ def test_the_command_tunes_and_lists(rival: Rival, monkeypatch: pytest.MonkeyPat
     for args, message in {
         ("tune",): "give either",
         ("tune", path, "--shape", "z=3"): "no input or dimension 'z'",
+        ("tune", path, "--shape", "rows=4,x=4,3"): "write rows=4,x=4x3",
     }.items():
         failed = runner.invoke(app, list(args))
         assert (failed.exit_code, message in failed.output) == (2, True), failed.output
@@ -267,3 +269,27 @@ def test_an_interrupted_command_keeps_what_it_has_measured(
     assert done.exit_code == 130
     assert "x [1, 3]" in done.output
     assert "x [2, 3]" not in done.output
+    assert "interrupted; what the table shows is kept" in done.output
+
+
+def test_before_the_first_shape_is_measured_an_interrupted_command_keeps_nothing(
+    rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("OPWEAVE_DEVICE", "cpu")
+
+    def alternate(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tuning, "_alternate", alternate)
+    done = CliRunner().invoke(app, ["tune", str(write(tmp_path / "dynamic.onnx"))])
+    assert done.exit_code == 130
+    assert done.output == "interrupted before the first shape was measured; nothing is kept\n"
+
+
+def test_with_one_engine_the_command_says_how_to_get_another(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path, listed = str(write(tmp_path / "dynamic.onnx")), backends.devices()
+    other = backends.Device("reference", "cpu", "other", "an engine", False, "pip install 'opweave[other]'")
+    monkeypatch.setattr(backends, "devices", lambda: [*listed, other])
+    advice = "pip install 'opweave[other]' adds an engine"
+    assert CliRunner().invoke(app, ["tune", path, "--device", "reference"]).output.splitlines()[-1] == advice
+    assert advice not in CliRunner().invoke(app, ["tune", path, "--device", "cpu", "--seconds", "0"]).output

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from typer.testing import CliRunner
 import opweave as ow
 from opweave import disk_cache
 from opweave.cli import app
+from opweave.compile.engines import Measurement
 
 KEYS = [f"{number:064x}" for number in range(6)]
 FILE_BYTES = 132  # with the digest of 32
@@ -134,5 +137,15 @@ def test_the_commands_list_and_clear(folder: Path) -> None:
         ["compiled", "expression", "132", "B", "3", "hours", "ago"],
     ]
     assert lines[3].startswith("2 files, 2.1 KiB of 256.0 MiB in ")
+    found = Measurement("m.onnx", "x [2]", "onnxruntime", {}, {}, 3, "a processor", "opweave 0")
+    data = json.dumps({"format": 1, "measured": [asdict(found), asdict(replace(found, what="x [3]"))]}).encode()
+    disk_cache.store(KEYS[1], "tuning", data)
+    path = next(entry.path for entry in disk_cache.entries() if entry.key == KEYS[1])
+    os.utime(path, (time.time() - 4 * 3600 - 5,) * 2)
+    for _ in range(2):  # that they are listed is no use of them
+        line = runner.invoke(app, ["cache", "list"], env={"COLUMNS": "100"}).output.splitlines()[2]
+        assert line.split()[1:4] == ["tuning", "of", "m.onnx"]
+        assert line.split()[-3:] == ["4", "hours", "ago"]
+    disk_cache.store(KEYS[1], "tuning", bytes(2000))
     assert runner.invoke(app, ["cache", "clear"]).output == "deleted 2 files, 2.1 KiB\n"
     assert disk_cache.entries() == []

@@ -149,6 +149,13 @@ def test_inputs_are_checked_before_they_join() -> None:
         model.check(request(a=np.zeros(2, np.float32), flag=flags))
 
 
+def test_an_engine_that_fails_without_elements_does_not_tell_its_own_names() -> None:
+    model, _ = made("filter")
+    empty, full = model.run([request(x=np.zeros((1, 1, 0), np.float32)), request(x=np.ones((1, 1, 2), np.float32))])
+    assert str(empty.outcome) == "the model cannot compute without elements: input 'x' of shape [1, 1, 0]"
+    assert outputs(full)["y"].tolist() == [[[2, 2]]]
+
+
 def test_empty_requests_and_strings() -> None:
     model, _ = made("layer")
     (answer,) = model.run(rows_of([0]))

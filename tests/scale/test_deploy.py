@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib.util import find_spec
+from ipaddress import ip_address
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from ray_processes import NAME, left_over, marked, new_mark
@@ -39,10 +44,12 @@ def layer(tmp_path: Path) -> Path:
 
 @with_ray
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_it_serves_until_ctrl_c_and_leaves_no_process(layer: Path, tmp_path: Path) -> None:
-    mark, port = new_mark(), free_port()
+def test_it_serves_until_ctrl_c_and_leaves_no_process(tmp_path: Path) -> None:
+    mark, port, model = new_mark(), free_port(), tmp_path / "a sum.onnx"
+    model.write_bytes(served_model("running"))
+    options = ["--port", str(port), "--threads", "99", "--wait", "0.5", "--batch", "2"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "opweave", "deploy", str(layer), "--port", str(port), "--threads", "1"],
+        [sys.executable, "-m", "opweave", "deploy", str(model), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -54,16 +61,54 @@ def test_it_serves_until_ctrl_c_and_leaves_no_process(layer: Path, tmp_path: Pat
     while not lines or "Ctrl-C" not in lines[-1]:
         lines.append(process.stdout.readline())
         assert lines[-1], process.communicate()
-    title, url, example, _ = [line.strip() for line in lines]
-    assert title == "a layer.onnx is served on cpu by 1 replica of 1 thread:"
-    assert url == f"http://127.0.0.1:{port}/v2/models/a-layer"
+    title, url, sizes, example, end = [line.strip() for line in lines]
+    assert title == "a sum.onnx is served on cpu by 1 replica of 99 threads:"
+    assert url == f"http://127.0.0.1:{port}/v2/models/a-sum"
+    assert sizes == "The example has zeros, and sizes for dynamic dimensions: x [N, 2] as [1, 2]"
     answer = subprocess.run(example, shell=True, capture_output=True, text=True)
-    assert [output["name"] for output in json.loads(answer.stdout)["outputs"]] == ["y", "best"], answer.stderr
+    assert [output["name"] for output in json.loads(answer.stdout)["outputs"]] == ["y"], answer.stderr
     assert any("ServeReplica" in command for command in marked(mark).values())
+    # Serve gives each replica a gRPC port on all interfaces, which needs Ray's token.
+    others = [number for number, command in marked(mark).items() if "ServeReplica" not in command]
+    assert {address for number in others for address in listening(number)} == {"127.0.0.1"}
+    with ThreadPoolExecutor(2) as pool:  # in a batch, the second row is added to the first one
+        rows = list(pool.map(lambda number: send(f"{url}/infer", [number, number]), (1, 2)))
+    assert rows == [[1, 1], [2, 2]]
+    logs = Path(end.removeprefix("Ctrl-C stops it. Its logs are in "))
+    assert any("requests run one by one" in path.read_text() for path in logs.glob("replica_opweave_a-sum_*.log"))
     os.killpg(process.pid, signal.SIGINT)
     output, errors = process.communicate()
-    assert (process.returncode, output, errors.strip()) == (0, "", "stopping")
+    assert (process.returncode, output) == (0, "")
+    warning, stopping = errors.strip().splitlines()
+    assert re.fullmatch(r"warning: 99 threads on \d+ processors? wait for each other: --threads and .*", warning)
+    assert stopping == "stopping"
     assert left_over(mark) == {}
+
+
+def send(url: str, data: list[int]) -> list[float]:
+    """The result of a request of one row."""
+    given = {"name": "x", "shape": [1, len(data)], "datatype": "FP32", "data": data}
+    with urlopen(url, json.dumps({"inputs": [given]}).encode()) as response:
+        values: list[float] = json.load(response)["outputs"][0]["data"]
+    return values
+
+
+def listening(process: int) -> set[str]:
+    """The addresses on which a process listens."""
+    open_files = []
+    for path in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            open_files.append(os.readlink(path))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            _, local, _, state, *rest = line.split()
+            if state == "0A" and f"socket:[{rest[5]}]" in open_files:  # 0A is TCP_LISTEN
+                words = bytes.fromhex(local.partition(":")[0])  # words of four bytes, in the order of the machine
+                number = b"".join(words[at : at + 4][::-1] for at in range(0, len(words), 4))
+                address = ip_address(number)
+                found.add(str(getattr(address, "ipv4_mapped", None) or address))
+    return found
 
 
 @with_ray

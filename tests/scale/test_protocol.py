@@ -121,19 +121,22 @@ def test_data_may_be_nested_or_flat() -> None:
         ({"name": None}, "each of 'inputs' must be an object with a name"),
         ({"datatype": "FP64"}, "input 'x' must be FP32, which is tensor(float), got 'FP64'"),
         ({"datatype": "BYTES", "data": ["a"] * 3}, "input 'x' must be FP32, which is tensor(float), got 'BYTES'"),
-        ({"datatype": None}, "got None"),
-        ({"shape": None}, "'shape' must be a list of sizes, got None"),
+        ({"datatype": None}, "input 'x': 'datatype' is missing"),
+        ({"shape": None}, "input 'x': 'shape' is missing"),
+        ({"shape": 3}, "'shape' must be a list of sizes, got 3"),
         ({"shape": [1, -3]}, "'shape' must be a list of sizes, got [1, -3]"),
         ({"shape": [1, True]}, "'shape' must be a list of sizes, got [1, True]"),
         ({"shape": [0, 10**30], "data": []}, "no array can have the shape [0, 1000000000000000000000000000000]"),
-        ({"shape": [0, 2**62, 2**62], "data": []}, "no array can have the shape"),
         ({"shape": [1] * 99, "data": [1]}, "no array can have the shape"),
-        ({"shape": [10**9, 10**9]}, "got 3 values"),
+        ({"shape": [10**9, 3]}, "'data' must have shape [1000000000, 3] or 3000000000 values, got 3 values"),
+        ({"shape": [1, 100]}, "input 'x' must have shape [N, 3], got [1, 100]"),
+        ({"shape": [3]}, "input 'x' must have shape [N, 3], got [3]"),
         (
             {"shape": [10**4000] * 2},
             "no array can have the shape [an integer of 13,288 bits, an integer of 13,288 bits]",
         ),
-        ({"data": None}, "'data' must be a list, got None"),
+        ({"data": None}, "input 'x': 'data' is missing"),
+        ({"data": 1}, "'data' must be a list, got 1"),
         ({"data": [1, 2]}, "'data' must have shape [1, 3] or 3 values, got 2 values"),
         ({"data": [[1], [2], [3]]}, "got lists of shape [3, 1]"),
         ({"data": [[1, 2], [3]]}, "the lists in 'data' must have equal lengths"),
@@ -171,13 +174,18 @@ def test_large_unsigned_integers_are_exact(values: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        (b"", "the request is not JSON"),
+        (b"", "the body is empty"),
+        (
+            b"{not json}",
+            "the request is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
+        ),
         (b"\xff\xfe{", "the request is not JSON"),
         (b"[" * 100_000, "the request is not JSON"),
         (b"[]", "the request must be a JSON object, got []"),
-        (b"{}", "'inputs' must be a list of objects, got None"),
+        (b"{}", "'inputs' is missing"),
+        (b'{"inputs": {}}', "'inputs' must be a list of objects, got {}"),
         (b'{"inputs": [3]}', "each of 'inputs' must be an object with a name, got 3"),
-        (message(), "inputs must hold ['x']; missing: ['x']"),
+        (message(), "inputs must hold ['x']; got none"),
         (message(entry(), entry()), "input 'x' is given twice"),
         (message(entry(), id=3), "id must be a string, got 3"),
         (message(entry(), outputs=[{"name": "z"}]), "there is no output 'z'; the model has ['y']"),
@@ -185,11 +193,25 @@ def test_large_unsigned_integers_are_exact(values: list[Any]) -> None:
         (message(entry(), outputs=[{"name": "y", "parameters": {"classification": 3}}]), "['classification'] are not"),
         (message(entry(), outputs=[{"name": "y", "parameters": {"binary_data": 1}}]), "must be true or false, got 1"),
         (message(entry(), parameters={"sequence_id": 3}), "the parameters ['sequence_id'] are not supported"),
-        (message(entry()) + b"1234", "the request is not JSON"),
+        (message(entry()) + b"1234", "the request is not JSON: Extra data"),
+        (message(entry()) + b"1234", "; for binary data send the header Inference-Header-Content-Length"),
+        (message(entry()) + np.float32([1, 2]).tobytes(), "; for binary data send the header"),
+        (bytes(12), "; for binary data send the header"),
     ],
 )
 def test_what_is_no_request_is_refused(body: bytes, text: str) -> None:
     assert text in error(identity("float"), body)
+
+
+def test_a_header_with_a_wrong_size_is_not_asked_for_again() -> None:
+    body = message(entry())
+    assert "send the header" not in error(identity("float"), body + b"1234", str(len(body) + 4))
+
+
+def test_shapes_that_no_array_can_have() -> None:
+    """Where the model takes any size, their product may still be too large, even if one of them is 0."""
+    text = error(served_model("reshaped"), message(entry(shape=[0, 2**62], data=[])))
+    assert text == "input 'x': no array can have the shape [0, 4611686018427387904]"
 
 
 def test_damaged_requests_raise_nothing_but_errors_of_opweave() -> None:
@@ -239,7 +261,9 @@ def test_sizes_of_binary_data_are_checked() -> None:
     assert "binary_data_size must be at most 4" in sent("12", 4)
     assert "must be at most 4, the size of the body, got '5'" in error(identity("float"), b"1234", "5")
     assert "must be at most 4, the size of the body, got '999" in error(identity("float"), b"1234", "9" * 5000)
-    assert "got '-1'" in error(identity("float"), b"1234", "-1")
+    for wrong in ("-1", "abc", ""):
+        text = f"Inference-Header-Content-Length must be a whole number of bytes, got {wrong!r}"
+        assert error(identity("float"), b"1234", wrong) == text
 
 
 @pytest.mark.parametrize(
@@ -330,8 +354,8 @@ def test_a_compressed_body_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatc
 
 def test_strings_in_place_of_numbers_cannot_fill_the_memory() -> None:
     """An array of them would take 4 bytes for each character of the longest, for every element: 40 GB."""
-    data = ["x" * 10**6, *["y"] * 10**4]
-    assert "'data' must hold FP32, got ['xxx" in error(identity("float"), message(entry(shape=[len(data)], data=data)))
+    data = ["x" * 10**6, *["y"] * (3 * 10**4 - 1)]
+    assert "'data' must hold FP32, got ['xxx" in error(identity("float"), message(entry(shape=[10**4, 3], data=data)))
 
 
 def test_statistics_of_replicas_add_up() -> None:

@@ -198,7 +198,9 @@ def test_unknown_names_and_urls(client: Any, address: str) -> None:
     with pytest.raises(InferenceServerException, match="there is no output 'z'") as caught:
         client.infer("layer", good, outputs=[triton.InferRequestedOutput("z")])
     assert caught.value.status() == "400"
-    with pytest.raises(InferenceServerException, match="there is no model 'other' here, only 'layer'") as caught:
+    with pytest.raises(
+        InferenceServerException, match="there is no model 'other' here; the model is at /layer/v2/models/layer"
+    ) as caught:
         client.infer("other", good)
     assert caught.value.status() == "404"
     with pytest.raises(InferenceServerException, match="'layer' has no version '3', only '1'") as caught:

@@ -13,6 +13,10 @@ from ..errors import OperationError
 from .common import Operations, PrecisionName, Verbose, app, console, errors
 from .engines import BASE_LINE, Job, Result, engines as find_engines, measure
 from .models import Bounds, DeviceName, Inputs, Mean, ModelFile, Seed, Sizes, Std
+from .tune import INTERRUPTED
+
+RELATIVE = "relative to the largest number"
+"""What differences between outputs are relative to (`agreement.difference`)."""
 
 
 @app.command()
@@ -40,8 +44,10 @@ def bench(
 ) -> None:
     """Compare the time, memory and results of a model on the engines of this machine with ONNX Runtime's.
 
-    Each engine has a process of its own; they are measured alternately, after pauses. Inputs are random unless given.
+    Each engine has a process of its own; they are measured alternately, after pauses. Inputs are random unless given. Dynamic
+    dimensions count as 1, unless --fix-shapes or an input says otherwise. Ctrl-C shows what was measured until then.
     """
+    import numpy as np
     from rich.progress import Progress
 
     from ..context import ml
@@ -52,13 +58,21 @@ def bench(
     options = {"fix_shapes": sizes(fix_shapes or []), "limits": limits(limit or [])}
     session = InferenceSession(model, ml.create_context(device="cpu"), **options)  # type: ignore[arg-type]
     feed = gather(session._inputs, [*(inputs or []), "random"], seed, numbers(mean, "--mean"), numbers(std, "--std"))
-    found = find_engines(wanted)
+    advice = assumption([a for a in session._inputs if np.shape(feed[a.name]) == a.assumed_shape()])
+    found, results, is_interrupted = find_engines(wanted), list[Result](), False
     with Progress(console=errors, transient=True) as progress:
         task = progress.add_task("measuring", total=1.0)
         job = Job(str(model), feed, options, precision, operations)
-        results = measure(found, job, seconds, lambda share: progress.update(task, completed=share))
-    if not any(result.times for result in results if result.engine.name != BASE_LINE):
-        advice = "" if inputs else assumption(session._inputs)
+        try:
+            measure(found, job, seconds, lambda share: progress.update(task, completed=share), results)
+        except KeyboardInterrupt:
+            is_interrupted = True
+    if is_interrupted:
+        results = [result for result in results if result.times or result.reason]
+        if not any(result.times for result in results):
+            errors.print("interrupted before an engine was measured")
+            raise typer.Exit(INTERRUPTED)
+    elif not any(result.times for result in results if result.engine.name != BASE_LINE):
         reasons = dict.fromkeys(result.reason for result in results[1:] if result.reason)
         kinds = {result.error for result in results[1:] if result.reason}
         kind = kinds.pop() if len(kinds) == 1 else OperationError
@@ -67,11 +81,16 @@ def bench(
         console.print(json.dumps([_record(result) for result in results], indent=2), soft_wrap=True)
     else:
         _print(results)
+    if advice:
+        (errors if as_json else console).print(advice, soft_wrap=True)
     if chart is not None:
         from .chart import chart as drawn
 
         chart.write_text(drawn(results, f"{model.name}: milliseconds a run"), encoding="utf-8")
         errors.print(f"wrote {chart}", soft_wrap=True)
+    if is_interrupted:
+        errors.print("interrupted; these are the results until then")
+        raise typer.Exit(INTERRUPTED)
 
 
 def _record(result: Result) -> dict[str, Any]:
@@ -99,7 +118,7 @@ def _print(results: Sequence[Result]) -> None:
         lower, middle, upper = result.quartiles
         cells = (
             duration(middle),
-            f"{lower * 1e3:.3g} to {upper * 1e3:.3g} ms",
+            f"{duration(lower, middle)} to {duration(upper, middle)}",
             f"{middle / first.quartiles[1]:.2f}",
             duration(result.build),
             size(max(result.memory, 0)),
@@ -107,6 +126,11 @@ def _print(results: Sequence[Result]) -> None:
         )
         rows.append((result.engine.name, *cells))
     console.print("\n".join(table(rows, words=1)), soft_wrap=True)
+    name = first.engine.name
+    console.print(f"ratio: the median divided by that of {name}; build: until the first result", soft_wrap=True)
+    console.print(
+        f"memory: by which the process grew; difference: from the outputs of {name}, {RELATIVE}", soft_wrap=True
+    )
     for result in results:
         if result.reason:
             console.print(f"{result.engine.name} cannot run it: {result.reason}", soft_wrap=True)

@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from .. import disk_cache
+from ..compile import engines
 from ..names import counted
 from ..words import size
 from .common import Verbose, app, console
@@ -24,7 +25,10 @@ def list_(verbose: Verbose = False) -> None:
     table = Table("file", "what", "size", "last used", box=None, header_style="bold")
     for entry in found:
         name = f"{entry.path.name[:20]}…{entry.path.name[-10:]}"
-        table.add_row(name, entry.kind, size(entry.bytes), f"{_age(time.time() - entry.used)} ago")
+        what = entry.kind
+        if what == disk_cache.KINDS[engines.KIND] and (titles := engines.titles(entry.key)):
+            what = f"{what} of {', '.join(titles)}"
+        table.add_row(name, what, size(entry.bytes), f"{_age(time.time() - entry.used)} ago")
     if found:
         console.print(table)
     where = disk_cache.directory() or "no directory: this user has none"

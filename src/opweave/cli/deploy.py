@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 APPLICATION = "opweave"
 """The name of the application in Ray Serve."""
 
+LOCAL_RAY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0"
+"""With this setting, read when Ray is imported, Ray listens on 127.0.0.1 alone, as it does on macOS and Windows. Otherwise it
+listens on all interfaces, and runs code for everyone who has the token (`get_node_ip_address` in `ray._private.services`).
+Serve's gRPC port of each replica stays on all interfaces (`Replica._on_initialized` in `ray.serve._private.replica`)."""
+
 EXAMPLE_SIZES = (1, 8, 64, 224)
 """Sizes of dynamic dimensions to try for the example: most models take 1, those of images need more."""
 
@@ -71,6 +76,7 @@ def deploy(
     ml.create_context(device=device, precision=precision)  # type: ignore[arg-type]  # fails here rather than in a replica
     threads = threads or max(processors() // replicas, 1)
     gpu_count = max(len(gpus()), 1) if is_gpu(device) else 0
+    os.environ.setdefault(*LOCAL_RAY)
     from ..scale import deployment  # loads Ray
 
     served = deployment(
@@ -86,12 +92,15 @@ def deploy(
         replicas=replicas,
     )
     try:
-        with _running(served, host, port, threads * replicas, gpu_count):
+        with _running(served, host, port, threads * replicas, gpu_count) as logs:
             url = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}/v2/models/{interface.name}"
             count = f"{counted(replicas, 'replica')} of {counted(threads, 'thread')}"
             console.print(f"{model.name} is served on {device} by {count}:", url, sep="\n", soft_wrap=True)
             _print_example(interface, f"{url}/infer")
-            console.print("Ctrl-C stops it.")
+            if threads * replicas > processors():
+                text = f"{threads * replicas} threads on {counted(processors(), 'processor')} wait for each other"
+                errors.print(f"warning: {text}: --threads and --replicas set their number", soft_wrap=True)
+            console.print(f"Ctrl-C stops it. Its logs are in {logs}", soft_wrap=True)
             console.file.flush()
             Event().wait()
     except KeyboardInterrupt:
@@ -124,8 +133,11 @@ def _check_port(host: str, port: int) -> None:
 
 
 @contextmanager
-def _running(served: Any, host: str, port: int, cpus: int, gpus: int) -> Iterator[None]:
+def _running(served: Any, host: str, port: int, cpus: int, gpus: int) -> Iterator[str]:
     """Run an application on a Ray of its own, which ends with the block.
+
+    Yields:
+        The folder of the replicas' logs.
 
     Raises:
         KeyboardInterrupt: SIGINT or SIGTERM came; Ray has ended.
@@ -147,7 +159,7 @@ def _running(served: Any, host: str, port: int, cpus: int, gpus: int) -> Iterato
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray sends statistics about its use unless it is told not to
     try:
         with errors.status(Text("starting Ray")):
-            ray.init(
+            started = ray.init(
                 "local",
                 num_cpus=max(cpus, processors()),
                 num_gpus=gpus,
@@ -163,7 +175,7 @@ def _running(served: Any, host: str, port: int, cpus: int, gpus: int) -> Iterato
                 serve.run(served, name=APPLICATION)
             except RuntimeError as error:
                 raise OperationError(f"the model cannot be served: {_why_not_started() or error}") from error
-        yield
+        yield os.path.join(started["session_dir"], "logs", "serve")
     except KeyboardInterrupt:
         errors.print("stopping")
         raise
@@ -195,6 +207,7 @@ def _why_not_started() -> str:
 
 def _print_example(interface: Interface, url: str) -> None:
     """Print a shell command that sends a request, after testing it."""
+    from ..onnx.arguments import shape_text
     from ..scale.protocol import HEADER_LENGTH
 
     problem = ""
@@ -209,6 +222,11 @@ def _print_example(interface: Interface, url: str) -> None:
     else:
         console.print(f"No example of zeros fits this model: {problem}", soft_wrap=True)
         return
+    shapes = interface.example_shapes(size)
+    dynamic = [a for a in interface.inputs if a.static_shape() is None]
+    if dynamic:
+        listed = ", ".join(f"{a.name} {shape_text(a.dims or ())} as {shapes[a.name]}" for a in dynamic)
+        console.print(f"The example has zeros, and sizes for dynamic dimensions: {listed}", soft_wrap=True)
     text = shlex.quote(body[:header_length].decode())
     if headers:
         zeros = f"head -c {len(body) - header_length} /dev/zero"

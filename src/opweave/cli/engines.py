@@ -120,7 +120,13 @@ def engines(wanted: Sequence[str] | None) -> list[Engine]:
     return [Engine(BASE_LINE), *found]
 
 
-def measure(found: Sequence[Engine], job: Job, seconds: float, progress: Callable[[float], None]) -> list[Result]:
+def measure(
+    found: Sequence[Engine],
+    job: Job,
+    seconds: float,
+    progress: Callable[[float], None],
+    results: list[Result] | None = None,
+) -> list[Result]:
     """Run a job on engines, each in a process of its own, alternately.
 
     Args:
@@ -128,9 +134,13 @@ def measure(found: Sequence[Engine], job: Job, seconds: float, progress: Callabl
         job: what to run.
         seconds: how long to measure, all engines together.
         progress: called with the share that is done.
+        results: a list to fill, which has the results until then if the user interrupts it.
+
+    Raises:
+        KeyboardInterrupt: the user interrupts it.
     """
     spawn = get_context("spawn")  # engines must not be forked
-    results, workers = [], []
+    results, workers = [] if results is None else results, []
     try:
         for engine in found:
             here, there = spawn.Pipe()

@@ -175,6 +175,9 @@ def info(
     if folded:
         console.print(f"  {counted(folded, 'node')} more, computed when the model is compiled")
     console.print("\nwhat runs where", style="bold")
+    if assumed := assumption(session._inputs):
+        console.print(f"  {assumed}", soft_wrap=True)
+        console.print("  With real sizes, engines, segments and reasons may differ from these:")
     if compiled.choice:
         console.print(f"  engine: {compiled.choice}", soft_wrap=True)
     for line in customs(compiled):
@@ -187,8 +190,6 @@ def info(
                 console.print(f"    {times} x {name}: {reason}", soft_wrap=True)
     if all(section.kind == "webnn" for section in compiled.sections):
         console.print("  nothing falls back")
-    if assumed := assumption(session._inputs):
-        console.print(assumed, soft_wrap=True)
     if draw is not None:
         session.draw(draw, input_shapes=shapes)
         console.print(f"wrote {draw}", soft_wrap=True)

@@ -29,8 +29,9 @@ PORT = 8801
 """That of `opweave.serve.Server`, which `--help` need not import."""
 
 
-@app.command()
+@app.command(context_settings={"allow_extra_args": True})
 def serve(
+    given: typer.Context,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 for any free port.")] = PORT,
     origin: Annotated[
         list[str] | None,
@@ -82,6 +83,9 @@ def serve(
     from ..serve import ConnectionLimits, Server
     from ..serve.client_files import write_clients
 
+    if given.args:
+        here = "serve is for web pages (navigator.ml)"
+        raise typer.BadParameter(f"{here}; to serve a model over HTTP: opweave deploy {' '.join(given.args)}")
     if no_token and token is not None:
         raise typer.BadParameter("--no-token and --token exclude each other")
     host: Literal["127.0.0.1", "::1"] = "::1" if ipv6 else "127.0.0.1"

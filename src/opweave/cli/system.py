@@ -53,17 +53,25 @@ def demo(
 def devices() -> None:
     """List the devices of this machine, and those that an extra would add."""
     from .. import backends
+    from ..words import table
 
-    table = Table("device", "kind", "back end", "precisions", "what it is", box=None, header_style="bold")
-    for device in backends.devices():
-        what = device.description if device.available else Text(f"{device.description}: {device.hint}", "dim")
-        precisions = ", ".join(device.precisions) if device.available else ""
-        table.add_row(device.name, device.kind, device.backend, precisions, what)
-    console.print(table)
+    listed = backends.devices()
+    rows = [("device", "kind", "back end", "precisions", "what it is")]
+    for device in listed:
+        if device.available:
+            precisions = ", ".join(device.precisions)
+            rows.append((device.name, device.kind, device.backend, precisions, device.description))
+    header, *lines = table(rows, words=len(rows[0]))
+    console.print(header, style="bold", soft_wrap=True)
+    console.print("\n".join(lines), soft_wrap=True)
     console.print("\ncreate_context(device=…, precision=…) takes these names.")
-    unavailable = [device for device in backends.devices() if not device.available]
+    unavailable = [device for device in listed if not device.available]
     if not unavailable:
         console.print("There is no extra that would add a device on this machine.")
+        return
+    console.print("\nnot here", style="bold")
+    for device in unavailable:
+        console.print(f"  {device.name} ({device.backend}): {device.description}\n    {device.hint}", soft_wrap=True)
 
 
 @app.command()

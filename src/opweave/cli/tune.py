@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,7 +29,8 @@ def tune(
             "--shape",
             metavar="NAME=SIZE[,NAME=SIZE]",
             help="Shapes to tune, as in image=1x3x224x224 or batch=1,length=64, once for each. Dimensions that are not named "
-            "count as 1. Default: one, where all count as 1.",
+            "count as 1. Default: one, where all count as 1. Other than --fix-shapes, this leaves them dynamic: sessions with "
+            "other shapes use the figures, too, when these shapes come.",
         ),
     ] = None,
     seconds: Annotated[
@@ -63,15 +65,40 @@ def tune(
     from .inputs import assuming, sizes
 
     session = open_session(model, fix_shapes, limit, device)
-    wanted = [_shapes(session, sizes(text.split(","))) for text in shape or []] or [_shapes(session, {})]
+    wanted = [_shapes(session, sizes(_parts(text))) for text in shape or []] or [_shapes(session, {})]
+    cache = session._shape_cache
     try:
         with assuming(session._inputs):
             _print(session.tune(wanted, seconds=seconds).measurements)
     except KeyboardInterrupt:
-        cache = session._shape_cache
-        _print(find(cache.digest, cache.ways).values())
-        errors.print("interrupted; what the table shows is kept")
+        measured = find(cache.digest, cache.ways)
+        if measured:
+            _print(measured.values())
+            errors.print("interrupted; what the table shows is kept")
+        else:
+            errors.print("interrupted before the first shape was measured; nothing is kept")
         raise typer.Exit(INTERRUPTED) from None
+    if len(cache.ways) == 1:
+        for advice in _other_engines(session):
+            console.print(advice, soft_wrap=True)
+
+
+def _parts(text: str) -> list[str]:
+    """The parts of `--shape`, NAME=SIZE."""
+    parts = text.split(",")
+    if any(part.isdecimal() for part in parts):
+        right = re.sub(r"(?<=\d),(?=\d+(,|$))", "x", text)
+        raise typer.BadParameter(f"--shape {text}: x stands between the sizes of a shape: write {right}")
+    return parts
+
+
+def _other_engines(session: InferenceSession) -> list[str]:
+    """What to install to have another engine on the device of a session."""
+    from ..backends import devices
+
+    here = [device for device in devices() if device.name == session.context.device.name]
+    hints = [device.hint for device in here if not device.available and device.hint.startswith("pip install")]
+    return [f"{hint} adds an engine" for hint in hints]
 
 
 def _shapes(session: InferenceSession, sizes: Mapping[str, int | list[int]]) -> dict[str, list[int]]:

@@ -166,6 +166,14 @@ def kept() -> list[Measurement]:
     return [found for entry in entries for found in _parsed(disk_cache.load(entry.key, KIND))]
 
 
+def titles(key: str) -> list[str]:
+    """The models and graphs whose measurements the cache keeps under a key; this does not count as a use of them."""
+    from .. import disk_cache
+
+    found = _parsed(disk_cache.load(key, KIND, is_use=False))
+    return list(dict.fromkeys(each.model or each.what for each in found))
+
+
 def machine(ways: Mapping[str, Backend]) -> str:
     """The processor, and how many threads an operation may use."""
     threads = next(iter(ways.values())).threads or processors()

@@ -471,5 +471,5 @@ def check_names(what: str, given: Mapping[str, Any], wanted: Mapping[str, Any]) 
     unknown = [name for name in given if name not in wanted]
     if missing or unknown:
         found = {"missing": missing, "unknown": unknown}
-        which = ", ".join(f"{kind}: {shown(names)}" for kind, names in found.items() if names)
+        which = ", ".join(f"{kind}: {shown(names)}" for kind, names in found.items() if names) if given else "got none"
         raise ValidationError(f"{what} must hold {list(wanted)}; {which}{hints.names(unknown, missing)}")

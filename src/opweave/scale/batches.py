@@ -148,6 +148,10 @@ class BatchedModel:
         try:
             results = self._session.run(None, request.feed)
         except MLError as error:
+            empty = [f"input {name!r} of shape {list(a.shape)}" for name, a in request.feed.items() if not a.size]
+            if empty:  # the engine's message has names that the client cannot know
+                log.info("a request without elements failed: %s", error)
+                error = OperationError(f"the model cannot compute without elements: {', '.join(empty)}")
             return Answer(error)
         execution = Execution(rows, started, (0, perf_counter_ns() - started, 0))
         return Answer(dict(zip(self._names, results, strict=True)), rows, execution)

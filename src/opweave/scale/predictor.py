@@ -348,7 +348,8 @@ def _array(column: str, values: Any, argument: Argument) -> np.ndarray:
         text = f"{what} must be {expected}, got rows of {rows[0].dtype}"
         raise ValidationError(f"{text}; np.asarray(rows, {expected.name!r}) converts them")
     for number, row in enumerate(rows):
-        require(row.dtype != object or row.ndim or row.item() is not None, f"{what}: row {number} is None")
+        is_none = row.dtype == object and row.ndim == 0 and row.item() is None
+        require(not is_none, f"{what}: row {number} is None")
         _check(row, inner, f"{what}, row {number},")
         same = f"{what}, row {number}, must have the shape of row 0, {list(rows[0].shape)}, got {list(row.shape)}"
         require(row.shape == rows[0].shape, same)

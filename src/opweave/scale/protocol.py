@@ -24,7 +24,7 @@ import numpy as np
 from .. import memory
 from ..errors import NotSupportedError, ValidationError, require
 from ..names import shown
-from ..onnx.arguments import Argument
+from ..onnx.arguments import Argument, shape_text
 from ..onnx.messages import ModelProto
 from ..onnx.model import Model
 from ..run.graph import check_names
@@ -152,19 +152,20 @@ class Interface:
             header_length: the value of the HTTP header `Inference-Header-Content-Length`, None if there was none.
 
         Returns:
-            The request; its arrays have the declared names and data types, but not yet the declared shapes.
+            The request; its arrays have the declared names, data types and shapes.
 
         Raises:
             ValidationError: the body is not a request for this model.
         """
         size = len(body)
         if header_length is not None:
-            is_size = header_length.isdecimal() and len(header_length) <= MAX_DIGITS and int(header_length) <= len(body)
+            _require(header_length.isdecimal(), f"{HEADER_LENGTH} must be a whole number of bytes", header_length)
+            is_size = len(header_length) <= MAX_DIGITS and int(header_length) <= len(body)
             _require(is_size, f"{HEADER_LENGTH} must be at most {len(body)}, the size of the body", header_length)
             size = int(header_length)
             if not size:
                 return self._parse_raw(body)
-        message = _parse_json(body[:size])
+        message = _parse_json(body[:size], has_header=header_length is not None)
         arguments, feed = {a.name: a for a in self.inputs}, {}
         binary = _Binary(memoryview(body)[size:])
         for entry in _entries(message, "inputs"):
@@ -216,9 +217,9 @@ class Interface:
         """A request of zeros and empty strings, as bytes, and the size of the JSON in it.
 
         Args:
-            size: of dynamic dimensions but the first, which is 1. Inputs of more than 64 elements in total are binary.
+            size: as for `example_shapes`. Inputs of more than 64 elements in total are binary.
         """
-        shapes = {a.name: _example_shape(a, size) for a in self.inputs}
+        shapes = self.example_shapes(size)
         is_binary = sum(map(prod, shapes.values())) > 64
         entries, total = [], 0
         for argument in self.inputs:
@@ -236,17 +237,27 @@ class Interface:
         header = json.dumps({"inputs": entries}).encode()
         return header + bytes(total), len(header)
 
+    def example_shapes(self, size: int = 1) -> dict[str, list[int]]:
+        """The shapes of the inputs of an example, whose dynamic dimensions have this size; the first one has 1."""
+        return {
+            a.name: [
+                (1 if axis == 0 else size) if length < 0 else length for axis, length in enumerate(protocol_shape(a))
+            ]
+            for a in self.inputs
+        }
+
     def _parse_raw(self, body: bytes) -> Request:
         """A request whose body is the data of the only input; all outputs are wanted as binary."""
         one = "a body without JSON is for models with one input of numbers and at most one dynamic dimension"
         require(len(self.inputs) == 1, f"{one}; this model has {len(self.inputs)} inputs")
         argument = self.inputs[0]
         shape = protocol_shape(argument)
+        what = f"{argument.name!r} is {datatype(argument)} of shape {shape_text(argument.dims or ())}"
         fits = argument.dims is not None and argument.dtype.kind != "O" and shape.count(-1) <= 1
-        require(fits, f"{one}; {argument.name!r} is {datatype(argument)} of shape {shape}")
+        require(fits, f"{one}; {what}")
         known = prod(size for size in shape if size >= 0) * argument.dtype.itemsize
         whole = len(body) == known if -1 not in shape else known > 0 and len(body) % known == 0
-        require(whole, f"input {argument.name!r} is {datatype(argument)} of shape {shape}, got {len(body)} bytes")
+        require(whole, f"input {what}, got {len(body)} bytes")
         array = _view(memoryview(body), argument.dtype).reshape(shape)
         return Request(None, {argument.name: array}, {output.name: True for output in self.outputs})
 
@@ -325,18 +336,23 @@ class _Binary:
         require(not left, f"{left} bytes after the JSON belong to no input: their binary_data_size are too small")
 
 
-def _parse_json(data: bytes) -> dict[str, Any]:
+def _parse_json(data: bytes, has_header: bool) -> dict[str, Any]:
+    require(bool(data), "the body is empty")
     try:
         message = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise ValidationError(f"the request is not JSON: {error}") from None
+        is_text = isinstance(error, json.JSONDecodeError) and error.msg != "Extra data" and b"\0" not in data
+        is_binary = not has_header and not is_text and not isinstance(error, RecursionError)
+        hint = f"; for binary data send the header {HEADER_LENGTH}" if is_binary else ""
+        raise ValidationError(f"the request is not JSON: {error}{hint}") from None
     _require(isinstance(message, dict), "the request must be a JSON object", message)
     return dict(message)
 
 
 def _entries(message: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
     """The objects of a list in a request; each has a name."""
-    listing = message.get(key)
+    require(key in message, f"{key!r} is missing")
+    listing = message[key]
     _require(isinstance(listing, list), f"{key!r} must be a list of objects", listing)
     for entry in listing or ():
         fits = isinstance(entry, dict) and isinstance(entry.get("name"), str)
@@ -362,14 +378,18 @@ def _flag(parameters: Mapping[str, Any], name: str, default: bool) -> bool:
 def _array(entry: Mapping[str, Any], argument: Argument, binary: _Binary) -> np.ndarray:
     """The array of an input of a request."""
     what, expected = f"input {argument.name!r}", datatype(argument)
-    got = entry.get("datatype")
+    for key in ("datatype", "shape"):
+        if key not in entry:
+            raise ValidationError(f"{what}: {key!r} is missing")
+    got, shape = entry["datatype"], entry["shape"]
     _require(got == expected, f"{what} must be {expected}, which is {argument.type}", got)
-    shape = entry.get("shape")
     sizes: list[Any] = shape if isinstance(shape, list) else [None]
     fits = all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in sizes)
     _require(fits, f"{what}: 'shape' must be a list of sizes", shape)
     if len(sizes) > MAX_DIMENSIONS or max(sizes, default=0) >= 10**MAX_DIGITS:  # their product would take seconds
         raise ValidationError(f"{what}: no array can have the shape {shown(shape)}")
+    if not argument.takes(sizes):  # before the number of values, which follows from it
+        raise ValidationError(f"{what} must have shape {shape_text(argument.dims or ())}, got {sizes}")
     values = _values(entry, sizes, argument, binary)
     try:
         return values.reshape(sizes)
@@ -382,7 +402,8 @@ def _values(entry: Mapping[str, Any], sizes: list[int], argument: Argument, bina
     what, dtype = f"input {argument.name!r}", argument.dtype
     parameters = _parameters(entry, what)
     if "binary_data_size" not in parameters:
-        return _from_json(entry.get("data"), sizes, dtype, what)
+        require("data" in entry, f"{what}: 'data' is missing")
+        return _from_json(entry["data"], sizes, dtype, what)
     require("data" not in entry, f"{what} has both 'data' and binary_data_size")
     data = binary.take(parameters["binary_data_size"], what)
     if dtype.kind == "O":
@@ -482,8 +503,3 @@ def _json_data(array: np.ndarray, name: str) -> list[Any]:
         text = f"output {name!r} has NaN or infinity, which JSON cannot hold; ask for it with binary_data"
         raise NotSupportedError(text)
     return array.ravel().tolist()
-
-
-def _example_shape(argument: Argument, size: int) -> list[int]:
-    shape = protocol_shape(argument)
-    return [(1 if axis == 0 else size) if length < 0 else length for axis, length in enumerate(shape)]

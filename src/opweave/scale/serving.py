@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -124,6 +125,8 @@ class Replica:
         operations: str | Callable[[], object] | None,
         replicas: int,
     ) -> None:
+        for handler in logging.getLogger("ray.serve").handlers:  # so that our warnings are in the replica's log
+            logging.getLogger("opweave").addHandler(handler)
         session = open_session(model, threads, device, precision, operations)
         self._interface = Interface(name, session._inputs, list(session._outputs.values()))
         self._model = BatchedModel(session, self._interface, batch)
@@ -227,7 +230,8 @@ class Replica:
         """
         name, version = http.path_params["name"], http.path_params.get("version", VERSION)
         if name != self._interface.name:
-            raise HTTPException(404, f"there is no model {name!r} here, only {self._interface.name!r}")
+            place = f"{http.scope.get('root_path', '')}/v2/models/{self._interface.name}"
+            raise HTTPException(404, f"there is no model {name!r} here; the model is at {place}")
         if version != VERSION:
             raise HTTPException(404, f"the model {name!r} has no version {version!r}, only {VERSION!r}")
 
