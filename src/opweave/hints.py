@@ -142,6 +142,11 @@ def of_call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exce
     several = next((name for name in op.positional[:1] if name in op.sequences), None)
     if several and len(args) > 1 and all(hasattr(value, "shape") for value in args):
         return f"; {several} is one list, as in {op.name}([a, b], …)"
+    last = op.positional[-1] if op.positional else ""
+    rest = args[len(op.positional) - 1 :]
+    takes_list = "Sequence[int]" in str(op.parameters[last].annotation) if last in op.parameters else False
+    if takes_list and len(rest) > 1 and all(isinstance(value, int) for value in rest):
+        return f"; {last} is one list: {list(rest)}"
     unknown = next((name for name in kwargs if name not in op.parameters and name != "label"), None)
     if unknown is not None:
         return meant(unknown, op.parameters)

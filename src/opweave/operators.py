@@ -66,8 +66,12 @@ class Operators(Described, ArrayMethods):
     if not TYPE_CHECKING:  # which see `ArrayMethods`
 
         def __getattr__(self, name: str) -> NoReturn:
-            hint = "" if name.startswith("_") else hints.meant(name, dir(self))
+            hint = "" if name.startswith("_") else self._hint(name)
             raise AttributeError(f"{self._kind} has no attribute or operation {name!r}{hint}", name=name, obj=self)
+
+    def _hint(self, name: str) -> str:
+        """What to write instead of an attribute that there is not; empty if that is not known."""
+        return hints.meant(name, dir(self))
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         if method == "__call__" and not options and ufunc.__name__ in hints.OPERATORS:  # array + self, and its like

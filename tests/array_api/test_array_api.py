@@ -365,11 +365,24 @@ def test_data_types() -> None:
         (lambda: xp.where(xp.asarray(I), 1.0, 2.0), "^where: takes arrays of kind bool, got int32"),
         (lambda: xp.asarray(X).to_device("cpu"), "^to_device: device must be a context, got 'cpu'"),
         (lambda: xp.asarray(X[0]).T, "^T: takes a matrix"),
+        (lambda: xp.mean(xp.asarray(X), 0), r"^mean: the axis is given by name: mean\(x, axis=0\)$"),  # type: ignore[call-arg]
+        (lambda: xp.argmax(xp.asarray(X), -1), r"^argmax: the axis is given by name: argmax\(x, axis=-1\)$"),  # type: ignore[call-arg]
     ],
 )  # fmt: skip
 def test_errors(function: Callable[[], Any], message: str) -> None:
     with pytest.raises(ow.ValidationError, match=message):
         function()
+
+
+def test_functions_that_are_elsewhere_are_named() -> None:
+    with pytest.raises(AttributeError, match=r"has no attribute or operation 'std'; use opweave.array_api.std\(x\)$"):
+        xp.asarray(X).std()  # type: ignore[attr-defined]
+    with pytest.raises(
+        AttributeError, match=r"no attribute 'softmax'; it is an operation of WebNN: opweave.ops.softmax$"
+    ):
+        xp.softmax  # noqa: B018
+    with pytest.raises(AttributeError, match=r"has no attribute 'linalg'$"):
+        xp.linalg  # noqa: B018
 
 
 def test_arrays_are_immutable() -> None:

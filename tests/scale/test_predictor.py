@@ -144,15 +144,15 @@ def ragged() -> np.ndarray:
         ),
         ({**batch(2), "b": np.float32(1)}, "column 'b' (input 'z') must be an array of rows, got float32"),
         ({**batch(2), "b": np.array(1, "float32")}, "column 'b' (input 'z') must be an array of rows, got a scalar"),
-        ({**batch(2), "b": batch(3)["z"]}, "columns must have the same number of rows, got {'x': 2, 'z': 2, 'b': 3}"),
+        ({**batch(2), "b": batch(3)["z"]}, "columns must have the same number of rows, got {'x': 2, 'b': 3}"),
         ({**batch(2), "b": ragged()}, "column 'b' (input 'z'), row 2, must have shape [3], got [4]"),
         (
             {**batch(2), "b": batch(2)["z"], "id": [1, 2, 3]},
-            "must have the same number of rows, got {'x': 2, 'z': 2, 'b': 2, 'id': 3}",
+            "column 'id' must have as many rows as the inputs, 2, got 3",
         ),
         (
             {**batch(2), "b": batch(2)["z"], "id": 3},
-            "must have the same number of rows, got {'x': 2, 'z': 2, 'b': 2, 'id': None}",
+            "column 'id' must have as many rows as the inputs, 2, got no rows",
         ),
         (
             {**batch(2), "b": [[1.0, 2.0, 3.0]] * 2},

@@ -16,6 +16,7 @@ from served_models import TEXTS, identity, served_model
 import opweave as ow
 from opweave.memory import copies
 from opweave.scale import protocol
+from opweave.scale.examples import example
 from opweave.scale.protocol import Interface
 from opweave.scale.statistics import Statistics, report
 
@@ -130,7 +131,7 @@ def test_data_may_be_nested_or_flat() -> None:
         ({"shape": [1] * 99, "data": [1]}, "no array can have the shape"),
         ({"shape": [10**9, 3]}, "'data' must have shape [1000000000, 3] or 3000000000 values, got 3 values"),
         ({"shape": [1, 100]}, "input 'x' must have shape [N, 3], got [1, 100]"),
-        ({"shape": [3]}, "input 'x' must have shape [N, 3], got [3]"),
+        ({"shape": [4], "data": [1, 2, 3]}, "input 'x' must have shape [N, 3], got [4]"),
         (
             {"shape": [10**4000] * 2},
             "no array can have the shape [an integer of 13,288 bits, an integer of 13,288 bits]",
@@ -324,7 +325,7 @@ def test_the_default_name_is_that_of_the_file(tmp_path: Path) -> None:
 def test_the_example_is_a_request(name: str) -> None:
     served = Interface.load(served_model(name))
     for size in (1, 8, 100):
-        body, header_length = served.example(size)
+        body, header_length = example(served, size)
         request = served.parse(body, str(header_length))
         assert not any(np.any(array.astype(bool)) for array in request.feed.values())
 

@@ -16,8 +16,10 @@ from __future__ import annotations
 import math
 import sys
 from types import ModuleType
+from typing import Any
 
 from ..links import array_namespace
+from ..ops import Operations
 from . import (
     bits,
     conversion,
@@ -68,6 +70,11 @@ e, pi, inf, nan, newaxis = math.e, math.pi, math.inf, math.nan, None
 def __array_namespace_info__() -> Info:  # noqa: N807  (the standard's name)
     """What there is: data types, contexts, and whether shapes may depend on values."""
     return Info()
+
+
+def __getattr__(name: str) -> Any:
+    hint = f"; it is an operation of WebNN: opweave.ops.{name}" if name in Operations.listing() else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name)
 
 
 @array_namespace.provide

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from ..lazy.borrowed import array
 from ..lazy.mask import Mask, as_mask
 from ..names import shown
 from .types import KINDS, DType, bool as bool_, check_number, data_type_of, promoted
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def as_array(value: Any, what: str) -> Array:
@@ -106,6 +110,23 @@ def axes_of(axis: int | Sequence[int] | None, rank: int, what: str) -> list[int]
     return found
 
 
+def axis_by_name(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorator for functions of an array along an axis, which the standard takes by name only.
+
+    Raises:
+        ValidationError: at a call with the axis by position, as NumPy takes it.
+    """
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **given: P.kwargs) -> R:
+        if len(args) > 1:
+            name = function.__name__
+            raise ValidationError(f"{name}: the axis is given by name: {name}(x, axis={shown(args[1])})")
+        return function(*args, **given)
+
+    return checked
+
+
 def with_axis(shape: Sequence[int], axis: int, size: int) -> list[int]:
     """A shape with another size along an axis."""
     return [*shape[:axis], size, *shape[axis + 1 :]]
@@ -114,6 +135,7 @@ def with_axis(shape: Sequence[int], axis: int, size: int) -> list[int]:
 __all__ = [
     "as_array",
     "axes_of",
+    "axis_by_name",
     "axis_of",
     "converted",
     "of_type",

@@ -14,7 +14,7 @@ from ..dtypes import WIDE
 from ..errors import require
 from ..lazy.array import Array
 from ..lazy.mask import as_mask
-from .arguments import as_array, axes_of, axis_of, converted, require_kind, with_axis
+from .arguments import as_array, axes_of, axis_by_name, axis_of, converted, require_kind, with_axis
 from .creation import ones, zeros
 from .manipulation import concat, reshape
 from .types import DType, as_dtype, bool as bool_, int32, uint32
@@ -46,6 +46,7 @@ def _total(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, dtype: A
     return converted(_reduced(reduce, wide, axis, keepdims, name), wanted)
 
 
+@axis_by_name
 def sum(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
     """Add elements along axes.
 
@@ -68,6 +69,7 @@ def sum(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = F
     return _total("sum", ops.reduce_sum, x, axis, dtype, keepdims)
 
 
+@axis_by_name
 def prod(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
     """Multiply elements along axes.
 
@@ -100,6 +102,7 @@ def _extreme(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, keepdi
     return ops.where(_reduced(ops.reduce_max, ops.is_nan(x), axis, keepdims, name), nan, made)
 
 
+@axis_by_name
 def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Find the largest element along axes; NaN if one of them is NaN.
 
@@ -121,6 +124,7 @@ def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     return _extreme("max", ops.reduce_max, x, axis, keepdims)
 
 
+@axis_by_name
 def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Find the smallest element along axes; NaN if one of them is NaN.
 
@@ -142,6 +146,7 @@ def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     return _extreme("min", ops.reduce_min, x, axis, keepdims)
 
 
+@axis_by_name
 def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Compute the mean of elements along axes.
 
@@ -165,6 +170,7 @@ def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     return _reduced(ops.reduce_mean, x, axis, keepdims, "mean")
 
 
+@axis_by_name
 def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
     """Compute the variance of elements along axes.
 
@@ -193,6 +199,7 @@ def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
     return ops.div(squares, float(count - correction if count > correction else 0))
 
 
+@axis_by_name
 def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
     """Compute the standard deviation of elements along axes: the square root of `var`.
 
@@ -215,6 +222,7 @@ def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
     return ops.sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
 
 
+@axis_by_name
 def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
     """Compute the running sums along an axis.
 
@@ -247,6 +255,7 @@ def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, i
     return concat([zeros(with_axis(x.shape, at, 1), dtype=wanted, device=x.context), made], axis=at)
 
 
+@axis_by_name
 def cumulative_prod(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
     """Compute the running products along an axis.
 
@@ -324,6 +333,7 @@ def _position(name: str, find: Callable[..., Array], x: Any, axis: int | None, k
     return find(x, axis_of(axis, x.rank, name), keep_dimensions=bool(keepdims))
 
 
+@axis_by_name
 def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
     """Find the position of the largest element along an axis; of equal elements, the first one.
 
@@ -345,6 +355,7 @@ def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> A
     return _position("argmax", ops.arg_max, x, axis, keepdims)
 
 
+@axis_by_name
 def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
     """Find the position of the smallest element along an axis; of equal elements, the first one.
 
@@ -366,6 +377,7 @@ def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> A
     return _position("argmin", ops.arg_min, x, axis, keepdims)
 
 
+@axis_by_name
 def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Count the elements that are not zero along axes.
 
@@ -392,6 +404,7 @@ def _test(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, keepdims:
     return as_mask(_reduced(reduce, converted(x, bool_), axis, keepdims, name))
 
 
+@axis_by_name
 def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Whether all elements along axes are true (not zero).
 
@@ -413,6 +426,7 @@ def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     return _test("all", ops.reduce_min, x, axis, keepdims)
 
 
+@axis_by_name
 def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Whether an element along axes is true (not zero).
 

@@ -208,11 +208,12 @@ def _why_not_started() -> str:
 def _print_example(interface: Interface, url: str) -> None:
     """Print a shell command that sends a request, after testing it."""
     from ..onnx.arguments import shape_text
+    from ..scale.examples import example, example_shapes
     from ..scale.protocol import HEADER_LENGTH
 
     problem = ""
     for size in EXAMPLE_SIZES:
-        body, header_length = interface.example(size)
+        body, header_length = example(interface, size)
         headers = {HEADER_LENGTH: str(header_length)} if header_length < len(body) else {}
         try:
             with urlopen(Request(url, body, headers)):
@@ -222,7 +223,7 @@ def _print_example(interface: Interface, url: str) -> None:
     else:
         console.print(f"No example of zeros fits this model: {problem}", soft_wrap=True)
         return
-    shapes = interface.example_shapes(size)
+    shapes = example_shapes(interface, size)
     dynamic = [a for a in interface.inputs if a.static_shape() is None]
     if dynamic:
         listed = ", ".join(f"{a.name} {shape_text(a.dims or ())} as {shapes[a.name]}" for a in dynamic)

@@ -29,8 +29,7 @@ def tune(
             "--shape",
             metavar="NAME=SIZE[,NAME=SIZE]",
             help="Shapes to tune, as in image=1x3x224x224 or batch=1,length=64, once for each. Dimensions that are not named "
-            "count as 1. Default: one, where all count as 1. Other than --fix-shapes, this leaves them dynamic: sessions with "
-            "other shapes use the figures, too, when these shapes come.",
+            "count as 1. Default: one, where all count as 1. Dimensions stay dynamic, other than with --fix-shapes.",
         ),
     ] = None,
     seconds: Annotated[

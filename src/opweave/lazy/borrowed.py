@@ -17,6 +17,7 @@ from ..dtypes import INFO, DataType, check
 from ..errors import ValidationError, require
 from ..graph import Desc, Operand, check_desc
 from ..memory import pool
+from ..names import shown
 from ..run.locks import Locks
 from ..tensor import MLTensor
 from .array import Array, Watched, code_of, force
@@ -83,7 +84,8 @@ def _from_numbers(values: Any, data_type: DataType | None) -> tuple[np.ndarray, 
     except ValueError as error:
         raise ValidationError(f"values must be numbers in lists of the same lengths: {error}") from None
     if made.dtype.kind not in "fiub":
-        raise ValidationError(f"values must be numbers that a data type of WebNN can hold, got {made.dtype.name}")
+        got = made.dtype.name if made.dtype.kind == "c" else shown(values)
+        raise ValidationError(f"values must be numbers that a data type of WebNN can hold, got {got}")
     if data_type is None:
         data_type = "float32" if made.dtype.kind == "f" else "uint8" if made.dtype.kind == "b" else "int32"
     if INFO[data_type].kind != "f" and made.size and made.dtype.kind in "iu":

@@ -198,12 +198,18 @@ def _scalar(op: Op[..., Any], label: str, value: int | float, data_type: DataTyp
     return find(key) or scalars.put(key, _scalar_array(op, label, value, data_type))
 
 
+def _no_value(value: int | float, data_type: DataType) -> str:
+    """The message for a number that an integer type cannot represent."""
+    hint = "; x.cast('float32') converts the array" if isinstance(value, float) else ""
+    return f"{shown(value)} is not a value of {data_type}{hint}"
+
+
 def _scalar_array(
     op: Op[..., Any], label: str, value: int | float, data_type: DataType
 ) -> tuple[np.ndarray, Desc, int]:
     cast = cast_number(value, data_type)
     if INFO[data_type].kind != "f" and cast != value:
-        raise ValidationError(f"{title(op.name, label)}: {shown(value)} is not a value of {data_type}")
+        raise ValidationError(f"{title(op.name, label)}: {_no_value(value, data_type)}")
     desc = Desc(data_type, ())
     return np.array(cast, data_type), desc, code_of(desc)
 
@@ -259,7 +265,7 @@ class _Recorder(Operations):
 
     def _as_operand(self, value: Any, data_type: DataType) -> Operand:
         if isinstance(value, (int, float)) and INFO[data_type].kind != "f":
-            require(cast_number(value, data_type) == value, f"{shown(value)} is not a value of {data_type}")
+            require(cast_number(value, data_type) == value, _no_value(value, data_type))
         return constant(self, cast_number(value, data_type), data_type)
 
 

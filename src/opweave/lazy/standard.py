@@ -78,6 +78,10 @@ class StandardArray(Operators):
         def __mod__(self, other: Any) -> Array: ...
         def __rmod__(self, other: Any) -> Array: ...
 
+    def _hint(self, name: str) -> str:
+        hint = super()._hint(name)
+        return hint if hint or name not in array_namespace(None).__all__ else f"; use opweave.array_api.{name}(x)"
+
     def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
         """The module with the functions of the standard, `opweave.array_api`.
 

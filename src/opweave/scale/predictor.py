@@ -126,17 +126,27 @@ class Predictor:
                 raise ValidationError(f"the batch has no column {column!r} (input {argument.name!r}); {known}")
             feed[argument.name] = _array(column, batch[column], argument)
         result = {column: values for column, values in batch.items() if column not in self._inputs}
-        for output, column in self._outputs.items():
-            if column in result:
-                raise ValidationError(f"output {output!r} goes to {column!r}, which is a column of the batch already")
         rows = len(next(iter(feed.values())))
-        if any(len(array) != rows for array in feed.values()) or any(_count(v) != rows for v in result.values()):
-            counts = {c: len(feed[self._inputs[c].name]) if c in self._inputs else _count(batch[c]) for c in batch}
+        if result:
+            self._check_others(result, rows)
+        if any(len(array) != rows for array in feed.values()):
+            counts = {column: len(feed[argument.name]) for column, argument in self._inputs.items()}
             raise ValidationError(f"columns must have the same number of rows, got {counts}")
         found = self._run(feed, rows)
         for output, column in self._outputs.items():
             result[column] = found[output]
         return result
+
+    def _check_others(self, columns: Mapping[str, Any], rows: int) -> None:
+        """Require that columns which are not inputs have the rows of these, and are not in the place of an output."""
+        for output, column in self._outputs.items():
+            if column in columns:
+                raise ValidationError(f"output {output!r} goes to {column!r}, which is a column of the batch already")
+        for column, values in columns.items():
+            count = _count(values)
+            if count != rows:
+                got = "no rows" if count is None else count
+                raise ValidationError(f"column {column!r} must have as many rows as the inputs, {rows}, got {got}")
 
     def _run(self, feed: Mapping[str, np.ndarray], rows: int) -> dict[str, Any]:
         """The outputs for all rows."""
@@ -337,7 +347,10 @@ def _array(column: str, values: Any, argument: Argument) -> np.ndarray:
     what = f"column {column!r} (input {argument.name!r})"
     if isinstance(values, np.ndarray) and (values.dtype != object or argument.dtype == object):
         require(values.ndim > 0, f"{what} must be an array of rows, got a scalar")
-        _check(values, argument, what)
+        try:
+            argument.check(values, what)
+        except ValidationError as error:
+            raise _of_column(error, values, argument, what) from None
         return values
     if not np.iterable(values):
         raise ValidationError(f"{what} must be an array of rows, got {type(values).__name__}")
@@ -350,7 +363,10 @@ def _array(column: str, values: Any, argument: Argument) -> np.ndarray:
     for number, row in enumerate(rows):
         is_none = row.dtype == object and row.ndim == 0 and row.item() is None
         require(not is_none, f"{what}: row {number} is None")
-        _check(row, inner, f"{what}, row {number},")
+        try:
+            inner.check(row, f"{what}, row {number},")
+        except ValidationError as error:
+            raise _of_column(error, row, inner, f"{what}, row {number},") from None
         same = f"{what}, row {number}, must have the shape of row 0, {list(rows[0].shape)}, got {list(row.shape)}"
         require(row.shape == rows[0].shape, same)
     array = np.stack(rows) if rows else _no_rows(argument)
@@ -358,16 +374,13 @@ def _array(column: str, values: Any, argument: Argument) -> np.ndarray:
     return array
 
 
-def _check(array: np.ndarray, argument: Argument, what: str) -> None:
-    """Require the declared data type and shape; the message has NumPy's names for types, which columns have."""
-    try:
-        argument.check(array, what)
-    except ValidationError:
-        got, expected = array.dtype, argument.dtype
-        if got == expected or expected.kind == "O":
-            raise
-        hint = f"; .astype({expected.name!r}) converts it" if got.kind in "biuf" else ""
-        raise ValidationError(f"{what} must be {expected}, got {got}{hint}") from None
+def _of_column(error: ValidationError, array: np.ndarray, argument: Argument, what: str) -> ValidationError:
+    """The error for an array that does not fit an input, with NumPy's names of data types, which columns have."""
+    got, expected = array.dtype, argument.dtype
+    if got == expected or expected.kind == "O":
+        return error
+    hint = f"; .astype({expected.name!r}) converts it" if got.kind in "biuf" else ""
+    return ValidationError(f"{what} must be {expected}, got {got}{hint}")
 
 
 def _count(values: Any) -> int | None:

@@ -152,7 +152,7 @@ class Interface:
             header_length: the value of the HTTP header `Inference-Header-Content-Length`, None if there was none.
 
         Returns:
-            The request; its arrays have the declared names, data types and shapes.
+            The request; its arrays have the declared names and data types, but not yet the declared shapes.
 
         Raises:
             ValidationError: the body is not a request for this model.
@@ -212,39 +212,6 @@ class Interface:
             return header, {"Content-Type": "application/json"}
         headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(len(header))}
         return b"".join([header, *parts]), headers
-
-    def example(self, size: int = 1) -> tuple[bytes, int]:
-        """A request of zeros and empty strings, as bytes, and the size of the JSON in it.
-
-        Args:
-            size: as for `example_shapes`. Inputs of more than 64 elements in total are binary.
-        """
-        shapes = self.example_shapes(size)
-        is_binary = sum(map(prod, shapes.values())) > 64
-        entries, total = [], 0
-        for argument in self.inputs:
-            shape = shapes[argument.name]
-            entry: dict[str, Any] = {"name": argument.name, "shape": shape, "datatype": datatype(argument)}
-            if is_binary:
-                # The length of an empty string is four bytes.
-                byte_size = prod(shape) * (4 if argument.dtype.kind == "O" else argument.dtype.itemsize)
-                entry["parameters"] = {"binary_data_size": byte_size}
-                total += byte_size
-            else:
-                zero = "" if argument.dtype.kind == "O" else np.zeros((), argument.dtype).tolist()
-                entry["data"] = [zero] * prod(shape)
-            entries.append(entry)
-        header = json.dumps({"inputs": entries}).encode()
-        return header + bytes(total), len(header)
-
-    def example_shapes(self, size: int = 1) -> dict[str, list[int]]:
-        """The shapes of the inputs of an example, whose dynamic dimensions have this size; the first one has 1."""
-        return {
-            a.name: [
-                (1 if axis == 0 else size) if length < 0 else length for axis, length in enumerate(protocol_shape(a))
-            ]
-            for a in self.inputs
-        }
 
     def _parse_raw(self, body: bytes) -> Request:
         """A request whose body is the data of the only input; all outputs are wanted as binary."""
@@ -378,19 +345,22 @@ def _flag(parameters: Mapping[str, Any], name: str, default: bool) -> bool:
 def _array(entry: Mapping[str, Any], argument: Argument, binary: _Binary) -> np.ndarray:
     """The array of an input of a request."""
     what, expected = f"input {argument.name!r}", datatype(argument)
-    for key in ("datatype", "shape"):
-        if key not in entry:
-            raise ValidationError(f"{what}: {key!r} is missing")
-    got, shape = entry["datatype"], entry["shape"]
+    got, shape = entry.get("datatype"), entry.get("shape")
+    if got is None or shape is None:
+        raise ValidationError(f"{what}: {'datatype' if got is None else 'shape'!r} is missing")
     _require(got == expected, f"{what} must be {expected}, which is {argument.type}", got)
     sizes: list[Any] = shape if isinstance(shape, list) else [None]
     fits = all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in sizes)
     _require(fits, f"{what}: 'shape' must be a list of sizes", shape)
     if len(sizes) > MAX_DIMENSIONS or max(sizes, default=0) >= 10**MAX_DIGITS:  # their product would take seconds
         raise ValidationError(f"{what}: no array can have the shape {shown(shape)}")
-    if not argument.takes(sizes):  # before the number of values, which follows from it
-        raise ValidationError(f"{what} must have shape {shape_text(argument.dims or ())}, got {sizes}")
-    values = _values(entry, sizes, argument, binary)
+    try:
+        values = _values(entry, sizes, argument, binary)
+    except ValidationError:
+        if argument.takes(sizes):
+            raise
+        # The number of values follows from the shape, which is checked when the request has been read.
+        raise ValidationError(f"{what} must have shape {shape_text(argument.dims or ())}, got {sizes}") from None
     try:
         return values.reshape(sizes)
     except (ValueError, OverflowError):  # too many dimensions, or their product overflows even if one of them is 0
