@@ -151,7 +151,7 @@ function bufferSource(value, what) {
   const isView = ArrayBuffer.isView(value);
   const buffer = isView ? value.buffer : value;
   const own = lengthOfBuffer(buffer) !== undefined;
-  const shared = !own && lengthOfShared(buffer) !== undefined; // what it throws for another buffer takes 10 us
+  const shared = !own && lengthOfShared(buffer) !== undefined; // second: throwing is slow
   if (!own && !shared) {
     refuse(what, "be an ArrayBuffer, a SharedArrayBuffer or a view of one", value);
   }
