@@ -9,7 +9,6 @@ import typer
 from rich.table import Table
 
 from .. import disk_cache
-from ..compile import engines
 from ..names import counted
 from ..words import size
 from .common import Verbose, app, console
@@ -21,6 +20,8 @@ app.add_typer(cache, name="cache")
 @cache.command("list")
 def list_(verbose: Verbose = False) -> None:
     """List the files of the cache with their sizes and ages, the most recently used first."""
+    from ..compile import engines
+
     found = disk_cache.entries()
     table = Table("file", "what", "size", "last used", box=None, header_style="bold")
     for entry in found:
