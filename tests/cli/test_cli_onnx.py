@@ -132,7 +132,7 @@ def test_info_tells_what_falls_back_and_why(run, pair: Path, tmp_path: Path) -> 
         assert words in text
     note = text.index("Dynamic dimensions were taken as 1. Set their sizes: --fix-shapes batch=SIZE")
     assert (
-        text.index("what runs where") < note < text.index("segments and reasons may differ") < text.index("segment 0")
+        text.index("what runs where") < note < text.index("segments and reasons may differ") < text.index("section 0")
     )
     assert "taken as 1" not in run("info", pair, "--fix-shapes", "batch=2")
     nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Det", ["r"], ["y"])]
@@ -340,7 +340,7 @@ def test_models_that_need_more_than_ones_name_the_option(run, tmp_path: Path) ->
     inputs = {"x": (TensorProto.FLOAT, ["rows", "?", 3, "?"]), "z": (TensorProto.FLOAT, ["n", "n"])}
     odd = write(tmp_path / "odd.onnx", [helper.make_node("Neg", [n], [f"-{n}"]) for n in "xz"], inputs, ["-x", "-z"])
     advice = "--fix-shapes rows=SIZE --fix-shapes x=SIZExSIZEx3xSIZE --fix-shapes z=SIZExSIZE"
-    assert run("info", odd).rstrip().endswith(advice)
+    assert advice in run("info", odd)
     assert "[2, 2]" in run("run", path, "-i", "random", *fixed)
 
 

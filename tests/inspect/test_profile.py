@@ -171,7 +171,7 @@ def test_long_titles_are_shortened_in_the_table_only() -> None:
     [
         ({"repeat": 0}, "profile: repeat must be a positive integer, got 0"),
         ({"repeat": True}, "profile: repeat must be a positive integer, got True"),
-        ({"inputs": {}}, r"profile: inputs must hold \['x'\]; missing: \['x'\]"),
+        ({"inputs": {}}, r"profile: inputs must hold \['x'\]; got none"),
         ({"inputs": 3}, "profile: inputs must map names to arrays or tensors, got 3"),
         ({"inputs": {"x": np.zeros(3, "float32")}}, r"profile: input 'x' must be float32\[1000\], got shape \[3\]"),
         ({"inputs": {"x": np.zeros(N)}}, "profile: input 'x'"),

@@ -52,7 +52,7 @@ def test_one_token_and_none() -> None:
 
 
 def ranges(proto: onnx.ModelProto) -> list[tuple[Any, int, int]]:
-    found = find_ranges(Model.load(proto).proto.graph)
+    found = find_ranges(Model.load(proto))
     return [(each.key, each.values.low, each.values.high) for each in found if isinstance(each, InputRange)]
 
 
@@ -157,5 +157,5 @@ def test_layers_with_the_same_room_are_checked_once() -> None:
         proto.graph.node.append(made)
         for name in pasts:
             proto.graph.input.append(onnx.helper.make_tensor_value_info(name, FLOAT, [1, 2, room, 16]))
-    found = [each for each in find_ranges(proto.graph) if isinstance(each, LengthRange)]
+    found = [each for each in find_ranges(Model.load(proto)) if isinstance(each, LengthRange)]
     assert [each.past for each in found] == ["past_key", "past_key2"]

@@ -194,7 +194,7 @@ def test_bool_in_and_out() -> None:
     assert a is out
     assert (a.dtype, a.tolist(), z.tolist()) == (np.dtype(bool), [False, True, False], [4, 2, 6])
     text = message(lambda: s.run(None, {"x": x.view(np.uint8), "p": p, "q": q}))
-    assert text == "input 'x' must be tensor(bool), got an array of uint8"
+    assert text == "input 'x' must be tensor(bool), got an array of uint8; array.astype('bool') converts it"
     assert s.run(["a"], {"x": Foreign(x), "p": p, "q": q})[0].tolist() == [False, True, False]
 
 

@@ -138,7 +138,10 @@ def test_inputs_are_checked_before_they_join() -> None:
     model, _ = made("layer")
     for wrong, text in (
         (np.zeros((1, 15), np.float32), "input 'x' must have shape [N, 16], got [1, 15]"),
-        (np.zeros((1, 16)), "input 'x' must be tensor(float), got an array of float64"),
+        (
+            np.zeros((1, 16)),
+            "input 'x' must be tensor(float), got an array of float64; array.astype('float32') converts it",
+        ),
     ):
         with pytest.raises(ow.ValidationError) as caught:
             model.check(request(x=wrong))

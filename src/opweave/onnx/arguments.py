@@ -101,15 +101,24 @@ class Argument:
         """NumPy's data type for the elements of a tensor."""
         return dtype_of(self.element_type)
 
-    def check(self, array: np.ndarray, what: str) -> None:
-        """Check that an array has the declared data type and shape."""
+    def check(self, array: np.ndarray, what: str, *, converts: bool = True) -> None:
+        """Check that an array has the declared data type and shape.
+
+        Args:
+            array: the array.
+            what: names it in messages.
+            converts: whether the caller could pass a converted copy instead.
+
+        Raises:
+            ValidationError: it has others.
+        """
         expected = self.dtype
         fits = array.dtype.kind in "OUS" if expected.kind == "O" else array.dtype == expected
         # This runs on every call, so build messages only on failure.
         if not fits:
             hint = (
                 f"; array.astype({expected.name!r}) converts it"
-                if {expected.kind, array.dtype.kind} <= set("biuf")
+                if converts and {expected.kind, array.dtype.kind} <= set("biuf")
                 else ""
             )
             raise ValidationError(f"{what} must be {self.type}, got an array of {array.dtype}{hint}")
@@ -200,7 +209,7 @@ class Argument:
             known = isinstance(value, np.ndarray) or hasattr(value, "__dlpack__")
             require(known, f"{what} must be an array, got {type(value).__name__}")
             array = value if isinstance(value, np.ndarray) else as_array(value, what)
-        self.check(array, what)
+        self.check(array, what, converts=False)
         flags = array.flags
         if not (flags.c_contiguous and flags.aligned and flags.writeable):
             got = f"C-contiguous={flags.c_contiguous}, aligned={flags.aligned}, writable={flags.writeable}"

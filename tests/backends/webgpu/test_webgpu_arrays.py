@@ -57,7 +57,7 @@ def test_sessions_keep_tensors_on_the_device(context: ow.MLContext) -> None:
             ow.InferenceSession(model, context).run(None, {"x": wanted})[0], expected[0], rtol=1e-5
         )
     wrong = context.create_tensor("float32", [2, 3, 6, 7])
-    with pytest.raises(ow.ValidationError, match=r"input 'x' must have shape \['n', 3, 6, 6\], got \[2, 3, 6, 7\]"):
+    with pytest.raises(ow.ValidationError, match=r"input 'x' must have shape \[n, 3, 6, 6\], got \[2, 3, 6, 7\]"):
         session.run(None, {"x": wrong})
     with pytest.raises(ow.ValidationError, match=r"out\['y'\] must have shape \[2, 4\], got \[3, 4\]"):
         session.run(["y"], {"x": source}, out={"y": context.create_tensor("float32", [3, 4])})
