@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -170,10 +171,16 @@ def test_each_kernel_has_a_process_of_one_that_stays(server: fork_server.ForkSer
 
 
 @needs_fork
-@pytest.mark.parametrize("request_", ["crash", "raise"])
-def test_a_process_of_a_kernel_that_ends_takes_no_others_with_it(server: fork_server.ForkServer, request_: str) -> None:
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [("crash", "^it crashed, or was killed; is there enough memory\\?$"), ("raise", "^KeyError: 'surprise'$")],
+    ids=["crash", "raise"],
+)
+def test_a_process_of_a_kernel_that_ends_takes_no_others_with_it(
+    server: fork_server.ForkServer, request_: str, reason: str
+) -> None:
     _, _, parent = server.result(1)
-    with pytest.raises(fork_server.EndedError):
+    with pytest.raises(fork_server.EndedError, match=reason):
         server.result(request_)
     assert server.result(1)[2] == parent
 
@@ -183,6 +190,58 @@ def test_a_server_that_has_ended_is_started_again(server: fork_server.ForkServer
     _, _, parent = server.result(1)
     os.kill(parent, signal.SIGTERM)
     assert server.result(1)[2] != parent
+
+
+@needs_fork
+def test_threads_share_a_server_that_is_started_again(server: fork_server.ForkServer) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(5):
+            _, _, parent = server.result(0)
+            os.kill(parent, signal.SIGSTOP)
+            jobs = [pool.submit(server.result, number) for number in range(8)]
+            time.sleep(0.1)  # all have asked
+            os.kill(parent, signal.SIGKILL)
+            assert [job.result(60)[0] for job in jobs] == list(range(8))
+            assert parent not in {job.result()[2] for job in jobs}
+
+
+@needs_fork
+def test_threads_share_the_reason_why_a_server_ended(
+    server: fork_server.ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPWEAVE_TEST", "broken")
+    with ThreadPoolExecutor(8) as pool:
+        errors = [job.exception(60) for job in [pool.submit(server.result, number) for number in range(8)]]
+    assert [str(error) for error in errors] == ["ImportError: no compiler"] * 8
+
+
+@needs_fork
+@pytest.mark.parametrize("request_", [1, "raise"])
+def test_an_answer_ends_while_a_forked_process_has_the_socket(
+    server: fork_server.ForkServer, monkeypatch: pytest.MonkeyPatch, request_: object
+) -> None:
+    copies = []
+    send = fork_server._Running.send
+
+    def copying(running: fork_server._Running, job: socket.socket) -> None:
+        copies.append(job.dup())  # as a process has that is forked now
+        send(running, job)
+
+    monkeypatch.setattr(fork_server._Running, "send", copying)
+    answers: list[object] = []
+
+    def ask() -> None:
+        try:
+            answers.append(server.result(request_)[0])
+        except fork_server.EndedError as error:
+            answers.append(str(error))
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(20)
+    for copied in copies:
+        copied.close()
+    assert answers == [1 if request_ == 1 else "KeyError: 'surprise'"]
 
 
 @needs_fork

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 from types import ModuleType
 from typing import IO, Any, NoReturn
 from weakref import finalize
@@ -35,7 +36,7 @@ IS_POSSIBLE = hasattr(os, "fork") and hasattr(socket, "send_fds") and bool(sys.e
 
 
 class EndedError(Exception):
-    """The process of a kernel ended without an answer; the message says why, if that is known."""
+    """The process of a kernel ended without an answer; the message says why."""
 
 
 class ForkServer:
@@ -57,8 +58,6 @@ class ForkServer:
 
     def _started(self) -> _Running:
         if self._running is None or self._running.has_ended():
-            if self._running is not None:
-                self._running.end()
             self._running = _Running(self._file)
         return self._running
 
@@ -76,9 +75,12 @@ class ForkServer:
                     running.send(other)
                 answer = _answer(own, pickle.dumps(request))
             if answer:
-                return pickle.loads(answer)
+                is_result, value = pickle.loads(answer)
+                if is_result:
+                    return value
+                raise EndedError(value)
             if not running.has_ended():
-                raise EndedError
+                raise EndedError("it crashed, or was killed; is there enough memory?")
         raise EndedError(running.errors())
 
     def forget(self) -> None:
@@ -114,13 +116,11 @@ class _Running:
     def errors(self) -> str:
         """The last line that the program, which is ending, has written about errors."""
         self.process.wait()
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        # Threads share the position in the file, so this does not use it.
+        size = os.fstat(self._errors.fileno()).st_size
+        text = os.pread(self._errors.fileno(), PART_BYTES, max(size - PART_BYTES, 0))
+        lines = text.decode(errors="replace").strip().splitlines()
         return " ".join(lines[-1:])
-
-    def end(self) -> None:
-        """Kill the program."""
-        self._end()
 
     def forget(self) -> None:
         """Let the program run, which belongs to another process."""
@@ -176,14 +176,16 @@ def _serve(compiler: ModuleType, control: socket.socket) -> None:
 
 
 def _compile(compiler: ModuleType, control: socket.socket, job: socket.socket) -> NoReturn:
-    """Compile a kernel, in its process."""
+    """Compile a kernel, in its process, and answer with whether there is a result, and the result or the exception's text."""
     try:
         control.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # it may wait for programs that it starts
-        job.sendall(pickle.dumps(compiler.result(pickle.loads(_read(job)))))
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-        os._exit(1)
+        answer = pickle.dumps((True, compiler.result(pickle.loads(_read(job)))))
+    except BaseException as error:
+        answer = pickle.dumps((False, traceback.format_exception_only(error)[-1].strip()))
+    with contextlib.suppress(OSError):  # the process that asked may have ended
+        job.sendall(answer)
+        job.shutdown(socket.SHUT_WR)  # a process that was forked from the one that asked may have a copy of the socket
     os._exit(0)
 
 
