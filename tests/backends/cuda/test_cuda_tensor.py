@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakSet
 
 import numpy as np
@@ -22,7 +22,7 @@ from opweave.backends.cuda import compiler, measured_tiles
 from opweave.backends.cuda.backend import precisions
 from opweave.backends.cuda.driver import Function
 from opweave.backends.cuda.engine import features_of
-from opweave.backends.gpu.contraction import tensor, tensor_tiles
+from opweave.backends.gpu.contraction import tensor, tensor_tiles, terms
 from opweave.backends.gpu.contraction.problem import View, product
 from opweave.backends.gpu.contraction.tensor import Tile
 from opweave.backends.gpu.contraction.tensor_tiles import Measured, choose
@@ -40,17 +40,30 @@ def matmul(b: ow.MLGraphBuilder, x: ow.MLOperand, y: ow.MLOperand) -> ow.MLOpera
     return b.matmul(x, y)
 
 
+def layers(b: ow.MLGraphBuilder, x: ow.MLOperand, *weights: ow.MLOperand) -> ow.MLOperand:
+    for number, weight in enumerate(weights):
+        x = b.tanh(b.matmul(x, weight, label=f"layer{number}"), label=f"activation{number}")
+    return x
+
+
 @pytest.mark.parametrize("small_tiles", [1, 2], indirect=True)
 @pytest.mark.parametrize("features", [F, replace(F, tensor_cores=None)], ids=["Triton", "CUDA C++"])
 def test_layers_that_differ_only_in_their_labels_have_the_same_kernels(features: Features) -> None:
-    def build(b: ow.MLGraphBuilder, x: ow.MLOperand, *weights: ow.MLOperand) -> ow.MLOperand:
-        for number, weight in enumerate(weights):
-            x = b.tanh(b.matmul(x, weight, label=f"layer{number}"), label=f"activation{number}")
-        return x
-
-    kernels = [step.kernel for step in steps_of(build, [array(48, 48)] * 4, range(1, 4), features)]
+    kernels = [step.kernel for step in steps_of(layers, [array(48, 48)] * 4, range(1, 4), features)]
     assert len({kernel.title for kernel in kernels}) == 3
     assert 3 * len({kernel.key for kernel in kernels}) == len(kernels)
+
+
+@pytest.mark.parametrize("kind", ["tf32", "tf32x3"])
+def test_layers_that_differ_only_in_their_labels_order_terms_with_the_same_kernels(
+    kind: Literal["tf32", "tf32x3"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terms, "START_US", -1e6)  # small operands are moved, too
+    features = replace(F, architecture="sm_90", tensor_cores=TensorCores(kind, 227 << 10))
+    kernels = [step.kernel for step in steps_of(layers, [array(48, 48)] * 4, (), features)]
+    ordering = [kernel for kernel in kernels if "terms in order" in kernel.title]
+    assert len({kernel.title for kernel in ordering}) == len(ordering) == 3
+    assert len({kernel.key for kernel in ordering}) == 1
 
 
 class Noting(CpuDriver):

@@ -143,12 +143,11 @@ class Ordering:
         buffers = (self.matrix.source, *self.results)
         types = {name: TYPES[buffer.desc.data_type] for name, buffer in zip(names, buffers, strict=True)}
         is_divided = self.made.rest is not None
-        name = f"{title}: terms in order"
-        comment = f"{name}{', divided for three products of TF32' if is_divided else ''}"
+        comment = f"terms in order{', divided for three products of TF32' if is_divided else ''}"
         options = (("max_shared", features.tensor_cores.max_shared), ("num_stages", 1), ("num_warps", WARPS))
         across, down = (ceil(size / TILE) for size in (self.made.stride, self.matrix.lines))
         return Kernel(
-            name,
+            f"{title}: terms in order",
             source_of(comment, types, DIVIDED if is_divided else (), self._lines(across, down)),
             buffers,
             (False, *(True for _ in self.results)),
