@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import wpt
 from cuda_cases import compiled
+from cuda_driver import CpuDriver, context_on
 
 import opweave as ow
 import opweave.expr as ex
@@ -127,6 +128,50 @@ def test_a_kernel_that_is_being_compiled_is_not_compiled_again(cached: Path, blo
     again = compiler.binaries(made(), "sm_90")
     assert [one.result()] == again
     assert blocking.asked == 1
+
+
+@pytest.fixture
+def one_at_a_time(blocking: Blocking, monkeypatch: pytest.MonkeyPatch) -> Blocking:
+    monkeypatch.setattr(compiler, "processors", lambda: 1)
+    return blocking
+
+
+@needs_fork
+def test_an_interrupt_does_not_wait_for_kernels_in_the_queue(cached: Path, one_at_a_time: Blocking) -> None:
+    many = [kernel for size in range(4) for kernel in made(shape=(64 + size, 3))]
+    jobs = compiler.begin(many, "sm_90")
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(compiler.binaries, many, "sm_90")  # in another thread, which nobody interrupts
+        threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
+        ending = threading.Timer(20, one_at_a_time.event.set)  # if the interrupt does wait
+        ending.start()
+        with pytest.raises(KeyboardInterrupt):
+            compiler.binaries(many, "sm_90")
+        assert [job.cancelled() for job in jobs] == [False, True, True, True]
+        assert compiler.begin(many[:1], "sm_90") == jobs[:1]  # what is being compiled is not compiled again
+        ending.cancel()
+        one_at_a_time.event.set()
+        assert all(binary.image.startswith(b"\x7fELF") for binary in other.result(60))
+
+
+def test_an_interrupt_while_constants_are_copied_ends_the_build(cached: Path, one_at_a_time: Blocking) -> None:
+    jobs: list[Any] = []
+
+    class Driver(CpuDriver):
+        def begin(self, kernels: Sequence[Kernel]) -> list[Any]:
+            jobs.extend(compiler.begin(kernels, "sm_90"))
+            return []
+
+        def upload(self, address: int, source: np.ndarray) -> None:
+            raise KeyboardInterrupt
+
+    builder = ow.MLGraphBuilder(context_on(Driver()))
+    x = builder.add(builder.input("x", "float32", [40, 50]), builder.constant(np.ones((40, 50), np.float32)))
+    sums = {f"y{axis}": builder.reduce_sum(x, axes=[axis]) for axis in range(2)}
+    with pytest.raises(KeyboardInterrupt):
+        builder.build(sums)
+    assert len(jobs) > 1
+    assert [job.cancelled() for job in jobs] == [False, *(True for _ in jobs[1:])]
 
 
 PROGRAM = """
@@ -292,6 +337,33 @@ if pid:
     assert server._running.process.pid == first
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@needs_fork
+def test_a_process_that_is_forked_while_another_thread_compiles_can_compile(cached: Path) -> None:
+    program = f"""
+import os, sys, threading
+sys.path[:0] = {sys.path!r}
+from opweave.backends.cuda import compiler
+from opweave.expr.gpu import Kernel
+kernel = Kernel("f", 'extern "C" __global__ void f(float* x) {{ x[0] = 1; }}', (), (), (1, 1, 1), "f")
+entered, end = threading.Event(), threading.Event()
+def here(request):
+    entered.set()
+    end.wait()  # in NVRTC, which holds a lock of its own
+compiler.nvrtc.result = here
+thread = threading.Thread(target=compiler.COMPILERS[""].result, args=(kernel, "sm_90"))
+thread.start()
+entered.wait()
+pid = os.fork()
+for known in ("", "cuda"):
+    assert compiler.COMPILERS[known].result(kernel, "sm_90")["image"]
+end.set()
+if pid:
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
 
 

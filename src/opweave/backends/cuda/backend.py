@@ -137,10 +137,15 @@ class CudaBackend(GpuBackend):
     def compile(
         self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True
     ) -> CudaRunner:
+        from . import compiler
         from .executable import CudaRunner
 
         assert self.engine is not None
-        return CudaRunner(graph, self, self.engine)
+        try:
+            return CudaRunner(graph, self, self.engine)
+        except KeyboardInterrupt:  # it may have begun to compile kernels
+            compiler.stop()
+            raise
 
 
 def precisions(info: devices.Info) -> tuple[Precision, ...]:

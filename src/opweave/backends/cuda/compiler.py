@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from threading import Lock
@@ -102,6 +102,7 @@ def headers() -> tuple[str, ...]:
 
 
 _nvrtc = ForkServer(nvrtc.__file__)
+_nvrtc_is_busy = Lock()
 
 COMPILERS = {
     "": Compiler(
@@ -109,6 +110,7 @@ COMPILERS = {
         lambda _, architecture: (f"--gpu-architecture={architecture}", *OPTIONS),
         _nvrtc,
         lambda request: nvrtc.result(request),
+        _nvrtc_is_busy,
     ),
     # Text of users has the compiler's own defaults.
     "cuda": Compiler(
@@ -120,6 +122,7 @@ COMPILERS = {
         ),
         _nvrtc,
         lambda request: nvrtc.result(request),
+        _nvrtc_is_busy,
     ),
     # Its LLVM and that of Mesa's drivers must not meet in one process.
     "triton": Compiler(
@@ -155,6 +158,16 @@ class _Jobs:
                 found = self._known[key] = self._pool.submit(_made, kernel, architecture, key)
             return found
 
+    def stop(self) -> None:
+        """Cancel the jobs that have not started. Those that have remain known."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+            if pool is not None:
+                pool.shutdown(wait=False, cancel_futures=True)
+            for key, job in list(self._known.items()):
+                if job.cancelled():
+                    del self._known[key]
+
 
 _jobs = _Jobs()
 
@@ -172,7 +185,11 @@ def _made(kernel: Kernel, architecture: str, key: str) -> Compiled:
 
 
 def _after_fork() -> None:
-    """Threads do not survive `fork`, and processes belong to the one that has started them."""
+    """Threads do not survive `fork`, and processes belong to the one that has started them.
+
+    A compiler that was busy in this process remains so: NVRTC's own lock is held, too, by a thread that is not in the forked
+    process, so that NVRTC would wait for ever there. Servers compile instead.
+    """
     _jobs.__init__()  # type: ignore[misc]
     for compiler in COMPILERS.values():
         compiler.server.forget()
@@ -208,9 +225,22 @@ def binaries(kernels: Sequence[Kernel], architecture: str) -> list[Compiled]:
 
     Raises:
         OperationError: the compiler refuses one; the message has the line of the kernel.
+        KeyboardInterrupt: the user interrupts it. Kernels that wait for a processor are not compiled then.
     """
-    jobs = _begun(kernels, architecture)
-    return [kernel.compiled or jobs[kernel.key].result() for kernel in kernels]
+    while True:
+        try:
+            jobs = _begun(kernels, architecture)
+            return [kernel.compiled or jobs[kernel.key].result() for kernel in kernels]
+        except CancelledError:
+            continue  # the user has interrupted another thread's build
+        except KeyboardInterrupt:
+            stop()
+            raise
+
+
+def stop() -> None:
+    """Do not compile what has begun, apart from kernels that are being compiled: the end of Python would wait for all."""
+    _jobs.stop()
 
 
 def _disk_key(kernel: Kernel, architecture: str) -> str:
@@ -247,4 +277,4 @@ def explained(kernel: Kernel, log: str) -> str:
     return f"{kernel.title}: line {number}: {found[2]}: {line}"
 
 
-__all__ = ["KIND", "begin", "binaries", "explained", "load_triton", "triton_version", "version"]
+__all__ = ["KIND", "begin", "binaries", "explained", "load_triton", "stop", "triton_version", "version"]
