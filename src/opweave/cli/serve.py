@@ -103,9 +103,8 @@ def serve(
     with _logged(stats, record is not None), _until_stopped() as stopped:
         with closing(server):
             options = {"url": server.url} if server.token is None else {"url": server.url, "token": server.token}
-            folders = (
-                [] if write is None else write_clients(write, **options)
-            )  # first: who waits for /health needs them
+            # First: who waits for /health needs them.
+            folders = [] if write is None else write_clients(write, **options)
             server.start()
             console.print(f"navigator.ml is served at {server.url}", soft_wrap=True)
             _print_uses(server, folders)

@@ -207,7 +207,7 @@ class Model:
         model._check()
         if REGISTERED:
             used = {key_of(node) for node in model.nodes}
-            model.operations = {key: converter for key, converter in REGISTERED.items() if key in used}
+            model.operations = {key: converter for key, converter in dict(REGISTERED).items() if key in used}
         return model
 
     @cached_property

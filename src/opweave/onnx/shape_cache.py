@@ -163,9 +163,8 @@ class ShapeCache:
         self.compiled: Cache[Key, CompiledModel] = Cache(MAX_COMPILED, raw=True)
         self.deciding: set[str] = set()
         self._recent: Cache[Key, _RecentShape] = Cache(RECENT, raw=True)
-        self._last_used: dict[
-            Key, int
-        ] = {}  # number of the last call of each compiled model, in the order of compilation
+        # The number of the last call of each compiled model, in the order of compilation.
+        self._last_used: dict[Key, int] = {}
         self.ways = context.backend.tunable(NO_GRAPH)  # by name
         self.tuned = engines.find(self.digest, self.ways) if len(self.ways) > 1 else {}
         self._calls = 0

@@ -167,9 +167,8 @@ def _recorded(
         given = {name: each.random(each.assumed_shape(), generator) for name, each in arguments.items()}
     else:
         given = dict(inputs)
-    if (
-        is_second and inputs is not None
-    ):  # those of the first, which may have other data types; other shapes are refused later
+    if is_second and inputs is not None:
+        # Those of the first, which may have other data types; other shapes are refused later.
         fitting = {name: each for name, each in arguments.items() if name in inputs and each.takes(inputs[name].shape)}
         given |= {name: inputs[name].astype(each.dtype) for name, each in fitting.items()}
     check_names("diff: inputs", given, arguments)
