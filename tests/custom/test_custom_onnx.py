@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from custom_operations import rms_norm, rng, top_k
 from onnx import TensorProto, helper
@@ -109,3 +110,19 @@ def test_registrations_that_are_wrong() -> None:
         ow.register_onnx("com.example", "X", print)
     with pytest.raises(ow.ValidationError, match="register_onnx: op_type must not be empty"):
         ow.register_onnx("com.example", "", top_k)
+
+
+def test_constants_are_not_folded_by_an_operation_with_too_few_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opweave.onnx.model.REGISTERED", registered := dict[Any, Any]())
+    monkeypatch.setattr("opweave.onnx.register.REGISTERED", registered)
+
+    @ow.expression
+    def halved(x: Any) -> Any:
+        return x * 0.5
+
+    ow.register_onnx("", "Split", halved)
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) {
+        c = Constant<value = float[4] {1, 2, 3, 4}>()  a, b = Split(c)  p = Add(x, a)  y = Add(p, b)
+    }"""
+    (y,) = ow.InferenceSession(onnx.parser.parse_model(text)).run(None, {"x": np.zeros(2, "float32")})
+    assert y.tolist() == [4, 6]

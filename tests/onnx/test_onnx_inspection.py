@@ -108,3 +108,13 @@ def own(call: Callable[[ow.InferenceSession], Any]) -> Any:
 def test_what_is_wrong_is_named(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(ow.ValidationError, match=message):
         call()
+
+
+def test_a_profile_with_random_shapes_asks_for_inputs() -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x, int64[2] s) => (float[a, b] y) { y = Reshape(x, s) }'
+    each = session(text)
+    feed = {"x": np.ones(6, "float32"), "s": np.int64([2, 3])}
+    each.run(None, feed)
+    with pytest.raises(ow.OperationError, match=r"profile: the model fails with random inputs; pass inputs \(of which"):
+        session(text, specialise="never").profile(input_shapes={"x": [6]}, repeat=1)
+    assert each.profile(feed, repeat=1).steps

@@ -59,7 +59,7 @@ def convert(
     if len(results) < len(node.output):
         wanted = [name for name in node.output if name]
         raise Unsupported(f"only {len(results)} of the outputs {wanted} can be made")
-    outputs, inferred = node.output[:], _result_types(node, types, results, infer)
+    outputs, inferred = node.output[:], result_types(node, types, results, infer)
     return {
         name: _value(name, item, inferred[name].tensor_type.elem_type if name in inferred else 0)
         for name, item in zip(outputs, results, strict=False)
@@ -139,7 +139,7 @@ def _text(value: Any) -> Any:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-def _result_types(
+def result_types(
     node: NodeProto, types: Sequence[int], results: Sequence[Any], infer: Callable[[], Mapping[str, TypeProto]]
 ) -> Mapping[str, TypeProto]:
     """The types of a node's outputs by name; empty where those of WebNN's results are right."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import MLError
-from .conversion import keywords_of
+from .conversion import keywords_of, result_types
 from .inference import model_of_node, result_bytes
 from .messages import (
     ModelProto,
@@ -96,7 +96,7 @@ def fold(
         return None
     arrays = [value.array if isinstance(value, Constant) else None for value in values]
     if operation is not None:
-        return with_operation(operation, node, arrays, model)
+        return with_operation(operation, node, arrays, model, infer)
     try:
         return with_numpy(node, arrays)
     except TooLarge:
@@ -138,16 +138,31 @@ def with_numpy(node: NodeProto, arrays: Sequence[np.ndarray | None]) -> list[np.
 
 
 def with_operation(
-    operation: Converter, node: NodeProto, arrays: Sequence[np.ndarray | None], model: Model
+    operation: Converter,
+    node: NodeProto,
+    arrays: Sequence[np.ndarray | None],
+    model: Model,
+    infer: Callable[[], Mapping[str, TypeProto]],
 ) -> list[np.ndarray] | None:
-    """Compute a node with the user's operation; None (the node stays in the graph) if that fails, or for bool."""
+    """Compute a node with the user's operation.
+
+    None (the node stays in the graph) if that fails, for bool, and if the node has more outputs, or outputs of other types.
+    """
     if node.op_type in BOOLEAN or any(array is not None and array.dtype == bool for array in arrays):
         return None
     try:
         made = operation.function(None, *arrays, **keywords_of(operation, node, [], model.opsets))
     except (Unsupported, MLError):
         return None
-    return [np.asarray(result) for result in (made if isinstance(made, tuple) else (made,))]
+    results = [np.asarray(result) for result in (made if isinstance(made, tuple) else (made,))]
+    if len(results) < len(node.output):
+        return None
+    types = [0 if array is None else element_type_of(array.dtype) for array in arrays]
+    declared = result_types(node, types, results, infer)
+    for name, result in zip(node.output, results, strict=False):
+        if name in declared and declared[name].tensor_type.elem_type not in (0, element_type_of(result.dtype)):
+            return None
+    return results
 
 
 def with_engine(node: NodeProto, arrays: Sequence[np.ndarray | None], proto: ModelProto) -> list[np.ndarray] | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from .. import links
-from ..errors import require
+from ..errors import OperationError, require
 from ..run.graph import check_names
 from ..run.locks import Locks
 from ..tensor import MLTensor
@@ -115,7 +115,13 @@ class InspectionMethods:
             remarks += [f"other calls: {text}: {way}" for text, way in others.items()]
             space, device = session.context._space, session.context.device.name
             arguments_of_link = (model.program, sources, targets, space, device, repeat, detail, remarks)
-            measured: Profile = links.profile_model(*arguments_of_link)
+            try:
+                measured: Profile = links.profile_model(*arguments_of_link)
+            except OperationError as error:
+                if inputs is not None:
+                    raise
+                advice = "pass inputs (of which values determine shapes)"
+                raise OperationError(f"profile: the model fails with random inputs; {advice}") from error
         return measured
 
     def draw(
