@@ -126,3 +126,43 @@ def test_constants_are_not_folded_by_an_operation_with_too_few_results(monkeypat
     }"""
     (y,) = ow.InferenceSession(onnx.parser.parse_model(text)).run(None, {"x": np.zeros(2, "float32")})
     assert y.tolist() == [4, 6]
+
+
+def test_explain_tells_operations_from_built_in_ones_of_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opweave.onnx.model.REGISTERED", registered := dict[Any, Any]())
+    monkeypatch.setattr("opweave.onnx.register.REGISTERED", registered)
+
+    @ow.expression
+    def tanh(x: Any) -> Any:
+        return x * 2.0
+
+    ow.register_onnx("my", "A", tanh)
+    ow.register_onnx("my", "B", tanh)
+    text = """<ir_version: 8, opset_import: ["": 17, "my": 1]> g (float[2] x) => (float[2] y) {
+        a = Tanh(x)  b = my.A(a)  y = my.B(b)
+    }"""
+    session = ow.InferenceSession(onnx.parser.parse_model(text))
+    lines = session.explain().splitlines()
+    assert sum(line.startswith("  custom: tanh") for line in lines) == 2
+    (line,) = [line for line in lines if line.startswith("  tanh for ")]
+    assert line.startswith("  tanh for my.A, my.B: 2 nodes, ")
+
+
+@pytest.mark.parametrize("with_own", [False, True])
+def test_an_override_is_not_used_inside_of_definitions(monkeypatch: pytest.MonkeyPatch, with_own: bool) -> None:
+    monkeypatch.setattr("opweave.onnx.model.REGISTERED", registered := dict[Any, Any]())
+    monkeypatch.setattr("opweave.onnx.register.REGISTERED", registered)
+
+    @ow.expression
+    def seven(x: Any) -> Any:
+        return x * 0.0 + 7.0
+
+    ow.register_onnx("", "Exp", seven)
+    own = "z = Exp(x)" if with_own else "z = Identity(x)"
+    text = f"""<ir_version: 8, opset_import: ["": 18]> g (float[2] x) => (float[2] y, float[2] z) {{
+        y = Mish(x)  {own}
+    }}"""
+    x = np.float32([0.5, 1])
+    y, z = ow.InferenceSession(onnx.parser.parse_model(text)).run(None, {"x": x})
+    np.testing.assert_allclose(y, x * np.tanh(np.log1p(np.exp(x))), rtol=1e-5)
+    assert z.tolist() == ([7, 7] if with_own else x.tolist())

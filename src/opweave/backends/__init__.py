@@ -113,13 +113,14 @@ class Runner(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a node of the user's graph runs, and how; `segment` counts what runs one after the other."""
+    """Where a node of the user's graph runs, and how; `segment` counts what runs one after the other, `op` is the node's."""
 
     node: str
     device: str
     how: How
     detail: str
-    segment: int = 0
+    segment: int
+    op: Op[..., Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -276,5 +276,6 @@ def _placements(
         if its and (len(its) > 1 or its[0].op is not node.op):
             how, detail = "decomposed", f"{detail}: {', '.join(part.op.name for part in its)}"
         reason = chooser.reason(node)
-        found.append(Placement(node.title, device, how, f"{detail}: {reason}" if reason else detail, number))
+        detail = f"{detail}: {reason}" if reason else detail
+        found.append(Placement(node.title, device, how, detail, number, node.op))
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,13 +17,14 @@ from ..context import MLContext
 from ..errors import DataError, NotSupportedError
 from ..graph import Builder, Desc, Graph, Operand
 from ..memory.spaces import HOST, Cell
+from ..operation import Op
 from ..run.program import Program
 from ..run.steps import Part, Unsized
 from .booleans import bool_as_uint8
 from .messages import GraphProto, ModelProto, TensorProto, ValueInfoProto, sub_graphs
 from .model import Model
 from .model_program import ModelProgram, Result, Wrapper
-from .registry import DATA_TYPES, Converter
+from .registry import DATA_TYPES
 from .scopes import used_names
 from .trace import Step, Trace
 from .values import Constant, Dynamic, Tensor, Value, shape_of, type_of
@@ -67,7 +68,7 @@ class CompiledModel(ModelProgram):
         whole: bool = False,
         backend: Backend | None = None,
     ) -> None:
-        self.context, self.trace, self._model = context, trace, model
+        self.context, self.trace = context, trace
         self._backend = backend or context.backend
         self.choice = ""
         self._check_types(model)
@@ -114,14 +115,14 @@ class CompiledModel(ModelProgram):
 
     def custom(self, number: int) -> list[Placement]:
         """Where the custom operations of a section run."""
-        names = {found.op for step in self.sections[number].nodes if (found := self._model.operation(step.node))}
-        return [p for p in self._placements[number] if p.node.partition(" ")[0] in names]
+        ops = {step.op for step in self.sections[number].nodes if step.op is not None}
+        return [placement for placement in self._placements[number] if placement.op in ops]
 
-    def custom_steps(self) -> Iterator[tuple[Converter, Step]]:
-        """The steps of nodes whose operators the user has registered, with the converters of their operations."""
+    def custom_steps(self) -> Iterator[tuple[Op[..., Any], Step]]:
+        """The steps of nodes whose operators the user has registered, with their operations."""
         for step in self.trace.steps:
-            if (found := self._model.operation(step.node)) is not None:
-                yield found, step
+            if step.op is not None:
+                yield step.op, step
 
     def segment_count(self, number: int) -> int:
         """How many segments a section is compiled to."""

@@ -98,7 +98,7 @@ def keywords_of(converter: Converter, node: NodeProto, types: list[int], opsets:
         keywords[attribute.name] = [_text(item) for item in value] if isinstance(value, list) else _text(value)
     if "label" in converter.attributes:
         keywords["label"] = node.name
-    if converter.extras and not converter.op:  # a custom operation may have attributes of these names
+    if converter.extras and converter.op is None:  # a custom operation may have attributes of these names
         extras = {"opset": opsets.get(domain_of(node), 1), "outputs": len(node.output), "types": types}
         keywords |= {name: extras[name] for name in converter.extras}
     return keywords
@@ -117,20 +117,21 @@ def check_form(converter: Converter, node: NodeProto) -> None:
     if (converter.inputs is not None and inputs > converter.inputs) or inputs < converter.required:
         most = "any number" if converter.inputs is None else converter.inputs
         takes = f"{most}" if converter.required == converter.inputs else f"{converter.required} to {most}"
-        raise Unsupported(f"it has {counted(inputs, 'input')}, and {converter.op or 'WebNN'} takes {takes}")
+        taker = "WebNN" if converter.op is None else converter.op.name
+        raise Unsupported(f"it has {counted(inputs, 'input')}, and {taker} takes {takes}")
 
 
 def _unknown_attribute(converter: Converter, name: str) -> str:
     """Why an attribute cannot be passed to a converter."""
-    if not converter.op:
+    if converter.op is None:
         return f"its attribute {name} is not supported"
     if name in converter.operands:
         before = ", ".join(text for other, text in converter.operands.items() if other != name)
-        declared = f"def {converter.op}({before}, *, {converter.operands[name]})"
+        declared = f"def {converter.op.name}({before}, *, {converter.operands[name]})"
         return f"{name!r} stands before *, so it is an operand; write {declared}"
     known = sorted(converter.attributes - {"label"})
     return (
-        f"{converter.op} has no attribute {name!r}, only {known}{meant(name, known)}; "
+        f"{converter.op.name} has no attribute {name!r}, only {known}{meant(name, known)}; "
         "register_onnx(…, attributes={onnx_name: name}) maps names"
     )
 

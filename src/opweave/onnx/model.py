@@ -10,6 +10,7 @@ import stat
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -223,6 +224,14 @@ class Model:
     def operation(self, node: NodeProto) -> Converter | None:
         """The converter of a node that the user's operation computes; None for other nodes."""
         return self.operations.get(key_of(node)) if self.operations else None
+
+    def without_overrides(self) -> Model:
+        """The same model for the nodes of ONNX's definitions, in which no operation of the user replaces an operator."""
+        if not self.operations:
+            return self
+        made = copy(self)
+        made.operations = {key: each for key, each in self.operations.items() if not each.falls_back}
+        return made
 
     @property
     def required_inputs(self) -> list[ValueInfoProto]:

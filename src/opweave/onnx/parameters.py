@@ -49,7 +49,10 @@ def digest_of(model: Model) -> str:
 
     It has the names of the user's operations that nodes use: the engines run something else where there are others.
     """
-    operations = [(key, converter.op) for key, converter in sorted(model.operations.items())]
+    operations = [
+        (key, converter.op.name if converter.op is not None else "")
+        for key, converter in sorted(model.operations.items())
+    ]
     found = digest(f"{sorted(model.opsets.items())} {operations}".encode())
     graph = model.proto.graph
     for tensor in graph.initializer:

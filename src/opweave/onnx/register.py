@@ -113,4 +113,4 @@ def register_onnx(domain: str, op_type: str, op: Op[..., Any], *, attributes: Ma
         return op(*head, operands, **values) if several else op(*head, *operands, **values)
 
     falls_back = domain in ("", MICROSOFT)
-    REGISTERED[domain, op_type] = Converter.of_op(op, convert, {*names, "label"}, op=op.name, falls_back=falls_back)
+    REGISTERED[domain, op_type] = Converter.of_op(op, convert, {*names, "label"}, op=op, falls_back=falls_back)

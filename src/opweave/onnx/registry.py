@@ -85,7 +85,7 @@ class Converter:
         attributes: the keyword arguments that it takes.
         inputs: the largest number of inputs; None for any number.
         required: the smallest number of inputs.
-        op: the name of the user's operation, if it is one.
+        op: the user's operation, if it is one.
         operands: the names of its inputs, if it is an operation, and how their parameters are declared.
         falls_back: whether nodes that it refuses run in the engine, which may have an operator of this name.
         updates: the outputs that may use the memory of an input, by position, and the position of that input.
@@ -96,7 +96,7 @@ class Converter:
     attributes: frozenset[str]
     inputs: int | None
     required: int
-    op: str = ""
+    op: Op[..., Any] | None
     operands: Mapping[str, str] = field(default_factory=dict)
     falls_back: bool = True
     updates: Mapping[int, int] = field(default_factory=dict)
@@ -141,20 +141,23 @@ class Converter:
             frozenset(p.name for p in keywords if p.name not in groups).union(moved, *members.values()),
             None if takes_any else len(positional),
             sum(p.default is p.empty for p in positional),
+            None,
             updates=_updates(updates, [p.name for p in positional]),
         )
 
     @classmethod
     def of_op(
-        cls, op: Op[..., Any], /, function: Callable[..., Any], attributes: Iterable[str], **more: Any
+        cls, declared: Op[..., Any], /, function: Callable[..., Any], attributes: Iterable[str], **more: Any
     ) -> Converter:
         """The converter of an operation, which `function` calls: its operands are the node's inputs, in order."""
-        if op.sequences:  # any number of operands
-            return cls(function, frozenset(attributes), None, 1, operands=_declared(op), **more)
-        required = sum(name not in op.defaults for name in op.operands)
-        updates = _updates(op, op.operands)
-        inputs = len(op.operands)
-        return cls(function, frozenset(attributes), inputs, required, updates=updates, operands=_declared(op), **more)
+        if declared.sequences:  # any number of operands
+            return cls(function, frozenset(attributes), None, 1, operands=_declared(declared), **more)
+        required = sum(name not in declared.defaults for name in declared.operands)
+        updates = _updates(declared, declared.operands)
+        inputs = len(declared.operands)
+        return cls(
+            function, frozenset(attributes), inputs, required, updates=updates, operands=_declared(declared), **more
+        )
 
 
 def _declared(op: Op[..., Any]) -> dict[str, str]:
@@ -209,7 +212,7 @@ def named(*functions: Any, **others: Any) -> dict[str, Any]:
 def register(operators: Mapping[str, Op[..., Any]], domain: str = "") -> None:
     """Register operators that have the same inputs, attributes and defaults as an operation."""
     for op_type, op in operators.items():
-        CONVERTERS[domain, op_type] = Converter.of_op(op, op, op.attributes)
+        CONVERTERS[domain, op_type] = Converter.of_op(op, op, op.attributes, op=None)
 
 
 def key_of(node: NodeProto) -> Key:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..backends import PRECISIONS
 from ..graph import printable
@@ -13,6 +13,7 @@ from .arguments import NodeArg, shape_text
 
 if TYPE_CHECKING:
     from ..context import MLContext
+    from ..operation import Op
     from .compiled import CompiledModel
     from .session import InferenceSession
 
@@ -83,26 +84,26 @@ def heading(compiled: CompiledModel, number: int) -> str:
 
 def customs(compiled: CompiledModel) -> list[str]:
     """A line for each custom operation, and each way in which its nodes run; empty if the model has none."""
-    found: dict[str, Counter[str]] = {}
-    for operation, step in compiled.custom_steps():
-        domain = step.node.domain
-        title = (
-            f"{operation.op} for {domain}.{step.node.op_type}" if domain else f"{operation.op} for {step.node.op_type}"
-        )
-        ways = found.setdefault(title, Counter())
+    found: dict[Op[..., Any], Counter[str]] = {}
+    operators: dict[Op[..., Any], dict[str, None]] = {}  # those that each computes, in order
+    for op, step in compiled.custom_steps():
+        domain, op_type = step.node.domain, step.node.op_type
+        operators.setdefault(op, {})[f"{domain}.{op_type}" if domain else op_type] = None
+        ways = found.setdefault(op, Counter())
         if step.kind == "fallback":
             ways[f"ONNX Runtime (fallback): {step.reason}"] += 1
         elif step.kind == "folded":
             ways["computed when the model was compiled"] += 1
     for number in range(len(compiled.sections)):
         for placement in compiled.custom(number):
-            name = placement.node.partition(" ")[0]
-            titles = [title for title in found if title.partition(" ")[0] == name]
-            found[titles[0]][f"{placement.how}, {placement.detail}"] += 1
+            assert placement.op is not None
+            found[placement.op][f"{placement.how}, {placement.detail}"] += 1
     if not found:
         return []
     lines = [
-        f"  {title}: {counted(count, 'node')}, {way}" for title, ways in found.items() for way, count in ways.items()
+        f"  {op.name} for {', '.join(operators[op])}: {counted(count, 'node')}, {way}"
+        for op, ways in found.items()
+        for way, count in ways.items()
     ]
     return ["custom operations:", *lines]
 

@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from ..context import MLContext
 from ..errors import DataError, MLError, NotSupportedError, OperationError, ValidationError
 from ..graph import Graph, MLOperand
 from ..names import shown
+from ..operation import Op
 from . import checks, operators as operators  # importing `operators` registers the converters
 from .control import CONTROL, check_ends
 from .conversion import convert
@@ -71,10 +72,12 @@ class Step:
         node: the node.
         kind: "webnn", "fallback" or "folded".
         reason: why it fell back.
+        op: the user's operation that its operator is registered for; None for other nodes.
     """
 
     node: NodeProto
     kind: Kind
+    op: Op[..., Any] | None
     reason: str = ""
 
 
@@ -265,6 +268,8 @@ class Tracer:
     def _trace(self, node: NodeProto) -> list[Step]:
         """`_steps`, where an unexpected error means that the node is invalid."""
         known = self.trace.values
+        operation = self.model.operation(node)
+        op = operation.op if operation is not None else None
         values = [known[name] if name else None for name in node.input[:]]
         if checks.needs_inputs(node):
             arrays = [value.array if isinstance(value, Constant) else None for value in values]
@@ -272,7 +277,7 @@ class Tracer:
         else:
             checks.check_node(node)
         if self._fold(node, values):
-            return [Step(node, "folded")]
+            return [Step(node, "folded", op)]
         try:
             if node.op_type in CONTROL and domain_of(node) == "":
                 return CONTROL[node.op_type](self, node)
@@ -293,20 +298,23 @@ class Tracer:
         else:
             for name, value in made.items():
                 self.trace.values[name] = value
-            return [Step(node, "webnn")]
-        operation = self.model.operation(node)
+            return [Step(node, "webnn", op)]
         if operation is not None and not operation.falls_back:
             is_wide = any(value is not None and value.element_type == TensorProto.DOUBLE for value in values)
             hint = "; WebNN has no float64; put a Cast to float before it" if is_wide else ""
             raise NotSupportedError(f"{checks.title_of(node)}: {reason}{hint}")
         for inner in all_nodes([node]) if self.model.operations else ():
-            if inner is not node and (operation := self.model.operation(inner)) is not None:
-                what = f"{checks.title_of(inner)} inside of it is your operation {operation.op}, which the engine lacks"
+            if (
+                inner is not node
+                and (found := self.model.operation(inner)) is not None
+                and (own := found.op) is not None
+            ):
+                what = f"{checks.title_of(inner)} inside of it is your operation {own.name}, which the engine lacks"
                 raise NotSupportedError(f"{checks.title_of(node)} falls back ({reason}), and {what}")
         if steps := self._expand(node, values):
             return steps
         self._fall_back(node, values)
-        return [Step(node, "fallback", reason)]
+        return [Step(node, "fallback", op, reason)]
 
     def _fold(self, node: NodeProto, values: Sequence[Value | None]) -> bool:
         """Make a node's outputs constants, if they can be computed now; whether they are."""
@@ -331,12 +339,16 @@ class Tracer:
         if not all(type.WhichOneof("value") for name, type in types.items() if name):
             return []
         nodes = definition_of(node, types, self.model, self.fresh(node))
+        model = self.model
+        self.model = model.without_overrides()
         try:
             return self.steps(nodes, whole=knows(node, domain_of(node)))
         except ValuesNeeded:
             raise
         except (Unsupported, OperationError):  # the error of the fallback names the node itself
             return []
+        finally:
+            self.model = model
 
     def _fall_back(self, node: NodeProto, values: Sequence[Value | None]) -> None:
         """Add the outputs of a node that ONNX Runtime will run."""

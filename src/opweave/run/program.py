@@ -181,7 +181,7 @@ class Program:
         part = step.part
         assert part is not None
         return [
-            (node, Placement(node.title, part.device, *part.runner.describe([compiled]), step.segment))
+            (node, Placement(node.title, part.device, *part.runner.describe([compiled]), step.segment, node.op))
             for node, compiled in zip(part.nodes, part.compiled, strict=True)
         ]
 
