@@ -238,7 +238,7 @@ def hashes_of_partition(nodes: int) -> int:
     trace = Trace(values=dict.fromkeys(names, Dynamic()))
     for k in range(nodes):
         node: Any = SimpleNamespace(input=[names[k]], output=[names[k + 1]], attribute=[])
-        trace.steps.append(Step(node, "webnn"))
+        trace.steps.append(Step(node, "webnn", None))
         trace.maker[names[k + 1]] = trace.steps[-1]
     Counted.asked = 0
     (segment,) = sections(trace, names[-1:])
