@@ -154,7 +154,7 @@ class _Jobs:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(min(processors(), MAX_PROCESSES), "opweave-kernels")
             found = self._known.get(key)
-            if found is None:
+            if found is None or _has_failed(found):  # what it lacked may be there now
                 found = self._known[key] = self._pool.submit(_made, kernel, architecture, key)
             return found
 
@@ -167,6 +167,10 @@ class _Jobs:
             for key, job in list(self._known.items()):
                 if job.cancelled():
                     del self._known[key]
+
+
+def _has_failed(job: Future[Compiled]) -> bool:
+    return job.done() and (job.cancelled() or job.exception() is not None)
 
 
 _jobs = _Jobs()
