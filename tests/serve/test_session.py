@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from threading import Thread
 from typing import Any
 
 import numpy as np
 import pytest
-from served_clients import ORIGIN, Client, ClosedError, PlainClient, desc
+from served_clients import ORIGIN, Client, ClosedError, PlainClient, desc, response_to
 
 import opweave as ow
 from opweave import memory
@@ -270,6 +271,34 @@ def test_a_second_payload_apart_comes_in_a_frame(server: Server) -> None:
         deadline = time.monotonic() + 60
         while "key" not in second.ask("read", id=1, apart=True):  # the server learns last that all was received
             assert time.monotonic() < deadline
+
+
+def test_contents_that_are_not_asked_for_follow_in_a_frame() -> None:
+    limits = ConnectionLimits(handshake=1)
+    with Server(port=0, origins=[ORIGIN], device="cpu", limits=limits) as server, Client(server) as client:
+        client.hello()
+        client.ask("tensor", id=1, **desc("float32", 4), readable=True)
+        client.post("read", id=1, r=100, apart=True)
+        _, data = client.receive()
+        key = json.loads(data[4:])["key"]
+        answer = client.next()
+        assert (answer["r"], answer["payload"]) == (100, bytes(16))
+        assert response_to(server, "POST", "/payload", key, ORIGIN)[0] == 403
+        assert client.read(1, "float32").tolist() == [0] * 4, "the context goes on"
+
+
+def test_the_server_ends_while_it_offers_contents() -> None:
+    server = Server(port=0, origins=[ORIGIN], device="cpu", limits=ConnectionLimits(handshake=10_000)).start()
+    with Client(server) as client:
+        client.hello()
+        client.ask("tensor", id=1, **desc("float32", 4), readable=True, writable=True)
+        client.post("read", id=1, r=100, apart=True)
+        client.receive()
+        client.post("write", np.ones(4, "f4"), id=1)  # the thread that receives waits for the context
+        closing = Thread(target=server.close, daemon=True)
+        closing.start()
+        closing.join(60)
+        assert not closing.is_alive()
 
 
 def test_a_read_apart_that_fails_has_no_key(client: Client) -> None:

@@ -25,7 +25,7 @@ _SPACED = re.compile(
     r"""(                                   # what stays as it is:
       "(?:[^"\\]|\\.)*"                     # a string,
     | `(?:[^`$]|\$(?!{)|\${[^`}]*(?:`[^`]*`)?[^`}]*})*`   # a template, which may have another in it,
-    | (?<![\w)\]] )(?<![\w)\]])/[^/ ].*?/(?=\w*[.,)])     # a regular expression: what precedes is no operand
+    | (?<![\w)\]])/[^/ ].*?/(?=\w*[.,)])     # a regular expression: what precedes is no operand
     )
     | [ ]*([=(){}\[\],;:?<>&|*!])[ ]*       # punctuation; `+`, `-` and `/` keep their spaces: `a + +b`
     """,

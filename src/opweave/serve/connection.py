@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
 
@@ -205,7 +205,7 @@ class Connection:
             self._messages.send(text_of(fields), answer.payload.data)
 
     def _hand_over(self, request: int, payload: np.ndarray) -> bool:
-        """Let the page ask for the contents of a tensor by HTTP; return False if another page is doing that."""
+        """Let the page ask for the contents of a tensor by HTTP; False if it does not, or if another page is doing that."""
         key = self._handover.offer(payload, self.origin)
         if key is None:
             return False
@@ -214,9 +214,7 @@ class Connection:
             self._messages.send(text_of({"r": request, "bin": payload.size, "key": key}))
         except DisconnectedError:
             self._handover.abandon(key)
-        if not self._handover.wait(key, self._limits.handshake) and not self._has_failed:
-            raise ProtocolError("a payload was not taken")
-        return True
+        return self._handover.wait(key, self._limits.handshake)
 
     def _answer_error(self, request: int, error: BaseException) -> None:
         self._messages.send(text_of({"r": request, "error": described(error)}))
@@ -279,10 +277,12 @@ class Connection:
                     if not place.is_ended:
                         self._messages.send(text_of({"c": place.number, "lost": reason}))
             self._messages.close(code, reason)
+        self._handover.abandon(self._offered)
 
     def close(self, code: int, reason: str) -> None:
         """End the connection, because the server ends; in any thread."""
         self._messages.close(code, reason)
+        self._handover.abandon(self._offered)  # the thread that receives may wait for its context
 
     def _end(self) -> None:
         """Free everything; in the thread that received."""
@@ -306,7 +306,9 @@ class Connection:
     def counts(self) -> Counts:
         """What the connection has done so far."""
         with self._lock:
-            return sum((place.counts for place in self._places.values()), self._past)
+            # Counters are copied in one step: the thread that receives adds kinds of messages to them.
+            own = [replace(place.counts, messages=place.counts.messages.copy()) for place in self._places.values()]
+            return sum(own, self._past)
 
 
 def described(error: BaseException) -> Message:

@@ -21,6 +21,7 @@ LINGER_SECONDS = 1.0
 
 
 Buffer: TypeAlias = "bytes | memoryview"
+"""What is sent."""
 
 
 class DisconnectedError(Exception):

@@ -24,6 +24,7 @@ function page({
   isJoined = true,
   answer = () => [200, '{"operands": []}'],
   fetched = null,
+  isLate = false, // whether contents that were not asked for follow in a frame
   filename = "inline.js",
 } = {}) {
   const log = { sockets: [], requests: [], messages: [], payloads: [], frames: [], warnings: [] };
@@ -58,9 +59,21 @@ function page({
 
     answer(m, r) {
       if (m === "read" && fetched) {
-        const text = Buffer.from(`    ${JSON.stringify({ r, bin: LARGE_BYTES, key: "abc" })}`);
-        text.writeUInt32LE(text.length - 4);
-        this.onmessage({ data: new Uint8Array(text).buffer });
+        const isApart = log.messages.at(-1).apart;
+        const say = (fields) => {
+          const text = Buffer.from(`    ${JSON.stringify({ r, bin: LARGE_BYTES, ...fields })}`);
+          text.writeUInt32LE(text.length - 4);
+          this.onmessage({ data: new Uint8Array(text).buffer });
+        };
+        if (isApart) say({ key: "abc" });
+        const late = () => {
+          say({});
+          const data = new Uint8Array(LARGE_BYTES);
+          data[LARGE_BYTES - 1] = 8;
+          this.onmessage({ data: data.buffer });
+        };
+        if (!isApart) late();
+        else if (isLate) setTimeout(late, 20);
         return;
       }
       const text = JSON.stringify({ r, ...(m === "hello" ? HELLO : m === "read" ? { bin: 4 } : BUILT) });
@@ -339,13 +352,74 @@ test("a large tensor is read by a request", async () => {
   assert.deepEqual(made.log.messages.filter(({ m }) => m === "read").map(({ apart }) => apart), [true, true]);
 });
 
-test("a request for a large tensor that fails rejects", async () => {
+test("a payload that ends early rejects, and its request is cancelled", async () => {
+  let isCancelled = false;
+  const short = () => {
+    const data = new Uint8Array(LARGE_BYTES - 1);
+    const end = (stream) => (stream.enqueue(data), stream.close());
+    return new Response(new ReadableStream({ type: "bytes", start: end }));
+  };
+  const broken = () => {
+    const start = (stream) => stream.enqueue(new Uint8Array(8));
+    const cancel = () => void (isCancelled = true);
+    const response = new Response(new ReadableStream({ type: "bytes", start, cancel }));
+    const reader = response.body.getReader({ mode: "byob" });
+    const read = async () => ({ done: true, value: undefined });
+    return { ok: true, body: { getReader: () => ({ read, cancel: () => reader.cancel() }) } };
+  };
   for (const [fetched, message] of [
-    [() => new Response("there is no such payload", { status: 403 }), /there is no such payload/],
-    [() => bytes(LARGE_BYTES - 1), /ended early|closed/], // in Chromium, in Node.js 20
-    [() => Promise.reject(new TypeError("Failed to fetch")), /Failed to fetch/],
+    [short, /ended early|closed/], // in Chromium, in Node.js 20
+    [broken, /ended early/],
   ]) {
     const made = page({ options: { url: "http://127.0.0.1:9" }, fetched });
     await assert.rejects(made.run(READ), { name: "OperationError", message });
   }
+  assert.equal(isCancelled, true);
+});
+
+test("contents follow in a frame if they cannot be asked for", async () => {
+  for (const fetched of [
+    () => new Response("there is no such payload", { status: 403 }),
+    () => Promise.reject(new TypeError("Failed to fetch")),
+  ]) {
+    const made = page({ options: { url: "http://127.0.0.1:9" }, fetched, isLate: true });
+    assert.deepEqual([...(await made.run(READ))], [LARGE_BYTES, LARGE_BYTES, 0, 8, 0, 8]);
+    const asked = made.log.messages.filter(({ m }) => m === "read").map(({ apart }) => apart);
+    assert.deepEqual(asked, [true, undefined]); // once is enough to know
+  }
+});
+
+test("engines give less at a time than was asked for", async () => {
+  const parts = () => {
+    let left = LARGE_BYTES;
+    const read = async (view) => {
+      const count = Math.min(view.length, left, 100_000);
+      left -= count;
+      const value = new Uint8Array(view.buffer, view.byteOffset, count).fill(9, count - 1);
+      return { done: false, value };
+    };
+    return { ok: true, body: { getReader: () => ({ read, cancel: async () => {} }) } };
+  };
+  const made = page({ options: { url: "http://127.0.0.1:9" }, fetched: parts });
+  const [whole, target, , last, , lastOfTarget] = await made.run(READ);
+  assert.deepEqual([whole, target, last, lastOfTarget], [LARGE_BYTES, LARGE_BYTES, 9, 9]);
+});
+
+test("an array is not written once its read was rejected", async () => {
+  let proceed;
+  const response = new Promise((resolve) => (proceed = resolve));
+  const made = page({ options: { url: "http://127.0.0.1:9" }, fetched: () => response });
+  const found = await made.run(`(async () => {
+    const context = await navigator.ml.createContext();
+    const tensor = await context.createTensor({ dataType: "float32", shape: [${LARGE_BYTES / 4}], readable: true });
+    const target = new Uint8Array(${LARGE_BYTES});
+    const read = context.readTensor(tensor, target).catch(({ name }) => name);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    tensor.destroy();
+    return { name: await read, target };
+  })()`);
+  proceed(bytes(LARGE_BYTES));
+  await new Promise((resolve) => setTimeout(resolve, 50));
+  assert.equal(found.name, "InvalidStateError");
+  assert.equal(found.target[LARGE_BYTES - 1], 0);
 });

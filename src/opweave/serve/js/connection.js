@@ -54,8 +54,10 @@ class Connection {
   receive(message) {
     const { r, bin = 0, key } = message;
     if (key) {
-      const fetched = this.link.fetch(key, bin, this.requests.get(r)?.target);
-      fetched.then((payload) => this.settle(message, payload), ({ message }) => this.settle({ r, error: { name: "OperationError", message } }));
+      this.link.fetch(key, bin, () => this.requests.get(r)?.target).then(
+        (payload) => (payload === null ? (this.link.fetch = null) : this.settle(message, payload)), // it is not tried again
+        (error) => this.settle({ r, error: { name: "OperationError", message: error.message } }),
+      );
       return 0;
     }
     if (bin) this.header = message;

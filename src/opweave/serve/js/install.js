@@ -74,7 +74,13 @@ const webTransport =
         setTimeout(() => reject(new Error(`the browser blocked the connection to ${url}; ${policy}`)), 0);
       };
       socket.onopen = () =>
-        resolve({ send, sync: globalThis.XMLHttpRequest && sync, buffered: () => socket.bufferedAmount + used(), hold() {}, fetch: globalThis.ReadableStreamBYOBReader && fetchPayload });
+        resolve({
+          send,
+          sync: globalThis.XMLHttpRequest && sync,
+          buffered: () => socket.bufferedAmount + used(),
+          hold() {},
+          fetch: globalThis.ReadableStreamBYOBReader && fetchPayload,
+        });
       const write = (bytes) => (socket.send(bytes), true); // it copies them
       const { send, flush, used } = joiner(write, write);
       const decoder = new TextDecoder();
@@ -93,21 +99,35 @@ const webTransport =
         binary(buffer.slice(4 + size));
       }
 
+      // The contents of a payload, or nothing if they are in the array that `target` returns. Null if no request is possible, or
+      // it is too late: the contents follow in a frame.
       async function fetchPayload(key, size, target) {
-        const response = await fetch(`${url}/payload`, { method: "POST", body: key });
-        if (!response.ok) throw new Error(await response.text());
+        const response = await fetch(`${url}/payload`, { method: "POST", body: key }).catch(() => null);
+        if (!response?.ok) return null;
         const reader = response.body.getReader({ mode: "byob" });
-        const next = async (buffer, min) => {
-          const { value } = await reader.read(new Uint8Array(buffer, 0, min), { min });
-          if (value?.length !== min) throw new Error("the payload has ended early");
-          return value;
+        // Fill a buffer: engines without the option `min` give less at a time.
+        const fill = async (buffer, size) => {
+          for (let at = 0; at < size; ) {
+            const { value } = await reader.read(new Uint8Array(buffer, at, size - at), { min: size - at });
+            if (!value?.length) throw new Error("the payload has ended early");
+            at += value.length;
+            ({ buffer } = value);
+          }
+          return buffer;
         };
-        if (!target) return (await next(new ArrayBuffer(size), size)).buffer;
-        let buffer = new ArrayBuffer(PIECE_BYTES);
-        for (let at = 0; at < size; at += PIECE_BYTES) {
-          const part = await next(buffer, Math.min(PIECE_BYTES, size - at));
-          if (target.length) target.set(part, at); // else it was detached
-          ({ buffer } = part);
+        try {
+          if (!target()) return await fill(new ArrayBuffer(size), size);
+          let buffer = new ArrayBuffer(PIECE_BYTES);
+          for (let at = 0; at < size; at += PIECE_BYTES) {
+            const count = Math.min(PIECE_BYTES, size - at);
+            buffer = await fill(buffer, count);
+            const array = target(); // none if the read was rejected meanwhile
+            if (array?.length) array.set(new Uint8Array(buffer, 0, count), at); // else it was detached
+          }
+          return undefined;
+        } catch (error) {
+          reader.cancel().catch(() => {}); // the server waits until it has sent all
+          throw error;
         }
       }
 
