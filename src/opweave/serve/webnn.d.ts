@@ -73,6 +73,7 @@ interface MLOperand {
 }
 
 interface MLGraph {
+  readonly devices: readonly string[];
   destroy(): void;
 }
 
