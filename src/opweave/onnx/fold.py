@@ -146,7 +146,9 @@ def with_operation(
 ) -> list[np.ndarray] | None:
     """Compute a node with the user's operation.
 
-    None (the node stays in the graph) if that fails, for bool, and if the node has more outputs, or outputs of other types.
+    Returns:
+        The node's outputs. None if the node stays in the graph: the operation fails, has fewer results than the node, or
+        results of other data types, or an input is bool.
     """
     if node.op_type in BOOLEAN or any(array is not None and array.dtype == bool for array in arrays):
         return None
