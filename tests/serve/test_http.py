@@ -45,6 +45,11 @@ def test_only_pages_of_allowed_origins_may_read(server: Server) -> None:
     assert "Origin" in ours.headers["Vary"]
     others = answer(server, "GET", "/health", Origin="https://evil.example")
     assert others.headers["Access-Control-Allow-Origin"] is None
+    for path in ("/nothing", "/stats"):  # and read why they are refused
+        refused = answer(server, "GET", path, Origin=ORIGIN)
+        assert refused.status in (401, 404)
+        assert refused.headers["Access-Control-Allow-Origin"] == ORIGIN
+        assert answer(server, "GET", path, Origin="https://evil.example").headers["Access-Control-Allow-Origin"] is None
     preflight = {"Access_Control_Request_Method": "POST", "Access_Control_Request_Private_Network": "true"}
     ours = answer(server, "OPTIONS", "/sync", Origin=ORIGIN, **preflight)
     assert ours.status == 204

@@ -25,11 +25,13 @@ class HttpError(Exception):
 
     Attributes:
         status: the status of the response.
+        headers: headers of the response.
     """
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
         self.status = status
+        self.headers: dict[str, str] = {}
 
 
 @dataclass(frozen=True)

@@ -266,7 +266,7 @@ class Server:
             pass
         except HttpError as error:
             with suppress(DisconnectedError):
-                respond(stream, error.status, str(error), headers={"Content-Type": "text/plain"})
+                respond(stream, error.status, str(error), headers=error.headers | {"Content-Type": "text/plain"})
         except Exception:
             logger.exception("a fault of the server ends a connection")
         finally:
@@ -289,6 +289,14 @@ class Server:
             return False
         body = read_body(stream, request, {"/sync": self._limits.json, "/payload": MAX_KEY_BYTES}.get(request.path, 0))
         headers = self._sharing(request)
+        try:
+            return self._respond(stream, request, body, headers)
+        except HttpError as error:
+            error.headers |= headers
+            raise
+
+    def _respond(self, stream: Stream, request: Request, body: bytes, headers: dict[str, str]) -> bool:
+        """Answer a request that is no upgrade, as `_answer` does; `headers` let the page read the response."""
         match request.method, request.path:
             case "POST", "/sync":
                 return self._sync(stream, request, body, headers)
