@@ -17,7 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import opweave as ow
 from opweave import memory
-from opweave.onnx.model import LARGE_BYTES, SMALL_BYTES, Model
+from opweave.onnx.contents import LARGE_BYTES
+from opweave.onnx.model import SMALL_BYTES, Model
 from opweave.onnx.wire import HERE, LEAST_BYTES, without_weights
 
 ROWS = LARGE_BYTES // 4096 + 1

@@ -427,8 +427,7 @@ def default_devices() -> list[Device]:
 
 def find(name: str) -> Backend:
     """The back end called `name`, or `NotSupportedError` that lists what there is."""
-    found = discover().get(name)
-    if found is None:
+    if (found := discover().get(name)) is None:
         raise NotSupportedError(f"there is no back end {name!r}; there are {', '.join(map(repr, discover()))}")
     return found
 

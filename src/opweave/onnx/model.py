@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import mmap
 import os
-import stat
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +22,7 @@ from ..errors import DataError, NotSupportedError, require
 from ..names import shown
 from .booleans import check_bool
 from .checks import MAX_RANK, check_node, count_nodes, needs_inputs, needs_values, title_of, with_expected_inputs
+from .contents import LARGE_BYTES, Contents
 from .limits import DEFAULT, Limits
 from .messages import (
     KNOWN_TYPES,
@@ -47,84 +46,8 @@ from .wire import HERE, without_weights
 KNOWN_OPSET = 21
 """All versions of the `onnx` package that support NumPy 2 have the operator sets up to this one."""
 
-LARGE_BYTES = 2**20
-"""Models of this size or more are parsed without their weights, and their files are mapped into memory."""
-
 SMALL_BYTES = 4096
 """Weights up to this size are copied from mapped files: reading one also maps many pages around it, which stay resident."""
-
-
-@dataclass(frozen=True)
-class _Contents:
-    """The bytes of a file or of the user's object; those of a large file are mapped into memory.
-
-    Attributes:
-        data: the bytes.
-        path: the file, if it is mapped.
-        state: its state when it was mapped.
-    """
-
-    data: memoryview
-    path: Path | None = None
-    state: tuple[int, ...] = ()
-
-    @classmethod
-    def mapped(cls, path: Path) -> _Contents:
-        """Map a file."""
-        with _open_regular(path) as file:
-            whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            return cls(memoryview(whole), path, _state(os.fstat(file.fileno())))
-
-    @classmethod
-    def read(cls, path: Path) -> _Contents:
-        """Read a file, or map it if it is large."""
-        with _open_regular(path) as file:
-            if os.fstat(file.fileno()).st_size >= LARGE_BYTES:
-                return cls.mapped(path.resolve())
-            return cls(memoryview(file.read()))
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether the bytes stay as they are, unlike those of a bytearray, which the user may change."""
-        return isinstance(self.data.obj, (mmap.mmap, bytes))
-
-    def check_unchanged(self) -> None:
-        """Require that a mapped file was not written since. A file that was replaced or deleted stays mapped as it was.
-
-        Raises:
-            DataError: the file was written.
-        """
-        try:
-            state = _state(self.path.stat()) if self.path is not None else ()
-        except OSError:
-            return
-        if state[:2] == self.state[:2] and state != self.state:
-            raise DataError(f"{self.path} has changed since the model was read; its weights are needed again")
-
-    def forget(self) -> None:
-        """Release the pages of a mapped file that were read so far; they are read again when they are used."""
-        if self.path is not None and hasattr(mmap, "MADV_DONTNEED"):
-            self.data.obj.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
-
-
-def _state(status: os.stat_result) -> tuple[int, ...]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _open_regular(path: Path) -> BinaryIO:
-    """Open a regular file; reading a pipe could block forever, and reading a device could never end.
-
-    Raises:
-        OSError: it is not a regular file, or cannot be opened.
-    """
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
-        return os.fdopen(descriptor, "rb")
-    os.close(descriptor)
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    raise OSError(errno.EINVAL, "it is a pipe, a socket or a device, and only files can be read")
 
 
 @dataclass
@@ -151,9 +74,9 @@ class Model:
     _owned: bool = field(default=False, repr=False)  # whether the caller has no reference to the proto
     _weights: list[tuple[str, np.ndarray]] | None = field(default=None, repr=False)
     _lock: Lock = field(default_factory=Lock, repr=False)  # held while the weights are read
-    _here: _Contents | None = field(default=None, repr=False)  # the serialised model, which holds weights
-    _files: dict[Path, _Contents] = field(default_factory=dict, repr=False)
-    _locations: dict[str, _Contents] = field(default_factory=dict, repr=False)  # the same files, as tensors name them
+    _here: Contents | None = field(default=None, repr=False)  # the serialised model, which holds weights
+    _files: dict[Path, Contents] = field(default_factory=dict, repr=False)
+    _locations: dict[str, Contents] = field(default_factory=dict, repr=False)  # the same files, as tensors name them
     _dense_bytes: int = 0  # the size of the sparse initializers so far
 
     @classmethod
@@ -173,11 +96,11 @@ class Model:
                 what = str(path)
                 try:
                     folder = path.resolve().parent
-                    here = _Contents.read(path)
+                    here = Contents.read(path)
                 except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a cycle of links
                     raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
             elif isinstance(source, (bytes, bytearray, memoryview)):
-                here = _Contents(memoryview(source).cast("B"))
+                here = Contents(memoryview(source).cast("B"))
             else:
                 raise DataError(f"a model is a path or bytes, got {type(source).__name__}")
             data = here.data
@@ -263,7 +186,7 @@ class Model:
             self._here = None  # all weights were copied
         return weights + [(sparse.values.name, self.dense(sparse)) for sparse in graph.sparse_initializer]
 
-    def _contents(self) -> list[_Contents]:
+    def _contents(self) -> list[Contents]:
         return [*self._files.values(), *([self._here] if self._here is not None else [])]
 
     def _check(self) -> None:
@@ -460,7 +383,7 @@ class Model:
         data = whole[offset : offset + length]
         return memoryview(bytes(data)) if found.path is not None and length <= SMALL_BYTES else data
 
-    def _file(self, location: str, where: str) -> _Contents:
+    def _file(self, location: str, where: str) -> Contents:
         """A file in the model's folder."""
         if location in self._locations:
             return self._locations[location]
@@ -474,7 +397,7 @@ class Model:
             raise DataError(f"{where} are outside of the model's folder: {location!r}")
         if path not in self._files:
             try:
-                self._files[path] = _Contents.mapped(path)
+                self._files[path] = Contents.mapped(path)
             except (OSError, ValueError) as error:  # an empty file cannot be mapped
                 raise DataError(f"{where}: {path.name}: {getattr(error, 'strerror', None) or error}") from None
         self._locations[location] = self._files[path]
