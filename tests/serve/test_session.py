@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Iterator
 from threading import Thread
@@ -285,6 +286,21 @@ def test_contents_that_are_not_asked_for_follow_in_a_frame() -> None:
         assert (answer["r"], answer["payload"]) == (100, bytes(16))
         assert response_to(server, "POST", "/payload", key, ORIGIN)[0] == 403
         assert client.read(1, "float32").tolist() == [0] * 4, "the context goes on"
+
+
+def test_contents_whose_response_breaks_follow_in_a_frame(server: Server) -> None:
+    with Client(server) as client:
+        client.hello()
+        client.ask("tensor", id=1, **desc("float32", 2**23), readable=True)  # more than what sockets hold
+        client.post("read", id=1, r=100, apart=True)
+        _, data = client.receive()
+        key = json.loads(data[4:])["key"]
+        head = f"POST /payload HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nOrigin: {ORIGIN}\r\nContent-Type: text/plain\r\n"
+        with socket.create_connection(("127.0.0.1", server.port)) as request:
+            request.sendall(f"{head}Content-Length: {len(key)}\r\n\r\n{key}".encode())
+            assert request.recv(16).startswith(b"HTTP/1.1 200")
+        answer = client.next()
+        assert (answer["r"], len(answer["payload"])) == (100, 2**25)
 
 
 def test_the_server_ends_while_it_offers_contents() -> None:

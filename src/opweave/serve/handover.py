@@ -20,7 +20,7 @@ class _Offer:
         self.payload, self.origin = payload, origin
         self.key = secrets.token_urlsafe(32)
         self.stream: Stream | None = None  # that of the request that has come for it
-        self.is_over = False
+        self.is_sent = self.is_over = False
 
 
 class Handover:
@@ -43,7 +43,7 @@ class Handover:
             return self._offer.key
 
     def wait(self, key: str, timeout: float) -> bool:
-        """Wait for the end of an offer; return whether a request came for it, in `timeout` seconds and before `abandon`."""
+        """Wait until a payload is sent, or not asked for in `timeout` seconds, or `abandon`ed; return whether it is sent."""
         with self._changed:
             offer = self._offer
             if offer is None or offer.key != key:
@@ -52,7 +52,7 @@ class Handover:
             if offer.stream is not None:
                 self._changed.wait_for(lambda: offer.is_over)
             self._offer = None
-            return offer.stream is not None
+            return offer.is_sent
 
     @contextmanager
     def taken(self, key: str, origin: str | None, stream: Stream) -> Iterator[np.ndarray | None]:
@@ -70,6 +70,7 @@ class Handover:
             return
         try:
             yield offer.payload
+            offer.is_sent = True
         finally:
             with self._changed:
                 offer.is_over = True

@@ -389,6 +389,15 @@ test("contents follow in a frame if they cannot be asked for", async () => {
   }
 });
 
+test("several reads that cannot be asked for follow in frames", async () => {
+  const fetched = () => Promise.reject(new TypeError("Failed to fetch"));
+  const made = page({ options: { url: "http://127.0.0.1:9" }, fetched, isLate: true });
+  const read = READ.replace(/const whole[^]*return/, `
+    const all = await Promise.all([1, 2, 3].map(() => context.readTensor(tensor)));
+    return all.map((buffer) => new Uint8Array(buffer).at(-1)); return`);
+  assert.deepEqual([...(await made.run(read))], [8, 8, 8]);
+});
+
 test("engines give less at a time than was asked for", async () => {
   const parts = () => {
     let left = LARGE_BYTES;

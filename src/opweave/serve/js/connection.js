@@ -14,11 +14,12 @@ class Connection {
     this.header = null; // the answer whose payload follows
     this.session = "";
     this.ended = false;
+    this.isApart = false; // whether large contents come by requests
   }
 
   // `transport(handlers)` promises { send(text, payload), sync(text) -> text (or none), buffered(), hold(whether to stay alive),
-  // fetch(key, size, target) -> a payload (or none) }. It calls `text`, which returns the size of the payload that follows,
-  // `isCopied`, whether `binary` copies it, `binary` with it, and `closed`.
+  // fetch(key, size, target) -> a payload, or null if it comes in a frame (or none) }. It calls `text`, which returns the size
+  // of the payload that follows, `isCopied`, whether `binary` copies it, `binary` with it, and `closed`.
   static async open(transport) {
     const connection = new Connection();
     connection.link = await transport({
@@ -27,6 +28,7 @@ class Connection {
       binary: (buffer) => connection.settle(connection.header, buffer),
       closed: (reason) => connection.end(reason),
     });
+    connection.isApart = Boolean(connection.link.fetch);
     return connection;
   }
 
@@ -55,7 +57,7 @@ class Connection {
     const { r, bin = 0, key } = message;
     if (key) {
       this.link.fetch(key, bin, () => this.requests.get(r)?.target).then(
-        (payload) => (payload === null ? (this.link.fetch = null) : this.settle(message, payload)), // it is not tried again
+        (payload) => (payload === null ? (this.isApart = false) : this.settle(message, payload)), // a frame follows
         (error) => this.settle({ r, error: { name: "OperationError", message: error.message } }),
       );
       return 0;

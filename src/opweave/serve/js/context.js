@@ -104,7 +104,7 @@ class MLContext {
     if (target && target.bytes.length < wanted)
       fail(`readTensor: outputData must have ${wanted} bytes, got ${target.bytes.length}`);
     const message = { m: "read", id: fields.id };
-    if (wanted >= APART_BYTES && context.connection.link.fetch) message.apart = true;
+    if (wanted >= APART_BYTES && context.connection.isApart) message.apart = true;
     const reader = { tensor: fields, target: target?.bytes };
     const [, payload] = await context.connection.request(context, message, undefined, reader);
     if (!target) return payload;
