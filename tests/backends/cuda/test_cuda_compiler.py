@@ -366,7 +366,9 @@ end.set()
 if pid:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    # From 3.12 on Python warns of a fork while threads run, which is what happens here.
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
 
 
