@@ -82,7 +82,7 @@ CUDA = {
     "conv2d 100x100, 100 to 100, add, relu, float32": Budget(0.060, "ms"),
     "conv2d 100x100, 100 to 100, add, relu, tf32": Budget(0.035, "ms"),
     "matmul 4096, float32": Budget(2 * 4096**3 / 70e9, "ms"),
-    "matmul 4096, float16": Budget(2 * 4096**3 / 550e9, "ms"),
+    **dict.fromkeys(("matmul 4096, float16", "matmul 4096, bfloat16"), Budget(2 * 4096**3 / 550e9, "ms")),
     "a token of 8 layers": Budget(0.45, "ms"),
     "MiniLM-L6, 64 words, batch 1": Budget(1.1),
     "MiniLM-L6, 64 words, batch 32": Budget(1.1),

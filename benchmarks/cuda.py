@@ -14,7 +14,7 @@ import json
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib import import_module
@@ -26,6 +26,8 @@ import typer
 
 import opweave as ow
 from opweave.backends import Precision
+from opweave.backends.cuda.executable import CudaRunner
+from opweave.backends.cuda.measured_tiles import microseconds_of
 from opweave.dtypes import DataType
 
 from . import networks, webgpu_contraction as parts
@@ -39,7 +41,9 @@ RECORD = DOCS / "benchmarks-cuda.json"
 RUNS = 100
 KINDS: tuple[tuple[DataType, Precision], ...] = (("float32", "float32"), ("float32", "tf32"), ("float16", "float32"))
 """Data types, and the precisions of contexts."""
-TOLERANCES = {"float32": 1e-4, "tf32": 2e-2, "float16": 2e-2}
+ALL_KINDS = {"matmul 4096": (*KINDS, ("float32", "bfloat16"))}
+"""Contractions that have more kinds."""
+TOLERANCES = {"float32": 1e-4, "tf32": 2e-2, "float16": 2e-2, "bfloat16": 2e-2}
 """Differences to the processor's results in float32, relative to the largest, by precision or data type."""
 
 
@@ -53,7 +57,8 @@ class Row:
         kind: "float32", "tf32" or "float16".
         build: seconds to build the graph, kernels from the cache on disk included.
         clock: from the call of `dispatch` until the device is done.
-        flow: for each of many dispatches, one after the other, which is about the time on the device.
+        flow: of each of many runs, one after the other: of a network its dispatches, which take about the time on the device;
+            of a contraction its kernels in one CUDA graph, as some are done before Python has dispatched the next.
         kernels: how many there are.
         error: difference to the processor's results, relative to the largest; None where there is nothing to compare.
         torch: PyTorch in a CUDA graph, with the same precision, networks compiled; None without it.
@@ -106,9 +111,11 @@ class Bench:
     folder: Path
     models: Path
 
-    def contexts(self) -> Iterator[tuple[ow.MLContext, DataType, str]]:
+    def contexts(
+        self, kinds: Sequence[tuple[DataType, Precision]] = KINDS
+    ) -> Iterator[tuple[ow.MLContext, DataType, str]]:
         """A context, data type and name for each kind that the device has."""
-        for data_type, precision in KINDS:
+        for data_type, precision in kinds:
             try:
                 context = ow.ml.create_context(device=self.device, precision=precision)
             except ow.NotSupportedError as error:
@@ -154,6 +161,8 @@ class Bench:
             context.write_tensor(inputs[n], array)
         clock, flow = milliseconds(context, graph, inputs, outputs, 3 if self.tiny else RUNS)
         runners: list[Any] = [step.part.runner for step in graph._check_alive().steps if step.part]
+        if part == "contractions" and isinstance(runners[0], CudaRunner):
+            flow = kernel_milliseconds(runners[0], list(inputs.values()), list(outputs.values()))
         error = None
         if expected is not None:
             error = max(_difference(context.read_tensor(outputs[n]), value) for n, value in expected.items())
@@ -182,6 +191,15 @@ def milliseconds(
         dispatch()
     engine.wait()
     return clock, (time.perf_counter() - start) * 1e3 / count
+
+
+def kernel_milliseconds(runner: CudaRunner, inputs: Sequence[Any], outputs: Sequence[Any]) -> float:
+    """Milliseconds of a run of all kernels, in a CUDA graph that has them many times."""
+    memory = runner.take()
+    runs = runner.bind(*([tensor._memory() for tensor in tensors] for tensors in (inputs, outputs))).runs(memory)
+    found = microseconds_of(runner.engine.driver, [run for run in runs if run is not None]) / 1e3
+    runner.give_back(memory)
+    return found
 
 
 def torch_milliseconds(function: Callable[[], Any]) -> float | None:
@@ -255,7 +273,7 @@ def contractions(bench: Bench) -> Iterator[Row]:
         random = np.random.default_rng(0)
         arrays = [random.standard_normal(shape, "float32") for shape in case.shapes]
         expected: dict[str, np.ndarray] | None = None
-        for context, data_type, kind in bench.contexts():
+        for context, data_type, kind in bench.contexts(ALL_KINDS.get(case.name, KINDS)):
             typed = [array.astype(data_type) for array in arrays]
             is_seed = case is cases[0]
             name = f"{case.name}, add, relu" if is_seed else case.name
@@ -267,7 +285,8 @@ def contractions(bench: Bench) -> Iterator[Row]:
                 expected = dict(host.compute(build(host), feeds))
             function: Any = None
             if torch := cuda_torch(kind):
-                function = plain = parts.torch_function(case, typed, tf32=kind == "tf32")
+                half = torch.bfloat16 if kind == "bfloat16" else None
+                function = plain = parts.torch_function(case, typed, tf32=kind == "tf32", data_type=half)
                 if is_seed:
                     x = torch.from_numpy(typed[0]).cuda()
                     function = lambda plain=plain, x=x, torch=torch: torch.relu(plain() + x)  # noqa: E731
@@ -385,7 +404,8 @@ def section(results: Results) -> str:
 Written by `python -m benchmarks cuda`: {results.device}; {results.machine}.
 
 One CUDA graph each. Times on the clock are medians, from the call until the device is done; those in a row are shares of
-{RUNS} dispatches, about the time on the device. PyTorch runs as a CUDA graph with the same precision: networks are compiled
+{RUNS} dispatches, about the time on the device, and of contractions shares of a CUDA graph that has the kernels many times,
+as PyTorch's. PyTorch runs as a CUDA graph with the same precision: networks are compiled
 (`torch.compile`) and on the clock, contractions are those of cuBLAS and cuDNN, in a row. Budgets are for networks on the
 clock, and for contractions in a row. Errors are relative to results computed on the CPU. Both operands of `matmul 1024`,
 `2048`, `4096` and `12 of` are inputs, as in cuBLAS's calls. Second operands of other contractions are constants, laid

@@ -143,8 +143,10 @@ class Clock:
         return min(self.run(steps, times) for _ in range(5))
 
 
-def torch_function(case: Case, arrays: Sequence[np.ndarray], *, tf32: bool = False) -> Callable[[], Any] | None:
-    """The same with PyTorch on CUDA, in the arrays' data type, or TF32 for float32; None without it."""
+def torch_function(
+    case: Case, arrays: Sequence[np.ndarray], *, tf32: bool = False, data_type: Any = None
+) -> Callable[[], Any] | None:
+    """The same with PyTorch on CUDA, in another data type than the arrays', or TF32 for float32; None without it."""
     try:
         import torch
     except ImportError:
@@ -153,7 +155,7 @@ def torch_function(case: Case, arrays: Sequence[np.ndarray], *, tf32: bool = Fal
         return None
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     torch.backends.cudnn.benchmark = True
-    a, b = (torch.from_numpy(array).cuda() for array in arrays)
+    a, b = (torch.from_numpy(array).cuda().to(data_type) for array in arrays)
     if case.op == "matmul":
         return lambda: a @ b
     function = getattr(torch.nn.functional, case.op)

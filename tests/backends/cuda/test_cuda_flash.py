@@ -13,6 +13,7 @@ from triton_cases import F, array, check, run, steps_of
 import opweave as ow
 from opweave import composites
 from opweave.backends.cuda import compiler
+from opweave.backends.gpu import patterns
 from opweave.backends.gpu.rules import flash_tensor
 from opweave.expr.gpu import TensorCores
 
@@ -130,6 +131,19 @@ def test_attention_in_parts() -> None:
         return b.matmul(b.softmax(scores, 3), v)
 
     check(build, *(array(2, 2, 40, 16) + number for number in range(3)), constants=(), tolerance=2e-5)
+
+
+def test_much_work_is_one_kernel_on_tensor_cores_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patterns, "MAX_OPERATIONS", 0)
+
+    def build(b: ow.MLGraphBuilder, q: Any, k: Any, v: Any) -> Any:
+        return b.matmul(b.softmax(b.matmul(q, k), axis=3), v)
+
+    q, k, v = array(1, 2, 40, 16), array(1, 2, 16, 50), array(1, 2, 50, 16)
+    check(build, q, k, v, constants=(), tolerance=2e-5)
+    monkeypatch.setattr(flash_tensor, "MAX_SIZE", 8)
+    assert len(steps_of(build, [q, k, v], (), F)) == 3
+    assert len(steps_of(build, [q, k, v], (), replace(F, tensor_cores=None))) == 3
 
 
 def test_what_keeps_the_other_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

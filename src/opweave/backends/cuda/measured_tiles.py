@@ -56,7 +56,12 @@ def microseconds(driver: Driver, kernels: Sequence[Kernel], memory: dict[Buffer,
             if bound not in memory:
                 memory[bound] = driver.allocate(bound.desc.byte_length + PADDING)
         launches.append(Launch(function, kernel.workgroups, tuple(memory[bound] for bound in kernel.bindings)))
-    graph = driver.graph(launches * TIMES)
+    return microseconds_of(driver, launches, repeat)
+
+
+def microseconds_of(driver: Driver, launches: Sequence[Launch], repeat: int = REPEAT) -> float:
+    """The same of kernels that are tied to memory."""
+    graph = driver.graph([*launches] * TIMES)
 
     def measured() -> float:
         driver.wait()
@@ -160,4 +165,4 @@ def _unnumbered(side: Matrix | Window) -> Matrix | Window:
     )
 
 
-__all__ = ["MeasuredTiles", "microseconds"]
+__all__ = ["MeasuredTiles", "microseconds", "microseconds_of"]

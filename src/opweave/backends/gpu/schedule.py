@@ -63,7 +63,7 @@ class Schedule:
         self._meeting = meeting(graph, backend)
         for number, operand in enumerate(graph.inputs.values()):
             self._memory(operand, Place(operand.desc, "input", number))
-        whole = {node: found for found in attentions(graph) for node in found.nodes}
+        whole = {node: found for found in attentions(graph, features) for node in found.nodes}
         for node in graph.nodes:
             if node not in whole:
                 self._node(node)

@@ -35,6 +35,9 @@ MIN_WORKGROUPS = 256
 """Workgroups that keep a device busy; with fewer, each gets fewer lines."""
 MAX_COMBINED = 4
 """Products that an epilogue combines; each needs registers for its sums and its loads. An estimate."""
+COMPUTING_INVOCATIONS = 512
+"""Invocations of a workgroup that computes the few vectors while it loads a matrix. For two products of 1 x 8192 with sums of
+2048 an H200 takes 28 us with as many, 30 us with half or twice as many."""
 MAX_SHARED_ELEMENTS = 1 << 13
 """Elements of the few vectors up to which each workgroup computes them, instead of a kernel before. An estimate: in the
 time that a kernel takes to start and to end, 256 workgroups read two arrays of this size from the cache."""
@@ -219,7 +222,8 @@ class _Writing:
         self.ahead = max(1, PREFETCHED_TERMS // self.products)
         self.fours = self.first.quads
         if self.deep:
-            self.invocations = self._within_memory(features.max_invocations if before is not None else INVOCATIONS)
+            number = INVOCATIONS if before is None else min(COMPUTING_INVOCATIONS, features.max_invocations)
+            self.invocations = self._within_memory(number)
             self.width = self._lines_of_deep()
             if self._is_tall():
                 self.fours, self.width = True, self.width // 4
@@ -319,7 +323,7 @@ class _Writing:
                 place, type = (f"{FEW}[column / 4u][column % 4u]", f"array<vec4<f32>, {size // 4}>")
             computed = shared_elements(module, *found, place, self.invocations)
             parts.append(Variable(FEW, type))
-        parts.append(entry(self.invocations, [*computed, *self._lines()]))
+        parts.append(entry(self.invocations, list(self._lines(computed))))
         sizes = "; ".join(_size(section) for section in self.sections)
         title = " | ".join(dict.fromkeys(section.title for section in self.sections))
         lines = "fours of lines" if self.fours else "lines"
@@ -329,23 +333,25 @@ class _Writing:
         fields = {name: getattr(made, name) for name in Kernel.__dataclass_fields__}
         return ThinKernel(**fields, sections=tuple(self.sections), before=self.before)
 
-    def _lines(self) -> Iterator[str]:
+    def _lines(self, computed: Sequence[str]) -> Iterator[str]:
+        """All statements; `computed` computes the few vectors."""
         total, start = sum(self.totals), 0
         yield f"let number = {self.number};"
         if self.workgroups[0] * self.workgroups[1] > total:
             yield from (f"if (number >= {total}u) {{", "    return;", "}")
         if len(self.sections) == 1:
-            yield from self._section(0, "number")
+            yield from self._section(0, "number", computed)
             return
         for s, groups in enumerate(self.totals):
             condition = f"if (number < {start + groups}u) " if s + 1 < len(self.totals) else ""
             yield f"{'} else ' if s else ''}{condition}{{"
-            yield from (f"    {line}" for line in self._section(s, f"(number - {start}u)" if start else "number"))
+            number = f"(number - {start}u)" if start else "number"
+            yield from (f"    {line}" for line in self._section(s, number, computed))
             start += groups
         yield "}"
 
-    def _section(self, s: int, number: str) -> Iterator[str]:
-        """The statements of a section, given the number of a workgroup in it."""
+    def _section(self, s: int, number: str, computed: Sequence[str]) -> Iterator[str]:
+        """The statements of a section, given the number of a workgroup in it, and what computes the few vectors."""
         section, teams = self.sections[s], self.invocations // self.width
         few, many, stacks = section.few, section.many[0], section.stacks
         line, part = ("lane / {t}u", "lane % {t}u") if section.along else ("lane % {w}u", "lane / {w}u")
@@ -363,7 +369,10 @@ class _Writing:
         products = range(len(section.problems))
         vector = "vec4<f32>" if self.fours or self.deep else "f32"
         yield from (f"var sum_{k}_{j} = {vector}();" for k in range(section.count) for j in products)
-        yield from self._deep_loop(s, teams) if self.deep else self._loop(s, teams)
+        if self.deep:
+            yield from self._deep_loop(s, teams, computed)
+        else:
+            yield from (*computed, *self._loop(s, teams))
         whole = "({0}.x + {0}.y) + ({0}.z + {0}.w)" if self.deep and not self.fours else "{0}"
         for first in range(0, section.count, self.together):
             numbers = range(first, min(first + self.together, section.count))
@@ -416,21 +425,29 @@ class _Writing:
                         yield f"    sum_{k}_{j} = fma(f{c}_{k}, m{c}_{j}, sum_{k}_{j});"
             yield "}"
 
-    def _deep_loop(self, s: int, team: int) -> Iterator[str]:
-        """The products, of vectors of terms."""
+    def _deep_loop(self, s: int, team: int, computed: Sequence[str]) -> Iterator[str]:
+        """The products, of vectors of terms. Where one round has all, the matrix is loaded while the vectors are computed."""
         section, readers, width = self.sections[s], self.many[s], self.deep
         lines = [line * section.many[0].stride // width for line in range(4 if self.fours else 1)]
-        chunks, ahead = self.terms // width, max(1, self.ahead // len(lines))
+        chunks = self.terms // width
+        ahead = max(1, min(self.ahead // len(lines), chunks // team))
         whole = chunks // (ahead * team) * ahead * team
+        is_one = chunks == ahead * team
+        if not is_one:
+            yield from computed
         for begin, end, loads in ((0, whole, ahead), (whole, chunks, 1)):
             if begin == end:
                 continue
-            yield f"for (var chunk = {begin}u + part; chunk < {end}u; chunk += {loads * team}u) {{"
+            yield "{" if is_one else f"for (var chunk = {begin}u + part; chunk < {end}u; chunk += {loads * team}u) {{"
+            if is_one:
+                yield "    let chunk = part;"
             at = [f"(chunk + {c * team}u)" if c else "chunk" for c in range(loads)]
             loaded = [(c, j, n) for c in range(loads) for j in range(len(readers)) for n in range(len(lines))]
             for c, j, n in loaded:
                 place = plus(f"start + {at[c]}", lines[n])
                 yield f"    let m{c}_{j}_{n} = {readers[j].eight(place) if width == 8 else readers[j].load(place, 4)};"
+            if is_one:
+                yield from (f"    {line}" for line in computed)
             for c, j, n in loaded:
                 for h, four in enumerate(readers[j].fours(f"m{c}_{j}_{n}")):
                     yield f"    let w{c}_{j}_{n}_{h} = {four};"
