@@ -32,6 +32,8 @@ KEYS_OF_PART = 32
 parts of 32 keys, 12 us with those of 64, and 1 us more to combine twice as many."""
 MIN_SHARE_OF_UNITS = 4
 """Divide keys if fewer than 1 / MIN_SHARE_OF_UNITS of the device's units would have work."""
+MIN_PARTS = 4
+"""Fewest parts of the keys: with fewer, the kernel that combines them takes longer than they save. An estimate."""
 MAX_PARTS = 64
 """Most parts that the keys of a query are divided into."""
 MAX_SUMS = 16
@@ -134,7 +136,7 @@ def _tile(problem: Attention, features: Features) -> _Tile:
     blocks = -(-problem.keys // keys)
     workgroups = problem.batches * (problem.heads // tile.heads) * -(-problem.queries // tile.queries)
     parts = min(2 * features.units // workgroups, problem.keys // KEYS_OF_PART, MAX_PARTS, blocks)
-    if parts < 2 or workgroups > features.units // MIN_SHARE_OF_UNITS:
+    if parts < MIN_PARTS or workgroups > features.units // MIN_SHARE_OF_UNITS:
         return tile
     return replace(tile, keys=keys, parts=-(-blocks // round(blocks / parts)))
 
