@@ -92,6 +92,9 @@ CUDA = {
 }
 """On an H200 with CUDA: milliseconds on the clock (a product's in a row), and ratios to PyTorch, compiled, as a CUDA graph."""
 
+CONTRACTIONS = Budget(1.1)
+"""On an H200 with CUDA: the geometric mean of the ratios of contractions to PyTorch, for each precision."""
+
 INTEROP = {
     "memory": 1.02,
     "woven us": 30,

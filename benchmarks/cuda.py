@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Annotated, Any, cast
 
 import numpy as np
@@ -31,7 +32,7 @@ from opweave.backends.cuda.measured_tiles import microseconds_of
 from opweave.dtypes import DataType
 
 from . import networks, webgpu_contraction as parts
-from .budgets import CUDA, Budget
+from .budgets import CONTRACTIONS, CUDA, Budget
 from .decode_step import Sizes, random_weight, step
 from .measure import until_done
 from .page import DOCS, table, versions, yes
@@ -412,9 +413,25 @@ clock, and for contractions in a row. Errors are relative to results computed on
 out when a graph is built.
 
 {table(head, rows, right=range(2, 8))}
+
+{_means(results.rows)}
 """
     failed = "".join(f"- {part}: {message}\n" for part, message in results.failures.items())
     return f"{text}\nNot measured:\n\n{failed}" if failed else text
+
+
+def _means(rows: Sequence[Row]) -> str:
+    """A sentence on the contractions of each precision together."""
+    ratios: dict[str, list[float]] = {}
+    for row in rows:
+        if row.part == "contractions" and row.torch is not None:
+            ratios.setdefault(row.kind, []).append(row.flow / row.torch)
+    many = {kind: its for kind, its in ratios.items() if len(its) > 1}
+    found = {kind: geometric_mean(its) for kind, its in many.items()}
+    if not found:
+        return ""
+    parts = ", ".join(f"{kind} {mean:.2f}x ({yes(mean <= CONTRACTIONS.limit)})" for kind, mean in found.items())
+    return f"Contractions of a precision together, our time in a row to PyTorch's, geometric mean, {CONTRACTIONS}: {parts}."
 
 
 def main(
