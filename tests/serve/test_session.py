@@ -228,6 +228,25 @@ def test_what_was_done_is_counted() -> None:
     assert after.sent_bytes == 24
 
 
+def test_counts_that_are_given_out_are_copies() -> None:
+    with Server(port=0, origins=[ORIGIN], device="cpu") as server:
+        before = [server.stats()]
+        with Client(server) as client:
+            client.hello()
+            before.append(server.stats())
+            client.post("destroy")
+            client.ask("hello", c=2, options={})
+            before.append(server.stats())
+            connection = next(iter(server._connections.values()))
+            before.append(connection.counts())
+            for counts in before:
+                counts.messages["read"] += 100
+                counts.graphs += 100
+            after = server.stats()
+    assert after.messages == {"hello": 2, "destroy": 1}
+    assert after.graphs == 0
+
+
 @pytest.mark.parametrize(
     ("options", "entry", "value"),
     [

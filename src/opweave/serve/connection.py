@@ -308,7 +308,7 @@ class Connection:
         with self._lock:
             # Counters are copied in one step: the thread that receives adds kinds of messages to them.
             own = [replace(place.counts, messages=place.counts.messages.copy()) for place in self._places.values()]
-            return sum(own, self._past)
+            return sum([self._past, *own], Counts())
 
 
 def described(error: BaseException) -> Message:

@@ -167,7 +167,7 @@ class Server:
         with self._lock:
             live = list(self._connections.values())
             past = self._past
-        total = sum((connection.counts() for connection in live), past)
+        total = sum([past, *(connection.counts() for connection in live)], Counts())
         return replace(total, connections=past.connections + len(live))
 
     def start(self) -> Server:
