@@ -322,6 +322,26 @@ def test_contents_whose_response_breaks_follow_in_a_frame(server: Server) -> Non
         assert (answer["r"], len(answer["payload"])) == (100, 2**25)
 
 
+@pytest.mark.parametrize("type_of_client", [Client, PlainClient])
+def test_contents_that_a_client_left_behind_are_given_up(
+    type_of_client: type[Client], caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = ConnectionLimits(handshake=10_000)
+    with Server(port=0, origins=[ORIGIN], device="cpu", limits=limits) as server, Client(server) as other:
+        with type_of_client(server) as client:
+            client.hello()
+            client.ask("tensor", id=1, **desc("float32", 4), readable=True, writable=True)
+            client.post("read", id=1, r=100, apart=True)
+            client.post("write", np.ones(4, "f4"), id=1)  # the thread that receives waits for the context
+            time.sleep(0.1)
+        other.hello()
+        other.ask("tensor", id=1, **desc("float32", 4), readable=True)
+        deadline = time.monotonic() + 60
+        while "key" not in other.ask("read", id=1, apart=True):
+            assert time.monotonic() < deadline
+    assert caplog.records == []
+
+
 def test_the_server_ends_while_it_offers_contents() -> None:
     server = Server(port=0, origins=[ORIGIN], device="cpu", limits=ConnectionLimits(handshake=10_000)).start()
     with Client(server) as client:

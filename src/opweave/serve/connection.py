@@ -140,7 +140,8 @@ class Connection:
         except Exception as error:
             self._answer_error(message["r"], error)
             return
-        place = _Place(number, context, Lane(f"opweave.serve context {number}"), Counts(contexts=1))
+        lane = Lane(f"opweave.serve context {number}", self._messages.stream.has_ended)
+        place = _Place(number, context, lane, Counts(contexts=1))
         place.counts.messages["hello"] += 1
         with self._lock:
             self._places[number] = place
