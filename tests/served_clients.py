@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import struct
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -87,7 +87,7 @@ class Client:
         self.contexts: set[int] = set()
         self._request = 0
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -130,6 +130,21 @@ def test_errors_say_what_is_wrong(options: list[str], message: str) -> None:
     assert message in str(result.exception)
 
 
+@pytest.mark.parametrize(
+    ("options", "environment", "name"),
+    [
+        (["--token", "abc"], {}, "--token"),
+        ([], {"OPWEAVE_TOKEN": "abc"}, "OPWEAVE_TOKEN"),
+        (["--token", "abc"], {"OPWEAVE_TOKEN": "abc"}, "--token"),
+    ],
+)
+def test_a_token_and_none_is_an_error(options: list[str], environment: dict[str, str], name: str) -> None:
+    terminal = {"COLUMNS": "160", "TERM": "dumb"}
+    result = CliRunner().invoke(app, ["serve", "--port", "0", "--no-token", *options], env=environment | terminal)
+    assert result.exit_code == 2
+    assert f"--no-token and {name} exclude each other" in result.output
+
+
 def test_a_port_that_is_taken_is_an_error() -> None:
     with Server(port=0) as server:
         result = CliRunner().invoke(app, ["serve", "--port", str(server.port)])

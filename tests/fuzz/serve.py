@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import logging
 import random
 import socket
+import time
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 from samples import SAMPLES, type_choices
-from served_clients import ORIGIN, Client, ClosedError, PlainClient, desc, sized
+from served_clients import ORIGIN, Client, ClosedError, Message, PlainClient, desc, response_to, sized
 
 from fuzz.builder import RandomMake
 from fuzz.frame import Campaign, Finding
@@ -22,11 +24,15 @@ from opweave.names import camel_case
 from opweave.ops import Operations
 from opweave.serve import ConnectionLimits, Server
 from opweave.serve.messages import REQUIRED
+from opweave.serve.server import MAX_KEY_BYTES
 
 LIMITS = ConnectionLimits(memory=2**24, operands=200, contexts=4, json=2**18, handshake=20)
 LARGEST_PAYLOAD = 2**16
 PATIENCE_SECONDS = 5
 """After which a server that has not answered must be waiting for the rest of a message."""
+
+HANDOVER_SECONDS = 60
+"""In which contents that a client left behind must be given up, on a busy machine, too."""
 
 WILD: list[Any] = [
     *(-1, 0, 1, 2, 3, 7, 2**31, 2**32, 2**53, 2**53 + 1, 10**30, 0.5, -0.0, 1e308, True, False, None),
@@ -46,6 +52,12 @@ WILD: list[Any] = [
         {"dataType": "float32", "shape": [2]},
     ),
 ]
+
+
+ALL = ["write", "read", "const", "dispatch", "free", "hello", "destroy"]
+BUILDING = ["tensor"] * 6 + ["build"] * 8 + ALL
+READING = ["tensor"] * 6 + ["write"] * 4 + ["read"] * 12 + ALL
+"""How often a client sends which messages: one that mostly builds graphs, and one that mostly reads tensors."""
 
 
 class Faults(logging.Handler):
@@ -71,14 +83,82 @@ def served() -> tuple[Server, Client, Faults]:
     return server, page, faults
 
 
+class UntakenError(Exception):
+    """The server has given up contents that were to be asked for: they follow in a frame, or the connection ends."""
+
+
+class Asker(Client):
+    """A client that asks for contents by `POST /payload`; rarely also in wrong ways, or it leaves instead."""
+
+    rng: random.Random
+
+    def taken(self, key: str) -> bytes:
+        rng = self.rng
+        while rng.random() < 0.2:
+            self.ask_wrongly(key)
+        if rng.random() < 0.05:
+            self.request(key, len(key))
+            raise ClosedError(1001, "the client has left, perhaps while it was answered")
+        try:
+            status, payload = response_to(self.server, "POST", "/payload", key, self.origin)
+        except (http.client.HTTPException, ConnectionError) as error:
+            raise UntakenError from error
+        if status == 403:
+            raise UntakenError
+        if status != 200:
+            raise Finding(f"contents that were offered: {status} {payload!r}")
+        return payload
+
+    def ask_wrongly(self, key: str) -> None:
+        """Ask for contents as no page does; it must be refused, and not change what the right request gets."""
+        rng = self.rng
+        spoiled = list(key)
+        spoiled[rng.randrange(len(key))] = rng.choice("\0 ~é")
+        body, origin, wanted = rng.choice(
+            [
+                ("".join(spoiled), self.origin, 403),
+                ("", self.origin, 403),
+                (key, "null", 403),
+                (key, None, 403),
+                (key * MAX_KEY_BYTES, self.origin, 413),
+                (None, self.origin, None),
+            ]
+        )
+        if body is None:
+            self.request(key, len(key) + rng.randint(1, 50))
+            return
+        status, _ = response_to(self.server, "POST", "/payload", body, origin)
+        if status != wanted:
+            raise Finding(f"a wrong request for contents: {status} instead of {wanted}")
+
+    def request(self, key: str, size: int) -> None:
+        """Send a request for contents that says it has a key of another size, perhaps; and hang up."""
+        fields = f"Host: 127.0.0.1\r\nOrigin: {self.origin}\r\nContent-Type: text/plain\r\nContent-Length: {size}"
+        with socket.create_connection(("127.0.0.1", self.server.port)) as connection:
+            connection.sendall(f"POST /payload HTTP/1.1\r\n{fields}\r\n\r\n{key}".encode())
+
+    def answer(self) -> Message:
+        """The next message, with its contents."""
+        while True:
+            try:
+                return self.next()
+            except UntakenError:
+                continue
+
+
+class PlainAsker(Asker, PlainClient):
+    """The same, as a program of Node.js."""
+
+
 class Page:
     """What a client has made so far, from which its messages are mostly right."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.last = 0
+        self.kinds = rng.choice([BUILDING, READING])
+        self.last = 1
         self.contexts = [1]
-        self.tensors: dict[int, tuple[str, list[int]]] = {}
+        self.tensors: dict[int, tuple[int, str, list[int]]] = {}  # context, data type, shape
         self.graphs: list[int] = []
 
     def fresh(self) -> int:
@@ -145,16 +225,19 @@ class Page:
         """A message, in which mostly all is as it should be."""
         rng = self.rng
         made: dict[str, Any] = {"c": self.some(self.contexts), "r": rng.randint(1, 1000)}
-        kind = rng.choice(
-            ["tensor"] * 6 + ["build"] * 8 + ["write", "read", "const", "dispatch", "free", "hello", "destroy"]
-        )
+        kind = rng.choice(self.kinds)
         data_type: str = rng.choice(ANY)
         shape = self.shape()
+        if kind in ("write", "read") and not self.tensors and rng.random() < 0.9:
+            kind = "tensor"
         match kind:
             case "hello":
-                self.contexts.append(self.fresh())
-                options = rng.choice([{}, {"powerPreference": "low-power"}, {"deviceType": "gpu"}, {"deviceType": 1}])
-                made |= {"c": self.last, "options": options}
+                options: Message = rng.choice(
+                    [{}, {"powerPreference": "low-power"}, {"deviceType": "gpu"}, {"deviceType": 1}]
+                )
+                made |= {"c": self.fresh(), "options": options}
+                if options.get("deviceType") != 1:
+                    self.contexts.append(self.last)
             case "tensor":
                 made |= {
                     "id": self.fresh(),
@@ -162,16 +245,18 @@ class Page:
                     "readable": True,
                     "writable": rng.random() < 0.9,
                 }
-                self.tensors[self.last] = data_type, shape
+                self.tensors[self.last] = made["c"], data_type, shape
                 if rng.random() < 0.3:
                     made |= {"constant": True, "bin": bytes_of(data_type, shape)}
             case "write" | "read" | "const":
                 made["id"] = self.some(list(self.tensors))
-                data_type, shape = self.tensors.get(made["id"], ("float32", [4]))
+                made["c"], data_type, shape = self.tensors.get(made["id"], (made["c"], "float32", [4]))
                 if kind == "const":
                     made |= {"b": self.fresh(), "id": self.fresh(), **desc(data_type, *shape)}
                 if kind != "read":
                     made["bin"] = bytes_of(data_type, shape)
+                elif rng.random() < 0.7:
+                    made["apart"] = rng.random() < 0.9
             case "build":
                 log, outputs = self.log()
                 made |= {"b": self.fresh(), "g": self.fresh(), "log": log, "outs": outputs}
@@ -220,7 +305,8 @@ def case(rng: random.Random, number: int) -> tuple[str, int]:
     """Random messages, which are counted; then another page must work."""
     server, page, faults = served()
     word, sent = "answered", 0
-    with rng.choice([Client, PlainClient])(server) as client:
+    with rng.choice([Asker, PlainAsker])(server) as client:
+        client.rng = rng
         try:
             client.hello()
             client.socket.settimeout(PATIENCE_SECONDS)
@@ -229,7 +315,7 @@ def case(rng: random.Random, number: int) -> tuple[str, int]:
                 send(rng, client, sender)
                 sent += 1
             client.post("hello", c=10**6, r=10**6, options={})
-            while (answer := client.next()).get("r") != 10**6:
+            while (answer := client.answer()).get("r") != 10**6:
                 word = "lost" if "lost" in answer else word
                 if answer.get("error", {}).get("name") == "UnknownError":
                     raise Finding(f"{answer['error']['message']}")
@@ -238,7 +324,7 @@ def case(rng: random.Random, number: int) -> tuple[str, int]:
         except TimeoutError:
             word = check_that_it_waits(client)
     page.post("write", np.arange(4, dtype="float32"), id=1)
-    if page.read(1, "float32").tolist() != [0, 1, 2, 3]:
+    if any(data.tolist() != [0, 1, 2, 3] for data in (page.read(1, "float32"), read_apart(page))):
         raise Finding("another page reads something else than it wrote")
     if faults.found:
         found, faults.found = faults.found, []
@@ -246,13 +332,22 @@ def case(rng: random.Random, number: int) -> tuple[str, int]:
     return word, sent
 
 
-def check_that_it_waits(client: Client) -> str:
+def read_apart(page: Client) -> np.ndarray:
+    """The contents of tensor 1, asked for by a request, as soon as those that other clients left are given up."""
+    deadline = time.monotonic() + HANDOVER_SECONDS
+    while "key" not in (answer := page.ask("read", id=1, apart=True)):
+        if time.monotonic() > deadline:
+            raise Finding("contents that a client left behind are not given up")
+    return np.frombuffer(answer["payload"], "float32")
+
+
+def check_that_it_waits(client: Asker) -> str:
     """The server waits for the rest of a payload: it must end when the client does."""
     client.socket.shutdown(socket.SHUT_WR)
     client.socket.settimeout(300)  # on a busy machine, it may not have waited, but worked
     try:
         while True:
-            client.next()
+            client.answer()
     except (ClosedError, ConnectionResetError):
         return "waited"
 

@@ -45,12 +45,13 @@ def relu(size: str = "n") -> onnx.ModelProto:
 
 
 X = np.float32([-3, 2, 1])
+OPTIONS: list[dict[str, Any]] = [{}, {"specialise": "always"}, {"specialise": "never"}, {"fallback": "error"}]
 
 
 # Overrides ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"specialise": "always"}, {"specialise": "never"}, {"fallback": "error"}])
+@pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("size", ["n", "3"])
 def test_an_override_computes_every_call(size: str, options: dict[str, Any]) -> None:
     ow.register_onnx("", "Relu", seven)
@@ -65,6 +66,14 @@ def test_an_override_of_an_operator_of_the_engine_computes_every_call() -> None:
     proto = model("g (float[n] x) => (float[n] y) { y = com.microsoft.QuickGelu(x) }", '"": 17, "com.microsoft": 1')
     session = ow.InferenceSession(proto, CONTEXT)
     assert [session.run(None, {"x": X})[0].tolist() for _ in range(3)] == [[7, 7, 7]] * 3
+
+
+def test_a_model_with_an_override_is_tuned_since_it_is_always_compiled() -> None:
+    ow.register_onnx("", "Relu", seven)
+    session = ow.InferenceSession(relu(), ow.ml.create_context(backend="onnxruntime"), specialise="never")
+    assert str(session.tune([{"x": [3]}])).endswith("onnxruntime  there is no other engine for it")
+    with pytest.raises(ow.ValidationError, match="no shapes are in use yet"):
+        ow.InferenceSession(relu(), CONTEXT, specialise="never").tune()
 
 
 def test_an_override_holds_for_sessions_made_afterwards() -> None:
@@ -123,6 +132,25 @@ def test_an_override_inside_of_a_loop_that_the_engine_would_run_is_an_error() ->
     proto.graph.node[1].name, proto.graph.node[1].attribute[0].g.node[0].name = "pick", "inner"
     with pytest.raises(ow.NotSupportedError, match=message):
         ow.InferenceSession(proto, CONTEXT).run(None, {"x": X, "c": np.float32([1])})
+
+
+def test_an_override_inside_of_a_sequence_map_is_an_error() -> None:
+    """ONNX defines SequenceMap by a Loop, which the engine would run with its own Relu."""
+    ow.register_onnx("", "Relu", seven)
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [3]) for name in "xy")
+    body = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"], "inner")], "body", [x], [y])
+    nodes = [
+        onnx.helper.make_node("SequenceConstruct", ["a"], ["s"]),
+        onnx.helper.make_node("SequenceMap", ["s"], ["t"], "map", body=body),
+        onnx.helper.make_node("ConcatFromSequence", ["t"], ["b"], axis=0),
+    ]
+    a, b = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [3]) for name in "ab")
+    graph = onnx.helper.make_graph(nodes, "g", [a], [b])
+    proto = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    message = "SequenceMap 'map' falls back .*, and Relu 'inner' inside of it is your operation seven"
+    for options in OPTIONS:
+        with pytest.raises(ow.NotSupportedError, match=message):
+            ow.InferenceSession(proto, CONTEXT, **options)
 
 
 @pytest.mark.parametrize("domain", ["", "test.registered"])

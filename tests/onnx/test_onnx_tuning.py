@@ -222,6 +222,16 @@ def test_what_session_tune_refuses(rival: Rival, tmp_path: Path) -> None:
         session(path, specialise="never").tune([{"x": [1, 3]}])
 
 
+def test_models_that_are_compiled_all_the_same_are_tuned(rival: Rival, tmp_path: Path) -> None:
+    path = write(tmp_path / "dynamic.onnx")
+    (found,) = session(path, specialise="never", fallback="error").tune([{"x": [2, 3]}], seconds=0).measurements
+    assert found.chosen in found.seconds
+    assert OWN_SESSION not in found.seconds
+    reference = ow.ml.create_context(device="reference")
+    made = ow.InferenceSession(path, reference, specialise="never")
+    assert str(made.tune([{"x": [2, 3]}])).endswith("reference  there is no other engine for it")
+
+
 def test_with_one_engine_there_is_nothing_to_measure(tmp_path: Path) -> None:
     made = ow.InferenceSession(write(tmp_path / "m.onnx"), context=ow.ml.create_context(backend="onnxruntime"))
     assert str(made.tune([{"x": [2, 3]}])).endswith("onnxruntime  there is no other engine for it")

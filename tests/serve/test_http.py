@@ -12,6 +12,7 @@ from served_clients import ORIGIN, Client, PlainClient, RefusedError, request
 import opweave as ow
 from opweave import MLError
 from opweave.serve import ConnectionLimits, Server
+from opweave.serve.server import MAX_KEY_BYTES
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,29 @@ def test_only_pages_of_allowed_origins_may_read(server: Server) -> None:
     others = answer(server, "OPTIONS", "/sync", Origin="https://evil.example", **preflight)
     assert others.headers["Access-Control-Allow-Private-Network"] is None
     assert "*" not in str(ours.headers) + str(others.headers)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "status", "reason"),
+    [
+        ("/payload", b"x" * (MAX_KEY_BYTES + 1), {}, 413, "the body has 257 bytes, and at most 256 are allowed"),
+        ("/health", b"x", {}, 413, "the body has 1 bytes, and at most 0 are allowed"),
+        ("/sync", b"", {"Content-Length": "many"}, 400, "Content-Length is not a number"),
+        ("/sync", b"", {"Transfer-Encoding": "chunked"}, 501, "a body must have a Content-Length"),
+        ("/sync", b"", {"Content-Type": "image/png"}, 415, "the Content-Type must be"),
+    ],
+)
+def test_a_page_reads_why_its_body_is_refused(
+    server: Server, path: str, body: bytes, headers: dict[str, str], status: int, reason: str
+) -> None:
+    for origin, allowed in {ORIGIN: ORIGIN, "https://evil.example": None}.items():
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=600)
+        connection.request("POST", path, body, {"Content-Type": "text/plain", "Origin": origin} | headers)
+        response = connection.getresponse()
+        assert response.status == status
+        assert response.read().decode().startswith(reason)
+        assert response.headers["Access-Control-Allow-Origin"] == allowed
+        connection.close()
 
 
 def test_requests_share_a_connection(server: Server) -> None:

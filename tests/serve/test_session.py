@@ -228,6 +228,25 @@ def test_what_was_done_is_counted() -> None:
     assert after.sent_bytes == 24
 
 
+def test_counts_that_are_given_out_are_copies() -> None:
+    with Server(port=0, origins=[ORIGIN], device="cpu") as server:
+        before = [server.stats()]
+        with Client(server) as client:
+            client.hello()
+            before.append(server.stats())
+            client.post("destroy")
+            client.ask("hello", c=2, options={})
+            before.append(server.stats())
+            connection = next(iter(server._connections.values()))
+            before.append(connection.counts())
+            for counts in before:
+                counts.messages["read"] += 100
+                counts.graphs += 100
+            after = server.stats()
+    assert after.messages == {"hello": 2, "destroy": 1}
+    assert after.graphs == 0
+
+
 @pytest.mark.parametrize(
     ("options", "entry", "value"),
     [
@@ -301,6 +320,26 @@ def test_contents_whose_response_breaks_follow_in_a_frame(server: Server) -> Non
             assert request.recv(16).startswith(b"HTTP/1.1 200")
         answer = client.next()
         assert (answer["r"], len(answer["payload"])) == (100, 2**25)
+
+
+@pytest.mark.parametrize("type_of_client", [Client, PlainClient])
+def test_contents_that_a_client_left_behind_are_given_up(
+    type_of_client: type[Client], caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = ConnectionLimits(handshake=10_000)
+    with Server(port=0, origins=[ORIGIN], device="cpu", limits=limits) as server, Client(server) as other:
+        with type_of_client(server) as client:
+            client.hello()
+            client.ask("tensor", id=1, **desc("float32", 4), readable=True, writable=True)
+            client.post("read", id=1, r=100, apart=True)
+            client.post("write", np.ones(4, "f4"), id=1)  # the thread that receives waits for the context
+            time.sleep(0.1)
+        other.hello()
+        other.ask("tensor", id=1, **desc("float32", 4), readable=True)
+        deadline = time.monotonic() + 60
+        while "key" not in other.ask("read", id=1, apart=True):
+            assert time.monotonic() < deadline
+    assert caplog.records == []
 
 
 def test_the_server_ends_while_it_offers_contents() -> None:

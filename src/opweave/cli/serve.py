@@ -87,7 +87,9 @@ def serve(
         here = "serve is for web pages (navigator.ml)"
         raise typer.BadParameter(f"{here}; to serve a model over HTTP: opweave deploy {' '.join(given.args)}")
     if no_token and token is not None:
-        raise typer.BadParameter("--no-token and --token exclude each other")
+        source = given.get_parameter_source("token")  # an enumeration of Click, or of Typer's copy of Click
+        name = "OPWEAVE_TOKEN" if source is not None and source.name == "ENVIRONMENT" else "--token"
+        raise typer.BadParameter(f"--no-token and {name} exclude each other")
     host: Literal["127.0.0.1", "::1"] = "::1" if ipv6 else "127.0.0.1"
     server = Server(
         port,

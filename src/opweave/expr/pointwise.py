@@ -38,21 +38,44 @@ def _named_types(types: tuple[Type, ...]) -> str:
 
 
 def _with_example(name: str, doc: str, given: str, result: str, operands: str) -> str:
-    """The docstring of a function, with a call of it as an expression of its own; `operands` are made of its argument `x`."""
+    """The docstring of a function of `FUNCTIONS`, as `_explained`; `operands` are made of the argument `x` of its example."""
     function = FUNCTIONS[name]
     types = _named_types(function.types)
-    takes, shape, errors = f"    x: {types}.", "of the shape of `x`", "another type"
-    if function.arity == 2:
-        takes = (
-            f"    a: {types}, or a Python number.\n    b: of the type of `a`, or a Python number; the two broadcast."
-        )
-        shape, errors = "of the broadcast shape", "another type, types that differ, or shapes that do not broadcast"
-    returns = f"{shape}, {'bool' if function.result else 'in the type of the argument' + 's' * (function.arity - 1)}"
-    doc = f"{doc}\n\nArgs:\n{takes}\n\nReturns:\n    An array {returns}.\n\nRaises:\n    ValidationError: {errors}."
-    doc = doc.replace("\n", "\n    ").replace("\n    \n", "\n\n")
     formula = f"lambda x: ow.expr.{name}({operands})" if operands else f"ow.expr.{name}"
+    of = "bool" if function.result else f"in the type of the argument{'s' if function.arity == 2 else ''}"
+    if function.arity == 1:
+        return _explained(doc, {"x": types}, f"of the shape of `x`, {of}", "another type", formula, given, result)
+    takes = {
+        "a": f"{types}, or a Python number",
+        "b": "of the type of `a`, or a Python number; the two broadcast",
+    }
+    errors = "another type, types that differ, or shapes that do not broadcast"
+    return _explained(doc, takes, f"of the broadcast shape, {of}", errors, formula, given, result)
+
+
+def _explained(
+    doc: str, takes: dict[str, str], returns: str, errors: str, formula: str, given: str, result: str
+) -> str:
+    """A docstring with arguments, result and errors, and a call of the function as an expression of its own."""
+    told = "\n".join(f"    {name}: {text}." for name, text in takes.items())
+    doc = f"{doc}\n\nArgs:\n{told}\n\nReturns:\n    An array {returns}.\n\nRaises:\n    ValidationError: {errors}."
+    doc = doc.replace("\n", "\n    ").replace("\n    \n", "\n\n")
     call = f">>> ow.expression({formula})({given}).tolist()"
     return f"{doc}\n\n    >>> import numpy as np, opweave as ow\n    {call}\n    {result}\n    "
+
+
+def _composed(
+    types: str, given: str, result: str
+) -> Callable[[Callable[[Operand], Array]], Callable[[Operand], Array]]:
+    """Decorator that completes the docstring of a function made of others."""
+
+    def complete(function: Callable[[Operand], Array]) -> Callable[[Operand], Array]:
+        doc, formula = function.__doc__ or "", f"ow.expr.{function.__name__}"
+        returns = "of the shape and type of `x`"
+        function.__doc__ = _explained(doc, {"x": types}, returns, "another type", formula, given, result)
+        return function
+
+    return complete
 
 
 ceil = _unary("ceil", "Each element rounded up to an integer.", "np.float32([1.2, -1.2])", "[2.0, -1.0]")
@@ -183,41 +206,15 @@ def clamp(x: Operand, min_value: float | None = None, max_value: float | None = 
     return array if max_value is None else apply("min", array, max_value)
 
 
+@_composed("floats or integers", "np.float32([-1, 2])", "[0.0, 2.0]")
 def relu(x: Operand) -> Array:
-    """`max(x, 0)`.
-
-    Args:
-        x: floats or integers.
-
-    Returns:
-        An array of the shape and type of `x`.
-
-    Raises:
-        ValidationError: another type.
-
-    >>> import numpy as np, opweave as ow
-    >>> ow.expression(lambda x: ow.expr.relu(x))(np.float32([-1, 2])).tolist()
-    [0.0, 2.0]
-    """
+    """`max(x, 0)`."""
     return apply("max", x, 0)
 
 
+@_composed("float32 or float16", "np.float32([-np.inf, 100])", "[0.0, 100.0]")
 def softplus(x: Operand) -> Array:
-    """`log(1 + exp(x))`, without overflow, and accurate for very negative `x`.
-
-    Args:
-        x: float32 or float16.
-
-    Returns:
-        An array of the shape and type of `x`.
-
-    Raises:
-        ValidationError: another type.
-
-    >>> import numpy as np, opweave as ow
-    >>> ow.expression(lambda x: ow.expr.softplus(x))(np.float32([-np.inf, 100])).tolist()
-    [0.0, 100.0]
-    """
+    """`log(1 + exp(x))`, without overflow, and accurate for very negative `x`."""
     array = _as_array(x)
     u = exp(-abs(array))
     w = 1 + u
@@ -225,42 +222,16 @@ def softplus(x: Operand) -> Array:
     return apply("max", array, 0) + where(w == 1, u, log(w) * (u / (w - 1)))
 
 
+@_composed("float32 or float16", "np.float32([0, 10])", "[0.0, 10.0]")
 def gelu(x: Operand) -> Array:
-    """`x / 2 * (1 + erf(x / sqrt(2)))`.
-
-    Args:
-        x: float32 or float16.
-
-    Returns:
-        An array of the shape and type of `x`.
-
-    Raises:
-        ValidationError: another type.
-
-    >>> import numpy as np, opweave as ow
-    >>> ow.expression(lambda x: ow.expr.gelu(x))(np.float32([0, 10])).tolist()
-    [0.0, 10.0]
-    """
+    """`x / 2 * (1 + erf(x / sqrt(2)))`."""
     array = _as_array(x)
     return array * 0.5 * (1 + erf(array * math.sqrt(0.5)))
 
 
+@_composed("float32 or float16", "np.float32([0, 100])", "[0.0, 100.0]")
 def silu(x: Operand) -> Array:
-    """`x * sigmoid(x)`, also called swish.
-
-    Args:
-        x: float32 or float16.
-
-    Returns:
-        An array of the shape and type of `x`.
-
-    Raises:
-        ValidationError: another type.
-
-    >>> import numpy as np, opweave as ow
-    >>> ow.expression(lambda x: ow.expr.silu(x))(np.float32([0, 100])).tolist()
-    [0.0, 100.0]
-    """
+    """`x * sigmoid(x)`, also called swish."""
     array = _as_array(x)
     return array * sigmoid(array)
 

@@ -55,7 +55,8 @@ class TuningMethod:
             A table to `print`, and its numbers.
 
         Raises:
-            ValidationError: names or shapes that do not fit; no shapes are in use; `specialise="never"`.
+            ValidationError: names or shapes that do not fit; no shapes are in use; the session compiles nothing, because of
+                `specialise="never"`.
             OperationError: the model fails with these inputs.
 
         >>> import numpy as np, opweave as ow
@@ -70,6 +71,9 @@ class TuningMethod:
         session = cast("InferenceSession", self)
         session.context._check_alive()
         wanted, given = _wanted(session, shapes, inputs)
+        if session._shape_cache.specialise == "never":  # some models must be compiled all the same
+            is_compiled = all(session._shape_cache.own_session(each) is None for each in wanted)
+            require(is_compiled, f"tune: the session compiles nothing: {NEVER}")
         found = []
         try:
             for each in wanted:
@@ -84,7 +88,6 @@ def _wanted(
 ) -> tuple[list[Shapes], Mapping[str, Any]]:
     """The shapes to tune, and the inputs if the user has given them."""
     cache = session._shape_cache
-    require(cache.specialise != "never", f"tune: the session compiles nothing: {NEVER}")
     require(shapes is None or inputs is None, "tune: shapes and inputs must not be given both")
     if inputs is not None:
         require(isinstance(inputs, Mapping), f"tune: inputs must map names to arrays, got {shown(inputs)}")

@@ -1,13 +1,11 @@
 """The files for JavaScript clients: what a page loads, the package for Node.js, and the extension for browsers.
 
-`webnn.js` is put together when it is asked for: the table of operations, and the parts in the folder `js`, without comments,
-indentation, and most line breaks.
+`webnn.js` is put together when it is asked for: the table of operations, and the parts in the folder `js`.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,19 +19,7 @@ NODE = ("package.json", "node.mjs", "node-sync.mjs", "playwright.mjs", "server.m
 TYPES = ("node.d.mts", "playwright.d.mts", "server.d.mts")
 EXTENSION = ("extension/manifest.json",)
 
-_SPACED = re.compile(
-    r"""(                                   # what stays as it is:
-      "(?:[^"\\]|\\.)*"                     # a string,
-    | `(?:[^`$]|\$(?!{)|\${[^`}]*(?:`[^`]*`)?[^`}]*})*`   # a template, which may have another in it,
-    | (?<![\w)\]])/[^/ ].*?/(?=\w*[.,)])     # a regular expression: what precedes is no operand
-    )
-    | [ ]*([=(){}\[\],;:?<>&|*!])[ ]*       # punctuation; `+`, `-` and `/` keep their spaces: `a + +b`
-    """,
-    re.VERBOSE,
-)
-"""A literal, or punctuation with the spaces around it."""
-
-_HEAD = """// navigator.ml on Opweave. Made from src/opweave/serve/js, which has the comments.
+_HEAD = """// navigator.ml on Opweave.
 (() => {
 "use strict";
 """
@@ -45,12 +31,8 @@ def webnn_js() -> str:
 
     The table of operations comes first, because conversions need the enumerations in it.
     """
-    parts = (FOLDER / "js" / f"{part}.js" for part in PARTS)
-    lines = (line.lstrip() for part in parts for line in part.read_text(encoding="utf-8").splitlines())
-    code = (re.sub(r"(?<=[;,{]) // .*", "", line) for line in lines if line and not line.startswith("// "))
-    compact = (_SPACED.sub(lambda found: found[1] or found[2], line) for line in code)
-    joined = re.sub(r"(?<=[;,{}(\[])\n", "", "\n".join(compact))
-    return f"{_HEAD}{idl.table()}\n{joined}\n}})();\n"
+    parts = [(FOLDER / "js" / f"{part}.js").read_text(encoding="utf-8") for part in PARTS]
+    return "\n".join([_HEAD + idl.table(), *parts, "})();\n"])
 
 
 def options_script(**options: Any) -> str:

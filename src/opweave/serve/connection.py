@@ -140,7 +140,8 @@ class Connection:
         except Exception as error:
             self._answer_error(message["r"], error)
             return
-        place = _Place(number, context, Lane(f"opweave.serve context {number}"), Counts(contexts=1))
+        lane = Lane(f"opweave.serve context {number}", self._messages.stream.has_ended)
+        place = _Place(number, context, lane, Counts(contexts=1))
         place.counts.messages["hello"] += 1
         with self._lock:
             self._places[number] = place
@@ -308,7 +309,7 @@ class Connection:
         with self._lock:
             # Counters are copied in one step: the thread that receives adds kinds of messages to them.
             own = [replace(place.counts, messages=place.counts.messages.copy()) for place in self._places.values()]
-            return sum(own, self._past)
+            return sum([self._past, *own], Counts())
 
 
 def described(error: BaseException) -> Message:

@@ -6,11 +6,16 @@ from collections import deque
 from collections.abc import Callable
 from threading import Condition, Thread
 
+from .stream import DisconnectedError
+
 MAX_WAITING = 1024
 """How many tasks wait at most. Beyond that the caller waits, so that the client's messages stay in the socket."""
 
 IDLE_SECONDS = 1.0
 """How long a thread waits for another task before it ends: pages leave many contexts behind."""
+
+CHECK_SECONDS = 1.0
+"""How often a caller that waits asks whether the client is still there. An estimate."""
 
 
 class Lane:
@@ -18,10 +23,14 @@ class Lane:
 
     A task runs at once, in the caller's thread, if that is asked for and nothing else waits or runs: a change of threads
     takes longer than most messages.
+
+    Args:
+        name: the name of its thread.
+        has_ended: whether the client has gone: the caller, which would notice, may have to wait for tasks.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, has_ended: Callable[[], bool]) -> None:
+        self._name, self._has_ended = name, has_ended
         self._tasks: deque[Callable[[], None]] = deque()
         self._changed = Condition()
         self._is_busy = self._is_finishing = self._is_closed = False
@@ -33,12 +42,15 @@ class Lane:
         Args:
             task: must not raise.
             inline: whether the caller may run it.
+
+        Raises:
+            DisconnectedError: the client has gone while it had to wait.
         """
         with self._changed:
             if self._is_ending():
                 return
             if not inline or self._tasks or self._is_busy:
-                self._changed.wait_for(lambda: len(self._tasks) < MAX_WAITING or self._is_ending())
+                self._wait(lambda: len(self._tasks) < MAX_WAITING or self._is_ending())
                 if self._is_ending():
                     return
                 self._tasks.append(task)
@@ -53,9 +65,18 @@ class Lane:
                 self._changed.notify_all()
 
     def settle(self) -> None:
-        """Wait until all tasks have run."""
+        """Wait until all tasks have run.
+
+        Raises:
+            DisconnectedError: the client has gone.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or not (self._tasks or self._is_busy))
+            self._wait(lambda: self._is_closed or not (self._tasks or self._is_busy))
+
+    def _wait(self, is_over: Callable[[], bool]) -> None:
+        while not self._changed.wait_for(is_over, CHECK_SECONDS):
+            if self._has_ended():
+                raise DisconnectedError
 
     def finish(self, last: Callable[[], None]) -> None:
         """Drop the tasks that wait, and run a last one after the one that runs; in any thread."""

@@ -3,9 +3,9 @@
 // Where the server is: `globalThis.opweaveOptions` ({ url, token, mode, force }) if set before, or else the environment
 // (OPWEAVE_URL, OPWEAVE_TOKEN, OPWEAVE_MODE). A URL is http://127.0.0.1:PORT, or unix:/path/of/a/socket.
 //
-// Messages go over one connection without the frames of WebSocket (`Upgrade: opweave`): the size of a text (u32, little-endian),
-// the text, and the payload that it announces. The last one may be { end: code, reason }. Synchronous requests are made by a
-// worker, for whose answers this thread waits.
+// Messages go over one connection without the frames of WebSocket (`Upgrade: opweave`): the size of a text (u32,
+// little-endian), the text, and the payload that it announces. The last one may be { end: code, reason }. Synchronous
+// requests are made by a worker, for whose answers this thread waits.
 
 import net from "node:net";
 import { MessageChannel, receiveMessageOnPort, Worker } from "node:worker_threads";
@@ -103,7 +103,15 @@ class Spare {
 // are handed on in; for others there is a common buffer.
 class Reader {
   constructor(handlers) {
-    Object.assign(this, { handlers, handshake: "", isUpgraded: false, isPayload: false, body: null, at: 0, isDirect: false });
+    Object.assign(this, {
+      handlers,
+      handshake: "",
+      isUpgraded: false,
+      isPayload: false,
+      body: null,
+      at: 0,
+      isDirect: false,
+    });
     this.common = Buffer.allocUnsafeSlow(COMMON_BYTES);
     this.header = Buffer.alloc(HEADER_BYTES);
     this.headed = 0;
@@ -189,7 +197,8 @@ class Reader {
     }
     const size = handlers.text(text);
     if (size === 0) return;
-    [this.isPayload, this.body, this.at] = [true, handlers.isCopied() ? this.spare.take(size) : new Uint8Array(size), 0];
+    const memory = handlers.isCopied() ? this.spare.take(size) : new Uint8Array(size);
+    [this.isPayload, this.body, this.at] = [true, memory, 0];
   }
 }
 

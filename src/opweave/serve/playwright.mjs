@@ -18,8 +18,8 @@ export function script(options = {}) {
   return `globalThis.opweaveOptions = ${JSON.stringify(options)};\n${SHIM}`;
 }
 
-// Install it in a page or a browser context of Playwright, or in a page of Puppeteer; before `goto`. The page's workers are
-// not covered: they need `importScripts("<url>/webnn.js")`.
+// Install it in a page or a browser context of Playwright, or in a page of Puppeteer; before `goto`. The page's workers
+// are not covered: they need `importScripts("<url>/webnn.js")`.
 export async function install(page, options = {}) {
   const isPage = typeof (page?.addInitScript ?? page?.evaluateOnNewDocument) === "function";
   if (!isPage) throw new TypeError("opweave: install() takes a page or context of Playwright, or a page of Puppeteer");

@@ -12,8 +12,8 @@ export function address(url) {
 }
 
 // What all clients of a server have done since it started: { connections, contexts, graphs, dispatches, receivedBytes,
-// sentBytes, messages: { dispatch, … } }. Counts of one test are differences of two calls. Options: `url` and `token` as
-// `opweave serve` prints them.
+// sentBytes, messages: { dispatch, … } }. Counts of one test are differences of two calls. Options: `url` and `token`
+// as `opweave serve` prints them.
 export async function stats({ url, token } = {}) {
   if (typeof url !== "string") throw new TypeError(`opweave: stats() needs the server's url, got ${url}`);
   const headers = token ? { Authorization: `Bearer ${token}` } : {};

@@ -167,7 +167,7 @@ class Server:
         with self._lock:
             live = list(self._connections.values())
             past = self._past
-        total = sum((connection.counts() for connection in live), past)
+        total = sum([past, *(connection.counts() for connection in live)], Counts())
         return replace(total, connections=past.connections + len(live))
 
     def start(self) -> Server:
@@ -287,10 +287,10 @@ class Server:
         if upgrade := request.upgrades():
             self._upgrade(stream, request, upgrade)
             return False
-        body = read_body(stream, request, {"/sync": self._limits.json, "/payload": MAX_KEY_BYTES}.get(request.path, 0))
+        limit = {"/sync": self._limits.json, "/payload": MAX_KEY_BYTES}.get(request.path, 0)
         headers = self._sharing(request)
         try:
-            return self._respond(stream, request, body, headers)
+            return self._respond(stream, request, read_body(stream, request, limit), headers)
         except HttpError as error:
             error.headers |= headers
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import time
 from typing import TypeAlias
@@ -18,6 +19,8 @@ estimate."""
 
 LINGER_SECONDS = 1.0
 """How long the end of a connection may take."""
+
+_ENDED = getattr(select, "POLLRDHUP", 0)  # of Linux; elsewhere only a reset is seen before all was read
 
 
 Buffer: TypeAlias = "bytes | memoryview"
@@ -134,6 +137,12 @@ class Stream:
     def wait(self) -> None:
         """Wait until there is something to read."""
         self._fill(1)
+
+    def has_ended(self) -> bool:
+        """Whether the other side sends no more; what it sent before may not be read yet."""
+        poll = select.poll()
+        poll.register(self.socket, _ENDED)
+        return bool(poll.poll(0))
 
     def stop_reading(self) -> None:
         """Let calls that wait for data end; in any thread."""

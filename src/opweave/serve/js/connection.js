@@ -17,9 +17,10 @@ class Connection {
     this.isApart = false; // whether large contents come by requests
   }
 
-  // `transport(handlers)` promises { send(text, payload), sync(text) -> text (or none), buffered(), hold(whether to stay alive),
-  // fetch(key, size, target) -> a payload, or null if it comes in a frame (or none) }. It calls `text`, which returns the size
-  // of the payload that follows, `isCopied`, whether `binary` copies it, `binary` with it, and `closed`.
+  // `transport(handlers)` promises { send(text, payload), sync(text) -> text (or none), buffered(), hold(whether to
+  // stay alive), fetch(key, size, target) -> a payload, or null if it comes in a frame (or none) }. It calls `text`,
+  // which returns the size of the payload that follows, `isCopied`, whether `binary` copies it, `binary` with it, and
+  // `closed`.
   static async open(transport) {
     const connection = new Connection();
     connection.link = await transport({
@@ -41,8 +42,8 @@ class Connection {
     this.link.send(JSON.stringify(message), payload);
   }
 
-  // Send a message and promise its answer: [message, payload]. It is rejected if the context is lost, or `tensor` destroyed.
-  // If there is a `target`, the payload is copied there.
+  // Send a message and promise its answer: [message, payload]. It is rejected if the context is lost, or `tensor`
+  // destroyed. If there is a `target`, the payload is copied there.
   request(context, message, payload, { tensor, target } = {}) {
     const r = ++this.numbers.request;
     Object.assign(message, { c: context.c, r });
@@ -56,10 +57,12 @@ class Connection {
   receive(message) {
     const { r, bin = 0, key } = message;
     if (key) {
-      this.link.fetch(key, bin, () => this.requests.get(r)?.target).then(
-        (payload) => (payload === null ? (this.isApart = false) : this.settle(message, payload)), // a frame follows
-        (error) => this.settle({ r, error: { name: "OperationError", message: error.message } }),
-      );
+      this.link
+        .fetch(key, bin, () => this.requests.get(r)?.target)
+        .then(
+          (payload) => (payload === null ? (this.isApart = false) : this.settle(message, payload)), // a frame follows
+          (error) => this.settle({ r, error: { name: "OperationError", message: error.message } }),
+        );
       return 0;
     }
     if (bin) this.header = message;
@@ -78,7 +81,8 @@ class Connection {
     this.link.hold(this.requests.size > 0);
     if (message.error) request?.reject(errorFrom(message.error));
     else {
-      if (payload && request?.target?.length) request.target.set(ArrayBuffer.isView(payload) ? payload : new Uint8Array(payload));
+      if (payload && request?.target?.length)
+        request.target.set(ArrayBuffer.isView(payload) ? payload : new Uint8Array(payload));
       request?.resolve([message, payload]);
     }
   }

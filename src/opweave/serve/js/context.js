@@ -178,7 +178,8 @@ async function newTensor(context, fields, payload) {
 
 // Where a tensor is given to dispatch(): `inputs["x"]`.
 function placesOf(tensor, inputs, outputs) {
-  const places = (what, named) => [...named].filter(([, one]) => one === tensor).map(([name]) => `${what}[${shown(name)}]`);
+  const places = (what, named) =>
+    [...named].filter(([, one]) => one === tensor).map(([name]) => `${what}[${shown(name)}]`);
   return [...places("inputs", inputs), ...places("outputs", outputs)].join(" and ");
 }
 

@@ -93,8 +93,8 @@ function lengthOrSequence(value, what) {
   return items(iterate, value, unsignedLong, what);
 }
 
-// `members`: [name, conversion, the name in older drafts if it is required], in the order in which they are read. What is
-// absent stays so.
+// `members`: [name, conversion, the name in older drafts if it is required], in the order in which they are read. What
+// is absent stays so.
 function dictionary(value, members, what) {
   if (value !== undefined && value !== null && !isObject(value)) refuse(what, "be an object", value);
   if (isObject(value)) warnOfNames(Object.keys(value), members, what);
@@ -176,8 +176,8 @@ function checkLength({ bytes }, { dataType, shape }, what) {
     fail(`${what} must have ${wanted} bytes for ${dataType} [${shape}], got ${bytes.length}`);
 }
 
-// https://www.w3.org/TR/webnn/#validate-buffer-with-descriptor; readTensor() and writeTensor() check the length only, since
-// Chromium does, and web code depends on it.
+// https://www.w3.org/TR/webnn/#validate-buffer-with-descriptor; readTensor() and writeTensor() check the length only,
+// since Chromium does, and web code depends on it.
 function checkBuffer(source, { dataType, shape }, what) {
   checkLength(source, { dataType, shape }, what);
   const { view } = source;
@@ -228,5 +228,6 @@ function checkDescriptor({ dataType, shape }, limits, allowed, what) {
     deny(`have dimensions in [1, ${LARGEST_DIMENSION}]`);
   }
   if (sizeOf(shape) > LARGEST_DIMENSION) deny(`have at most ${LARGEST_DIMENSION} elements`);
-  if (byteLength({ dataType, shape }) > limits.maxTensorByteLength) deny(`take at most ${limits.maxTensorByteLength} bytes`);
+  if (byteLength({ dataType, shape }) > limits.maxTensorByteLength)
+    deny(`take at most ${limits.maxTensorByteLength} bytes`);
 }

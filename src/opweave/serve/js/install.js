@@ -1,11 +1,13 @@
 // Where this is loaded, and how it reaches the server.
 
-// What one task sends is joined to pieces of this size, because browsers need time for each frame, and Node.js for each call of
-// the system; what is larger is a piece of its own. 64 MiB in frames of 63 KiB take 1.4 to 1.6 times as long (in Chromium 156).
+// What one task sends is joined to pieces of this size, because browsers need time for each frame, and Node.js for each
+// call of the system; what is larger is a piece of its own. 64 MiB in frames of 63 KiB take 1.4 to 1.6 times as long
+// (in Chromium 156).
 const FRAME_BYTES = 255 * 2 ** 10;
 
-// A function that sends a message and its payload. `write(bytes)` returns whether it needs the bytes no longer; `large(bytes)`,
-// for payloads that are not copied here, must not need them. `used()` tells how many bytes wait for the end of the task.
+// A function that sends a message and its payload. `write(bytes)` returns whether it needs the bytes no longer;
+// `large(bytes)`, for payloads that are not copied here, must not need them. `used()` tells how many bytes wait for the
+// end of the task.
 function joiner(write, large) {
   const encoder = new TextEncoder();
   const sizeAsBytes = (size) => new Uint8Array(Uint32Array.of(size).buffer);
@@ -48,10 +50,11 @@ function joiner(write, large) {
 const PROTOCOL = "opweave.webnn.1";
 const DEFAULT_URL = "http://127.0.0.1:8801";
 
-// Tensors of this size and more are read by an HTTP request, where its response can be received into memory of the page. In
-// Chromium 156, that is slower for tensors of less than half of this size, because a request takes longer than a message.
+// Tensors of this size and more are read by an HTTP request, where its response can be received into memory of the
+// page. In Chromium 156, that is slower for tensors of less than half of this size, because a request takes longer than
+// a message.
 const APART_BYTES = 8 * 2 ** 20;
-const PIECE_BYTES = 2 ** 20; // of a response that goes to an array of the page: small enough for the cache of a processor
+const PIECE_BYTES = 2 ** 20; // of a response that goes to an array of the page: fits the cache of a processor
 
 // The transport of pages and workers: a WebSocket, and synchronous requests for what must be known at once.
 const webTransport =
@@ -64,9 +67,10 @@ const webTransport =
       socket.binaryType = "arraybuffer";
       socket.onmessage = ({ data }) => receive(data);
       socket.onclose = ({ code, reason }) => {
-        const why = `no connection to Opweave at ${url} (${code}${reason && `, ${reason}`}); is \`opweave serve\` running,`;
+        const end = `(${code}${reason && `, ${reason}`})`;
+        const why = `no connection to Opweave at ${url} ${end}; is \`opweave serve\` running,`;
         reject(new Error(`${why} and does it allow ${globalThis.origin} with${token ? " this" : "out a"} token?`));
-        closed(`the connection to Opweave at ${url} has ended (${code}${reason && `, ${reason}`})`);
+        closed(`the connection to Opweave at ${url} has ended ${end}`);
       };
       // Chromium reports an error alone if a policy forbids the connection, and else closes it in the same task.
       socket.onerror = () => {
@@ -99,8 +103,8 @@ const webTransport =
         binary(buffer.slice(4 + size));
       }
 
-      // The contents of a payload, or nothing if they are in the array that `target` returns. Null if no request is possible, or
-      // it is too late: the contents follow in a frame.
+      // The contents of a payload, or nothing if they are in the array that `target` returns. Null if no request is
+      // possible, or it is too late: the contents follow in a frame.
       async function fetchPayload(key, size, target) {
         const response = await fetch(`${url}/payload`, { method: "POST", body: key }).catch(() => null);
         if (!response?.ok) return null;
