@@ -1,11 +1,13 @@
 """The files for JavaScript clients: what a page loads, the package for Node.js, and the extension for browsers.
 
-`webnn.js` is put together when it is asked for: the table of operations, and the parts in the folder `js`.
+`webnn.js` is put together when it is asked for: the table of operations, and the parts in the folder `js`, without comments,
+indentation, and most line breaks.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,19 @@ NODE = ("package.json", "node.mjs", "node-sync.mjs", "playwright.mjs", "server.m
 TYPES = ("node.d.mts", "playwright.d.mts", "server.d.mts")
 EXTENSION = ("extension/manifest.json",)
 
-_HEAD = """// navigator.ml on Opweave.
+_SPACED = re.compile(
+    r"""(                                   # what stays as it is:
+      "(?:[^"\\]|\\.)*"                     # a string,
+    | `(?:[^`$]|\$(?!{)|\${[^`}]*(?:`[^`]*`)?[^`}]*})*`   # a template, which may have another in it,
+    | (?<![\w)\]])/[^/ ].*?/(?=\w*[.,)])     # a regular expression: what precedes is no operand
+    )
+    | [ ]*([=(){}\[\],;:?<>&|*!])[ ]*       # punctuation; `+`, `-` and `/` keep their spaces: `a + +b`
+    """,
+    re.VERBOSE,
+)
+"""A literal, or punctuation with the spaces around it."""
+
+_HEAD = """// navigator.ml on Opweave. Made from src/opweave/serve/js, which has the comments.
 (() => {
 "use strict";
 """
@@ -31,8 +45,12 @@ def webnn_js() -> str:
 
     The table of operations comes first, because conversions need the enumerations in it.
     """
-    parts = [(FOLDER / "js" / f"{part}.js").read_text(encoding="utf-8") for part in PARTS]
-    return "\n".join([_HEAD + idl.table(), *parts, "})();\n"])
+    parts = (FOLDER / "js" / f"{part}.js" for part in PARTS)
+    lines = (line.lstrip() for part in parts for line in part.read_text(encoding="utf-8").splitlines())
+    code = (re.sub(r"(?<=[;,{]) // .*", "", line) for line in lines if line and not line.startswith("// "))
+    compact = (_SPACED.sub(lambda found: found[1] or found[2], line) for line in code)
+    joined = re.sub(r"(?<=[;,{}(\[])\n", "", "\n".join(compact))
+    return f"{_HEAD}{idl.table()}\n{joined}\n}})();\n"
 
 
 def options_script(**options: Any) -> str:
