@@ -151,11 +151,16 @@ def watching() -> list[Thread]:
 
 
 @pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> progress._Watch:
-    """A watch of its own, without the thread of earlier tests."""
+def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[progress._Watch]:
+    """A watch of its own, without the thread of earlier tests; later ones, which may count threads, do not find its own."""
     made = progress._Watch()
     monkeypatch.setattr(progress, "_watch", made)
-    return made
+    yield made
+    with made._changed:
+        made._ends = 0.0
+        made._changed.notify()
+    for thread in watching():
+        thread.join(60)
 
 
 @pytest.fixture
