@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Generator
 from typing import Any
@@ -79,3 +80,13 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.collect()
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, object, object]:
+    """Wait for what a test has left to be compiled in the background: the next one counts what is compiled and kept."""
+    try:
+        return (yield)
+    finally:
+        if (module := sys.modules.get("opweave.lazy.background")) is not None:
+            module.wait()

@@ -155,9 +155,10 @@ def test_a_port_that_is_taken_is_an_error() -> None:
 def test_doctor_says_whether_the_port_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: Any = listener.getsockname()[1]
-    assert state_of_port(port) == f"nothing listens on port {port}: `opweave serve`"
+    with socket.socket() as silent:  # no other process gets its port
+        silent.bind(("127.0.0.1", 0))
+        port: Any = silent.getsockname()[1]
+        assert state_of_port(port) == f"nothing listens on port {port}: `opweave serve`"
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         assert state_of_port(port).startswith(f"something else listens on port {port}")

@@ -8,9 +8,9 @@ import importlib.util
 import subprocess
 import sys
 import textwrap
-import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ import opweave as ow
 from opweave.graph import Desc
 from opweave.kernels import wasm
 from opweave.kernels.wasm import library
+from opweave.kernels.wasm.engine import ticker, ticks
 
 ROOT = Path(__file__).parents[2]
 
@@ -497,22 +498,18 @@ def test_threads_take_turns() -> None:
 
 
 def test_the_interpreter_is_free_while_a_function_runs() -> None:
-    module = wat('(func (export "spin") (loop (br 0)))', timeout=0.3)
-    run = bind(module, "spin", {}, (module.allocate(Desc("int8", (1,))),), "")
-    turns: list[object] = []
-
-    def count() -> None:
-        while thread.is_alive():
-            turns.append(0)
-
-    def spin() -> None:
+    spin = '(func (export "spin") (param i32) (i32.store8 (local.get 0) (i32.const 1)) (loop (br 0)))'
+    module = wat(spin, timeout=60)
+    out = module.allocate(Desc("int8", (1,)))
+    run = bind(module, "spin", {}, (out,), "out*")
+    with ThreadPoolExecutor(1) as pool:
+        spinning = pool.submit(run)
+        while not out[0]:
+            assert not spinning.done()
+        for _ in range(ticks(60)):
+            ticker.tick()
         with pytest.raises(ow.OperationError, match="timeout"):
-            run()
-
-    thread = threading.Thread(target=spin)
-    thread.start()
-    count()
-    assert len(turns) > 1000
+            spinning.result()
 
 
 def test_modules_that_live_until_the_interpreter_ends_say_nothing() -> None:

@@ -361,7 +361,7 @@ def test_threads_that_replace_weights() -> None:
                 np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5)
 
     together(*(partial(work, 1000 * k) for k in range(4)))
-    gc.collect()
     ow.ops.wait()
+    gc.collect()
     dropping.drop_waiting()
     assert variants() == []

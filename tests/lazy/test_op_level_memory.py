@@ -25,6 +25,7 @@ BYTES = 4 * SIZE
 @pytest.fixture(autouse=True)
 def _small_is_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(pool, "LARGE", BYTES)
+    gc.collect()  # what other tests have left would come to the pool at any time
     pool._spare.clear()
     pool._wanted.clear()
     before = ow.ops.compile_now()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,10 @@ import opweave as ow
 from opweave import backends
 from opweave.cli import app
 from opweave.compile import tuning
-from opweave.onnx.shape_cache import OWN_SESSION
+from opweave.lazy.background import Recurring, background
+from opweave.onnx.compiled import CompiledModel
+from opweave.onnx.shape_cache import OWN_SESSION, ShapeCache
+from opweave.onnx.trace import Trace
 from opweave.onnx.tuning import random_feed
 
 X = np.arange(-3, 3, dtype=np.float32).reshape(2, 3)
@@ -170,6 +174,36 @@ def test_shapes_of_a_dynamic_model_are_compiled_where_that_was_measured_to_be_fa
         assert engine(each).startswith(f"engine: {chosen}, measured: ") == is_compiled
         each.run(None, {"x": np.zeros((5, 3), np.float32)})
         assert each.shapes()["x [5, 3]"] == OWN_SESSION  # other shapes go as before
+
+
+@pytest.mark.parametrize("chosen", [OWN_SESSION, "onnxruntime", "rival"])
+@pytest.mark.parametrize("is_begun", [False, True], ids=["waiting", "begun"])
+def test_shapes_that_were_being_compiled_run_as_tuning_chose(
+    rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_begun: bool, chosen: str
+) -> None:
+    compiled_on, begun, tuned = ShapeCache.compiled_on, Event(), Event()
+
+    def late(cache: ShapeCache, name: str, trace: Trace, whole: bool = False) -> CompiledModel:
+        made = compiled_on(cache, name, trace, whole)
+        if whole:  # in the background
+            begun.set()
+            assert tuned.wait(60)
+        return made
+
+    monkeypatch.setattr(ShapeCache, "compiled_on", late)
+    made = session(write(tmp_path / "dynamic.onnx"))
+    if not is_begun:
+        background.put(Recurring(), lambda: tuned.wait(60))  # type: ignore[arg-type, return-value]
+    check(made)
+    assert not is_begun or begun.wait(60)
+    faster(monkeypatch, [1.0 if each == chosen else 2.0 for each in (OWN_SESSION, "onnxruntime", "rival")])
+    made.tune(seconds=0)
+    tuned.set()
+    ow.ops.wait()
+    check(made)
+    assert len(compiled_models(made)) == (chosen != OWN_SESSION)
+    assert f"{chosen}, measured: " in made.explain()
+    assert begun.is_set() == is_begun
 
 
 def test_tuned_shapes_of_models_with_many_weights_are_compiled(

@@ -70,7 +70,7 @@ def test_the_display_ends_with_an_error_too(shown: Shown) -> None:
         assert shown.begun.wait(60)
 
 
-def test_short_work_is_not_shown(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_work_is_not_shown(shown: Shown, watch: progress._Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 60)
     with reported("short work"):
         pass
@@ -105,11 +105,12 @@ def test_what_is_compiled_is_reported(shown: Shown, monkeypatch: pytest.MonkeyPa
 
 def test_without_a_display_it_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.001)
+    begun = Event()
+    handler = logging.Handler()
+    monkeypatch.setattr(handler, "emit", lambda _: begun.set())
+    monkeypatch.setattr(logging.getLogger("opweave"), "handlers", [handler])
     with caplog.at_level(logging.INFO, "opweave"), reported("work"):
-        for _ in range(500):
-            if caplog.records:
-                break
-            assert not Event().wait(0.01)
+        assert begun.wait(60)
     first, last = (record.message for record in caplog.records)
     assert first == "work takes more than a second"
     assert last.startswith("work took ")
@@ -117,18 +118,22 @@ def test_without_a_display_it_is_logged(caplog: pytest.LogCaptureFixture, monkey
 
 
 def test_the_command_line_shows_it_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, text = Event(), StringIO()
+    drawn = Event()
+
+    class Terminal(StringIO):
+        def write(self, text: str) -> int:
+            written = super().write(text)
+            if "compiling [x]" in self.getvalue():
+                drawn.set()
+            return written
+
     monkeypatch.setenv("TERM", "xterm")  # on a dumb terminal nothing is drawn
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.001)
-    monkeypatch.setattr(cli, "errors", PlainConsole(file=text, force_terminal=True))
+    monkeypatch.setattr(cli, "errors", PlainConsole(file=(text := Terminal()), force_terminal=True))
 
     def app() -> None:
         with reported("compiling [x]"):
-            for _ in range(500):
-                if "compiling [x]" in text.getvalue():
-                    return
-                assert not begun.wait(0.01)
-            pytest.fail(f"only {text.getvalue()!r} was shown")
+            assert drawn.wait(60), text.getvalue()
 
     monkeypatch.setattr(cli, "app", app)
     try:
@@ -146,23 +151,36 @@ def watching() -> list[Thread]:
 
 
 @pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> progress._Watch:
-    """A watch of its own, without the thread of earlier tests."""
+def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[progress._Watch]:
+    """A watch of its own, without the thread of earlier tests; later ones, which may count threads, do not find its own."""
     made = progress._Watch()
     monkeypatch.setattr(progress, "_watch", made)
-    return made
+    yield made
+    with made._changed:
+        made._ends = 0.0
+        made._changed.notify()
+    for thread in watching():
+        thread.join(60)
 
 
-def test_one_thread_watches_all_work(watch: progress._Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "PATIENCE_SECONDS", 60)
-    started: list[object] = []
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Thread]:
+    """The threads that are started."""
+    threads: list[Thread] = []
 
     def start(thread: Thread) -> None:
-        started.append(thread)
+        threads.append(thread)
         thread_start(thread)
 
     thread_start = Thread.start
     monkeypatch.setattr(Thread, "start", start)
+    return threads
+
+
+def test_one_thread_watches_all_work(
+    watch: progress._Watch, started: list[Thread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "PATIENCE_SECONDS", 60)
 
     def work() -> None:
         for _ in range(50):
@@ -171,19 +189,20 @@ def test_one_thread_watches_all_work(watch: progress._Watch, monkeypatch: pytest
 
     work()
     (first,) = started
-    assert isinstance(first, Thread)
     assert first.daemon
     together(*[work] * 4)
     assert [each for each in started if each in watching()] == [first]
     assert watch._pending == []
 
 
-def test_the_thread_ends_when_there_is_no_more_work(watch: progress._Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_ends_when_there_is_no_more_work(
+    watch: progress._Watch, started: list[Thread], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.001)
-    before = watching()
     for _ in range(2):
         with reported("work"):
-            (thread,) = set(watching()) - set(before)
+            thread = started.pop()
+            assert started == []
         thread.join(60)
         assert not thread.is_alive()
         assert watch._wakes is None

@@ -283,5 +283,7 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
         assert "a batch\n" in process.stdout, errors.read_text()
         assert len(marked(mark)) > 5
         os.killpg(process.pid, signal.SIGINT)
-        process.wait(60)  # its status is Ray's choice: an interrupt in a thread of Ray ends the loop without an error
+        status = process.wait(60)
+    # By KeyboardInterrupt, or in peace, if a thread of Ray has ended the loop first; a crash is neither.
+    assert status in (0, 1, -signal.SIGINT), errors.read_text()
     assert left_over(mark, 60) == {}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from queue import Empty, Queue
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from served_clients import Client, request
@@ -41,9 +43,21 @@ def test_a_browser_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pyte
     program = tmp_path / "browser"
     program.write_text(f"#!/bin/sh\ntrap '' TERM\necho $$ > {tmp_path}/pid\nwhile :; do sleep 0.1; done\n")
     program.chmod(0o755)
-    monkeypatch.setattr(serve, "PAGE_SECONDS", 1)
+    pid = tmp_path / "pid"
+
+    class Posted(Queue[Any]):
+        """What the page posts: nothing, until the browser runs."""
+
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+            deadline = monotonic() + 60
+            while not (pid.exists() and pid.read_text().endswith("\n")):
+                assert monotonic() < deadline
+                sleep(0.01)
+            raise Empty
+
+    monkeypatch.setattr(serve, "Queue", Posted)
     monkeypatch.setattr(serve, "END_SECONDS", 1)
     with pytest.raises(RuntimeError, match="the page did not answer"):
         serve.in_browser(str(program), "", "floor.mjs")
     with pytest.raises(ProcessLookupError):
-        os.kill(int((tmp_path / "pid").read_text()), 0)
+        os.kill(int(pid.read_text()), 0)

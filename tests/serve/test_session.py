@@ -17,6 +17,7 @@ import opweave as ow
 from opweave import memory
 from opweave.backends.onnxruntime.sessions import SPIN_MICROSECONDS
 from opweave.serve import ConnectionLimits, Server, served_context
+from opweave.serve.handover import Handover
 from opweave.serve.limits import GRAPH_BYTES
 
 ADD: list[Any] = [
@@ -293,9 +294,10 @@ def test_a_second_payload_apart_comes_in_a_frame(server: Server) -> None:
             assert time.monotonic() < deadline
 
 
-def test_contents_that_are_not_asked_for_follow_in_a_frame() -> None:
-    limits = ConnectionLimits(handshake=1)
-    with Server(port=0, origins=[ORIGIN], device="cpu", limits=limits) as server, Client(server) as client:
+def test_contents_that_are_not_asked_for_follow_in_a_frame(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait = Handover.wait
+    monkeypatch.setattr(Handover, "wait", lambda handover, key, _: wait(handover, key, 1))
+    with Client(server) as client:
         client.hello()
         client.ask("tensor", id=1, **desc("float32", 4), readable=True)
         client.post("read", id=1, r=100, apart=True)

@@ -177,9 +177,9 @@ class _Background:
             except BaseException:  # shown as an error that ends a thread is; this thread goes on with the next task
                 threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
             finally:
+                del what, make, item  # `wait` promises that nothing of it is left
                 with self._lock:
                     self._pending -= 1
-            del what, make, item
 
 
 background = _Background()

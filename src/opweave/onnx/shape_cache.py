@@ -189,7 +189,7 @@ class ShapeCache:
         """
         if compiled := self._find(shapes, feed):
             return compiled, True
-        tuned = self.tuned.get(text_of(tuple(shapes.items()))) if self.tuned else None
+        tuned = self._measured_for(tuple(shapes.items()))
         own = self.own_session(shapes) if tuned is None or tuned.chosen == OWN_SESSION else None
         if own is None:
             return self.compiled_for(shapes, feed), True
@@ -232,7 +232,7 @@ class ShapeCache:
 
     def compile_static(self, shapes: Shapes) -> None:
         """Compile a model of static shapes, unless its own session is to run it, or small inputs determine shapes."""
-        tuned = self.tuned.get(text_of(tuple(shapes.items()))) if self.tuned else None
+        tuned = self._measured_for(tuple(shapes.items()))
         is_own = self._why_none == NEVER or (tuned is not None and tuned.chosen == OWN_SESSION)
         if is_own and self.own_session(shapes):
             return
@@ -315,16 +315,18 @@ class ShapeCache:
 
     def _compile_recurring(self, key: Key, shapes: Shapes, feed: Mapping[str, Any]) -> Any:
         """Compile recurring shapes in the background. Errors go to the log: there is no caller to raise them to."""
+        sizes = tuple(shapes.items())
         try:
-            with self.compiled.turn(tuple(shapes.items())):
-                if not self._find(shapes, feed):
+            with self.compiled.turn(sizes):
+                # Shapes that were tuned meanwhile are run by what that chose, and compiled for it if need be.
+                if self._measured_for(sizes) is None and not self._find(shapes, feed):
                     _compiled_in_background.add(self._compile(shapes, feed, in_background=True))
             with self._lock:  # deciding inputs were perhaps found meanwhile: then the key of the model differs
                 self._recent.pop(key)
             memory.trim()  # compiling takes far more memory than its result
             return True  # anything that is not None: the model itself is in `compiled`
         except Exception as error:
-            log.warning("shapes %s stay with the model's own session: %s", text_of(tuple(shapes.items())), error)
+            log.warning("shapes %s stay with the model's own session: %s", text_of(sizes), error)
             if isinstance(error, MLError):
                 raise
             raise OperationError(f"{type(error).__name__}: {error}") from error
@@ -379,14 +381,16 @@ class ShapeCache:
         return Tracer(self._model, self._context, shapes, copies, available).run()
 
     def _finish(self, key: Key, trace: Trace, in_background: bool = False) -> CompiledModel:
-        """Compile a trace, and keep the result."""
-        tuned = self.tuned.get(text_of(key[: len(self._inputs)])) if self.tuned else None
+        """Compile a trace, and keep the result, unless its shapes are tuned meanwhile."""
+        sizes = key[: len(self._inputs)]
+        tuned = self._measured_for(sizes)
         name = tuned.chosen if tuned is not None and tuned.chosen in self.ways else ""
         compiled = self.compiled_on(name, trace, whole=in_background)
         if name and tuned is not None:
             compiled.choice = tuned.reason
         with self._lock:
-            self._keep(key, compiled)
+            if self._measured_for(sizes) is tuned:
+                self._keep(key, compiled)
         return compiled
 
     def compiled_on(self, name: str, trace: Trace, whole: bool = False) -> CompiledModel:
@@ -395,6 +399,10 @@ class ShapeCache:
         return CompiledModel(self._model, self._context, trace, self._outputs, self._fallback, whole, backend)
 
     # Tuning -----------------------------------------------------------------------------------------------------------
+
+    def _measured_for(self, sizes: Key) -> Measurement | None:
+        """What tuning has measured for shapes; None if they are not tuned."""
+        return self.tuned.get(text_of(sizes)) if self.tuned else None
 
     def digest(self) -> str:
         """A digest of the model, by which measurements are kept."""

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,10 +89,11 @@ class Blocking:
     """A compiler in this process that compiles nothing until it is told to."""
 
     def __init__(self) -> None:
-        self.asked, self.event = 0, threading.Event()
+        self.asked, self.begun, self.event = 0, threading.Event(), threading.Event()
 
     def __call__(self, request: Any) -> compiler.Result:
         self.asked += 1
+        self.begun.set()
         assert self.event.wait(60)
         return nvrtc.result(request)
 
@@ -110,7 +111,9 @@ def blocking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blocking]:
 @needs_fork
 def test_processes_compile_while_this_one_does(cached: Path, blocking: Blocking) -> None:
     many = [kernel for size in range(3) for kernel in made(shape=(64 + size, 3))]
-    first, *others = compiler.begin(many, "sm_90")
+    (first,) = compiler.begin(many[:1], "sm_90")
+    assert blocking.begun.wait(60)
+    others = compiler.begin(many[1:], "sm_90")
     binaries = [job.result(60) for job in others]
     assert not first.done()
     blocking.event.set()
@@ -137,13 +140,26 @@ def one_at_a_time(blocking: Blocking, monkeypatch: pytest.MonkeyPatch) -> Blocki
 
 
 @needs_fork
-def test_an_interrupt_does_not_wait_for_kernels_in_the_queue(cached: Path, one_at_a_time: Blocking) -> None:
+def test_an_interrupt_does_not_wait_for_kernels_in_the_queue(
+    cached: Path, one_at_a_time: Blocking, monkeypatch: pytest.MonkeyPatch
+) -> None:
     many = [kernel for size in range(4) for kernel in made(shape=(64 + size, 3))]
     jobs = compiler.begin(many, "sm_90")
+    assert one_at_a_time.begun.wait(60)
+    other_waits, result = threading.Event(), Future.result
+
+    def interrupted(job: Future[Any], timeout: float | None = None) -> Any:
+        if job is jobs[0]:
+            if threading.current_thread() is threading.main_thread():
+                raise KeyboardInterrupt
+            other_waits.set()
+        return result(job, timeout)
+
+    monkeypatch.setattr(Future, "result", interrupted)
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(compiler.binaries, many, "sm_90")  # in another thread, which nobody interrupts
-        threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
-        ending = threading.Timer(20, one_at_a_time.event.set)  # if the interrupt does wait
+        assert other_waits.wait(60)
+        ending = threading.Timer(60, one_at_a_time.event.set)  # if the interrupt does wait
         ending.start()
         with pytest.raises(KeyboardInterrupt):
             compiler.binaries(many, "sm_90")
@@ -163,6 +179,7 @@ def test_an_interrupt_while_constants_are_copied_ends_the_build(cached: Path, on
             return []
 
         def upload(self, address: int, source: np.ndarray) -> None:
+            assert one_at_a_time.begun.wait(60)
             raise KeyboardInterrupt
 
     builder = ow.MLGraphBuilder(context_on(Driver()))
@@ -172,6 +189,8 @@ def test_an_interrupt_while_constants_are_copied_ends_the_build(cached: Path, on
         builder.build(sums)
     assert len(jobs) > 1
     assert [job.cancelled() for job in jobs] == [False, *(True for _ in jobs[1:])]
+    one_at_a_time.event.set()
+    assert jobs[0].result(60)  # which is compiled before the test ends
 
 
 PROGRAM = """
