@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from threading import Lock
+from time import perf_counter
 from typing import Any, Literal
 from weakref import WeakSet
 
@@ -133,6 +134,7 @@ class ShapeCache:
         specialise: as above.
         ways: the engines that may run it, by name.
         tuned: what tuning has measured, by shapes as text.
+        own_seconds: how long it took to make the model's own session; 0 if it is not made yet.
     """
 
     def __init__(
@@ -158,6 +160,7 @@ class ShapeCache:
         elif not self._compiles_all and not self._fits(1):
             self._why_none = f"it would take {self._estimate(1)} bytes, and program_bytes is {self._max_bytes()}"
         self._own_session: ModelProgram | None = None
+        self.own_seconds = 0.0
         self._own_lock = Lock()  # held while that is made
         self._lock = Lock()  # guards all that follows; never held while something is compiled
         self.compiled: Cache[Key, CompiledModel] = Cache(MAX_COMPILED, raw=True)
@@ -201,12 +204,14 @@ class ShapeCache:
             return None  # a different number of inputs: initializers are overridden
         with self._own_lock:
             if self._own_session is None and not self._compiles_all:
+                begin = perf_counter()
                 if must_be_traced(self._model):
                     self._trace(shapes, {})  # refuses models that would crash the engine, or make it hang
                 try:
                     with reported("loading the model for all shapes"):
                         self._own_session = open_program(self._model, self._context, self._inputs)
                     memory.trim()
+                    self.own_seconds = perf_counter() - begin
                 except MLError as error:
                     self._compiles_all = True
                     log.info("all shapes are compiled: %s", error)
