@@ -151,7 +151,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         self._inputs_by_name = {argument.name: argument for argument in self._inputs}
         self._outputs = {info.name: Argument.of(info, fixed) for info in graph.output}
         self._ranges = find_ranges(self._model)
-        self._in_place = in_place(graph, self._model.converter)
+        self._in_place = in_place(graph, self._model.converters)
         self._locations = self._locate(preferred_output_location)
         self._repeatable = Repeat.fits(self._inputs) and set(self._locations.values()) == {"cpu"}
         self._repeat: Repeat | None = None
