@@ -429,7 +429,8 @@ def _check_value(value: ValueInfoProto, what: str) -> None:
     if not value.name:
         raise DataError(f"an {what} of the model has no name")
     kind = value.type.WhichOneof("value")
-    is_known = value.type.tensor_type.elem_type in TensorProto.DataType.values()
+    element_type = value.type.tensor_type.elem_type
+    is_known = element_type == TensorProto.UNDEFINED or element_type in KNOWN_TYPES
     if (kind == "tensor_type" and not is_known) or (kind is None and what == "input"):
         raise DataError(f"the {what} {value.name!r} has no data type")
 
