@@ -19,6 +19,7 @@ import opweave as ow
 from opweave import memory
 from opweave.backends.onnxruntime import model as engine_model, sessions
 from opweave.lazy.background import background
+from opweave.onnx import shape_cache
 from opweave.onnx.compiled import CompiledModel, LargeSections
 from opweave.onnx.shape_cache import MAX_THREADS, RECENT, _compiled_in_background
 from opweave.onnx.trace import Trace
@@ -512,6 +513,13 @@ def test_tracing_stops_where_a_model_has_too_many_large_sections(monkeypatch: py
     session = ow.InferenceSession(remainders(40, 10000), CONTEXT)
     assert session.shapes()["x [10000]"].startswith(f"{OWN}: it would run in more than 5 sections")
     assert counts[-1] == (6, 6)
+
+    def refuse(*_: object) -> None:
+        raise ow.NotSupportedError("not here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shape_cache, "open_program", refuse)
+        assert ow.InferenceSession(remainders(4, 10000), CONTEXT).shapes() == {"x [10000]": "compiled"}
     counts.clear()
     nodes = [  # `c` joins the level of the last node, and nothing needs `d`
         helper.make_node("RandomNormal", [], ["c"], shape=[10000]),

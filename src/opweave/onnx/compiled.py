@@ -268,7 +268,7 @@ class LargeSections:
     """Counts the large sections of a model while it is traced; there will be at least as many.
 
     A section is a level of nodes of one kind (see `partition.divide`). Nodes that depend on constants alone are not counted,
-    since they may join later levels, nor those that no output needs.
+    since they may join later levels, nor those that no output needs, nor those inside of branches and loops.
 
     Args:
         graph: that of the model.

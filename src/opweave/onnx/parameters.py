@@ -54,8 +54,7 @@ def digest_of(model: Model) -> str:
     ]
     found = digest(f"{sorted(model.opsets.items())} {operations}".encode())
     graph = model.proto.graph
-    for tensor in graph.initializer:
-        found.update(f"{tensor.name} {tensor.data_type} {tensor.dims[:]}\n".encode())
+    found.update("".join(f"{t.name} {t.data_type} {t.dims[:]}\n" for t in graph.initializer).encode())
     for node in graph.node:
         tensors = [(a.name, a.t) for a in node.attribute[:] if a.HasField("t")]
         large = [(name, t.data_type, t.dims[:]) for name, t in tensors if stored_bytes(t) >= LEAST_BYTES]

@@ -28,7 +28,7 @@ from ..names import counted
 from ..progress import reported
 from ..shapes import OtherShapes
 from .arguments import Argument
-from .compiled import CompiledModel, Fallback, LargeSections
+from .compiled import CompiledModel, Fallback, LargeSections, is_large_section, sections
 from .model import Model
 from .model_program import ModelProgram
 from .parameters import digest_of, weight_bytes
@@ -247,13 +247,18 @@ class ShapeCache:
         trace = self._trace(shapes, {}, stop=lambda trace: stops and not trace.deciding and large.count(trace))
         if trace.deciding:
             return
-        if large.count(trace) and self.own_session(shapes):
+        if (not trace.is_whole or self._large_sections(trace) > MAX_POOLS) and self.own_session(shapes):
             self._why_none = f"it would run in more than {MAX_POOLS} sections, each with threads of its own"
             self._note_use(shapes, {})
             return
-        if not trace.is_whole:
-            trace = self._trace(shapes, {})
+        if not trace.is_whole and (trace := self._trace(shapes, {})).deciding:
+            return
         self._finish(self._key(shapes, {}), trace)
+
+    def _large_sections(self, trace: Trace) -> int:
+        if not any(step.kind == "fallback" for step in trace.steps):
+            return 0  # it is one section
+        return sum(is_large_section(section, trace.values) for section in sections(trace, self._outputs))
 
     def describe(self) -> dict[str, str]:
         """How calls run, by their shapes as text: compiled shapes, and recent ones that are not compiled."""
