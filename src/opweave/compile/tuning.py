@@ -37,9 +37,10 @@ MARGIN = 0.97
 """An engine that takes longer than this share of another one's time does not replace it: that is within the noise."""
 
 PAYBACK_RUNS, PAYBACK_SECONDS = 200, 0.5
-"""A longer build must pay for itself within this many runs, or within runs of this duration if these are more. Of the models
-in docs/engines.md, those that are clearly faster if they are compiled pay in fewer than 100 runs; of those that gain a few
-percent, one needs 400. The duration is for small models, which programs run more often."""
+"""A longer build must pay for itself within this many runs, or within runs of this duration if these are more. An estimate: of
+the models in docs/engines.md, which take tens to hundreds of milliseconds longer to compile, those that gain milliseconds a
+run pay in tens of runs, and those that gain a few percent of 3 ms in hundreds. The duration is for small models, which
+programs run more often."""
 
 MAX_DIFFERENCE = 1e-2
 """Engines whose results differ by more (`agreement.difference`) are not chosen."""
