@@ -264,6 +264,13 @@ def _is_large_step(step: Step, values: Mapping[str, Value]) -> bool:
     return False
 
 
+def large_sections(trace: Trace, outputs: Sequence[str]) -> int:
+    """How many sections of a trace are large; 0 if it is a single one."""
+    if not any(step.kind == "fallback" for step in trace.steps):
+        return 0
+    return sum(is_large_section(section, trace.values) for section in sections(trace, outputs))
+
+
 class LargeSections:
     """Counts the large sections of a model while it is traced; there will be at least as many.
 
@@ -334,4 +341,12 @@ def _value_info(name: str, value: Value) -> ValueInfoProto:
     return ValueInfoProto(name=name, type=type if type.WhichOneof("value") else None)
 
 
-__all__ = ["CompiledModel", "Fallback", "LargeSections", "check_whole", "is_large_section", "sections"]
+__all__ = [
+    "CompiledModel",
+    "Fallback",
+    "LargeSections",
+    "check_whole",
+    "is_large_section",
+    "large_sections",
+    "sections",
+]

@@ -8,7 +8,7 @@ never compiled.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from threading import Lock
 from time import perf_counter
 from typing import Any, Literal
@@ -28,7 +28,7 @@ from ..names import counted
 from ..progress import reported
 from ..shapes import OtherShapes
 from .arguments import Argument
-from .compiled import CompiledModel, Fallback, LargeSections, is_large_section, sections
+from .compiled import CompiledModel, Fallback, LargeSections, large_sections
 from .model import Model
 from .model_program import ModelProgram
 from .parameters import digest_of, weight_bytes
@@ -244,21 +244,17 @@ class ShapeCache:
         large = LargeSections(self._model.proto.graph, MAX_POOLS)
         # What is broken is refused now: by the engine, which gets all of the model, where tracing stops early.
         stops = not self._compiles_all and not must_be_traced(self._model)
-        trace = self._trace(shapes, {}, stop=lambda trace: stops and not trace.deciding and large.count(trace))
+        tracer = Tracer(self._model, self._context, shapes)
+        trace = tracer.run(lambda trace: stops and not trace.deciding and large.count(trace))
         if trace.deciding:
             return
-        if (not trace.is_whole or self._large_sections(trace) > MAX_POOLS) and self.own_session(shapes):
+        if (not trace.is_whole or large_sections(trace, self._outputs) > MAX_POOLS) and self.own_session(shapes):
             self._why_none = f"it would run in more than {MAX_POOLS} sections, each with threads of its own"
             self._note_use(shapes, {})
             return
         if not trace.is_whole and (trace := self._trace(shapes, {})).deciding:
             return
         self._finish(self._key(shapes, {}), trace)
-
-    def _large_sections(self, trace: Trace) -> int:
-        if not any(step.kind == "fallback" for step in trace.steps):
-            return 0  # it is one section
-        return sum(is_large_section(section, trace.values) for section in sections(trace, self._outputs))
 
     def describe(self) -> dict[str, str]:
         """How calls run, by their shapes as text: compiled shapes, and recent ones that are not compiled."""
@@ -386,15 +382,9 @@ class ShapeCache:
             return None
         return trace
 
-    def _trace(
-        self,
-        shapes: Shapes,
-        values: Mapping[str, np.ndarray],
-        available: Collection[str] = (),
-        stop: Callable[[Trace], bool] | None = None,
-    ) -> Trace:
+    def _trace(self, shapes: Shapes, values: Mapping[str, np.ndarray], available: Collection[str] = ()) -> Trace:
         copies = {name: np.array(value) for name, value in values.items()}
-        return Tracer(self._model, self._context, shapes, copies, available).run(stop)
+        return Tracer(self._model, self._context, shapes, copies, available).run()
 
     def _finish(self, key: Key, trace: Trace, in_background: bool = False) -> CompiledModel:
         """Compile a trace, and keep the result."""
