@@ -161,6 +161,19 @@ def test_quotients_of_floats_stay_as_they_are() -> None:
     assert names[4:] == ["Sub", "Div", "Add", "Equal", "Less", "And", "Where", "Mod", "Cast", "Identity"]
 
 
+def test_the_types_that_are_known_without_schemas_are_those_of_the_schemas() -> None:
+    from opweave.backends.onnxruntime.quotients import FIRST, FLOATS
+
+    for schema in onnx.defs.get_all_schemas_with_history():
+        types = {constraint.type_param_str: constraint.allowed_type_strs for constraint in schema.type_constraints}
+        if schema.domain == "" and schema.name in FLOATS:
+            assert not {"tensor(int32)", "tensor(int64)"} & {*types[schema.outputs[0].type_str]}, schema.name
+        if schema.domain == "" and schema.name in FIRST:
+            assert len(schema.outputs) == 1, schema.name
+            assert schema.outputs[0].type_str == schema.inputs[0].type_str, schema.name
+    assert {*FIRST, *FLOATS} <= {schema.name for schema in onnx.defs.get_all_schemas()}
+
+
 def test_old_operator_sets_cannot_be_guarded() -> None:
     from opweave.backends.onnxruntime.quotients import guard_quotients
 

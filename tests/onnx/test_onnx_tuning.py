@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -113,6 +115,30 @@ def test_a_static_model_goes_by_the_rule_of_thumb_until_it_is_tuned(
         assert f"{prefix}: {chosen}, measured: {shown}" in each.explain().splitlines()
         assert len(compiled_models(each)) == (chosen != OWN_SESSION)
         assert (each._shape_cache._own_session is None) == (chosen != OWN_SESSION)
+
+
+@pytest.mark.parametrize(("own", "chosen"), [(0.0011, OWN_SESSION), (0.003, "onnxruntime")])
+@pytest.mark.parametrize("rows", [2, "rows"])
+def test_a_longer_build_must_pay_for_itself(
+    rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own: float, chosen: str, rows: int | str
+) -> None:
+    """In 0.5 s there are 500 runs of 1 ms, which save 50 ms or 1 s."""
+    path = write(tmp_path / "m.onnx", rows)
+    made = session(path)
+    check(made)
+    plain = ShapeCache.compiled_on
+
+    def slow(*args: Any) -> Any:
+        time.sleep(0.4)
+        return plain(*args)
+
+    monkeypatch.setattr(ShapeCache, "compiled_on", slow)
+    faster(monkeypatch, (own, 0.001, 0.002))
+    (found,) = made.tune([{"x": [2, 3]}], seconds=0).measurements
+    assert found.chosen == chosen
+    note = "" if chosen != OWN_SESSION else r"onnxruntime takes \S+ m?s longer to build, and 500 runs save 50.00 ms"
+    for text in (found.note, found.reason.partition("2.00 ms")[2].removeprefix("; "), found.remark):
+        assert re.fullmatch(note, text), text
 
 
 def test_random_indices_are_from_all_of_a_table(rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

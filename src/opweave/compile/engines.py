@@ -16,7 +16,7 @@ from ..graph import Graph, Operand, each
 from ..processors import processor_name, processors
 from ..words import duration, table
 
-FORMAT = 1
+FORMAT = 2
 """The format of what is kept; others are not read."""
 
 KIND = "tuning"
@@ -35,6 +35,7 @@ class Measurement:
         rounds: how often each was measured.
         machine: the processor, and how many threads an operation may use.
         versions: of Opweave and the engines.
+        note: why the fastest one was not chosen, if its lead is more than noise; empty otherwise.
         is_kept: whether it is in the cache on disk, for other processes and later builds.
     """
 
@@ -46,6 +47,7 @@ class Measurement:
     rounds: int
     machine: str
     versions: str
+    note: str = ""
     is_kept: bool = False
 
     @property
@@ -56,7 +58,7 @@ class Measurement:
     @property
     def remark(self) -> str:
         """What else there is to say: engines that were refused, and whether it is kept."""
-        notes = [f"{name} {reason}" for name, reason in self.refused.items()]
+        notes = self._notes()
         if not self.is_kept:
             notes.append("not kept" if self.rounds or self.refused else "there is no other engine for it")
         return "; ".join(notes)
@@ -66,7 +68,10 @@ class Measurement:
         """The chosen engine, and why, in a line."""
         times = ", ".join(f"{name} {duration(seconds)}" for name, seconds in self.seconds.items())
         why = f"measured: {times}" if times else "the only one for it"
-        return "; ".join([f"{self.chosen}, {why}", *(f"{name} {reason}" for name, reason in self.refused.items())])
+        return "; ".join([f"{self.chosen}, {why}", *self._notes()])
+
+    def _notes(self) -> list[str]:
+        return [*filter(None, [self.note]), *(f"{name} {reason}" for name, reason in self.refused.items())]
 
 
 @dataclass(frozen=True, repr=False)

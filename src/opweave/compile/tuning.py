@@ -14,6 +14,7 @@ from ..backends import Backend
 from ..errors import NotSupportedError, OperationError, require
 from ..names import shown
 from ..progress import reported
+from ..words import duration
 from . import engines
 from .engines import Measurement
 
@@ -35,6 +36,12 @@ MIN_ROUNDS = 3
 MARGIN = 0.97
 """An engine that takes longer than this share of another one's time does not replace it: that is within the noise."""
 
+PAYBACK_RUNS, PAYBACK_SECONDS = 200, 0.5
+"""A longer build must pay for itself within this many runs, or within runs of this duration if these are more. An estimate: of
+the models in docs/engines.md, which take tens to hundreds of milliseconds longer to compile, those that gain milliseconds a
+run pay in tens of runs, and those that gain a few percent of 3 ms in hundreds. The duration is for small models, which
+programs run more often."""
+
 MAX_DIFFERENCE = 1e-2
 """Engines whose results differ by more (`agreement.difference`) are not chosen."""
 
@@ -53,10 +60,12 @@ def measure(
     seconds: float,
     is_quantised: bool = False,
     current: str = "",
+    builds: Mapping[str, float] | None = None,
 ) -> Measurement:
     """Measure the ways to run a graph alternately, each after a pause, and keep which one is the fastest.
 
-    Of those that take at most 3% longer than the fastest, the current one is kept, or else the first of `names`.
+    Of those that take at most 3% longer than the fastest, the current one is kept, or else the first of `names`. If `builds`
+    is given, what counts is the time to build it once and to run it so often that a longer build should pay for itself.
 
     Args:
         model: the name of the model; empty for a graph.
@@ -68,6 +77,7 @@ def measure(
         seconds: about how long to measure all of them, without compiling.
         is_quantised: whether the graph quantises what it computes; results may differ more then.
         current: the name of the way that has run the graph until now; empty for none of them.
+        builds: the seconds that a process needs to build each of the ways; they are read once all are made.
 
     Raises:
         OperationError: the first way is refused.
@@ -108,8 +118,8 @@ def measure(
         if rounds >= MIN_ROUNDS:
             medians = {name: float(np.median(each[:rounds])) for name, each in times.items()}
             ranked = [name for name in (current, *names) if name in medians]
-            chosen = next(name for name in ranked if MARGIN * medians[name] <= min(medians.values()))
-            found = replace(plain, chosen=chosen, seconds=medians, rounds=rounds)
+            chosen, note = _choose(ranked, medians, builds or {})
+            found = replace(plain, chosen=chosen, seconds=medians, rounds=rounds, note=note)
             found = replace(found, is_kept=engines.keep(digest, ways, found))
     return found
 
@@ -123,6 +133,24 @@ def check_seconds(seconds: float) -> None:
     """Require a time to measure for."""
     is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     require(is_number and 0 <= seconds < float("inf"), f"tune: seconds must be a number >= 0, got {shown(seconds)}")
+
+
+def _choose(ranked: Sequence[str], seconds: Mapping[str, float], builds: Mapping[str, float]) -> tuple[str, str]:
+    """Which way runs a graph from now on, and why that is not the fastest one, if the reason is its build.
+
+    Args:
+        ranked: the ways, the preferred one first.
+        seconds: the time of a run.
+        builds: the time to build it, where that counts.
+    """
+    fastest = min(seconds, key=lambda name: seconds[name])
+    runs = max(PAYBACK_RUNS, round(PAYBACK_SECONDS / max(seconds[fastest], 1e-9)))
+    totals = {name: runs * each + builds.get(name, 0.0) for name, each in seconds.items()}
+    chosen = next(name for name in ranked if MARGIN * totals[name] <= min(totals.values()))
+    longer, less = builds.get(fastest, 0.0) - builds.get(chosen, 0.0), seconds[chosen] - seconds[fastest]
+    if MARGIN * seconds[chosen] <= seconds[fastest] or longer <= 0:
+        return chosen, ""
+    return chosen, f"{fastest} takes {duration(longer)} longer to build, and {runs} runs save {duration(runs * less)}"
 
 
 def _alternate(runs: Mapping[str, Run], times: Mapping[str, list[float]], seconds: float) -> None:

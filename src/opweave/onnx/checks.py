@@ -6,7 +6,7 @@ constants that it has found. Each rule comes from a model that did harm; `tests/
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
@@ -16,7 +16,7 @@ from ..errors import DataError
 from ..names import shown
 from ..shapes import broadcasts_to
 from .engine_rules import ENGINE_RULES, Node, Rule
-from .messages import AttributeProto, ModelProto, NodeProto, domain_of
+from .messages import AttributeProto, FunctionProto, ModelProto, NodeProto, domain_of
 from .registry import MICROSOFT
 from .scopes import all_nodes
 
@@ -101,6 +101,8 @@ def check_node(
     if first is not None and "" in node.input[first:]:
         position = first + node.input[first:].index("")
         _refuse(node, where, f"its inputs must not be absent, and input {position} is")
+    if not shapes:
+        return
     for position in _SHAPES.get(op_type, ()):
         shape = shapes[position] if position < len(shapes) else None
         if shape is not None and max(shape, default=0) > MAX_RANK:
@@ -133,45 +135,53 @@ def _refuse(node: NodeProto, where: str, broken: str) -> None:
     raise DataError(f"{title_of(node, where)}: {broken}")
 
 
-def count_nodes(proto: ModelProto) -> int:
-    """Count the nodes of a model after functions are inlined, including those of sub-graphs.
+def count_nodes(nodes: Sequence[NodeProto], functions: Iterable[FunctionProto]) -> int:
+    """Count the nodes of a model after functions are inlined.
+
+    Args:
+        nodes: those of the model and of its sub-graphs.
+        functions: of the model.
 
     Raises:
         DataError: a function calls itself, or sub-graphs are nested too deep.
     """
-    functions = {(f.domain, f.name, f.overload): list(all_nodes(f.node)) for f in proto.functions}
-    callees = {key: {_callee(node) for node in nodes} & functions.keys() for key, nodes in functions.items()}
+    bodies = {(f.domain, f.name, f.overload): list(all_nodes(f.node)) for f in functions}
+    if not bodies:
+        return len(nodes)
+    callees = {key: {_callee(node) for node in body} & bodies.keys() for key, body in bodies.items()}
     counts: dict[tuple[str, str, str], int] = {}
     try:
         for key in TopologicalSorter(callees).static_order():
-            counts[key] = sum(counts.get(_callee(node), 1) for node in functions[key])
+            counts[key] = sum(counts.get(_callee(node), 1) for node in bodies[key])
     except CycleError as error:
         _, name, _ = error.args[1][0]
         raise DataError(f"the function {name[:200]!r} calls itself") from None
-    return sum(counts.get(_callee(node), 1) for node in all_nodes(proto.graph.node))
+    return sum(counts.get(_callee(node), 1) for node in nodes)
 
 
-def with_expected_inputs(proto: ModelProto) -> ModelProto:
-    """The model, or a copy in which nodes have the inputs that ONNX Runtime reads without checking.
+def with_expected_inputs(proto: ModelProto, nodes: list[NodeProto]) -> tuple[ModelProto, list[NodeProto]]:
+    """The model and its nodes, or a copy in which nodes have the inputs that ONNX Runtime reads without checking.
 
     ONNX Runtime misreads an absent bias of LayerNormalization that is written as an empty name, and an absent last zero point
     of QLinearLeakyRelu and QLinearSigmoid that is not.
     """
-    if all(_expected_inputs(node) is None for node in all_nodes(proto.graph.node)):
-        return proto
+    if all(_expected_inputs(node) is None for node in nodes):
+        return proto, nodes
     copy = ModelProto()
     copy.CopyFrom(proto)
-    for node in all_nodes(copy.graph.node):
+    copied = list(all_nodes(copy.graph.node))
+    for node in copied:
         if (expected := _expected_inputs(node)) is not None:
             node.input[:] = expected
-    return copy
+    return copy, copied
 
 
 def _expected_inputs(node: NodeProto) -> list[str] | None:
     """The inputs in the form that ONNX Runtime reads correctly; None if the node has that form."""
-    if node.op_type == "LayerNormalization" and len(node.input) == 3 and not node.input[2]:
+    op_type = node.op_type
+    if op_type == "LayerNormalization" and len(node.input) == 3 and not node.input[2]:
         return list(node.input[:2])
-    if node.op_type in ("QLinearLeakyRelu", "QLinearSigmoid") and node.domain == MICROSOFT and len(node.input) == 4:
+    if op_type in ("QLinearLeakyRelu", "QLinearSigmoid") and node.domain == MICROSOFT and len(node.input) == 4:
         return [*node.input, ""]
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -248,16 +249,83 @@ def check_whole(sections: Sequence[Segment[Step, str]], what: str) -> None:
 
 def is_large_section(section: Segment[Step, str], values: Mapping[str, Value]) -> bool:
     """Whether a section has operations that may gain from several threads; so it is where sizes are not known."""
+    return any(_is_large_step(step, values) for step in section.nodes)
+
+
+def _is_large_step(step: Step, values: Mapping[str, Value]) -> bool:
     from ..backends.onnxruntime.sessions import is_large
 
-    for step in section.nodes:
-        if sub_graphs(step.node):
+    if sub_graphs(step.node):
+        return True
+    for name in (*step.node.input, *step.node.output):
+        shape = shape_of(values.get(name))
+        if name in values and (shape is None or is_large(math.prod(shape))):
             return True
-        for name in (*step.node.input, *step.node.output):
-            shape = shape_of(values.get(name))
-            if name in values and (shape is None or is_large(math.prod(shape))):
-                return True
     return False
+
+
+def large_sections(trace: Trace, outputs: Sequence[str]) -> int:
+    """How many sections of a trace are large; 0 if it is a single one."""
+    if not any(step.kind == "fallback" for step in trace.steps):
+        return 0
+    return sum(is_large_section(section, trace.values) for section in sections(trace, outputs))
+
+
+class LargeSections:
+    """Counts the large sections of a model while it is traced; there will be at least as many.
+
+    A section is a level of nodes of one kind (see `partition.divide`). Nodes that depend on constants alone are not counted,
+    since they may join later levels, nor those that no output needs, nor those inside of branches and loops.
+
+    Args:
+        graph: that of the model.
+        most: tracing may stop once there are more.
+    """
+
+    def __init__(self, graph: GraphProto, most: int) -> None:
+        self._graph, self._most = graph, most
+        self._seen = 0  # how many steps of the trace were given
+        self._waiting: list[Step] = []  # those that are not counted yet: until a node falls back there is one section
+        self._falls_back = False
+        # By name: the level and the kind of what makes it, and whether it depends on constants alone.
+        self._levels: dict[str, tuple[int, str, bool]] = {}
+        self._found: set[tuple[int, str]] = set()
+
+    def count(self, trace: Trace) -> bool:
+        """Count those in what was traced so far; whether there are more than `most`."""
+        new = [step for step in trace.steps[self._seen :] if step.kind != "folded"]
+        self._seen = len(trace.steps)
+        self._waiting += new
+        self._falls_back = self._falls_back or any(step.kind == "fallback" for step in new)
+        if self._falls_back:
+            for step in self._waiting:
+                self._count(step, trace)
+            self._waiting.clear()
+        return len(self._found) > self._most
+
+    def _count(self, step: Step, trace: Trace) -> None:
+        level, is_constant = 0, True
+        for name in used_names(step.node):
+            if isinstance(trace.values.get(name), Constant):
+                continue
+            its_level, its_kind, its_constant = self._levels.get(name, (0, step.kind, False))
+            level = max(level, its_level + (its_kind != step.kind))
+            is_constant = is_constant and its_constant
+        outputs = [name for name in step.node.output if name]
+        self._levels |= dict.fromkeys(outputs, (level, step.kind, is_constant))
+        section = level, step.kind
+        is_new = section not in self._found and not is_constant and not self._needed.isdisjoint(outputs)
+        if is_new and _is_large_step(step, trace.values):
+            self._found.add(section)
+
+    @cached_property
+    def _needed(self) -> set[str]:
+        """The names of the graph that its outputs depend on."""
+        needed = {value.name for value in self._graph.output}
+        for node in reversed(self._graph.node):
+            if not needed.isdisjoint(node.output):
+                needed.update(used_names(node))
+        return needed
 
 
 def _constant(value: Constant) -> Operand:
@@ -273,4 +341,12 @@ def _value_info(name: str, value: Value) -> ValueInfoProto:
     return ValueInfoProto(name=name, type=type if type.WhichOneof("value") else None)
 
 
-__all__ = ["CompiledModel", "Fallback", "check_whole", "is_large_section", "sections"]
+__all__ = [
+    "CompiledModel",
+    "Fallback",
+    "LargeSections",
+    "check_whole",
+    "is_large_section",
+    "large_sections",
+    "sections",
+]

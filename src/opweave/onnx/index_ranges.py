@@ -76,10 +76,13 @@ Range: TypeAlias = InputRange | LengthRange
 def find_ranges(model: Model) -> list[Range]:
     """The ranges of the inputs that are indices or lengths, for operators that are not the user's; each range once."""
     graph = model.proto.graph
-    weights = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
-    inputs = {value.name: value for value in graph.input if value.name not in weights}
-    overridable = {value.name for value in graph.input} - inputs.keys()
+    initialised = {tensor.name for tensor in graph.initializer}
+    inputs = {value.name: value for value in graph.input if value.name not in initialised}
     sources = {name: name for name, value in inputs.items() if value.type.tensor_type.elem_type in INTEGERS}
+    if not sources:
+        return []
+    weights = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    overridable = {value.name for value in graph.input} - inputs.keys()
     found: dict[Any, Range] = {}
     for node in graph.node:
         key = key_of(node)

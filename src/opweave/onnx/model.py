@@ -39,7 +39,7 @@ from .messages import (
 )
 from .order import with_sorted_nodes
 from .registry import CONVERTERS, REGISTERED, Converter, Key, key_of
-from .scopes import all_nodes, initializer_names
+from .scopes import flattened, initializer_names
 from .texts import is_text, other_format, with_text
 from .wire import HERE, without_weights
 
@@ -117,7 +117,9 @@ class Model:
             raise DataError(f"{what}: not an ONNX model (there is no graph in it)")
         if not is_utf8:
             proto = with_text(proto, what, is_owned=proto is not source)
-        limits.check("nodes", count_nodes(proto), f"{what}: the number of nodes, those of functions included")
+        nodes, is_flat = flattened(proto.graph)
+        count = count_nodes(nodes, proto.functions)
+        limits.check("nodes", count, f"{what}: the number of nodes, those of functions included")
         if proto.functions:
             from onnx import inliner
 
@@ -125,19 +127,36 @@ class Model:
                 proto = inliner.inline_local_functions(proto, convert_version=True)
             except Exception as error:  # it is written in C++, and raises errors of many types
                 raise DataError(f"{what}: its functions cannot be put in place ({_first_line(error)})") from None
-        proto = with_expected_inputs(proto)
+            nodes, is_flat = flattened(proto.graph)
+        proto, nodes = with_expected_inputs(proto, nodes)
         opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
         model = cls(proto, folder, opsets, limits, _owned=proto is not source, _here=here)
+        model.nodes, model.is_flat = nodes, is_flat
         model._check()
         if REGISTERED:
-            used = {key_of(node) for node in model.nodes}
-            model.operations = {key: converter for key, converter in dict(REGISTERED).items() if key in used}
+            model.operations = {key: each for key, each in dict(REGISTERED).items() if key in model.operators}
         return model
 
     @cached_property
     def nodes(self) -> list[NodeProto]:
         """All nodes, those of sub-graphs included."""
-        return list(all_nodes(self.proto.graph.node))
+        return flattened(self.proto.graph)[0]
+
+    @cached_property
+    def is_flat(self) -> bool:
+        """Whether no node has a sub-graph. To look for them takes longer than most of what is done with a node."""
+        return flattened(self.proto.graph)[1]
+
+    @cached_property
+    def operators(self) -> frozenset[Key]:
+        """The operators of all nodes; there are few."""
+        return frozenset(map(key_of, self.nodes))
+
+    @property
+    def converters(self) -> dict[Key, Converter]:
+        """The converters of its operators: those of the user's operations, else Opweave's; others are missing."""
+        known = {**CONVERTERS, **self.operations}
+        return {key: known[key] for key in self.operators if key in known}
 
     def converter(self, node: NodeProto) -> Converter | None:
         """The converter of a node: of the user's operation, else Opweave's; None if neither has its operator."""
@@ -221,6 +240,7 @@ class Model:
             self._check_nodes(graph, set(), "", shapes, {})
             return
         self.proto, self._owned = with_sorted_nodes(self.proto), True  # not beforehand: nearly all models are in order
+        del self.nodes
         self._check_nodes(self.proto.graph, set(), "", shapes, {})
 
     def _check_nodes(
@@ -265,7 +285,7 @@ class Model:
             check_node(node, where, known, values)
             if node.op_type == "Constant" and len(node.attribute) == len(node.output) == 1:
                 constants[node.output[0]] = node
-            for inner in sub_graphs(node):
+            for inner in () if self.is_flat else sub_graphs(node):
                 self._check_nodes(inner, made, f" inside of {title_of(node, where)[:500]}", {}, constants)
             for name in filter(None, node.output[:]):
                 if name in own:
@@ -409,7 +429,8 @@ def _check_value(value: ValueInfoProto, what: str) -> None:
     if not value.name:
         raise DataError(f"an {what} of the model has no name")
     kind = value.type.WhichOneof("value")
-    is_known = value.type.tensor_type.elem_type in TensorProto.DataType.values()
+    element_type = value.type.tensor_type.elem_type
+    is_known = element_type == TensorProto.UNDEFINED or element_type in KNOWN_TYPES
     if (kind == "tensor_type" and not is_known) or (kind is None and what == "input"):
         raise DataError(f"the {what} {value.name!r} has no data type")
 

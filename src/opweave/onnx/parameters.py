@@ -31,9 +31,8 @@ def weight_bytes(model: Model) -> tuple[int, int]:
     """The bytes of a model's weights, and of those in Constant nodes alone, whose data are copied when it is traced."""
     sizes = {element_type: np.dtype(name).itemsize for element_type, name in PLAIN.items()}
     graph = model.proto.graph
-    tensors = [
-        tensor for inner in (graph, *chain.from_iterable(map(sub_graphs, model.nodes))) for tensor in inner.initializer
-    ]
+    inner_graphs = () if model.is_flat else chain.from_iterable(map(sub_graphs, model.nodes))
+    tensors = [tensor for inner in (graph, *inner_graphs) for tensor in inner.initializer]
     constants = [
         a.t for node in model.nodes if node.op_type == "Constant" for a in node.attribute[:] if a.HasField("t")
     ]
@@ -55,8 +54,7 @@ def digest_of(model: Model) -> str:
     ]
     found = digest(f"{sorted(model.opsets.items())} {operations}".encode())
     graph = model.proto.graph
-    for tensor in graph.initializer:
-        found.update(f"{tensor.name} {tensor.data_type} {tensor.dims[:]}\n".encode())
+    found.update("".join(f"{t.name} {t.data_type} {t.dims[:]}\n" for t in graph.initializer).encode())
     for node in graph.node:
         tensors = [(a.name, a.t) for a in node.attribute[:] if a.HasField("t")]
         large = [(name, t.data_type, t.dims[:]) for name, t in tensors if stored_bytes(t) >= LEAST_BYTES]

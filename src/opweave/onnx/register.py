@@ -16,8 +16,7 @@ from .conversion import check_form
 from .inference import is_defined, schema_of
 from .messages import NodeProto, TensorProto, array_of, domain_of
 from .model import Model
-from .registry import MICROSOFT, REGISTERED, Converter, Tensor, Unsupported, operand
-from .scopes import all_nodes
+from .registry import CONVERTERS, MICROSOFT, REGISTERED, Converter, Tensor, Unsupported, operand
 
 
 def require_operators(model: Model) -> None:
@@ -30,17 +29,15 @@ def require_operators(model: Model) -> None:
         NotSupportedError: a node has attributes or inputs that the user's operation does not take.
         OperationError: an operator that nothing has.
     """
-    suspects = False
-    for node in all_nodes(model.proto.graph.node):
+    for node in model.nodes if model.operations else ():
         operation = model.operation(node)
         if operation is not None and not operation.falls_back:
             try:
                 check_form(operation, node)
             except Unsupported as error:
                 raise NotSupportedError(f"{title_of(node)}: {error}") from None
-        is_converted = model.converter(node) is not None
-        suspects |= not is_converted and (domain_of(node) != "" or (bool(REGISTERED) and node.op_type not in CONTROL))
-    if not suspects:
+    unconverted = model.operators - model.operations.keys() - CONVERTERS.keys()
+    if not any(domain != "" or (REGISTERED and op_type not in CONTROL) for domain, op_type in unconverted):
         return  # without loading the schemas of ONNX and of the engine
 
     from ..backends.onnxruntime.opsets import unknown_operator

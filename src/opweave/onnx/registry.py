@@ -220,13 +220,20 @@ def key_of(node: NodeProto) -> Key:
     return domain_of(node), node.op_type
 
 
-def in_place(graph: GraphProto, converter_of: Callable[[NodeProto], Converter | None]) -> dict[str, str]:
-    """The outputs of a model that may use the memory of an input which a node updates, and that input, by name."""
+def in_place(graph: GraphProto, converters: Mapping[Key, Converter]) -> dict[str, str]:
+    """The outputs of a model that may use the memory of an input which a node updates, and that input, by name.
+
+    Args:
+        graph: of the model.
+        converters: those of its operators.
+    """
+    updating = {key: converter.updates for key, converter in converters.items() if converter.updates}
+    if not updating:
+        return {}
     inputs, outputs = {info.name for info in graph.input}, {info.name for info in graph.output}
     found: dict[str, str] = {}
     for node in graph.node:
-        converter = converter_of(node)
-        for result, position in converter.updates.items() if converter is not None else ():
+        for result, position in updating.get(key_of(node), {}).items():
             if result < len(node.output) and position < len(node.input):
                 source, target = node.input[position], node.output[result]
                 if source in inputs and target in outputs:

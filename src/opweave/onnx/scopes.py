@@ -27,6 +27,17 @@ def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
             pending += [(inner, depth + 1) for inner in graph.node]
 
 
+def flattened(graph: GraphProto) -> tuple[list[NodeProto], bool]:
+    """The nodes of a graph and its sub-graphs, and whether it has no sub-graphs.
+
+    Raises:
+        DataError: sub-graphs are nested too deep.
+    """
+    nodes = list(graph.node)
+    is_flat = not any(map(sub_graphs, nodes))
+    return (nodes if is_flat else list(all_nodes(nodes))), is_flat
+
+
 def initializer_names(graph: GraphProto) -> list[str]:
     """The names of a graph's initializers, dense and sparse."""
     dense = [initializer.name for initializer in graph.initializer]

@@ -147,11 +147,11 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         declared = self._model.required_inputs
         fixed, self._inputs = self._settings.fix(declared, FixedShapes.of(fix_shapes, declared))
         required = {info.name for info in declared}
-        self._overridable = [Argument.of(info, fixed) for info in graph.input if info.name not in required]
+        self._fixed, self._overridable_infos = fixed, [info for info in graph.input if info.name not in required]
         self._inputs_by_name = {argument.name: argument for argument in self._inputs}
         self._outputs = {info.name: Argument.of(info, fixed) for info in graph.output}
         self._ranges = find_ranges(self._model)
-        self._in_place = in_place(graph, self._model.converter)
+        self._in_place = in_place(graph, self._model.converters)
         self._locations = self._locate(preferred_output_location)
         self._repeatable = Repeat.fits(self._inputs) and set(self._locations.values()) == {"cpu"}
         self._repeat: Repeat | None = None
@@ -185,7 +185,10 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """The initializers that the model also declares as inputs: `run` takes arrays for them, but does not require them."""
-        return [argument.public() for argument in self._overridable]
+        return [argument.public() for argument in self._overridable()]
+
+    def _overridable(self) -> list[Argument]:
+        return [Argument.of(info, self._fixed) for info in self._overridable_infos]  # all weights, in old models
 
     def get_outputs(self) -> list[NodeArg]:
         """The outputs of the model, in order."""
@@ -270,7 +273,9 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         asked = list(output_names or known)
         require(isinstance(input_feed, Mapping), f"inputs must map names to arrays, got {type(input_feed).__name__}")
         input_feed = unwrapped(input_feed)
-        inputs = [*self._inputs, *(i for i in self._overridable if i.name in input_feed)]
+        inputs = self._inputs
+        if input_feed.keys() - self._inputs_by_name.keys():
+            inputs = [*inputs, *(i for i in self._overridable() if i.name in input_feed)]
         check_names("inputs", input_feed, {i.name: i for i in inputs})
         require(out is None or isinstance(out, Mapping), f"out must map names to arrays, got {type(out).__name__}")
         out = unwrapped(out or {}, "output")

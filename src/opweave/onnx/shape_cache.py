@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from threading import Lock
+from time import perf_counter
 from typing import Any, Literal
 from weakref import WeakSet
 
@@ -27,7 +28,7 @@ from ..names import counted
 from ..progress import reported
 from ..shapes import OtherShapes
 from .arguments import Argument
-from .compiled import CompiledModel, Fallback, is_large_section, sections
+from .compiled import CompiledModel, Fallback, LargeSections, large_sections
 from .model import Model
 from .model_program import ModelProgram
 from .parameters import digest_of, weight_bytes
@@ -133,6 +134,7 @@ class ShapeCache:
         specialise: as above.
         ways: the engines that may run it, by name.
         tuned: what tuning has measured, by shapes as text.
+        own_seconds: how long it took to make the model's own session; 0 if it is not made yet.
     """
 
     def __init__(
@@ -158,6 +160,7 @@ class ShapeCache:
         elif not self._compiles_all and not self._fits(1):
             self._why_none = f"it would take {self._estimate(1)} bytes, and program_bytes is {self._max_bytes()}"
         self._own_session: ModelProgram | None = None
+        self.own_seconds = 0.0
         self._own_lock = Lock()  # held while that is made
         self._lock = Lock()  # guards all that follows; never held while something is compiled
         self.compiled: Cache[Key, CompiledModel] = Cache(MAX_COMPILED, raw=True)
@@ -201,12 +204,14 @@ class ShapeCache:
             return None  # a different number of inputs: initializers are overridden
         with self._own_lock:
             if self._own_session is None and not self._compiles_all:
+                begin = perf_counter()
                 if must_be_traced(self._model):
                     self._trace(shapes, {})  # refuses models that would crash the engine, or make it hang
                 try:
                     with reported("loading the model for all shapes"):
                         self._own_session = open_program(self._model, self._context, self._inputs)
                     memory.trim()
+                    self.own_seconds = perf_counter() - begin
                 except MLError as error:
                     self._compiles_all = True
                     log.info("all shapes are compiled: %s", error)
@@ -236,17 +241,20 @@ class ShapeCache:
         is_own = self._why_none == NEVER or (tuned is not None and tuned.chosen == OWN_SESSION)
         if is_own and self.own_session(shapes):
             return
-        trace = self._trace(shapes, {})  # all of it: what is broken is refused now
+        large = LargeSections(self._model.proto.graph, MAX_POOLS)
+        # What is broken is refused now: by the engine, which gets all of the model, where tracing stops early.
+        stops = not self._compiles_all and not must_be_traced(self._model)
+        tracer = Tracer(self._model, self._context, shapes)
+        trace = tracer.run(lambda trace: stops and not trace.deciding and large.count(trace))
         if trace.deciding:
             return
-        large = 0
-        if any(step.kind == "fallback" for step in trace.steps):  # else it is one section
-            large = sum(is_large_section(section, trace.values) for section in sections(trace, self._outputs))
-        if large > MAX_POOLS and self.own_session(shapes):
-            self._why_none = f"it would run in {large} sections, each with threads of its own"
+        if (not trace.is_whole or large_sections(trace, self._outputs) > MAX_POOLS) and self.own_session(shapes):
+            self._why_none = f"it would run in more than {MAX_POOLS} sections, each with threads of its own"
             self._note_use(shapes, {})
-        else:
-            self._finish(self._key(shapes, {}), trace)
+            return
+        if not trace.is_whole and (trace := self._trace(shapes, {})).deciding:
+            return
+        self._finish(self._key(shapes, {}), trace)
 
     def describe(self) -> dict[str, str]:
         """How calls run, by their shapes as text: compiled shapes, and recent ones that are not compiled."""

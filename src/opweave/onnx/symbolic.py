@@ -17,6 +17,7 @@ from .engine_rules import check_decided
 from .messages import PLAIN, ModelProto, NodeProto, TensorProto, stored_bytes, sub_graphs, tensor_type
 from .model import Model
 from .model_program import ModelProgram
+from .registry import MICROSOFT
 from .scopes import all_nodes, used_names
 
 LARGE_CONSTANT_BYTES = 4096
@@ -38,12 +39,12 @@ def open_program(model: Model, context: MLContext, inputs: Sequence[Argument]) -
     Raises:
         NotSupportedError: the model cannot run in such a session; the message says why.
     """
-    for node in model.nodes:
-        if model.operation(node) is not None:
-            raise NotSupportedError(f"{node.op_type} is a custom operation, which needs static shapes")
-    shapes = {tensor.name: tuple(tensor.dims[:]) for tensor in model.proto.graph.initializer}
-    static = {argument.name: argument.static_shape() for argument in inputs}
-    check_decided(model.proto.graph.node, shapes | {n: shape for n, shape in static.items() if shape is not None})
+    for _, op_type in model.operations:
+        raise NotSupportedError(f"{op_type} is a custom operation, which needs static shapes")
+    if any(domain == MICROSOFT for domain, _ in model.operators):
+        shapes = {tensor.name: tuple(tensor.dims[:]) for tensor in model.proto.graph.initializer}
+        static = {argument.name: argument.static_shape() for argument in inputs}
+        check_decided(model.proto.graph.node, shapes | {n: shape for n, shape in static.items() if shape is not None})
     try:
         proto, constants = _for_engine(model, inputs)
         runner = context.backend.compile_model(proto, constants, context.power_preference)
@@ -62,7 +63,7 @@ def open_program(model: Model, context: MLContext, inputs: Sequence[Argument]) -
 
 def must_be_traced(model: Model) -> bool:
     """Whether a model must be traced before it is passed to the engine unchanged."""
-    return any(node.op_type in CRASH_PRONE for node in model.nodes)
+    return any(op_type in CRASH_PRONE for _, op_type in model.operators)
 
 
 def _for_engine(model: Model, inputs: Sequence[Argument]) -> tuple[ModelProto, dict[str, np.ndarray]]:
@@ -72,11 +73,13 @@ def _for_engine(model: Model, inputs: Sequence[Argument]) -> tuple[ModelProto, d
     graph = proto.graph
     graph.name = source.name or "model"
     constants = dict(model.weights)
+    kept = []
     for node in source.node:
         if (tensor := _large_constant(node)) is None:
-            graph.node.append(node)
+            kept.append(node)
         else:  # the engine would copy it several times
             constants[node.output[0]] = model.array(tensor)
+    graph.node.extend(kept)
     graph.output.extend(source.output)
     given = {argument.name: argument for argument in inputs}
     for info in source.input:
@@ -87,18 +90,20 @@ def _for_engine(model: Model, inputs: Sequence[Argument]) -> tuple[ModelProto, d
         else:
             graph.input.append(info)
     # Inline external data: the engine would look for the files in another folder.
-    for node in all_nodes(graph.node):
+    for node in graph.node if model.is_flat else all_nodes(graph.node):
         attributes = node.attribute[:]
         tensors = [attribute.t for attribute in attributes if attribute.HasField("t")]
         tensors += [tensor for attribute in attributes for tensor in attribute.tensors[:]]
-        tensors += [tensor for inner in sub_graphs(node) for tensor in inner.initializer]
+        if not model.is_flat:
+            tensors += [tensor for inner in sub_graphs(node) for tensor in inner.initializer]
         for tensor in tensors:
             if tensor.data_location == TensorProto.EXTERNAL:
                 array = model.array(tensor)
                 del tensor.external_data[:]
                 tensor.ClearField("data_location")
                 tensor.raw_data = array.tobytes()
-    used = {name for node in graph.node for name in used_names(node)} | {value.name for value in graph.output}
+    names_of = (node.input[:] if model.is_flat else used_names(node) for node in graph.node)
+    used = {value.name for value in graph.output}.union(*names_of)
     return proto, {name: array for name, array in constants.items() if name in used and name not in given}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -40,9 +41,11 @@ class TuningMethod:
         """Measure the engines that can run the model for given shapes, and use the fastest one for these from now on.
 
         Where several engines can run it on the session's device, the model is compiled for each and measured alternately,
-        after pauses, and so is the model's own session. These shapes stay compiled, whatever `program_bytes` allows by
-        default, unless that session is the fastest. The figures are kept in the cache on disk: later sessions of this model
-        use them, and compile these shapes at their first call. Ctrl-C ends it; shapes that were measured until then are kept.
+        after pauses, and so is the model's own session. Building counts, too: what takes longer to build is used if it saves
+        that time in 200 runs, or in runs of half a second if these are more. These shapes stay compiled, whatever
+        `program_bytes` allows by default, unless the own session is used. The figures are kept in the cache on disk: later
+        sessions of this model use them, and compile these shapes at their first call. Ctrl-C ends it; shapes that were
+        measured until then are kept.
 
         Args:
             shapes: the shapes to tune, each a shape for every input whose shape is not declared in full. Default: those that
@@ -110,14 +113,19 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
     if len(cache.ways) == 1:
         return tuning.unmeasured(name, text_of(tuple(shapes.items())), cache.ways)
     had_own, own = cache.only_own is not None, cache.own_session(shapes)
+    begin = perf_counter()
     key, trace = cache.traced(shapes, feed, {name: feed[name] for name in cache.deciding & feed.keys()})
+    trace_seconds = perf_counter() - begin
     made: dict[str, CompiledModel] = {}
+    builds = {OWN_SESSION: cache.own_seconds}
 
     def run_of(name: str) -> tuning.Run:
         if own is not None and name == OWN_SESSION:
             model = own
         else:
+            begin = perf_counter()
             model = made[name] = cache.compiled_on(name, trace)
+            builds[name] = trace_seconds + perf_counter() - begin
         inputs, outputs = [feed[each] for each in model.inputs], list(range(len(model.outputs)))
         names = sorted(outputs, key=lambda k: model.outputs[k])  # in one order on all engines
         return partial(model.returning(names), inputs)
@@ -133,7 +141,8 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
     is_quantised = any(step.node.op_type in QUANTISING for step in trace.steps)
     compiled = cache.compiled.get(key)
     current = OWN_SESSION if compiled is None else compiled.choice.partition(",")[0]
-    found = tuning.measure(name, what, cache.digest(), cache.ways, run_of, names, seconds, is_quantised, current)
+    digest = cache.digest()
+    found = tuning.measure(name, what, digest, cache.ways, run_of, names, seconds, is_quantised, current, builds)
     cache.use_tuned(key, found, made.get(found.chosen))
     if session._is_static and not had_own and found.chosen != OWN_SESSION:
         cache.drop_own()

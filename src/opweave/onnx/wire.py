@@ -108,10 +108,14 @@ def _fields(data: memoryview, at: int, end: int) -> Iterator[Field]:
     """
     while at < end:
         start = at
-        key, at = read_varint(data, at)
+        key, at = data[at], at + 1  # nearly all keys and most lengths are one byte
+        if key >= 0x80:
+            key, at = read_varint(data, start)
         number, kind = key >> 3, key & 7
         if kind == _BYTES:
-            length, at = read_varint(data, at)
+            length, at = data[at], at + 1
+            if length >= 0x80:
+                length, at = read_varint(data, at - 1)
         elif kind == _VARINT:
             _, last = read_varint(data, at)
             number, length = -number, last - at

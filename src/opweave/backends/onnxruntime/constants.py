@@ -19,7 +19,10 @@ EXTERNAL = 1
 
 
 def add_constants(
-    graph: Any, constants: Mapping[str, np.ndarray], options: onnxruntime.SessionOptions
+    graph: Any,
+    constants: Mapping[str, np.ndarray],
+    options: onnxruntime.SessionOptions,
+    nodes: Iterable[tuple[str, Sequence[str], Sequence[str]]],
 ) -> dict[str, Any]:
     """Declare constants as initializers of a graph, and register those passed by reference in a session's options.
 
@@ -27,6 +30,7 @@ def add_constants(
         graph: a GraphProto, which gets the initializers.
         constants: their arrays, by name.
         options: those of the session that will run the graph.
+        nodes: what `readers` gives for the graph.
 
     Returns:
         The engine's values, by name; the caller must keep them as long as the session.
@@ -52,14 +56,19 @@ def add_constants(
             place = {"location": found[0][1:], "offset": str(found[1]), "length": str(array.nbytes)}
         for key, text in place.items():
             tensor.external_data.add(key=key, value=text)
-    return hand_over(options, by_reference, readers(graph.node))
+    return hand_over(options, by_reference, nodes)
 
 
-def readers(nodes: Iterable[Any]) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
-    """NodeProtos and those of their sub-graphs, as `hand_over` wants them; results of sub-graphs are read, too."""
+def readers(nodes: Iterable[Any], is_flat: bool = False) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
+    """NodeProtos and those of their sub-graphs, as `hand_over` wants them; results of sub-graphs are read, too.
+
+    Args:
+        nodes: the nodes.
+        is_flat: whether it is known that they have no sub-graphs: to look for them takes longer than all else.
+    """
     for node in nodes:
         yield node.op_type, node.input[:], node.output[:]
-        for inner in sub_graphs(node):
+        for inner in () if is_flat else sub_graphs(node):
             yield node.op_type, [output.name for output in inner.output], ()
             yield from readers(inner.node)
 

@@ -55,11 +55,17 @@ _WIDER = {"int8": ("int32", "int64"), "uint8": ("int32", "uint32", "int64"), "in
 _COMPARED_WRONGLY = {"Clip", "Max", "Min"}
 
 
+_NUMBERS = tuple(bytes([byte]) for byte in range(128))
+"""The varints of one byte: what begins most fields."""
+
+
 def field(number: int, value: bytes | str | int) -> bytes:
     """A protobuf field: a length-delimited one for bytes and strings, a varint for integers."""
     if isinstance(value, int):
         return varint(number << 3) + varint(value)
     data = value.encode() if isinstance(value, str) else value
+    if number < 16 and (length := len(data)) < 128:
+        return _NUMBERS[number << 3 | 2] + _NUMBERS[length] + data
     return varint(number << 3 | 2) + varint(len(data)) + data
 
 

@@ -72,8 +72,12 @@ class ModelSession(Runner):
                 lower(proto)
             if precision == "ieee":
                 _forbid_rounding(proto)
-            guard_quotients(proto, constants)
-            self._constants = add_constants(proto.graph, constants, options)  # kept: the engine reads their memory
+            graphs = list(all_graphs(proto.graph))
+            guard_quotients(proto, constants, graphs)
+            nodes = list(readers(proto.graph.node, is_flat=len(graphs) == 1))
+            self._constants = add_constants(
+                proto.graph, constants, options, nodes
+            )  # kept: the engine reads their memory
             session = NativeSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
         except ENGINE_ERRORS as error:
             from .opsets import unknown_operator
@@ -90,7 +94,7 @@ class ModelSession(Runner):
         self._can_bind = all(type.startswith("tensor(") and type != "tensor(string)" for type in found)
         takes = {name: k for k, name in enumerate(self.inputs)}
         gives = {name: k for k, name in enumerate(self.outputs) if self._can_bind}
-        self.updates = find_updates(readers(proto.graph.node), takes, gives)
+        self.updates = find_updates(nodes, takes, gives)
         # The Python wrapper costs microseconds; the engine's own session is called.
         self.session = session._sess
 

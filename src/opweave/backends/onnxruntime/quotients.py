@@ -6,7 +6,7 @@ by -1 (https://github.com/microsoft/onnxruntime/pull/32369). Here such a quotien
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -19,33 +19,66 @@ from .constants import all_graphs, sub_graphs
 DTYPES = {6: "<i4", 7: "<i8"}
 """TensorProto.INT32 and INT64 -> NumPy's data types of their raw data: only these quotients raise signals."""
 
-FLOATS = frozenset({"Exp", "Sqrt"})
-"""Operators that make floats. By their results, and by constants, most models divide; for others the schemas of all operators
-are read, which takes time and memory."""
+QUOTIENTS = frozenset({"Div", "Mod"})
+
+FLOATS = frozenset({"Exp", "Log", "Sigmoid", "Softmax", "Softplus", "Sqrt", "Tanh"})
+"""Operators of ONNX that make floats. By their results, and by constants, most models divide."""
+
+FIRST = frozenset(
+    {
+        *("Abs", "Add", "Clip", "Concat", "CumSum", "Div", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"),
+        *(
+            "Identity",
+            "MatMul",
+            "Max",
+            "Min",
+            "Mod",
+            "Mul",
+            "Neg",
+            "Pad",
+            "Pow",
+            "ReduceMax",
+            "ReduceMean",
+            "ReduceMin",
+        ),
+        *(
+            "ReduceSum",
+            "Relu",
+            "Reshape",
+            "ScatterElements",
+            "ScatterND",
+            "Slice",
+            "Squeeze",
+            "Sub",
+            "Tile",
+            "Transpose",
+        ),
+        "Unsqueeze",
+    }
+)
+"""Operators of ONNX whose result has the type of their first input. For those that are in neither table, the schemas of all
+operators are read, which takes time and memory."""
 
 OLDEST_OPSET = 9
 """The first operator set with Where, and with Less for integers."""
 
 
-def guard_quotients(proto: Any, constants: Mapping[str, np.ndarray]) -> None:
+def guard_quotients(proto: Any, constants: Mapping[str, np.ndarray], graphs: Sequence[Any] | None = None) -> None:
     """Guard the integer quotients of a model and its sub-graphs in place, unless their divisors are constants other than -1.
 
     Args:
         proto: a ModelProto, whose functions are inlined.
         constants: the arrays of initializers that hold no data in the model, by name.
+        graphs: those of `all_graphs`, if the caller has them; the nodes of those that have quotients are replaced.
 
     Raises:
         OperationError: the operator set is too old.
     """
-    graphs = list(all_graphs(proto.graph))
-    quotients = [node for graph in graphs for node in graph.node if _is_quotient(node)]
+    graphs = list(all_graphs(proto.graph)) if graphs is None else graphs
+    quotients = [node for graph in graphs for node in graph.node if node.op_type in QUOTIENTS and _is_quotient(node)]
     if quotients:
-        others, divisors = _known_values(graphs, constants)
-        quotients = [node for node in quotients if node.input[1] not in divisors and others.isdisjoint(node.input)]
-    if quotients:
-        integers = {name for name, array in constants.items() if array.dtype.str in DTYPES.values()}
-        _find_integers(proto.graph, integers)
-        quotients = [node for node in quotients if node.input[0] in integers]
+        values = _Values(graphs, constants)
+        quotients = [node for node in quotients if values.may_overflow(*node.input)]
     if not quotients:
         return
     opset = max((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), default=1)
@@ -95,42 +128,97 @@ def _add_guard(graph: Any, node: Any) -> None:
 
 
 # What is known of values ---------------------------------------------------------------------------------------------
-#
-# By name only: where two branches use one name for different values, what holds for either is taken for both.
 
 
-def _known_values(graphs: list[Any], constants: Mapping[str, np.ndarray]) -> tuple[set[str], set[str]]:
-    """The names of values that are surely neither int32 nor int64, and of constants in which no element is -1."""
-    others: set[str] = set()
-    divisors: set[str] = set()
-    unknown: set[str] = set()
+class _Values:
+    """What is known of the values of a model, by name only: where branches use one name for several, all of them count.
 
-    def sort(name: str, data_type: str, array: np.ndarray | None) -> None:
-        if data_type not in DTYPES.values():
-            others.add(name)
-        elif array is not None and not (array == -1).any():
-            divisors.add(name)
-        else:
-            unknown.add(name)
+    Args:
+        graphs: those of the model.
+        constants: the arrays of initializers that hold no data in the model, by name.
+    """
 
-    for name, array in constants.items():
-        sort(name, array.dtype.str, array)
-    for graph in graphs:
-        unknown.update(info.name for info in graph.input)
-        for tensor in graph.initializer:
-            if tensor.name not in constants:
-                sort(tensor.name, DTYPES.get(tensor.data_type, ""), _elements(tensor))
-        for node in graph.node:
-            if node.op_type == "Constant" and len(node.attribute) == len(node.output) == 1:
-                (attribute,) = node.attribute
-                if attribute.name == "value":
-                    sort(node.output[0], DTYPES.get(attribute.t.data_type, ""), _elements(attribute.t))
-                    continue
-            if node.op_type in FLOATS and node.domain in ("", "ai.onnx"):
-                others.update(node.output)
-            else:
-                unknown.update(node.output)
-    return others - divisors - unknown, divisors - others - unknown
+    def __init__(self, graphs: Sequence[Any], constants: Mapping[str, np.ndarray]) -> None:
+        self._constants = constants
+        # Each maps a name to what defines it: an initializer, an input, or a node and the position of its output.
+        self._tensors: dict[str, list[Any]] = {}
+        self._inputs: dict[str, list[Any]] = {}
+        self._nodes: dict[str, list[tuple[Any, int]]] = {}
+        for graph in graphs:
+            for tensor in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)):
+                self._tensors.setdefault(tensor.name, []).append(tensor)
+            for info in graph.input:
+                self._inputs.setdefault(info.name, []).append(info)
+            for node in graph.node:
+                for position, name in enumerate(node.output[:]):
+                    self._nodes.setdefault(name, []).append((node, position))
+
+    def may_overflow(self, dividend: str, divisor: str) -> bool:
+        """Whether a quotient may be one of int32 or int64 whose divisor may be -1."""
+        if any(self._is_other(name) for name in (dividend, divisor)) or self._is_harmless(divisor):
+            return False
+        return self._may_be_integer(dividend)
+
+    def _known(self, name: str) -> list[tuple[str, np.ndarray | None]] | None:
+        """The data type of each constant of a name (empty if it is not in `DTYPES`) and its elements, where they are known.
+
+        None if the name may stand for what is no constant.
+        """
+        if name in self._inputs:
+            return None
+        found = []
+        if name in self._constants:
+            array = self._constants[name]
+            found.append((array.dtype.str if array.dtype.str in DTYPES.values() else "", array))
+        tensors = [*self._tensors.get(name, ())] if not found else []
+        for node, _ in self._nodes.get(name, ()):
+            tensor = _tensor_of(node)
+            if tensor is None:
+                return None
+            tensors.append(tensor)
+        return found + [(DTYPES.get(tensor.data_type, ""), _elements(tensor)) for tensor in tensors]
+
+    def _is_other(self, name: str) -> bool:
+        """Whether a value is surely neither int32 nor int64."""
+        makers = self._nodes.get(name, ())
+        if makers and all(n.op_type in FLOATS and n.domain in ("", "ai.onnx") for n, _ in makers):
+            return name not in self._inputs and name not in self._tensors and name not in self._constants
+        known = self._known(name)
+        return bool(known) and all(not data_type for data_type, _ in known or ())
+
+    def _is_harmless(self, name: str) -> bool:
+        """Whether a value is a constant of int32 or int64 in which no element is -1."""
+        known = self._known(name)
+        return bool(known) and all(t and array is not None and not (array == -1).any() for t, array in known or ())
+
+    def _may_be_integer(self, name: str) -> bool:
+        """Whether a value may be int32 or int64."""
+        pending, seen = [name], set()
+        while pending:
+            name = pending.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            if name in self._constants and self._constants[name].dtype.str in DTYPES.values():
+                return True
+            if any(tensor.data_type in DTYPES for tensor in self._tensors.get(name, ())):
+                return True
+            if any(info.type.tensor_type.elem_type in (0, *DTYPES) for info in self._inputs.get(name, ())):
+                return True
+            for node, position in self._nodes.get(name, ()):
+                found = _integer_if(node, position)
+                if found is True:
+                    return True
+                pending += found or ()
+        return False
+
+
+def _tensor_of(node: Any) -> Any | None:
+    """The tensor of a Constant node; None for other nodes, and if the constant is given in another form."""
+    if node.op_type != "Constant" or len(node.attribute) != 1 or len(node.output) != 1:
+        return None
+    (attribute,) = node.attribute
+    return attribute.t if attribute.name == "value" else None
 
 
 def _elements(tensor: Any) -> np.ndarray | None:
@@ -143,35 +231,28 @@ def _elements(tensor: Any) -> np.ndarray | None:
     return np.array(tensor.int32_data or tensor.int64_data, data_type)
 
 
-def _find_integers(graph: Any, found: set[str]) -> None:
-    """Add the names of a graph's values that may be int32 or int64, and of those in its sub-graphs, to `found`."""
-    tensors = [*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)]
-    found.update(tensor.name for tensor in tensors if tensor.data_type in DTYPES)
-    found.update(info.name for info in graph.input if info.type.tensor_type.elem_type in (0, *DTYPES))
-    for node in graph.node:
-        for inner in sub_graphs(node):
-            _find_integers(inner, found)
-        found.update(name for position, name in enumerate(node.output) if _may_be_integer(node, position, found))
-
-
-def _may_be_integer(node: Any, position: int, found: set[str]) -> bool:
-    """Whether the output of a node may be int32 or int64."""
-    attributes = {attribute.name: attribute for attribute in node.attribute}
+def _integer_if(node: Any, position: int) -> bool | list[str]:
+    """Whether the output of a node may be int32 or int64; if it is where a value is, the names of such values."""
+    attributes = {attribute.name: attribute for attribute in node.attribute[:]}
     if bodies := sub_graphs(node):
-        return any(output.name in found for body in bodies for output in body.output)
+        return [output.name for body in bodies for output in body.output]
     match node.op_type:
         case "Cast" if "to" in attributes:
             return attributes["to"].i in DTYPES
         case "Constant" | "ConstantOfShape":
             has_integers = any(name in attributes for name in ("value_int", "value_ints", "sparse_value"))
             return has_integers or ("value" in attributes and attributes["value"].t.data_type in DTYPES)
+        case op_type if node.domain in ("", "ai.onnx") and op_type in FLOATS:
+            return False
+        case op_type if node.domain in ("", "ai.onnx") and op_type in FIRST:
+            return node.input[:1]
     signature = _signatures().get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
     if signature is None or not signature[1]:
         return True
     inputs, outputs = signature
     type, allows_integers = outputs[min(position, len(outputs) - 1)]
     same = [name for name, other in zip(node.input, inputs, strict=False) if other == type and name]
-    return allows_integers and (not same or same[0] in found)
+    return same[:1] if allows_integers and same else allows_integers
 
 
 @cache
