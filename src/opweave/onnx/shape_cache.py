@@ -31,7 +31,7 @@ from .arguments import Argument
 from .compiled import CompiledModel, Fallback, LargeSections, large_sections
 from .model import Model
 from .model_program import ModelProgram
-from .parameters import weight_bytes
+from .parameters import digest_of, weight_bytes
 from .shape_keys import Key as Key, text_of as text_of
 from .symbolic import must_be_traced, open_program
 from .trace import DECIDING_ELEMENTS, Trace, Tracer, ValuesNeeded
@@ -411,6 +411,10 @@ class ShapeCache:
     def _measured_for(self, sizes: Key) -> Measurement | None:
         """What tuning has measured for shapes; None if they are not tuned."""
         return self.tuned.get(text_of(sizes)) if self.tuned else None
+
+    def digest(self) -> str:
+        """A digest of the model, by which measurements are kept."""
+        return digest_of(self._model)
 
     def shapes_in_use(self) -> list[Shapes]:
         """The shapes that are compiled, and those of recent calls."""

@@ -17,7 +17,6 @@ from ..names import shown
 from ..run.graph import check_names
 from ..value_ranges import InputRange
 from .compiled import CompiledModel
-from .parameters import digest_of
 from .shape_cache import NEVER, OWN_SESSION, Shapes, text_of
 
 if TYPE_CHECKING:
@@ -142,7 +141,7 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
     is_quantised = any(step.node.op_type in QUANTISING for step in trace.steps)
     compiled = cache.compiled.get(key)
     current = OWN_SESSION if compiled is None else compiled.choice.partition(",")[0]
-    digest = digest_of(session._model)
+    digest = cache.digest()
     found = tuning.measure(name, what, digest, cache.ways, run_of, names, seconds, is_quantised, current, builds)
     cache.use_tuned(key, found, made.get(found.chosen))
     if session._is_static and not had_own and found.chosen != OWN_SESSION:
