@@ -34,7 +34,7 @@ from .model_program import ModelProgram
 from .parameters import digest_of, weight_bytes
 from .shape_keys import Key as Key, text_of as text_of
 from .symbolic import must_be_traced, open_program
-from .trace import DECIDING_ELEMENTS, Trace, Tracer, ValuesNeeded
+from .trace import Trace, Tracer, ValuesNeeded, may_decide
 
 Specialise = Literal["recurring", "always", "never"]
 """Which shapes of inputs are compiled: those that recur, all, or none."""
@@ -317,7 +317,7 @@ class ShapeCache:
         if recent.refusal is not None:
             return True
         # The task keeps only inputs that may determine shapes.
-        small = {n: np.array(a) for n, a in feed.items() if _may_decide(a)} if recent.seen else {}
+        small = {n: np.array(a) for n, a in feed.items() if may_decide(a)} if recent.seen else {}
         recent.come(lambda: self._compile_recurring(key, shapes, small))
         return False
 
@@ -497,8 +497,3 @@ class ShapeCache:
         self.compiled.put(key, compiled)
         self._last_used[key] = self._calls
         self._recent.pop(key)
-
-
-def _may_decide(value: Any) -> bool:
-    """Whether the value of an input may determine shapes; see `Tracer`."""
-    return isinstance(value, np.ndarray) and value.ndim <= 1 and value.size <= DECIDING_ELEMENTS

@@ -392,3 +392,8 @@ def _described(error: Exception) -> str:
     except Exception:  # the message may hold what cannot be decoded
         text = "no message"
     return f"{type(error).__name__}: {text[:300]}"
+
+
+def may_decide(value: Any) -> bool:
+    """Whether the value of an input may determine shapes; see `Tracer`."""
+    return isinstance(value, np.ndarray) and value.ndim <= 1 and value.size <= DECIDING_ELEMENTS
