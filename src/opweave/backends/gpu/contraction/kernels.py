@@ -20,7 +20,8 @@ from .direct import is_narrow, narrow
 from .elements import Reader, Writer
 from .epilogue import Epilogue, addition, assemble, partial_sums, put_partial
 from .problem import Matrix, Problem, divided, is_spread, strided, strides_of
-from .thin import MAX_COMBINED, Section, is_thin, thin_kernel
+from .section import Section
+from .thin import MAX_COMBINED, is_thin, thin_kernel
 
 Choose: TypeAlias = Callable[["Contraction"], tuple[tensor.Tile, int]]
 """Chooses the tile of a contraction on tensor cores, and the number of programs that share its steps."""

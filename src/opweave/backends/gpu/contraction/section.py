@@ -1,0 +1,114 @@
+"""Products of the same few vectors, which a kernel of `thin` computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ....expr.gpu import Features
+from .epilogue import Epilogue
+from .problem import Matrix, Problem
+
+
+@dataclass(frozen=True)
+class Section:
+    """Products of the same few vectors whose sums have the same places.
+
+    Attributes:
+        problems: the products; they differ in the source of the matrix only.
+        end: takes the sums of all of them.
+        title: for tables.
+    """
+
+    problems: tuple[Problem, ...]
+    end: Epilogue
+    title: str
+
+    @property
+    def swapped(self) -> bool:
+        """Whether the few vectors are columns."""
+        return self.problems[0].columns < self.problems[0].rows
+
+    @property
+    def few(self) -> Matrix:
+        """The few vectors."""
+        return self._side(self.problems[0], self.swapped)
+
+    @property
+    def many(self) -> tuple[Matrix, ...]:
+        """The matrix of each product."""
+        return tuple(self._side(problem, not self.swapped) for problem in self.problems)
+
+    @staticmethod
+    def _side(problem: Problem, is_right: bool) -> Matrix:
+        side = problem.right if is_right else problem.left
+        assert isinstance(side, Matrix)
+        return side
+
+    @property
+    def count(self) -> int:
+        """How many vectors there are."""
+        return min(self.problems[0].rows, self.problems[0].columns)
+
+    @property
+    def lines(self) -> int:
+        """Lines of a matrix."""
+        return max(self.problems[0].rows, self.problems[0].columns)
+
+    @property
+    def stacks(self) -> int:
+        """How many matrices a source has."""
+        return self.problems[0].stacks
+
+    @cached_property
+    def quads(self) -> bool:
+        """Whether an invocation computes four lines as a vector: where lines are contiguous."""
+        many = self.many[0]
+        whole = many.step % 4 == 0 and all(stride % 4 == 0 for _, stride in many.stack)
+        return many.stride == 1 and many.lines % 4 == 0 and whole
+
+    @property
+    def along(self) -> bool:
+        """Whether adjacent invocations read adjacent terms: where these are contiguous, and lines are not."""
+        return not self.quads and self.many[0].step == 1
+
+    def deep(self, features: Features) -> int:
+        """How many terms an invocation loads as a vector, up to 16 bytes: where these are contiguous; 0 for none."""
+        many = self.many[0]
+        if not self.along:
+            return 0
+        is_half = many.source.desc.data_type == "float16"
+        widths = (8, 4) if is_half and features.float16 and features.dialect.casts_halves else (4,)
+        strides = [self.problems[0].terms, many.stride, *(stride for _, stride in many.stack)]
+        return next((width for width in widths if all(stride % width == 0 for stride in strides)), 0)
+
+    def vectors(self, features: Features) -> bool:
+        """Whether four results are written at a time."""
+        return (self.quads or self.deep(features) > 0) and not self.swapped
+
+    @property
+    def few_in_fours(self) -> bool:
+        """Whether four terms of the few vectors are a vector in memory."""
+        few = self.few
+        strides = [few.stride, few.source.desc.element_count, *(stride for _, stride in few.stack)]
+        return few.step == 1 and all(stride % 4 == 0 for stride in strides)
+
+    def units(self, fours: bool) -> int:
+        """Lines, or groups of four lines."""
+        return -(-self.lines // 4) if fours else self.lines
+
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """What sections of one kernel have in common."""
+        few, terms = self.few, self.problems[0].terms
+        return few.source, few.stride, few.step, few.stack, terms, self.count, self.swapped, self.quads, self.along
+
+    def __str__(self) -> str:
+        problem, number = self.problems[0], len(self.problems)
+        times = f"{problem.stacks} times " if problem.stacks > 1 else ""
+        products = f"{number} products of " if number > 1 else ""
+        return f"{products}{times}{problem.rows} x {problem.columns}, sums of {problem.terms}"
+
+
+__all__ = ["Section"]
