@@ -324,6 +324,23 @@ def test_sparse_tensors_count_together() -> None:
     )
 
 
+def test_nodes_after_many_sections_are_checked_when_a_model_is_loaded() -> None:
+    """Models with many large sections run in their own session; that is no reason not to look at the rest."""
+    nodes, last = list[onnx.NodeProto](), "x"
+    for number in range(12):  # Det falls back, between products
+        nodes.append(node("Det", last, f"d{number}"))
+        nodes.append(node("Mul", f"{last} d{number}", f"a{number}"))
+        nodes.append(node("MatMul", f"a{number} x", f"b{number}"))
+        last = f"b{number}"
+    nodes.append(node("Slice", f"{last} zero zero one", "none"))
+    nodes.append(node("Unique", "none", "u", axis=0, name="harm"))
+    nodes.append(node("Shape", "u", "y"))
+    bounds = {"zero": np.zeros(1, np.int64), "one": np.ones(1, np.int64)}
+    harmful = model(nodes, [("x", FLOAT, [256, 256])], [("y", INT64, [2])], **bounds)
+    text = message(lambda: session(harmful), ow.DataError)
+    assert text == "Unique 'harm': slices along axis 0 must not be empty, got the shape [256, 0]"
+
+
 def test_results_that_are_computed_while_a_model_is_loaded() -> None:
     nodes = [node("Concat", f"d{k} d{k}", f"d{k + 1}", axis=0) for k in range(5)]
     nodes += [node("ReduceSum", "d5", "s"), node("Add", "x s", "z")]

@@ -19,10 +19,8 @@ import opweave as ow
 from opweave import memory
 from opweave.backends.onnxruntime import model as engine_model, sessions
 from opweave.lazy.background import background
-from opweave.onnx import shape_cache
-from opweave.onnx.compiled import CompiledModel, LargeSections
+from opweave.onnx.compiled import CompiledModel
 from opweave.onnx.shape_cache import MAX_THREADS, RECENT, _compiled_in_background
-from opweave.onnx.trace import Trace
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 CONTEXT = ow.ml.create_context(device="cpu")
@@ -486,7 +484,7 @@ def test_static_models_in_many_large_pieces_run_in_their_own_session(compiled: l
     proto = remainders(4, 10000)
     session = ow.InferenceSession(proto, CONTEXT)
     feed = {"x": np.linspace(-30, 30, 10000, dtype=np.float32)}
-    way = {"x [10000]": f"{OWN}: it would run in more than 5 sections, each with threads of its own"}
+    way = {"x [10000]": f"{OWN}: it would run in 8 sections, each with threads of its own"}
     assert session.shapes() == way
     for _ in range(3):
         np.testing.assert_array_equal(session.run(None, feed)[0], expected(proto, feed)[0])
@@ -497,42 +495,6 @@ def test_static_models_in_many_large_pieces_run_in_their_own_session(compiled: l
     whole = ow.InferenceSession(proto, CONTEXT, specialise="always")
     assert whole.shapes() == {"x [10000]": "compiled"}
     np.testing.assert_array_equal(whole.run(None, feed)[0], expected(proto, feed)[0])
-
-
-def test_tracing_stops_where_a_model_has_too_many_large_sections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it counts until then is never more than there are sections in the end."""
-    counts: list[tuple[int, int]] = []
-    plain = LargeSections.count
-
-    def counted(self: LargeSections, trace: Trace) -> bool:
-        found = plain(self, trace)
-        counts.append((len(trace.steps), len(self._found)))
-        return found
-
-    monkeypatch.setattr(LargeSections, "count", counted)
-    session = ow.InferenceSession(remainders(40, 10000), CONTEXT)
-    assert session.shapes()["x [10000]"].startswith(f"{OWN}: it would run in more than 5 sections")
-    assert counts[-1] == (6, 6)
-
-    def refuse(*_: object) -> None:
-        raise ow.NotSupportedError("not here")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shape_cache, "open_program", refuse)
-        assert ow.InferenceSession(remainders(4, 10000), CONTEXT).shapes() == {"x [10000]": "compiled"}
-    counts.clear()
-    nodes = [  # `c` joins the level of the last node, and nothing needs `d`
-        helper.make_node("RandomNormal", [], ["c"], shape=[10000]),
-        helper.make_node("Mod", ["x", "seven"], ["d"], fmod=1),
-        helper.make_node("Neg", ["x"], ["n"]),
-        helper.make_node("Mod", ["n", "c"], ["m"], fmod=1),
-        helper.make_node("Neg", ["m"], ["y"]),
-    ]
-    proto = model_of(nodes, {"x": (FLOAT, [10000])}, {"y": (FLOAT, [10000])}, seven=np.float32(7))
-    whole = ow.InferenceSession(proto, CONTEXT)
-    (compiled,) = (model for _, model in whole._shape_cache.compiled.items())
-    assert counts[-1] == (5, 3)
-    assert [section.kind for section in compiled.sections] == ["webnn", "fallback", "webnn"]
 
 
 @pytest.mark.parametrize("size", [100, 10000])

@@ -230,6 +230,26 @@ def test_shapes_that_were_being_compiled_run_as_tuning_chose(
     assert len(compiled_models(made)) == (chosen != OWN_SESSION)
     assert f"{chosen}, measured: " in made.explain()
     assert begun.is_set() == is_begun
+    assert len(made.tune(seconds=0).measurements) == 1  # the shapes are still known to be in use
+
+
+@pytest.mark.parametrize(
+    ("seconds", "builds", "chosen", "says_why"),
+    [
+        ((1e-3, 0.85e-3), (5.0, 5.0), "compiled", False),  # what both take to build is no reason
+        ((0.050, 0.046), (20.0, 19.9), "compiled", False),
+        ((1e-3, 0.98e-3), (5.0, 5.0), "own", False),  # within the noise
+        ((1e-3, 0.9e-3), (0.03, 0.09), "own", True),  # 500 runs save 50 ms
+        ((1e-3, 0.8e-3), (0.03, 0.09), "compiled", False),
+    ],
+)
+def test_a_longer_build_must_pay(
+    seconds: tuple[float, float], builds: tuple[float, float], chosen: str, says_why: bool
+) -> None:
+    names = ("own", "compiled")
+    times, built = (dict(zip(names, each, strict=True)) for each in (seconds, builds))
+    found, why = tuning._choose(names, times, built)
+    assert (found, bool(why)) == (chosen, says_why)
 
 
 def test_tuned_shapes_of_models_with_many_weights_are_compiled(

@@ -146,7 +146,8 @@ def _choose(ranked: Sequence[str], seconds: Mapping[str, float], builds: Mapping
     fastest = min(seconds, key=lambda name: seconds[name])
     runs = max(PAYBACK_RUNS, round(PAYBACK_SECONDS / max(seconds[fastest], 1e-9)))
     totals = {name: runs * each + builds.get(name, 0.0) for name, each in seconds.items()}
-    chosen = next(name for name in ranked if MARGIN * totals[name] <= min(totals.values()))
+    noise = {name: (1 - MARGIN) * runs * each for name, each in seconds.items()}
+    chosen = next(name for name in ranked if totals[name] - noise[name] <= min(totals.values()))
     longer, less = builds.get(fastest, 0.0) - builds.get(chosen, 0.0), seconds[chosen] - seconds[fastest]
     if MARGIN * seconds[chosen] <= seconds[fastest] or longer <= 0:
         return chosen, ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -271,63 +270,6 @@ def large_sections(trace: Trace, outputs: Sequence[str]) -> int:
     return sum(is_large_section(section, trace.values) for section in sections(trace, outputs))
 
 
-class LargeSections:
-    """Counts the large sections of a model while it is traced; there will be at least as many.
-
-    A section is a level of nodes of one kind (see `partition.divide`). Nodes that depend on constants alone are not counted,
-    since they may join later levels, nor those that no output needs, nor those inside of branches and loops.
-
-    Args:
-        graph: that of the model.
-        most: tracing may stop once there are more.
-    """
-
-    def __init__(self, graph: GraphProto, most: int) -> None:
-        self._graph, self._most = graph, most
-        self._seen = 0  # how many steps of the trace were given
-        self._waiting: list[Step] = []  # those that are not counted yet: until a node falls back there is one section
-        self._falls_back = False
-        # By name: the level and the kind of what makes it, and whether it depends on constants alone.
-        self._levels: dict[str, tuple[int, str, bool]] = {}
-        self._found: set[tuple[int, str]] = set()
-
-    def count(self, trace: Trace) -> bool:
-        """Count those in what was traced so far; whether there are more than `most`."""
-        new = [step for step in trace.steps[self._seen :] if step.kind != "folded"]
-        self._seen = len(trace.steps)
-        self._waiting += new
-        self._falls_back = self._falls_back or any(step.kind == "fallback" for step in new)
-        if self._falls_back:
-            for step in self._waiting:
-                self._count(step, trace)
-            self._waiting.clear()
-        return len(self._found) > self._most
-
-    def _count(self, step: Step, trace: Trace) -> None:
-        level, is_constant = 0, True
-        for name in used_names(step.node):
-            if isinstance(trace.values.get(name), Constant):
-                continue
-            its_level, its_kind, its_constant = self._levels.get(name, (0, step.kind, False))
-            level = max(level, its_level + (its_kind != step.kind))
-            is_constant = is_constant and its_constant
-        outputs = [name for name in step.node.output if name]
-        self._levels |= dict.fromkeys(outputs, (level, step.kind, is_constant))
-        section = level, step.kind
-        is_new = section not in self._found and not is_constant and not self._needed.isdisjoint(outputs)
-        if is_new and _is_large_step(step, trace.values):
-            self._found.add(section)
-
-    @cached_property
-    def _needed(self) -> set[str]:
-        """The names of the graph that its outputs depend on."""
-        needed = {value.name for value in self._graph.output}
-        for node in reversed(self._graph.node):
-            if not needed.isdisjoint(node.output):
-                needed.update(used_names(node))
-        return needed
-
-
 def _constant(value: Constant) -> Operand:
     """An output that is a constant."""
     if value.element_type in DATA_TYPES and value.array.size:
@@ -344,7 +286,6 @@ def _value_info(name: str, value: Value) -> ValueInfoProto:
 __all__ = [
     "CompiledModel",
     "Fallback",
-    "LargeSections",
     "check_whole",
     "is_large_section",
     "large_sections",

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from threading import Lock
-from time import perf_counter
 from typing import Any, Literal
 from weakref import WeakSet
 
@@ -28,7 +27,7 @@ from ..names import counted
 from ..progress import reported
 from ..shapes import OtherShapes
 from .arguments import Argument
-from .compiled import CompiledModel, Fallback, LargeSections, large_sections
+from .compiled import CompiledModel, Fallback, large_sections
 from .model import Model
 from .model_program import ModelProgram
 from .parameters import digest_of, weight_bytes
@@ -134,7 +133,6 @@ class ShapeCache:
         specialise: as above.
         ways: the engines that may run it, by name.
         tuned: what tuning has measured, by shapes as text.
-        own_seconds: how long it took to make the model's own session; 0 if it is not made yet.
     """
 
     def __init__(
@@ -160,7 +158,6 @@ class ShapeCache:
         elif not self._compiles_all and not self._fits(1):
             self._why_none = f"it would take {self._estimate(1)} bytes, and program_bytes is {self._max_bytes()}"
         self._own_session: ModelProgram | None = None
-        self.own_seconds = 0.0
         self._own_lock = Lock()  # held while that is made
         self._lock = Lock()  # guards all that follows; never held while something is compiled
         self.compiled: Cache[Key, CompiledModel] = Cache(MAX_COMPILED, raw=True)
@@ -204,14 +201,12 @@ class ShapeCache:
             return None  # a different number of inputs: initializers are overridden
         with self._own_lock:
             if self._own_session is None and not self._compiles_all:
-                begin = perf_counter()
                 if must_be_traced(self._model):
                     self._trace(shapes, {})  # refuses models that would crash the engine, or make it hang
                 try:
                     with reported("loading the model for all shapes"):
-                        self._own_session = open_program(self._model, self._context, self._inputs)
+                        self._own_session = self.new_own()
                     memory.trim()
-                    self.own_seconds = perf_counter() - begin
                 except MLError as error:
                     self._compiles_all = True
                     log.info("all shapes are compiled: %s", error)
@@ -241,18 +236,13 @@ class ShapeCache:
         is_own = self._why_none == NEVER or (tuned is not None and tuned.chosen == OWN_SESSION)
         if is_own and self.own_session(shapes):
             return
-        large = LargeSections(self._model.proto.graph, MAX_POOLS)
-        # What is broken is refused now: by the engine, which gets all of the model, where tracing stops early.
-        stops = not self._compiles_all and not must_be_traced(self._model)
-        tracer = Tracer(self._model, self._context, shapes)
-        trace = tracer.run(lambda trace: stops and not trace.deciding and large.count(trace))
+        trace = self._trace(shapes, {})  # all of it: what is broken is refused now
         if trace.deciding:
             return
-        if (not trace.is_whole or large_sections(trace, self._outputs) > MAX_POOLS) and self.own_session(shapes):
-            self._why_none = f"it would run in more than {MAX_POOLS} sections, each with threads of its own"
+        large = large_sections(trace, self._outputs)
+        if large > MAX_POOLS and self.own_session(shapes):
+            self._why_none = f"it would run in {large} sections, each with threads of its own"
             self._note_use(shapes, {})
-            return
-        if not trace.is_whole and (trace := self._trace(shapes, {})).deciding:
             return
         self._finish(self._key(shapes, {}), trace)
 
@@ -330,7 +320,8 @@ class ShapeCache:
                 if self._measured_for(sizes) is None and not self._find(shapes, feed):
                     _compiled_in_background.add(self._compile(shapes, feed, in_background=True))
             with self._lock:  # deciding inputs were perhaps found meanwhile: then the key of the model differs
-                self._recent.pop(key)
+                if self._measured_for(sizes) is None:
+                    self._recent.pop(key)
             memory.trim()  # compiling takes far more memory than its result
             return True  # anything that is not None: the model itself is in `compiled`
         except Exception as error:
@@ -432,6 +423,10 @@ class ShapeCache:
             if model is not None:
                 model.choice = found.reason
                 self._keep(key, model)
+
+    def new_own(self) -> ModelProgram:
+        """A further session of the model's own."""
+        return open_program(self._model, self._context, self._inputs)
 
     def drop_own(self) -> None:
         """Free the model's own session, which holds its weights once more."""

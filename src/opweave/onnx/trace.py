@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -90,14 +90,12 @@ class Trace:
         values: the value of each name.
         maker: the step that makes each name, for names made by nodes.
         deciding: small inputs of the model (shapes, axes, conditions) whose values would avoid fallback if they were known.
-        is_whole: whether all nodes were traced.
     """
 
     steps: list[Step] = field(default_factory=list)
     values: dict[str, Value] = field(default_factory=dict)
     maker: dict[str, Step] = field(default_factory=dict)
     deciding: set[str] = field(default_factory=set)
-    is_whole: bool = True
 
 
 class Tracer:
@@ -132,8 +130,8 @@ class Tracer:
         while any(self._mark in name for name in model.names):
             self._mark += "/"
 
-    def run(self, stop: Callable[[Trace], bool] | None = None) -> Trace:
-        """Trace the whole graph, or until `stop` says that what was traced is enough; it is asked after each node."""
+    def run(self) -> Trace:
+        """Trace the whole graph."""
         graph = self.model.proto.graph
         for name, array in self.model.weights:
             if name not in self._shapes:  # an input overrides the initializer of its name
@@ -149,9 +147,6 @@ class Tracer:
                 for name in step.node.output[:]:
                     if name:
                         self.trace.maker[name] = step
-            if stop is not None and stop(self.trace):
-                self.trace.is_whole = False
-                break
         return self.trace
 
     # Used by `control` -----------------------------------------------------------------------------------------------

@@ -220,20 +220,23 @@ def test_epilogues(name: str) -> None:
     check(build, a, b, bias, rest, tolerance=2e-3 if name == "halves" else 2e-5)
 
 
-@pytest.mark.parametrize("by", [3.0, 2**0.5, -0.1, 7e-9, 1e6, 8.0, -0.25, 1e-20, 1e20])
+@pytest.mark.parametrize("by", [3.0, 2**0.5, -0.1, 7e-9, 1e6, 8.0, -0.25, 1e-20, 1e20, np.inf, np.nan])
 def test_quotients_by_constants_are_rounded_correctly(by: float) -> None:
     one, numbers = np.eye(32, dtype=np.float32), array(40, 32) * np.float32(1e3)
-    numbers[0, :8] = 0, np.inf, -np.inf, np.nan, 3.0e38, -3.0e38, 1e-20, -1e-20
+    numbers[0, :9] = 0, -0.0, np.inf, -np.inf, np.nan, 3.0e38, -3.0e38, 1e-20, -1e-20
     divisor = np.float32(by)
 
     def build(builder: ow.MLGraphBuilder, a: Any, b: Any, numbers: Any) -> Any:
-        return builder.div(builder.add(builder.matmul(a, b), numbers), builder.constant(divisor))
+        return builder.div(builder.mul(builder.matmul(a, b), numbers), builder.constant(divisor))
 
-    inputs = [np.zeros((40, 32), np.float32), numbers]
+    inputs = [np.ones((40, 32), np.float32), numbers]
     (step,) = steps_of(build, [inputs[0], one, inputs[1]], (1,), F)
     with np.errstate(all="ignore"):
         wanted = numbers / divisor
-    np.testing.assert_array_equal(run([step], inputs), wanted)
+    found = run([step], inputs)
+    np.testing.assert_array_equal(found, wanted)
+    is_known = ~np.isnan(wanted)
+    np.testing.assert_array_equal(np.signbit(found[is_known]), np.signbit(wanted[is_known]))
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])

@@ -44,7 +44,6 @@ def is_installed() -> bool:
 
 
 @cache
-@cache
 def version() -> str:
     """The version of the installed package, from the name of the folder that describes it: the engine takes 0.1 s to load."""
     spec = importlib.util.find_spec("openvino")

@@ -60,8 +60,8 @@ _ANY = {
     "logical_not": "{0} == 0",
     "where": "tl.where({0}, {1}, {2})",
 }
-MIN_DIVISOR = 2.0**-40
-"""Size of constants from which numbers are divided by them with products, up to its inverse: quotients hardly underflow."""
+MAX_DIVISOR = 2.0**40
+"""Size of constants up to which numbers are divided by them with products: quotients hardly underflow."""
 
 _LIBRARY = ("round_even", "exp", "log", "pow", "erf", "sigmoid", "tanh", "sign")
 
@@ -196,7 +196,7 @@ class Statements:
             ]
             return f"{name}({', '.join(arguments)})"
         if node.name == "div" and kind == "float32" and isinstance(node.parts[1], Const):
-            return self._divided(parts[0], float(rounded(node.parts[1].value)))
+            return self._divided(parts[0], parts[1], float(rounded(node.parts[1].value)))
         if node.name in ("floor_div", "mod") and _is_natural(node):
             return f"{parts[0]} {'//' if node.name == 'floor_div' else '%'} {parts[1]}"
         table = {**_ANY, **(_FLOATS if kind == "float32" else _INTEGERS if kind == "int32" else {})}
@@ -204,22 +204,25 @@ class Statements:
             raise UnsupportedError(f"{node.name} of {node.parts[-1].type}")
         return table[node.name].format(*parts)
 
-    def _divided(self, number: str, by: float) -> str:
+    def _divided(self, number: str, literal: str, by: float) -> str:
         """A quotient by a constant, rounded correctly, without the calls that each element's division would be.
 
         The rest of a first quotient corrects it (Markstein, Computation of elementary functions on the IBM RISC System/6000
         processor (1990)). Quotients of numbers below 2^-86 may be off by one unit, as their rests are not exact.
         """
         size = abs(by)
-        if not MIN_DIVISOR <= size <= 1 / MIN_DIVISOR:
-            return f"tl.div_rn({number}, {by!r})"
+        if not 1 / MAX_DIVISOR <= size <= MAX_DIVISOR:
+            return f"tl.div_rn({number}, {literal})"
         inverse = float(np.float32(1) / np.float32(by))
         if math.frexp(size)[0] == 0.5:
             return f"{number} * {inverse!r}"
+        if size < 1:  # the first quotient may be infinite where the right one is not
+            return f"tl.div_rn({number}, {literal})"
         name = f"{self.prefix}{len(self.lines)}"
         self.lines.append(f"{name} = {number} * {inverse!r}")
         exact = f"tl.fma(tl.fma({name}, {-by!r}, {number}), {inverse!r}, {name})"
-        return f'tl.where(tl.abs({name}) < float("inf"), {exact}, {name})'  # infinity has no rest
+        # Infinity has no rest, and that of -0 is 0.
+        return f'tl.where((tl.abs({name}) < float("inf")) & ({name} != 0), {exact}, {name})'
 
 
 def type_of(desc: Desc) -> str:

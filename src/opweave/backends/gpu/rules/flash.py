@@ -138,7 +138,7 @@ def _tile(problem: Attention, features: Features) -> _Tile:
     parts = min(2 * features.units // workgroups, problem.keys // KEYS_OF_PART, MAX_PARTS, blocks)
     if parts < MIN_PARTS or workgroups > features.units // MIN_SHARE_OF_UNITS:
         return tile
-    return replace(tile, keys=keys, parts=-(-blocks // round(blocks / parts)))
+    return replace(tile, keys=keys, parts=-(-blocks // -(-blocks // parts)))
 
 
 def attend(stages: Stages, problem: Attention, result: Input, place: Place) -> Array:
