@@ -211,7 +211,7 @@ _CAMPAIGN = Campaign(
     case,
     count=900_000,
     short=300,
-    batch=500,
+    batch=2_000,
     outcomes=frozenset({"refused", "agreed", "computed", "large"}),
 )
 

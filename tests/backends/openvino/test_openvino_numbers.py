@@ -123,3 +123,12 @@ def test_normalisations_after_transposed_convolutions_are_part_of_them() -> None
                 ["Deconvolution", "Eltwise"],
             )
     np.testing.assert_allclose(*results, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("axes", [[3], [1, 3], [0, 2, 3], [1, 2, 3]])
+def test_an_epsilon_beyond_float16_is_infinite(axes: list[int]) -> None:
+    """The engine's decomposition of MVN, which it uses for some axes, refuses an infinite constant in float16."""
+    array = np.arange(24, dtype=np.float16).reshape(3, 2, 2, 2)
+    b = ow.MLGraphBuilder(openvino_context())
+    graph = b.build({"y": b.layer_normalization(b.input("x", "float16", array.shape), axes=axes, epsilon=2**64)})
+    np.testing.assert_array_equal(openvino_context().compute(graph, {"x": array})["y"], np.zeros_like(array))

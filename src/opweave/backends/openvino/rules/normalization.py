@@ -5,6 +5,7 @@ There is none for log_softmax: after a NaN, the engine's kernel returns -inf for
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -107,7 +108,12 @@ def _(ctx: Emitter, input: Value, scale: Value | None, bias: Value | None, epsil
     return ctx.relayout(_normalised(ctx, x, [2, 3], scale, bias, [1], epsilon), "nchw", layout)
 
 
-@openvino.lower(ops.layer_normalization, when=lambda axes: len(axes) > 0)
+def _has_kernel(axes: Sequence[int], epsilon: float) -> bool:
+    """Whether the engine takes it: over some axes it builds MVN of other operations, and float16 constants must be finite."""
+    return len(axes) > 0 and math.isfinite(epsilon)
+
+
+@openvino.lower(ops.layer_normalization, when=_has_kernel)
 def _(
     ctx: Emitter, input: Value, scale: Value | None, bias: Value | None, axes: Sequence[int], epsilon: float
 ) -> Value:
