@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import Any
@@ -179,6 +179,37 @@ def test_powers_of_one_integer_by_many_are_evaluated() -> None:
     y = np.empty((4, 3), "uint64")
     kernel.run([np.array(3, "uint64"), np.full((4, 3), 4, "uint64")], [y])
     assert (y == 81).all()
+
+
+def _repeated(function: Callable[[Any], Any], count: int) -> Callable[[Any], Any]:
+    def apply(x: Any) -> Any:
+        for _ in range(count):
+            x = function(x)
+        return x
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("function", "data_type", "result"),
+    [
+        (lambda x: x ** (1 << 40), "uint64", pow(3, 1 << 40, 2**64)),
+        (lambda x: (x**1023) ** 1023, "int32", pow(3, 1023 * 1023, 2**32)),
+        (_repeated(lambda x: x * x, 40), "uint32", pow(3, 1 << 40, 2**32)),
+        (_repeated(lambda x: x // 3 + 1, 12), "int64", 1),
+    ],
+    ids=["power", "power of a power", "squares", "quotients"],
+)
+def test_large_values_of_one_number_are_evaluated(function: Any, data_type: Any, result: int) -> None:
+    """Halide would compile a shared part for each of its uses. It compiles the same values of many numbers once."""
+    pytest.importorskip("halide", reason="the extra halide is not installed")
+    for shape in ((1,), (4, 3)):
+        kernel = kernels.compile(trace(function, "large", [Desc(data_type, shape)]))
+        expected = "NumPy; large: Halide cannot compile this expression" if shape == (1,) else "Halide"
+        assert kernel.detail.startswith(expected)
+        y = np.empty(shape, data_type)
+        kernel.run([np.full(shape, 3, data_type)], [y])
+        assert (y == np.array(result % 2**64, "uint64").astype(data_type)).all()
 
 
 def test_what_halide_cannot_compile_is_evaluated_and_says_why() -> None:

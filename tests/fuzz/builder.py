@@ -209,7 +209,7 @@ _CAMPAIGN = Campaign(
     "builder",
     "calls of every operation, right and wrong: builder, specification, reference and engine agree",
     case,
-    count=900_000,
+    count=960_000,
     short=300,
     batch=2_000,
     outcomes=frozenset({"refused", "agreed", "computed", "large"}),

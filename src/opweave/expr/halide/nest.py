@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...dtypes import FLOATS, INFO, DataType
-from ..ir import Call, Const, Index, Load, Reduce, Source, Type, storage, walk
+from ..ir import Call, Const, Expr, Index, Load, Reduce, Source, Type, storage, walk
 from . import elements
 from .mathematics import HalideExpr, hl
 from .reduction import Reduction
 from .schedule import Schedule, operations, variable
 from .scope import Scope
 from .stages import Loop, Loops, Stage
+
+MAX_HOISTED_OPERATIONS = 2**18
+"""Halide's compile time is proportional to them; this many take it about as long as an expression without any."""
 
 
 def buffer_type(data_type: DataType) -> HalideExpr:
@@ -91,12 +94,30 @@ class Nest:
 
 
 def _refuse_endless(stage: Stage) -> None:
-    """Refuse integer powers that Halide would hoist out of loops: its compile time doubles with each squaring."""
-    wide = {axis for axis in stage.axes if axis.extent > 1}
+    """Refuse large values that no loop changes: Halide moves them out of all loops, and compiles a part once for each use."""
+    sizes: dict[Expr, int] = {}
     for node in walk(*stage.roots):
-        if isinstance(node, Call) and node.name == "pow" and node.type not in (*FLOATS, "int8", "uint8"):
-            base, exponent = node.parts
-            if not isinstance(exponent, Const) and (not wide or not wide <= base.free):
-                raise hl.HalideError(
-                    "the base of a power of integers by an exponent that is data must depend on all axes"
-                )
+        sizes[node] = 1
+        if not isinstance(node, Call):
+            continue
+        is_power = node.name == "pow"
+        free = node.parts[0].free if is_power else node.free  # squares of a base are moved also if its exponent changes
+        if any(variable.extent > 1 for variable in free):
+            continue
+        sizes[node] += _repetitions(node) * sum(sizes[part] for part in node.parts)
+        if sizes[node] > MAX_HOISTED_OPERATIONS:
+            what = "the base of a power of integers" if is_power else f"an operand of {node.name}"
+            raise hl.HalideError(f"{what} does not depend on an axis, and Halide would compile it {sizes[node]} times")
+
+
+def _repetitions(node: Call) -> int:
+    """About how often the Halide expression of a call contains its operands."""
+    if node.type in FLOATS or node.type not in INFO:
+        return 1
+    info = INFO[node.type]
+    if node.name == "pow":
+        exponent = node.parts[1]
+        if not isinstance(exponent, Const):
+            return info.bits << info.bits
+        return 1 << int(exponent.value).bit_length() if exponent.value >= 0 else 1
+    return 32 if node.name in ("floor_div", "mod") and info.kind == "i" else 1
