@@ -61,7 +61,7 @@ _ANY = {
     "where": "tl.where({0}, {1}, {2})",
 }
 MAX_DIVISOR = 2.0**40
-"""Size of constants up to which numbers are divided by them with products: quotients hardly underflow."""
+"""Divisions by larger constants stay divisions: their quotients may be too small for the products that replace them."""
 
 _LIBRARY = ("round_even", "exp", "log", "pow", "erf", "sigmoid", "tanh", "sign")
 
@@ -205,7 +205,7 @@ class Statements:
         return table[node.name].format(*parts)
 
     def _divided(self, number: str, literal: str, by: float) -> str:
-        """A quotient by a constant, rounded correctly, without the calls that each element's division would be.
+        """A quotient by a constant, rounded correctly; a division would be a call for each element.
 
         The rest of a first quotient corrects it (Markstein, Computation of elementary functions on the IBM RISC System/6000
         processor (1990)). Quotients of numbers below 2^-86 may be off by one unit, as their rests are not exact.

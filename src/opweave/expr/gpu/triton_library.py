@@ -59,7 +59,8 @@ class Triton(Library):
             "infinity": _jit('def infinity():\n    return float("inf")'),
             "not_a_number": _jit('def not_a_number():\n    return float("nan")'),
             "div_f32": _jit("def div_f32(a, b):\n    return tl.div_rn(a, b)"),
-            # CUDA's, of at most 2 ULP, has half as many instructions: they are fetched for each element of a tile.
+            # CUDA's function has half as many instructions, and an error of at most 2 ULP. Instructions count here: a kernel
+            # repeats them for each element that a thread computes, and long kernels wait for their instructions.
             "erf_f32": _jit("def erf_f32(x):\n    return tl.erf(x)"),
             # Numbers from 2^23 are whole; adding 2^23 to smaller ones rounds them.
             "round_even_f32": _jit(
