@@ -43,6 +43,11 @@ struct Launch {
 };
 struct Graph {
     std::vector<Launch*> nodes;
+    size_t edges = 0;
+};
+static int early_edges = 0;
+struct Edge {
+    unsigned char from_port, to_port, type, reserved[5];
 };
 struct Executable {
     std::vector<Launch> launches;
@@ -332,15 +337,25 @@ API cuGraphAddKernelNode(Launch** node, Graph* graph, Launch* const* before, siz
     IN_CONTEXT;
     KNOWN(graphs, graph);
     KNOWN(modules, parameters->function);
-    bool chained = graph->nodes.empty() ? count == 0 : count == 1 && before[0] == graph->nodes.back();
-    if (!chained) return INVALID_VALUE;
+    if (count > 1 || (count == 1 && (graph->nodes.empty() || before[0] != graph->nodes.back()))) return INVALID_VALUE;
+    graph->edges += count;
     *node = new Launch(launch_of(parameters));
     return graph->nodes.push_back(*node), OK;
+}
+API cuGraphAddDependencies(Graph* graph, Launch* const* from, Launch* const* to, const Edge* edge, size_t count) {
+    IN_CONTEXT;
+    KNOWN(graphs, graph);
+    size_t size = graph->nodes.size();
+    bool is_early = edge->from_port == 1 && edge->to_port == 0 && edge->type == 1;  // of kernels that wait by themselves
+    if (count != 1 || size < 2 || from[0] != graph->nodes[size - 2] || to[0] != graph->nodes[size - 1] || !is_early) {
+        return INVALID_VALUE;
+    }
+    return early_edges++, graph->edges++, OK;
 }
 API cuGraphInstantiateWithFlags(Executable** made, Graph* graph, unsigned long long flags) {
     IN_CONTEXT;
     KNOWN(graphs, graph);
-    if (flags) return INVALID_VALUE;
+    if (flags || (!graph->nodes.empty() && graph->edges + 1 != graph->nodes.size())) return INVALID_VALUE;
     *made = new Executable();
     for (Launch* node : graph->nodes) (*made)->launches.push_back(*node), (*made)->nodes.push_back(node);
     return executables.insert(*made), OK;
@@ -389,6 +404,9 @@ API cuGetProcAddress_v2(const char* name, void** function, int, uint64_t, int* s
 API cuGetProcAddress(const char* name, void** function, int version, uint64_t flags) {
     return cuGetProcAddress_v2(name, function, version, flags, nullptr);
 }
+
+// How many edges lead to kernels that wait by themselves.
+API opweave_early_edges() { return early_edges; }
 
 // What is left: memory, streams, events, modules, graphs, executable graphs, page-locked blocks, contexts, and those that are current.
 API opweave_left(int* counts) {

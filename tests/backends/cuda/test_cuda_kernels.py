@@ -194,10 +194,10 @@ def test_text() -> None:
             "    return select(max(x, limit), x, is_nan(x));",
             "}",
             "",
-            'extern "C" __global__ void __launch_bounds__(32) opweave_kernel'
-            "(const f16* __restrict__ x0, f16* __restrict__ y0) {",
+            'extern "C" __global__ void __launch_bounds__(32) opweave_kernel(const f16* x0, f16* y0) {',
             "    const vec3<u32> global(blockIdx.x * blockDim.x + threadIdx.x, blockIdx.y * blockDim.y + threadIdx.y, "
             "blockIdx.z * blockDim.z + threadIdx.z);",
+            "    await_previous();",
             "    let flat = global.x;",
             "    let t0 = f32(x0[flat]);",
             "    y0[flat] = f16(at_least(t0, 0.0f));",

@@ -1,7 +1,8 @@
-"""Products of few vectors whose invocations compute four lines of the matrix each, as C++ on the processor."""
+"""Products of few vectors: four lines of the matrix for an invocation, turns, and early loads; as C++ on the processor."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from triton_cases import Build, F, array, check, steps_of
 
 import opweave as ow
+from opweave import composites
 from opweave.backends.gpu.contraction import thin
 
 FEATURES = replace(F, tensor_cores=None)
@@ -68,3 +70,29 @@ def test_products_of_the_same_vectors(data_type: str) -> None:
 def test_one_vector_has_a_line_for_each_team() -> None:
     (step,) = steps_of(biased, (array(1, 4096), array(4096, 64), array(64)), (1,), FEATURES)
     assert "4 lines for a workgroup" in step.kernel.source
+
+
+def test_workgroups_take_turns_after_they_have_computed_the_vectors() -> None:
+    def gated(b: ow.MLGraphBuilder, x: Any, scale: Any, w: Any, v: Any) -> Any:
+        few = composites.rms_normalization(b, x, scale)
+        return b.mul(b.sigmoid(b.matmul(few, w)), b.matmul(few, v))
+
+    arrays = array(1, 2048), array(2048), array(2048, 4096) / 32, array(2048, 4096) / 32
+    (step,) = steps_of(gated, arrays, (1, 2, 3), FEATURES)
+    assert "lines 4 times for a workgroup" in step.kernel.source
+    check(gated, *arrays, constants=(1, 2, 3), kernels=[""], tolerance=1e-5, features=FEATURES)
+
+
+@pytest.mark.parametrize("terms", [2048, 8192])
+def test_constants_are_loaded_before_the_kernel_waits_for_the_one_before(terms: int) -> None:
+    arrays = array(1, terms), array(terms, 2048), array(2048)
+    for constants in (), (1,):
+        (step,) = steps_of(biased, arrays, constants, FEATURES)
+        head, _, work = step.kernel.source.partition("opweave_kernel(")[2].partition("let number")
+        assert ("await_previous();" in work) == (1 in constants)
+        assert ("await_previous();" in head) == (1 not in constants)
+        before, _, after = work.partition("await_previous();")
+        if constants:
+            assert re.search(r"\bb0\[", before)
+            assert not re.search(r"\ba\[", before)
+            assert re.search(r"\ba\[", after)

@@ -55,7 +55,11 @@ def microseconds(driver: Driver, kernels: Sequence[Kernel], memory: dict[Buffer,
         for bound in kernel.bindings:
             if bound not in memory:
                 memory[bound] = driver.allocate(bound.desc.byte_length + PADDING)
-        launches.append(Launch(function, kernel.workgroups, tuple(memory[bound] for bound in kernel.bindings)))
+        launches.append(
+            Launch(
+                function, kernel.workgroups, tuple(memory[bound] for bound in kernel.bindings), kernel.awaits_previous
+            )
+        )
     return microseconds_of(driver, launches, repeat)
 
 

@@ -31,6 +31,10 @@ R = TypeVar("R")
 MAX_DECLARED_SHARED = 48 << 10
 """Bytes of shared memory that a kernel may have without asking for it (CUDA programming guide, "Shared Memory")."""
 
+MIN_EARLY_DRIVER = 12030
+"""The oldest driver, as `cuDriverGetVersion` gives it, whose graphs have edges to kernels that start early (CUDA programming
+guide, "Programmatic Dependent Launch")."""
+
 LEGACY = 1
 """The handle of the default stream, as all functions take it."""
 
@@ -65,6 +69,9 @@ class NvidiaDriver(Driver):
         self.info, self.number, self._owner = infos()[number], number, owner
         if self.info.has_tensor_cores:
             compiler.load_triton()  # which takes as long as to compile a kernel
+        # Kernels of earlier architectures do not wait, and earlier drivers have no such edges between kernels.
+        is_hopper = int(self.info.architecture.removeprefix("sm_")) >= 90
+        self._starts_early = is_hopper and call("cuDriverGetVersion") >= MIN_EARLY_DRIVER
         device = call("cuDeviceGet", number)
         self._context = call("cuDevicePrimaryCtxRetain", device)
         self._retired: deque[_Retired] = deque()
@@ -120,9 +127,13 @@ class NvidiaDriver(Driver):
         nodes: list[Any] = []
         for launch in launches:
             parameters, kept = _node(launch)
-            before = nodes[-1:]
-            nodes.append(call("cuGraphAddKernelNode", graph, before, len(before), parameters))
+            is_early = launch.awaits_previous and self._starts_early
+            before = [] if is_early else nodes[-1:]
+            node = call("cuGraphAddKernelNode", graph, before, len(before), parameters)
             del kept  # the driver has copied the arguments
+            if is_early and nodes:
+                call("cuGraphAddDependencies", graph, nodes[-1:], [node], [_early()], 1)
+            nodes.append(node)
         return call("cuGraphInstantiate", graph, 0), nodes, graph
 
     @_current
@@ -263,6 +274,14 @@ class NvidiaDriver(Driver):
             call("cuEventDestroy", event)
             raise
         return event
+
+
+def _early() -> Any:
+    """The edge to a kernel that may start when all workgroups of the one before have, and then waits for that."""
+    edge = bindings().CUgraphEdgeData()
+    edge.type = bindings().CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC
+    edge.from_port = bindings().CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC
+    return edge
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)

@@ -40,6 +40,9 @@ def prepare() -> None:
     cache.triton_key = lambda: triton.__version__
 
 
+HOPPER = 90
+"""The first architecture whose kernels may start before those before them end."""
+
 WARM_UP = """
 import triton
 import triton.language as tl
@@ -63,6 +66,7 @@ def warm_up() -> None:
 
 def _compiled(source: str, options: Mapping[str, int], folder: Path) -> dict[str, Any]:
     import triton
+    import triton.language as tl
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
@@ -74,6 +78,7 @@ def _compiled(source: str, options: Mapping[str, int], folder: Path) -> dict[str
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
+    vars(module)["STARTS_EARLY"] = tl.constexpr(options["architecture"] >= HOPPER)
     kernel = module.opweave_kernel
     count = options["arguments"]
     signature = {name: f"*{module.TYPES[name]}" for name in kernel.arg_names}

@@ -76,6 +76,8 @@ class Cuda(Dialect):
     is_lazy = True
     casts_halves = True
     unrolled = "#pragma unroll 8"
+    rolled = "#pragma unroll 1"
+    await_previous = "await_previous"
     overrides = MappingProxyType(dict(_overrides()))
 
     def library_function(self, comments: Sequence[str], function: Function) -> str:
@@ -93,8 +95,9 @@ class Cuda(Dialect):
     def module(self, source: Source, words: Collection[str]) -> str:
         """The complete text of a module: functions are lambdas of the kernel, so that they know its buffers."""
         entry = source.entry
-        buffers = (f"{'' if b.writes else 'const '}{b.element}* __restrict__ {b.name}" for b in source.bindings)
+        buffers = (f"{'' if b.writes else 'const '}{b.element}* {b.name}" for b in source.bindings)
         lines = [f"const {_IDS[name][0]} {name}{_IDS[name][1]};" for name in entry.ids]
+        lines += [] if self.await_previous in words else [f"{self.await_previous}();"]
         shared = [*source.shared, *(part for part in source.parts if isinstance(part, Variable))]
         lines += [f"__shared__ {variable.type} {variable.name};" for variable in shared]
         for part in source.parts:

@@ -157,6 +157,10 @@ class Dialect(Library):
             that they do not wait for the condition.
         casts_halves: whether `bitcast` takes vectors of f16.
         unrolled: a line before a loop, which asks for some of its iterations to be written out; empty if there is none.
+        rolled: a line before a loop whose iterations must not be written out, since they would take more registers.
+        await_previous: the function that a kernel calls before it reads anything but constants, and before it writes. An entry
+            point that does not call it is printed with a call at its begin. Empty where a kernel starts when those before it
+            are done.
     """
 
     name: str
@@ -166,6 +170,8 @@ class Dialect(Library):
     is_lazy: bool = False
     casts_halves: bool = False
     unrolled: str = ""
+    rolled: str = ""
+    await_previous: str = ""
 
     @abstractmethod
     def module(self, source: Source, words: Collection[str]) -> str:

@@ -133,6 +133,11 @@ class Kernel:
         return self.source, self.compiler, self.options, self.compiled
 
     @property
+    def awaits_previous(self) -> bool:
+        """Whether it waits for the kernels before it by itself (`Dialect.await_previous`): those of users do not."""
+        return self.compiler in ("", "triton") and self.compiled is None
+
+    @property
     def block(self) -> tuple[int, int, int]:
         """Invocations of a workgroup, in all three dimensions."""
         x, y, z = (*self.invocations, 1, 1)[:3]

@@ -84,6 +84,12 @@ class Contraction:
         sides = ((part.problem.left, part.problem.right) for part in self.combined)
         return tuple(dict.fromkeys(side.source for pair in sides for side in pair))
 
+    @property
+    def has_constant_matrix(self) -> bool:
+        """Whether the operand with more lines is a constant."""
+        problem = self.problem
+        return (problem.left if problem.columns < problem.rows else problem.right).source in self.arranged
+
     def beside(self, other: Contraction) -> Contraction | None:
         """Both contractions, for one epilogue; None if one kernel cannot compute them.
 
@@ -175,12 +181,13 @@ class Contraction:
         return [ordering.kernel(title, self.features) for ordering in self.orderings]
 
     def _thin(self, end: Epilogue, title: str) -> list[Kernel]:
-        section = Section(tuple(part.problem for part in self.combined), end, title)
+        is_constant = all(part.has_constant_matrix for part in self.combined)
+        section = Section(tuple(part.problem for part in self.combined), end, title, is_constant)
         if end.can_store(self.features, section.vectors(self.features)):
             return [thin_kernel([section], self.features)]
         ends, last = end.as_kernels(title, self.features)
         pairs = zip(section.problems, ends, strict=True)
-        sections = [Section((problem,), each, title) for problem, each in pairs]
+        sections = [Section((problem,), each, title, is_constant) for problem, each in pairs]
         return [thin_kernel(sections, self.features), *last]
 
     def _on_tensor_cores(self, end: Epilogue, kernel: tensor.TensorKernel, title: str) -> list[Kernel]:

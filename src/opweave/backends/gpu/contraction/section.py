@@ -19,11 +19,13 @@ class Section:
         problems: the products; they differ in the source of the matrix only.
         end: takes the sums of all of them.
         title: for tables.
+        is_constant: whether the matrices are constants.
     """
 
     problems: tuple[Problem, ...]
     end: Epilogue
     title: str
+    is_constant: bool
 
     @property
     def swapped(self) -> bool:
@@ -101,8 +103,8 @@ class Section:
     @property
     def form(self) -> tuple[Any, ...]:
         """What sections of one kernel have in common."""
-        few, terms = self.few, self.problems[0].terms
-        return few.source, few.stride, few.step, few.stack, terms, self.count, self.swapped, self.quads, self.along
+        few, few_in = self.few, (self.count, self.swapped, self.quads, self.along, self.is_constant)
+        return few.source, few.stride, few.step, few.stack, self.problems[0].terms, *few_in
 
     def __str__(self) -> str:
         problem, number = self.problems[0], len(self.problems)

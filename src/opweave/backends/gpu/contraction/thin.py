@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, product
 
 from ....expr.gpu import Features, Kernel, Module, element_for_workgroup, shared_elements
 from ....expr.gpu.dialect import Part, Variable
@@ -116,6 +116,11 @@ class _Writing:
         fours: whether an invocation computes four lines.
         width: lines of a workgroup, or groups of four lines.
         deep: terms that are loaded as a vector; 0 for none.
+        team: invocations that share a line, or a group of four lines.
+        chunks: vectors of terms of a line that an invocation loads before it uses the first of them.
+        is_early: whether it loads the first of them before anything else: those of constants, while the kernels before end,
+            and those of other matrices while the workgroup computes the few vectors.
+        turns: how often a workgroup computes its lines, of others each time, after it has computed the few vectors.
     """
 
     def __init__(self, sections: Sequence[Section], features: Features, before: Program | None = None) -> None:
@@ -142,6 +147,14 @@ class _Writing:
         _, fixed = self._memory
         room = min(MAX_PART_BYTES, features.max_shared - fixed - 4 * self.invocations * (before is not None))
         self.together = max(1, min(self.first.count, room // (self._part_bytes * self.invocations)))
+        self.team, self.turns, self.is_early = self.invocations // self.width, 1, False
+        if self.deep:
+            every, most = self.terms // self.deep, self.ahead // 4 if self.fours else self.ahead
+            self.chunks = max(1, min(most, every // self.team))
+            is_one_round = self.chunks * self.team == every
+            self.is_early = is_one_round or (self._waits and self.chunks * self.team < every)
+            if before is not None and is_one_round and len(sections) == 1:
+                self._take_turns()
         self.number, self.workgroups = numbered(sum(self.totals), features.max_workgroups)
         self.in_fours = bool(self.deep) and self.first.few_in_fours
         width = self.deep or (4 if self.first.quads else 1)
@@ -150,6 +163,16 @@ class _Writing:
         numbers = count()
         for section in sections:
             self.many.append([Reader(f"b{next(numbers)}", matrix.source, features, width) for matrix in section.many])
+
+    @property
+    def _waits(self) -> bool:
+        """Whether there is anything to load before the kernels before end."""
+        return bool(self.features.dialect.await_previous) and self.first.is_constant
+
+    def _take_turns(self) -> None:
+        """As many turns as leave the device enough workgroups, so that few compute the vectors."""
+        while self.groups[0] % 2 == 0 and self.totals[0] // 2 >= MIN_WORKGROUPS:
+            self.turns, self.groups[0], self.totals[0] = 2 * self.turns, self.groups[0] // 2, self.totals[0] // 2
 
     def _workgroups(self, width: int) -> int:
         return sum(section.units(self.first.quads) // width * section.stacks for section in self.sections)
@@ -233,7 +256,8 @@ class _Writing:
         title = " | ".join(dict.fromkeys(section.title for section in self.sections))
         lines = "fours of lines" if self.fours else "lines"
         how = f" in vectors of {self.deep}" if self.deep else ""
-        comment = f"{sizes}; {self.width} {lines} for a workgroup, whose invocations divide the terms{how}"
+        times = f" {self.turns} times" if self.turns > 1 else ""
+        comment = f"{sizes}; {self.width} {lines}{times} for a workgroup, whose invocations divide the terms{how}"
         made = assemble(title, comment, readers, writers, module, parts, self.workgroups)
         fields = {name: getattr(made, name) for name in Kernel.__dataclass_fields__}
         return ThinKernel(**fields, sections=tuple(self.sections), before=self.before)
@@ -257,27 +281,51 @@ class _Writing:
 
     def _section(self, s: int, number: str, computed: Sequence[str]) -> Iterator[str]:
         """The statements of a section, given the number of a workgroup in it, and what computes the few vectors."""
-        section, teams = self.sections[s], self.invocations // self.width
-        few, many, stacks = section.few, section.many[0], section.stacks
+        section, team, stacks = self.sections[s], self.team, self.sections[s].stacks
         line, part = ("lane / {t}u", "lane % {t}u") if section.along else ("lane % {w}u", "lane / {w}u")
-        stack, group = ("stack", f"{number} % {self.groups[s]}u") if stacks > 1 else ("0u", number)
-        offset, few_start = (stack_offset(m, stack, stacks) for m in (many, few))
-        units, below = section.units(self.fours), (4 if self.fours else 1) * many.stride
-        start = f"min(unit, {units - 1}u) * {below}u"
-        start = start if offset == "0u" else f"{offset} + {start}"
+        stack, block = ("stack", f"{number} % {self.groups[s]}u") if stacks > 1 else ("0u", number)
+        few_start, declared = stack_offset(section.few, stack, stacks), "let"
         if stacks > 1:
             yield f"let stack = {number} / {self.groups[s]}u;"
-        yield f"let unit = {group} * {self.width}u + {line.format(t=teams, w=self.width)};"
-        yield f"let part = {part.format(t=teams, w=self.width)};"
-        yield f"let start = {f'({start}) / {self.deep}u' if self.deep else quarter(start, 4 if section.quads else 1)};"
+        if self.turns > 1:
+            yield f"var block = {block} * {self.turns}u;"
+            block, declared = "block", "var"
+        yield f"{declared} unit = {block} * {self.width}u + {line.format(t=team, w=self.width)};"
+        yield f"let part = {part.format(t=team, w=self.width)};"
+        yield f"{declared} start = {self._start(s, 'unit')};"
         yield f"let few_start = {quarter(few_start, 4 if self.in_fours else 1)};"
-        products = range(len(section.problems))
-        vector = "vec4<f32>" if self.fours or self.deep else "f32"
-        yield from (f"var sum_{k}_{j} = {vector}();" for k in range(section.count) for j in products)
-        if self.deep:
-            yield from self._deep_loop(s, teams, computed)
-        else:
-            yield from (*computed, *self._loop(s, teams))
+        if self.is_early:
+            is_last = self.turns == 1 and self.terms // self.deep < 2 * self.chunks * team
+            yield from self._loaded(s, "part", self.chunks, "let" if is_last else "var")
+            if self._waits:
+                yield f"{self.features.dialect.await_previous}();"
+        yield from computed
+        lines = [*self._sums(s), *self._put(s, stack, block)]
+        if self.turns == 1:
+            yield from lines
+            return
+        yield f"for (var turn = 0u; turn < {self.turns}u; turn++) {{"
+        yield from (f"    {line}" for line in lines)
+        yield from ("    workgroupBarrier();", "    block++;", f"    unit += {self.width}u;", "}")
+
+    def _start(self, s: int, unit: str) -> str:
+        """Where a line of the matrix begins, or a group of four lines."""
+        section = self.sections[s]
+        many, units = section.many[0], section.units(self.fours)
+        offset = stack_offset(many, "stack", section.stacks)
+        start = f"min({unit}, {units - 1}u) * {(4 if self.fours else 1) * many.stride}u"
+        start = start if offset == "0u" else f"{offset} + {start}"
+        return f"({start}) / {self.deep}u" if self.deep else quarter(start, 4 if section.quads else 1)
+
+    def _sums(self, s: int) -> Iterator[str]:
+        """The sums of an invocation."""
+        vector, products = "vec4<f32>" if self.fours or self.deep else "f32", range(len(self.sections[s].problems))
+        yield from (f"var sum_{k}_{j} = {vector}();" for k in range(self.first.count) for j in products)
+        yield from self._deep_loop(s) if self.deep else self._loop(s)
+
+    def _put(self, s: int, stack: str, block: str) -> Iterator[str]:
+        """Add up the sums of a team, and store the results."""
+        section, team, products = self.sections[s], self.team, range(len(self.sections[s].problems))
         whole = "({0}.x + {0}.y) + ({0}.z + {0}.w)" if self.deep and not self.fours else "{0}"
         for first in range(0, section.count, self.together):
             numbers = range(first, min(first + self.together, section.count))
@@ -285,7 +333,7 @@ class _Writing:
             for k, place in zip(numbers, at, strict=True):
                 yield from (f"parts_{j}[{place}] = {whole.format(f'sum_{k}_{j}')};" for j in products)
             yield "workgroupBarrier();"
-            half = teams // 2
+            half = team // 2
             while half:
                 distance = half if section.along else half * self.width
                 yield f"if (part < {half}u) {{"
@@ -296,28 +344,28 @@ class _Writing:
             if self.deep and not self.fours and not section.swapped:  # an invocation stores four adjacent lines
                 yield f"if (lane < {self.width // 4}u) {{"
                 for k in numbers:
-                    line, begin = f"{group} * {self.width}u + lane * 4u", (k - first) * self.invocations
-                    yield from self._put_four(s, k, stack, line, teams, begin)
+                    line, begin = f"{block} * {self.width}u + lane * 4u", (k - first) * self.invocations
+                    yield from self._put_four(s, k, stack, line, begin)
             else:
-                yield f"if (part == 0u && unit < {units}u) {{"
+                yield f"if (part == 0u && unit < {section.units(self.fours)}u) {{"
                 for k, place in zip(numbers, at, strict=True):
                     yield from self._puts(s, k, stack, place)
             yield "}"
             if numbers.stop < section.count:
                 yield "workgroupBarrier();"
 
-    def _loop(self, s: int, teams: int) -> Iterator[str]:
+    def _loop(self, s: int) -> Iterator[str]:
         """The products, with several loads in flight before they are used."""
-        section, readers = self.sections[s], self.many[s]
+        section, readers, team = self.sections[s], self.many[s], self.team
         few, many, terms = section.few, section.many[0], self.terms
         ahead = self.ahead
-        whole = terms // (ahead * teams) * ahead * teams
+        whole = terms // (ahead * team) * ahead * team
         step, width = (many.step // 4, 4) if section.quads else (many.step, 1)
         for begin, end, loads in ((0, whole, ahead), (whole, terms, 1)):
             if begin == end:
                 continue
-            yield f"for (var term = {begin}u + part; term < {end}u; term += {loads * teams}u) {{"
-            at = [f"(term + {c * teams}u)" if c else "term" for c in range(loads)]
+            yield f"for (var term = {begin}u + part; term < {end}u; term += {loads * team}u) {{"
+            at = [f"(term + {c * team}u)" if c else "term" for c in range(loads)]
             for c in range(loads):
                 for j, reader in enumerate(readers):
                     yield f"    let m{c}_{j} = {reader.load(f'start + {at[c]} * {step}u', width)};"
@@ -330,53 +378,85 @@ class _Writing:
                         yield f"    sum_{k}_{j} = fma(f{c}_{k}, m{c}_{j}, sum_{k}_{j});"
             yield "}"
 
-    def _deep_loop(self, s: int, team: int, computed: Sequence[str]) -> Iterator[str]:
-        """The products, of vectors of terms. Where one round has all, the matrix is loaded while the vectors are computed."""
-        section, readers, width = self.sections[s], self.many[s], self.deep
-        lines = [line * section.many[0].stride // width for line in range(4 if self.fours else 1)]
-        chunks = self.terms // width
-        ahead = max(1, min(self.ahead // len(lines), chunks // team))
-        whole = chunks // (ahead * team) * ahead * team
-        is_one = chunks == ahead * team
-        if not is_one:
-            yield from computed
-        for begin, end, loads in ((0, whole, ahead), (whole, chunks, 1)):
-            if begin == end:
-                continue
-            yield "{" if is_one else f"for (var chunk = {begin}u + part; chunk < {end}u; chunk += {loads * team}u) {{"
-            if is_one:
-                yield "    let chunk = part;"
-            at = [f"(chunk + {c * team}u)" if c else "chunk" for c in range(loads)]
-            loaded = [(c, j, n) for c in range(loads) for j in range(len(readers)) for n in range(len(lines))]
-            for c, j, n in loaded:
-                place = plus(f"start + {at[c]}", lines[n])
-                yield f"    let m{c}_{j}_{n} = {readers[j].eight(place) if width == 8 else readers[j].load(place, 4)};"
-            if is_one:
-                yield from (f"    {line}" for line in computed)
-            for c, j, n in loaded:
-                for h, four in enumerate(readers[j].fours(f"m{c}_{j}_{n}")):
-                    yield f"    let w{c}_{j}_{n}_{h} = {four};"
-            for k in range(section.count):
-                for c in range(loads):
-                    for h in range(width // 4):
-                        few = f"f{c}_{k}_{h}"
-                        yield f"    let {few} = {self._four(section.few, k, at[c], h)};"
-                        for j in range(len(readers)):
-                            yield from self._added(
-                                f"sum_{k}_{j}", few, [f"w{c}_{j}_{n}_{h}" for n in range(len(lines))]
-                            )
-            yield "}"
+    def _deep_loop(self, s: int) -> Iterator[str]:
+        """The products, of vectors of terms; the first round of loads of the matrix may be done."""
+        count, step = self.terms // self.deep, self.chunks * self.team
+        whole = count // step * step
+        if self.is_early:
+            yield from self._early_rounds(s, whole, step)
+        for begin, end, loads in ((whole if self.is_early else 0, whole, self.chunks), (whole, count, 1)):
+            if begin != end:
+                yield f"for (var chunk = {begin}u + part; chunk < {end}u; chunk += {loads * self.team}u) {{"
+                for lines in (self._loaded(s, "chunk", loads, "let"), self._multiplied(s, "chunk", loads)):
+                    yield from (f"    {line}" for line in lines)
+                yield "}"
+
+    def _early_rounds(self, s: int, whole: int, step: int) -> Iterator[str]:
+        """The products of rounds whose loads are done when they begin; each loads what the next one multiplies."""
+        first, after, rest = "part", list[str](), ""
+        if whole > step:
+            first, rest = "chunk", f"chunk < {whole - step}u"
+            after = list(self._loaded(s, f"(chunk + {step}u)", self.chunks))
+        elif self.turns > 1:
+            rest = f"turn < {self.turns - 1}u"
+            after = [f"start = {self._start(s, f'unit + {self.width}u')};", *self._loaded(s, "part", self.chunks)]
+        lines = [*self._multiplied(s, first, self.chunks)]
+        if rest:
+            lines += [f"if ({rest}) {{", *(f"    {line}" for line in after), "}"]
+        if whole == step:
+            yield from lines
+            return
+        if self.features.dialect.rolled:
+            yield self.features.dialect.rolled
+        yield f"for (var chunk = part; chunk < {whole}u; chunk += {step}u) {{"
+        yield from (f"    {line}" for line in lines)
+        yield "}"
+
+    def _chunk_names(self, s: int, count: int) -> Iterator[tuple[str, int, int, int]]:
+        """The variables of loads of the matrix: their names, and the chunk, the product and the line that they are of."""
+        lines = range(4 if self.fours else 1)
+        for c, j, n in product(range(count), range(len(self.many[s])), lines):
+            yield f"m{c}_{j}_{n}", c, j, n
+
+    def _chunk(self, first: str, c: int) -> str:
+        return f"({first} + {c * self.team}u)" if c else first
+
+    def _loaded(self, s: int, first: str, count: int, declared: str = "") -> Iterator[str]:
+        """Load chunks of the matrix; `first` is the number of the first of them."""
+        for name, c, j, n in self._chunk_names(s, count):
+            reader, place = self.many[s][j], plus(f"start + {self._chunk(first, c)}", n * self._line(s))
+            value = reader.eight(place) if self.deep == 8 else reader.load(place, 4)
+            yield f"{declared} {name} = {value};".lstrip()
+
+    def _line(self, s: int) -> int:
+        """How far apart two lines of the matrix are, in vectors."""
+        return self.sections[s].many[0].stride // self.deep
+
+    def _multiplied(self, s: int, first: str, count: int) -> Iterator[str]:
+        """Add products of chunks to the sums."""
+        section, readers = self.sections[s], self.many[s]
+        for name, c, j, n in self._chunk_names(s, count):
+            for h, four in enumerate(readers[j].fours(name)):
+                yield f"let w{c}_{j}_{n}_{h} = {four};"
+        for k in range(section.count):
+            for c in range(count):
+                for h in range(self.deep // 4):
+                    few = f"f{c}_{k}_{h}"
+                    yield f"let {few} = {self._four(section.few, k, self._chunk(first, c), h)};"
+                    for j in range(len(readers)):
+                        many = [f"w{c}_{j}_{n}_{h}" for n in range(4 if self.fours else 1)]
+                        yield from self._added(f"sum_{k}_{j}", few, many)
 
     def _added(self, total: str, few: str, many: Sequence[str]) -> Iterator[str]:
         """Add products of four terms: to a sum for each line, or in four parts if there is one line."""
         if not self.fours:
-            yield f"    {total} = fma({few}, {many[0]}, {total});"
+            yield f"{total} = fma({few}, {many[0]}, {total});"
             return
         for part, line in zip("xyzw", many, strict=True):
             value = f"{total}.{part}"
             for term in "xyzw":
                 value = f"fma({few}.{term}, {line}.{term}, {value})"
-            yield f"    {total}.{part} = {value};"
+            yield f"{total}.{part} = {value};"
 
     def _four(self, few: Matrix, k: int, chunk: str, half: int) -> str:
         """Four terms of one of the few vectors: those in a half of a chunk."""
@@ -388,8 +468,8 @@ class _Writing:
         values = (self.few.load(place, 1) if self.before is None else f"{FEW}[{place}]" for place in places)
         return f"vec4<f32>({', '.join(values)})"
 
-    def _put_four(self, s: int, k: int, stack: str, line: str, team: int, begin: int) -> Iterator[str]:
-        places = [plus(f"(lane * 4u + {c}u) * {team}u", begin) for c in range(4)]
+    def _put_four(self, s: int, k: int, stack: str, line: str, begin: int) -> Iterator[str]:
+        places = [plus(f"(lane * 4u + {c}u) * {self.team}u", begin) for c in range(4)]
         parts = [f"parts_{j}" for j in range(len(self.sections[s].problems))]
         sums = [f"vec4<f32>({', '.join(f'{part}[{place}]' for place in places)})" for part in parts]
         yield f"    put{_suffix(s)}({stack}, {k}u, {line}, {', '.join(sums)});"

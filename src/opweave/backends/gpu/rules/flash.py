@@ -135,7 +135,7 @@ def _tile(problem: Attention, features: Features) -> _Tile:
     keys = min(tile.keys, KEYS_OF_PART)
     blocks = -(-problem.keys // keys)
     workgroups = problem.batches * (problem.heads // tile.heads) * -(-problem.queries // tile.queries)
-    parts = min(2 * features.units // workgroups, problem.keys // KEYS_OF_PART, MAX_PARTS, blocks)
+    parts = min(2 * features.units // workgroups, -(-problem.keys // KEYS_OF_PART), MAX_PARTS, blocks)
     if parts < MIN_PARTS or workgroups > features.units // MIN_SHARE_OF_UNITS:
         return tile
     return replace(tile, keys=keys, parts=-(-blocks // -(-blocks // parts)))
@@ -296,23 +296,21 @@ def _combined(problem: Attention, parts: Array, result: Input, place: Place) -> 
     count, values = parts.shape[3], problem.values
     program = Workgroups([problem.batches, problem.heads, problem.queries], width=max(count, values))
     position = program.positions
-    factor, largest, weight = program.shared([count]), program.shared([1]), program.shared([1])
-    program.fill(factor, lambda part: parts[(*position, part, values)])
-    program.fill(largest, lambda _: max_over(count, lambda part: program[factor][part]))
+    largest, weight, factor = (program.shared([count]) for _ in range(3))
+    program.fill(largest, lambda part: parts[(*position, part, values)])
+    program.fill(weight, lambda part: parts[(*position, part, values + 1)])
 
     def scaled(part: Array) -> Array:
-        largest_of_part = program[factor][part]
-        return where(largest_of_part == -math.inf, 0, exp(largest_of_part - program[largest][0]))
-
-    def weight_of_part(part: Array) -> Array:
-        return program[factor][part] * parts[(*position, part, values + 1)]
+        # Each invocation finds the largest of all, and adds up all weights, which takes less time than to wait for one.
+        of_all = max_over(count, lambda k: program[largest][k])
+        return where(program[largest][part] == -math.inf, 0, exp(program[largest][part] - of_all))
 
     program.fill(factor, scaled)
-    program.fill(weight, lambda _: sum_over(count, weight_of_part))
 
     def element(d: Array) -> Array:
         total = dot(count, lambda part: program[factor][part] * parts[(*position, part, d)])
-        return where(program[weight][0] == 0, problem.empty, total / program[weight][0])
+        total_weight = sum_over(count, lambda part: program[factor][part] * program[weight][part])
+        return where(total_weight == 0, problem.empty, total / total_weight)
 
     program.write(result, [values], lambda d: place(*position, d), element)
     return program
