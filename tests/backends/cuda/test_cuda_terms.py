@@ -12,13 +12,17 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from cuda_cases import _Rules
 from cuda_driver import CpuDriver, context_on
 from triton_cases import WGMMA_TF32, Build, F, array, check, instructions, run, steps_of
 
 import opweave as ow
 from opweave.backends.cuda import compiler
 from opweave.backends.gpu.contraction import terms
-from opweave.expr.gpu import Features, TensorCores
+from opweave.backends.gpu.steps import Kernels, Place
+from opweave.expr.gpu import Features, Kernel, TensorCores
+from opweave.expr.ir import Input
+from opweave.graph import Desc
 
 pytestmark = pytest.mark.skipif(not compiler.triton_version(), reason="needs the extra cuda: make test-cuda")
 
@@ -172,14 +176,16 @@ def test_large_products_pay_for_it() -> None:
 
 @pytest.mark.parametrize("kind", HALVES)
 def test_only_operands_that_are_read_often_are_rounded_before(kind: Kind) -> None:
-    def moved(rows: int, columns: int) -> list[tuple[int, ...]]:
+    def moved(rows: int, columns: int, constants: tuple[int, ...] = ()) -> list[tuple[int, ...]]:
         arrays = [array(rows, 2048), array(2048, columns)]
-        steps = steps_of(gemm(False, False), arrays, (), features(kind))
+        steps = steps_of(gemm(False, False), arrays, constants, features(kind))
         return [step.places[0].desc.shape for step in steps if "terms in order" in step.kernel.title]
 
     assert moved(4096, 512) == [(2048, 512)]
     assert moved(512, 4096) == [(512, 2048)]
     assert moved(1024, 512) == []
+    assert moved(256, 4096, (1,)) == [(256, 2048)]
+    assert moved(64, 16384, (1,)) == []  # it takes as long to read the weights
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -288,6 +294,24 @@ def test_products_share_an_operand_in_order() -> None:
     assert sum("in order" in title for title in titles) == 1 + 2 + 2  # x; queries and keys; scores and values
     assert len(titles) == 5 + 5
     check(build, *arrays, constants=(1, 2, 3), kernels=["triton"] * 10, features=given, tolerance=3e-2)
+
+
+def test_what_was_written_since_is_brought_into_order_again() -> None:
+    kernels, desc = Kernels(_Rules(F), F), Desc("float32", (4,))
+    x = kernels.placed(desc, Place(desc, "between"))
+
+    def ordered() -> Place:
+        target = Input(0, desc)
+        kernels.append([Kernel("order", "y = x", (x, target), (False, True), (1, 1, 1))], ())
+        return kernels.places[target]
+
+    first = ordered()
+    assert ordered() is first
+    kernels.append([Kernel("write", "x = 1", (x,), (True,), (1, 1, 1))], ())
+    second = ordered()
+    assert second is not first
+    assert ordered() is second
+    assert [step.kernel.title for step in kernels.steps] == ["order", "write", "order"]
 
 
 @pytest.mark.parametrize("kind", HALVES)

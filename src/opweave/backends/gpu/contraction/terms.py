@@ -232,7 +232,8 @@ def orderings(problem: Problem, constants: Collection[Input], features: Features
 
     Two operands of TF32 are read from shared memory. Of three products of TF32, one operand is divided in registers, in any
     order; the other one is, best, divided before. Operands of bfloat16 and float16 are read from shared memory in any order,
-    but float32 has twice their bytes, and is rounded in registers each time it is read.
+    but float32 has twice their bytes, and is rounded in registers each time it is read. Nothing of this matters where reading
+    the operands from memory once takes longer than the product.
 
     Args:
         problem: what is multiplied, on tensor cores.
@@ -243,8 +244,9 @@ def orderings(problem: Problem, constants: Collection[Input], features: Features
     kind, form = features.tensor_cores.float32, form_of(problem, features)
     sides = [side for side in (problem.left, problem.right) if is_float32(side)]
     products = problem.stacks * problem.rows * problem.columns * problem.terms
-    now, then = RATES[kind]
-    saved = 2 * products / 1e6 * (1 / now - 1 / then)
+    read = sum(side.source.desc.byte_length for side in (problem.left, problem.right)) / COPIED_BYTES_PER_US
+    now, then = (max(read, 2 * products / 1e6 / rate) for rate in RATES[kind])
+    saved = now - then
     if form in ROUNDED:
         found = [Ordering.of(side, problem, form) for side in sides if isinstance(side, Matrix)]
         return [each for each in found if saved / 2 > each.microseconds]  # each operand has half of it: an estimate
