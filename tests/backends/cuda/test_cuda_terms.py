@@ -6,6 +6,7 @@ The same kernel rounds operands of products of bfloat16 and float16.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,10 +18,11 @@ from cuda_driver import CpuDriver, context_on
 from triton_cases import WGMMA_TF32, Build, F, array, check, instructions, run, steps_of
 
 import opweave as ow
-from opweave.backends.cuda import compiler
+from opweave.backends.cuda import compiler, measured_tiles
 from opweave.backends.gpu.contraction import terms
 from opweave.backends.gpu.steps import Kernels, Place
 from opweave.expr.gpu import Features, Kernel, TensorCores
+from opweave.expr.gpu.triton import Bfloat16
 from opweave.expr.ir import Input
 from opweave.graph import Desc
 
@@ -331,6 +333,32 @@ def test_memory_of_operands_of_16_bits(kind: Kind, small_tiles: None, always: No
     assert f"{kind}[40, 64]" in profile
 
 
+def test_tiles_are_measured_with_numbers_of_bfloat16(
+    small_tiles: None, always: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A constant has random numbers of its type, because power, and so speed, depends on them."""
+    monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
+    deviations = dict[str, float]()
+
+    def time(driver: CpuDriver, kernels: Sequence[Kernel], memory: dict[Any, int]) -> float:
+        for buffer in {buffer for kernel in kernels for buffer in kernel.bindings}.intersection(memory):
+            values = driver.bytes(memory[buffer], buffer.desc.byte_length)
+            if isinstance(buffer.desc, Bfloat16):
+                numbers = (values.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+            else:
+                numbers = values.view(buffer.desc.data_type)
+            deviations[str(buffer.desc)] = float(numbers.std())
+        return 1.0
+
+    monkeypatch.setattr(measured_tiles, "microseconds", time)
+    builder = ow.MLGraphBuilder(context_on(CpuDriver(), "bfloat16"))
+    product = builder.matmul(builder.input("x", "float32", [40, 64]), builder.constant(array(64, 40)))
+    graph = builder.build({"y": product})
+    (found,) = graph.tune(seconds=0).measurements
+    assert "measured tiles" in found.seconds
+    assert deviations == {"float32[40, 64]": pytest.approx(1, abs=0.1), "bfloat16[40, 64]": pytest.approx(1, abs=0.1)}
+
+
 def test_graphs(monkeypatch: pytest.MonkeyPatch, small_tiles: None, always: None) -> None:
     """The kernel is one of the graph, and the operand in order is an intermediate of its plan."""
     context = context_on(CpuDriver(), "tf32")
@@ -398,3 +426,23 @@ def test_tensor_cores_read_operands_of_16_bits_from_shared_memory(
     assert not any(
         name.startswith(("LDS.", "LDSM", "STS")) for name in product[:last]
     )  # neither to registers nor from them
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_100", "sm_120"])
+@pytest.mark.parametrize("kind", HALVES)
+def test_kernels_of_16_bits_compile(
+    kind: Kind, architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that round, and products of one or two operands that are rounded, or of an image and a filter."""
+    monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
+    given = replace(F, architecture=architecture, tensor_cores=TensorCores(kind, 99 << 10))
+    steps = steps_of(gemm(True, False), [np.zeros((2048, 2048), np.float32)] * 2, (), given)
+    steps += steps_of(matmul, [np.zeros((256, 256), np.float32)] * 2, (1,), given)
+    convolution: Build = lambda b, x, w: b.conv2d(x, w, padding=[1, 1, 1, 1])  # noqa: E731
+    steps += steps_of(
+        convolution, [np.zeros((1, 64, 28, 28), np.float32), np.zeros((64, 64, 3, 3), np.float32)], (1,), given
+    )
+    assert len(steps) == 3 + 1 + 1
+    for binary in compiler.binaries([step.kernel for step in steps], architecture):
+        assert binary.image.startswith(b"\x7fELF")
+        assert binary.shared <= 99 << 10
