@@ -130,8 +130,8 @@ def _own(matrix: Matrix) -> list[tuple[int, int]]:
 
 def _ordered(matrix: Matrix, problem: Problem, form: Form) -> Matrix:
     """The matrix in new arrays, whose terms are adjacent, and whose lines are aligned to 16 bytes."""
-    data_type, own = form if form == "float16" else matrix.source.desc.data_type, _own(matrix)
-    whole = 4 if data_type == "float32" and form != "bfloat16" else 8
+    own, data_type = _own(matrix), "float16" if form in ROUNDED else matrix.source.desc.data_type
+    whole = 4 if data_type == "float32" else 8
     padded = ceil(problem.terms / whole) * whole
     shape = (*(n for n, _ in own), matrix.lines, padded)
     fresh = iter(strides_of(shape))
