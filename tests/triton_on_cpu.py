@@ -1,7 +1,8 @@
 """Kernels in Triton on the processor, by Triton's interpreter: a witness of their results where there is no GPU.
 
 The interpreter runs in a process of its own, because Triton must not meet Mesa's LLVM: this file is its program, too. Products
-are NumPy's, in float32; what tensor cores round is not seen here.
+are NumPy's, in float32; what tensor cores round is not seen here. bfloat16 is ours: the interpreter truncates what is cast to
+it, and multiplies its bits.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ def interpreter() -> Interpreter:
 class _Pointer:
     """An array as Triton's interpreter takes it: it asks for what tensors of PyTorch have, and copies nothing here."""
 
-    def __init__(self, array: np.ndarray) -> None:
-        self.array, self.dtype = array, array.dtype.name
+    def __init__(self, array: np.ndarray, dtype: str) -> None:
+        self.array, self.dtype = array, dtype
 
     def data_ptr(self) -> int:
         return self.array.ctypes.data
@@ -100,11 +101,39 @@ def _run(source: str, arrays: Sequence[np.ndarray], programs: int) -> Sequence[n
         assert found.loader is not None
         module = importlib.util.module_from_spec(found)
         found.loader.exec_module(module)
-        module.opweave_kernel[(programs,)](*map(_Pointer, arrays))
+        kernel = module.opweave_kernel
+        types = [module.TYPES[name] for name in kernel.arg_names]
+        kernel[(programs,)](*map(_Pointer, arrays, types))
     return arrays
 
 
+def _with_bfloat16() -> None:
+    """Replace the functions of the interpreter for casts to bfloat16, to nearest even, and for products."""
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    cast, dot = InterpreterBuilder.cast_impl, InterpreterBuilder.create_dot
+
+    def cast_impl(self: Any, src: Any, dst_type: Any) -> Any:
+        if (src.dtype.scalar, dst_type.scalar) != (tl.float32, tl.bfloat16):
+            return cast(self, src, dst_type)
+        bits = src.data.view(np.uint32).astype(np.int64)
+        half = (bits & 0xFFFF) - 0x8000
+        up = (half > 0) | ((half == 0) & (bits >> 16 & 1 == 1))
+        found = np.where(np.isnan(src.data), 0x7FFF, (bits >> 16) + up)
+        return TensorHandle(found.astype(np.uint16), tl.bfloat16)
+
+    def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return dot(self, *(wide(x) if x.dtype.scalar == tl.bfloat16 else x for x in (a, b)), *rest)
+
+    def wide(x: Any) -> Any:
+        return TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+    InterpreterBuilder.cast_impl, InterpreterBuilder.create_dot = cast_impl, create_dot
+
+
 def _serve() -> None:
+    _with_bfloat16()
     while True:
         try:
             request = pickle.load(sys.stdin.buffer)

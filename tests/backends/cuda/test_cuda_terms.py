@@ -1,24 +1,37 @@
-"""Operands of products in the order of their terms, as tensor cores want TF32: a kernel before the product moves them."""
+"""Operands of products in the order of their terms, as tensor cores want TF32: a kernel before the product moves them.
+
+The same kernel rounds operands of products of bfloat16 and float16.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pytest
+from cuda_cases import _Rules
 from cuda_driver import CpuDriver, context_on
-from triton_cases import WGMMA_TF32, Build, F, array, check, instructions, steps_of
+from triton_cases import WGMMA_TF32, Build, F, array, check, instructions, run, steps_of
 
 import opweave as ow
-from opweave.backends.cuda import compiler
+from opweave.backends.cuda import compiler, measured_tiles
 from opweave.backends.gpu.contraction import terms
-from opweave.expr.gpu import Features, TensorCores
+from opweave.backends.gpu.steps import Kernels, Place
+from opweave.expr.gpu import Features, Kernel, TensorCores
+from opweave.expr.gpu.triton import Bfloat16
+from opweave.expr.ir import Input
+from opweave.graph import Desc
 
 pytestmark = pytest.mark.skipif(not compiler.triton_version(), reason="needs the extra cuda: make test-cuda")
 
 Kind = Literal["tf32", "tf32x3", "bfloat16", "float16"]
+
+HALVES: tuple[Kind, ...] = ("bfloat16", "float16")
+"""Kinds of products whose operands are rounded to types of 16 bits."""
 
 
 def features(kind: Kind, architecture: str = "sm_90") -> Features:
@@ -74,9 +87,9 @@ def test_gemm(kind: Kind, transposes: tuple[bool, bool], count: int) -> None:
 
 
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize(("kind", "count"), [("tf32", 1), ("tf32x3", 1), ("float16", 1)])
+@pytest.mark.parametrize(("kind", "count"), [("tf32", 1), ("tf32x3", 1), ("float16", 3)])
 def test_transposed_operands_are_read_where_they_are(kind: Kind, count: int) -> None:
-    """In the order of their terms, which costs no kernel; in that of their lines they are moved once."""
+    """In the order of their terms, which costs no kernel unless they are rounded; else they are moved once."""
     heads: Build = lambda b, q, k: b.matmul(  # noqa: E731
         b.transpose(q, permutation=[0, 2, 1, 3]), b.transpose(k, permutation=[0, 2, 3, 1])
     )
@@ -84,7 +97,7 @@ def test_transposed_operands_are_read_where_they_are(kind: Kind, count: int) -> 
     tolerance = 2e-2 if kind == "float16" else 1e-5
     check(heads, *arrays, constants=(), kernels=["triton"] * count, features=features(kind), tolerance=tolerance)
     values: Build = lambda b, w, v: b.relu(b.matmul(w, b.transpose(v, permutation=[0, 2, 1, 3])))  # noqa: E731
-    kernels = ["triton"] * (1 if kind == "float16" else 2)
+    kernels = ["triton"] * (3 if kind == "float16" else 2)
     arrays = array(2, 3, 36, 40), array(2, 40, 3, 20)
     check(values, *arrays, constants=(), kernels=kernels, features=features(kind), tolerance=tolerance)
 
@@ -145,7 +158,7 @@ def test_what_cannot_be_divided() -> None:
 
 
 def test_large_products_pay_for_it() -> None:
-    """Only on architectures that need the order, and not where both operands have it, or where no TF32 is multiplied."""
+    """Of TF32, only on architectures that need the order, and not where both operands have it."""
 
     def count(size: int, build: Build, given: Features, data_type: str = "float32") -> int:
         arrays = [array(size, size, data_type=data_type) for _ in range(2)]
@@ -157,8 +170,193 @@ def test_large_products_pay_for_it() -> None:
     assert count(2048, gemm(False, True), features("tf32")) == 0
     assert count(2048, gemm(True, True), features("tf32")) == 1
     assert count(2048, plain, features("tf32", "sm_80")) == 0
-    assert count(2048, plain, features("bfloat16")) == 0
-    assert count(2048, plain, features("tf32"), "float16") == 0
+    for kind in HALVES:
+        assert [count(size, plain, features(kind)) for size in (512, 1024, 1280, 2048)] == [0, 0, 2, 2]
+        assert count(2048, gemm(False, True), features(kind, "sm_80")) == 2
+    assert [count(2048, plain, features(kind), "float16") for kind in ("tf32", *HALVES)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("kind", HALVES)
+def test_only_operands_that_are_read_often_are_rounded_before(kind: Kind) -> None:
+    def moved(rows: int, columns: int, constants: tuple[int, ...] = ()) -> list[tuple[int, ...]]:
+        arrays = [array(rows, 2048), array(2048, columns)]
+        steps = steps_of(gemm(False, False), arrays, constants, features(kind))
+        return [step.places[0].desc.shape for step in steps if "terms in order" in step.kernel.title]
+
+    assert moved(4096, 512) == [(2048, 512)]
+    assert moved(512, 4096) == [(512, 2048)]
+    assert moved(1024, 512) == []
+    assert moved(256, 4096, (1,)) == [(256, 2048)]
+    assert moved(64, 16384, (1,)) == []  # it takes as long to read the weights
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Operands of 16 bits
+
+
+def special(x: np.ndarray) -> np.ndarray:
+    """An array that has infinities, NaN, numbers between two of a smaller type, and such as it has not."""
+    tie, one = 1 + 2.0**-8, np.float32(1)
+    values = [
+        np.inf,
+        -np.inf,
+        np.nan,
+        3.4e38,
+        -3.4e38,
+        65519,
+        65520,
+        1e-40,
+        -1e-7,
+        -0.0,
+        tie,
+        tie + 2.0**-7,
+        tie + 2.0**-20,
+    ]
+    values += [np.uint32(0xFFFFFFFF).view(np.float32), one + 2.0**-11, one + 3 * 2.0**-11, np.nextafter(one, 2 * one)]
+    made = x.copy()
+    made.reshape(-1)[: 3 * len(values) : 3] = values
+    return made
+
+
+def words(x: np.ndarray) -> np.ndarray:
+    """The bits of an array of 16-bit elements; all NaN are one."""
+    return np.where(np.isnan(x), np.uint16(0x7E00), x.view(np.uint16)) if x.dtype == np.float16 else x
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("kind", HALVES)
+@pytest.mark.parametrize("constants", [(), (0,), (1,), (0, 1)])
+@pytest.mark.parametrize(("left", "right"), [((40, 50), (50, 45)), ((2, 3, 33, 24), (1, 3, 24, 18))])
+def test_operands_are_rounded_once_with_the_same_results(
+    left: tuple[int, ...],
+    right: tuple[int, ...],
+    constants: tuple[int, ...],
+    kind: Kind,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As they would be in the kernel of the product: the bits of its results are the same."""
+    arrays = special(array(*left)), special(array(*right))
+    inputs = [each for number, each in enumerate(arrays) if number not in constants]
+    steps = steps_of(matmul, arrays, constants, features(kind))
+    assert len(steps) == 3 - len(constants)
+    with np.errstate(all="ignore"):
+        found = run(steps, inputs)
+        monkeypatch.setattr(terms, "START_US", 1e6)
+        (step,) = steps_of(matmul, arrays, (), features(kind))
+        assert f"tl.cast(a_tile, tl.{kind})" in step.kernel.source
+        np.testing.assert_array_equal(found, run([step], arrays))
+    assert np.isfinite(found).any()
+    assert np.isnan(found).any()
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("kind", HALVES)
+def test_constants_are_rounded_as_by_the_kernel(kind: Kind) -> None:
+    """To nearest even, in half the memory."""
+    weights = special(array(33, 45))
+    values = special(array(1, 33 * 45)).reshape(-1)
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    with np.errstate(all="ignore"):
+        wanted = values.astype(ml_dtypes.bfloat16 if kind == "bfloat16" else np.float16)
+        found = terms.in_bfloat16(values) if kind == "bfloat16" else terms.in_float16(values)
+    numbers = ~np.isnan(values)
+    np.testing.assert_array_equal(found.view(np.uint16)[numbers], wanted.view(np.uint16)[numbers])
+    assert np.isnan(found.view(wanted.dtype).astype(np.float32)[~numbers]).all()
+    (step,) = steps_of(lambda b, x, y: b.matmul(x, y), (array(40, 33), weights), (0, 1), features(kind))
+    constant = step.places[1]
+    assert str(constant.desc) == f"{kind}[45, 40]"
+    assert constant.desc.byte_length == constant.value.nbytes == 45 * 40 * 2
+    first = steps_of(lambda b, x, y: b.matmul(x, y), (array(40, 33), weights), (0,), features(kind))[0]
+    laid = replace(first, places=(first.places[0], replace(first.places[1], kind="output")))
+    np.testing.assert_array_equal(words(run([laid], [weights]).view(constant.value.dtype)), words(constant.value))
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("kind", HALVES)
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_filters_are_rounded_and_images_are_not(kind: Kind, layout: Any) -> None:
+    image, filter = array(1, 8, 8, 8), array(32, 8, 3, 3)
+    build: Build = lambda b, x, w: b.conv2d(x, w, input_layout=layout)  # noqa: E731
+    check(build, image, filter, features=features(kind), tolerance=2e-2)
+    check(build, image, filter, constants=(), kernels=("triton",) * 2, features=features(kind), tolerance=2e-2)
+    (step,) = steps_of(build, (image, filter), (1,), features(kind))
+    assert sum(f", tl.{kind})" in line for line in step.kernel.source.splitlines()) == 1
+    assert {str(place.desc).partition("[")[0] for place in step.places} == {"float32", kind}
+
+
+@pytest.mark.usefixtures("always")
+def test_products_share_an_operand_in_order() -> None:
+    """Queries, keys and values are products of the same array."""
+
+    def build(b: ow.MLGraphBuilder, x: Any, q: Any, k: Any, v: Any) -> Any:
+        return b.matmul(b.matmul(b.relu(b.matmul(x, q)), b.transpose(b.matmul(x, k))), b.matmul(x, v))
+
+    arrays, given = [array(40, 50), *(array(50, 40) for _ in range(3))], features("bfloat16")
+    titles = [step.kernel.title for step in steps_of(build, arrays, (1, 2, 3), given)]
+    assert sum("in order" in title for title in titles) == 1 + 2 + 2  # x; queries and keys; scores and values
+    assert len(titles) == 5 + 5
+    check(build, *arrays, constants=(1, 2, 3), kernels=["triton"] * 10, features=given, tolerance=3e-2)
+
+
+def test_what_was_written_since_is_brought_into_order_again() -> None:
+    kernels, desc = Kernels(_Rules(F), F), Desc("float32", (4,))
+    x = kernels.placed(desc, Place(desc, "between"))
+
+    def ordered() -> Place:
+        target = Input(0, desc)
+        kernels.append([Kernel("order", "y = x", (x, target), (False, True), (1, 1, 1))], ())
+        return kernels.places[target]
+
+    first = ordered()
+    assert ordered() is first
+    kernels.append([Kernel("write", "x = 1", (x,), (True,), (1, 1, 1))], ())
+    second = ordered()
+    assert second is not first
+    assert ordered() is second
+    assert [step.kernel.title for step in kernels.steps] == ["order", "write", "order"]
+
+
+@pytest.mark.parametrize("kind", HALVES)
+def test_memory_of_operands_of_16_bits(kind: Kind, small_tiles: None, always: None) -> None:
+    context = context_on(CpuDriver(), kind)
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [40, 64])
+    graph = builder.build({"y": builder.matmul(x, builder.constant(array(64, 36)), label="scores")})
+    found = context.compute(graph, {"x": array(40, 64)})["y"]
+    np.testing.assert_allclose(found, array(40, 64) @ array(64, 36), rtol=0.1, atol=0.1)
+    runner: Any = next(step.part.runner for step in graph._check_alive().steps if step.part)
+    assert [place.value.nbytes for place in runner._constants] == [36 * 64 * 2]
+    assert runner.plan.peak == 40 * 64 * 2
+    assert "kernels 0 to 1" in graph.explain()
+    profile = str(graph.profile({"x": array(40, 64)}, detail=True))
+    assert f"terms in order, in {kind}" in profile
+    assert f"{kind}[40, 64]" in profile
+
+
+def test_tiles_are_measured_with_numbers_of_bfloat16(
+    small_tiles: None, always: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A constant has random numbers of its type, because power, and so speed, depends on them."""
+    monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
+    deviations = dict[str, float]()
+
+    def time(driver: CpuDriver, kernels: Sequence[Kernel], memory: dict[Any, int]) -> float:
+        for buffer in {buffer for kernel in kernels for buffer in kernel.bindings}.intersection(memory):
+            values = driver.bytes(memory[buffer], buffer.desc.byte_length)
+            if isinstance(buffer.desc, Bfloat16):
+                numbers = (values.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+            else:
+                numbers = values.view(buffer.desc.data_type)
+            deviations[str(buffer.desc)] = float(numbers.std())
+        return 1.0
+
+    monkeypatch.setattr(measured_tiles, "microseconds", time)
+    builder = ow.MLGraphBuilder(context_on(CpuDriver(), "bfloat16"))
+    product = builder.matmul(builder.input("x", "float32", [40, 64]), builder.constant(array(64, 40)))
+    graph = builder.build({"y": product})
+    (found,) = graph.tune(seconds=0).measurements
+    assert "measured tiles" in found.seconds
+    assert deviations == {"float32[40, 64]": pytest.approx(1, abs=0.1), "bfloat16[40, 64]": pytest.approx(1, abs=0.1)}
 
 
 def test_graphs(monkeypatch: pytest.MonkeyPatch, small_tiles: None, always: None) -> None:
@@ -204,3 +402,47 @@ def test_tensor_cores_read_operands_as_they_are_copied(
     assert not any(name.startswith("STS") for name in ordered[:last])  # to shared memory by registers
     without = unordered[: max(k for k, name in enumerate(unordered) if WGMMA_TF32.fullmatch(name))]
     assert "LDGSTS.E" in without or any(name.startswith("STS") for name in without)  # 4 bytes each, or divided
+
+
+@pytest.mark.parametrize("kind", HALVES)
+def test_tensor_cores_read_operands_of_16_bits_from_shared_memory(
+    kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel of the product converts nothing, and copies 16 bytes at a time."""
+    monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
+    arrays = [np.zeros((2048, 2048), np.float32)] * 2
+    steps = steps_of(gemm(False, False), arrays, (), features(kind))
+    images = [binary.image for binary in compiler.binaries([step.kernel for step in steps], "sm_90")]
+    left, right, product = (instructions(image, tmp_path) for image in images)
+    for moving in (left, right):
+        assert any(name.startswith("F2FP") for name in moving)
+        in_vectors = [name for name in moving if name.startswith(("LDG.", "STG."))]
+        assert in_vectors
+        assert all(name.endswith(".128") for name in in_vectors)
+    assert any(re.fullmatch(r"HGMMA\.64x\d+x16\.F32(\.BF16)?", name) for name in product)
+    assert not any(name.startswith("F2F") for name in product)
+    assert {name for name in product if name.startswith("LDGSTS")} == {"LDGSTS.E.BYPASS.128"}
+    last = max(k for k, name in enumerate(product) if name.startswith("HGMMA"))
+    assert not any(
+        name.startswith(("LDS.", "LDSM", "STS")) for name in product[:last]
+    )  # neither to registers nor from them
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_100", "sm_120"])
+@pytest.mark.parametrize("kind", HALVES)
+def test_kernels_of_16_bits_compile(
+    kind: Kind, architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that round, and products of one or two operands that are rounded, or of an image and a filter."""
+    monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
+    given = replace(F, architecture=architecture, tensor_cores=TensorCores(kind, 99 << 10))
+    steps = steps_of(gemm(True, False), [np.zeros((2048, 2048), np.float32)] * 2, (), given)
+    steps += steps_of(matmul, [np.zeros((256, 256), np.float32)] * 2, (1,), given)
+    convolution: Build = lambda b, x, w: b.conv2d(x, w, padding=[1, 1, 1, 1])  # noqa: E731
+    steps += steps_of(
+        convolution, [np.zeros((1, 64, 28, 28), np.float32), np.zeros((64, 64, 3, 3), np.float32)], (1,), given
+    )
+    assert len(steps) == 3 + 1 + 1
+    for binary in compiler.binaries([step.kernel for step in steps], architecture):
+        assert binary.image.startswith(b"\x7fELF")
+        assert binary.shared <= 99 << 10

@@ -14,11 +14,13 @@ import numpy as np
 
 from ... import __version__, disk_cache
 from ...expr.gpu import Buffer, Kernel
+from ...expr.gpu.triton import Bfloat16
 from ...expr.ir import Input
 from ..gpu.contraction import tensor_tiles
 from ..gpu.contraction.kernels import Contraction
 from ..gpu.contraction.problem import Matrix, Problem, Window
 from ..gpu.contraction.tensor import Tile
+from ..gpu.contraction.terms import in_bfloat16
 from . import compiler
 from .driver import Driver, Launch
 
@@ -117,7 +119,9 @@ class MeasuredTiles:
         random = np.random.default_rng(0)
         try:
             for source in dict.fromkeys(contraction.read):
-                values = random.standard_normal(source.desc.shape, np.float32).astype(source.desc.data_type)
+                values = random.standard_normal(source.desc.shape, np.float32)
+                is_bfloat16 = isinstance(source.desc, Bfloat16)
+                values = in_bfloat16(values) if is_bfloat16 else values.astype(source.desc.data_type)
                 memory[source] = self.driver.allocate(values.nbytes + PADDING)
                 self.driver.upload(memory[source], values)
             times = [microseconds(self.driver, kernels, memory) for kernels in made]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -74,6 +74,7 @@ class Kernels:
         self.steps: list[Step] = []
         self.begun: list[Any] = []
         self.places: dict[Input | Stored | Output, Place] = {}
+        self._made: dict[Place, dict[Hashable, list[Place]]] = {}
 
     def placed(self, desc: Desc, place: Place) -> Input:
         """A new array that lies in a place."""
@@ -97,13 +98,26 @@ class Kernels:
             self.steps[-1].program = program
 
     def append(self, kernels: Sequence[Kernel], nodes: tuple[Node, ...]) -> None:
-        """Add kernels; arrays that have no place yet are intermediates."""
+        """Add kernels; arrays that have no place yet are intermediates.
+
+        What a kernel has made of one array before, it does not make again: several products may read an operand in the order
+        of its terms.
+        """
         self.begun += self.backend.begin(kernels)
         for kernel in kernels:
-            for key in kernel.bindings:
-                if key not in self.places:
-                    self.places[key] = Place(key.desc, "between")
-            self.steps.append(Step(kernel, tuple(self.places[key] for key in kernel.bindings), nodes))
+            pairs = list(zip(kernel.bindings, kernel.writes, strict=True))
+            reads = [self.places[key] for key, writes in pairs if not writes]
+            targets = [key for key, writes in pairs if writes]
+            is_known, work = False, (kernel.key, kernel.workgroups)
+            if len(reads) == 1 and self.places.keys().isdisjoint(targets):
+                known = self._made.setdefault(reads[0], {})
+                is_known = work in known
+                made = known.setdefault(work, [Place(key.desc, "between") for key in targets])
+                self.places.update(zip(targets, made, strict=True))
+            if not is_known:
+                for key in targets:
+                    self._made.pop(self.places.setdefault(key, Place(key.desc, "between")), None)
+                self.steps.append(Step(kernel, tuple(self.places[key] for key in kernel.bindings), nodes))
 
     def multiplied(self, made: Products, desc: Desc, nodes: tuple[Node, ...]) -> Pending:
         """Products as a pending value; constants that are rearranged for them are constants of the graph."""
@@ -141,8 +155,10 @@ class Kernels:
     def _repeated(self, made: Repeated, node: Node) -> None:
         """Add the kernels of stages once, and the same kernels again, each time with two places swapped."""
         start = len(self.steps)
+        self._made.clear()  # what the places hold changes with each repetition
         for stage in made.stages:
             self.stage(stage, node)
+        self._made.clear()
         odd = self.steps[start:]
         one, other = (self.places[array] for array in made.swapped)
         swapped = {one: other, other: one}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -227,12 +227,27 @@ class Statements:
         return f'tl.where((tl.abs({name}) < float("inf")) & ({name} != 0), {exact}, {name})'
 
 
+@dataclass(frozen=True, slots=True)
+class Bfloat16(Desc):
+    """An array of bfloat16, which is no data type of WebNN: only kernels in Triton read and write it.
+
+    For all else, it is an array of float16, whose elements have as many bytes.
+    """
+
+    data_type: DataType = field(default="float16", init=False)
+
+    def __str__(self) -> str:
+        return f"bfloat16{list(self.shape)}"
+
+
 def type_of(desc: Desc) -> str:
     """The type of the elements of an array in signatures.
 
     Raises:
         UnsupportedError: kernels in Triton do not read such arrays.
     """
+    if isinstance(desc, Bfloat16):
+        return "bf16"
     if desc.data_type not in TYPES:
         raise UnsupportedError(f"elements of {desc.data_type}")
     return TYPES[desc.data_type]
@@ -275,4 +290,4 @@ def _cast(text: str, source: Type, target: Type) -> str:
     return text
 
 
-__all__ = ["TYPES", "Position", "Statements", "UnsupportedError", "source_of", "type_of"]
+__all__ = ["Bfloat16", "Position", "Statements", "UnsupportedError", "source_of", "type_of"]

@@ -129,12 +129,12 @@ class Contraction:
             if isinstance(side, Matrix) and on_tensor_cores:
                 array = self.arranged.pop(side.source, constants.get(side.source))
                 if array is not None:
-                    sides[k], made = terms.by_term(side, problem, array, terms.in_three(problem, self.features))
+                    sides[k], made = terms.by_term(side, problem, array, terms.form_of(problem, self.features))
                     self.arranged |= made
             elif isinstance(side, Matrix) and side.source in constants:
                 array = constants[side.source]
                 if is_thin(problem) and side.lines == max(problem.rows, problem.columns) and not problem.terms % 4:
-                    sides[k], made = terms.by_term(side, problem, array, is_divided=False)
+                    sides[k], made = terms.by_term(side, problem, array, "")
                     self.arranged |= made
                 else:
                     sides[k], array = (_by_channel if is_narrow(problem) else _by_line)(side, problem, array)

@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ....processors import processors
 
@@ -54,6 +55,18 @@ def divided(array: np.ndarray, kept: Callable[[np.ndarray], np.ndarray]) -> np.n
 
     _each(divide, _pieces(flat))
     return rest
+
+
+def converted(array: np.ndarray, dtype: DTypeLike, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """An array of the elements that `function` makes of those of an array, in its order."""
+    made = np.empty(array.shape, dtype)
+    flat, elements = np.ascontiguousarray(array).reshape(-1), made.reshape(-1)
+
+    def convert(piece: Any) -> None:
+        elements[piece] = function(flat[piece])
+
+    _each(convert, _pieces(flat))
+    return made
 
 
 def _far_axis(source: np.ndarray) -> int | None:
@@ -104,4 +117,4 @@ def _each(function: Callable[[Any], T], pieces: Sequence[Any]) -> list[T]:
         return list(pool.map(function, pieces))
 
 
-__all__ = ["all_below", "copied", "divided"]
+__all__ = ["all_below", "converted", "copied", "divided"]

@@ -109,6 +109,11 @@ class Window:
         return self.batches * prod(self.output)
 
 
+def is_float32(side: Matrix | Window) -> bool:
+    """Whether the elements of an operand are float32; what was rounded to a smaller type before a product is not."""
+    return side.source.desc.data_type == "float32"
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The memory layout of the result of a contraction.

@@ -17,11 +17,11 @@ from math import ceil
 
 from ....expr import ir
 from ....expr.gpu import Buffer, Features, Kernel
-from ....expr.gpu.triton import TYPES, Position, Statements, source_of
+from ....expr.gpu.triton import Position, Statements, source_of, type_of
 from ....expr.ir import Expr, Input, Load, Source
 from .direct import is_narrow
 from .epilogue import Epilogue
-from .problem import Matrix, Problem, Window
+from .problem import Matrix, Problem, Window, is_float32
 from .terms import DIVIDED, in_three
 from .text import python, stack_offset
 from .thin import is_thin
@@ -275,7 +275,7 @@ class TensorKernel:
         read |= {f"{side}_rests": m.rest for side, m in sides.items() if isinstance(m, Matrix) and m.rest is not None}
         buffers = (*read.values(), *others, target)
         names = (*read, *(f"x{k}" for k in range(len(others))), "result")
-        types = {name: TYPES[buffer.desc.data_type] for name, buffer in zip(names, buffers, strict=True)}
+        types = {name: type_of(buffer.desc) for name, buffer in zip(names, buffers, strict=True)}
         lines = [*self._place(), *self._sums(), *finish]
         library = [*library, *(DIVIDED if self.in_three else ())]
         source = source_of(self.comment, types, library, lines)
@@ -330,11 +330,9 @@ class TensorKernel:
         yield from (f"    {line}" for line in body)
 
     def _dots(self) -> Iterator[str]:
-        kind = self.cores.float32
-        if self.problem.left.source.desc.data_type == "float16":
-            yield "total = tl.dot(a_tile, b_tile, total)"
-        elif self.in_three:
-            for side, matrix in zip("ab", self._sides(), strict=True):
+        kind, sides = self.cores.float32, dict(zip("ab", self._sides(), strict=True))
+        if self.in_three:
+            for side, matrix in sides.items():
                 whole = isinstance(matrix, Matrix) and matrix.rest is not None
                 names = f"{side}_tile, {side}_kept, {side}_rest"
                 yield f"{side}_kept = {side}_tile" if whole else f"{names} = divided({side}_tile)"
@@ -342,10 +340,13 @@ class TensorKernel:
             yield 'few = tl.dot(a_rest, b_kept, input_precision="tf32")'
             yield 'few = tl.dot(a_kept, b_rest, few, input_precision="tf32")'
             yield 'total += tl.dot(a_tile, b_tile, few, input_precision="tf32")'
-        elif kind == "tf32":
+        elif kind == "tf32" and all(map(is_float32, sides.values())):
             yield 'total = tl.dot(a_tile, b_tile, total, input_precision="tf32")'
         else:
-            yield f"total = tl.dot(tl.cast(a_tile, tl.{kind}), tl.cast(b_tile, tl.{kind}), total)"
+            a, b = (
+                f"tl.cast({s}_tile, tl.{kind})" if is_float32(matrix) else f"{s}_tile" for s, matrix in sides.items()
+            )
+            yield f"total = tl.dot({a}, {b}, total)"
 
 
 def _mask(inside: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ from importlib.resources import files
 from math import ceil
 
 from ....expr.gpu import Features
-from .problem import Matrix, Problem
+from .problem import Matrix, Problem, is_float32
 from .tensor import Steps, Tile
 from .tiles import MAX_PARTIAL_BYTES, PARTIAL_SUMS_PER_US
 
@@ -56,8 +56,7 @@ def kind_of(problem: Problem, features: Features) -> str:
     kind: str = features.tensor_cores.float32
     if kind == "tf32x3" and not any(isinstance(side, Matrix) and side.rest for side in (problem.left, problem.right)):
         kind = "tf32x3 in kernels"  # which divide both operands
-    is_half = problem.left.source.desc.data_type == "float16"
-    return kind if not is_half and kind.startswith("tf32") else "float16"
+    return kind if is_float32(problem.left) and kind.startswith("tf32") else "float16"
 
 
 def choose(problem: Problem, features: Features) -> tuple[Tile, int]:
@@ -94,17 +93,17 @@ def addition(problem: Problem, splits: int) -> float:
     return ADDITION_US + (splits + 1) * problem.stacks * problem.rows * problem.columns / PARTIAL_SUMS_PER_US
 
 
-def shared_bytes(tile: Tile, size: int) -> int:
-    """Bytes of shared memory for the operands of all stages, whose elements have `size` bytes."""
-    return tile.stages * (tile.rows + tile.columns) * tile.terms * size
+def shared_bytes(tile: Tile, left: int, right: int) -> int:
+    """Bytes of shared memory for the operands of all stages, whose elements have `left` and `right` bytes."""
+    return tile.stages * (tile.rows * left + tile.columns * right) * tile.terms
 
 
 def _options(problem: Problem, features: Features) -> Iterator[tuple[Measured, int]]:
     """The tiles and splits that the device can run; the first tile always is one of them."""
     assert features.tensor_cores is not None
-    size = 2 if problem.left.source.desc.data_type == "float16" else 4
+    left, right = (4 if is_float32(side) else 2 for side in (problem.left, problem.right))
     for number, known in enumerate(table()[kind_of(problem, features)]):
-        if number and shared_bytes(known.tile, size) > features.tensor_cores.max_shared:
+        if number and shared_bytes(known.tile, left, right) > features.tensor_cores.max_shared:
             continue
         steps = Steps(problem, known.tile.terms).count
         for splits in SPLITS:

@@ -1,7 +1,8 @@
 """Operands whose lines have adjacent terms in memory: the order that tensor cores, and products of few vectors, read them in.
 
 Constants are brought into this order when a graph is built, other operands by a kernel before the product, where that pays.
-Where float32 is three products of TF32, an element becomes the sum of what TF32 keeps of it and of a rest.
+Where float32 is three products of TF32, an element becomes the sum of what TF32 keeps of it and of a rest. Where it is a
+product of bfloat16 or float16, elements are rounded to that type, and take half the bytes.
 """
 
 from __future__ import annotations
@@ -9,16 +10,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from math import ceil, prod
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from ....expr.gpu import Features, Kernel
-from ....expr.gpu.triton import TYPES, source_of
+from ....expr.gpu.triton import Bfloat16, source_of, type_of
 from ....expr.ir import Input
 from ....graph import Desc
 from . import layout
-from .problem import Matrix, Problem, strided, strides_of
+from .problem import Matrix, Problem, is_float32, strided, strides_of
 from .text import python, stack_offset
+
+Form: TypeAlias = Literal["", "divided", "bfloat16", "float16"]
+"""What becomes of elements that are brought into order: nothing, division for three products of TF32, or rounding."""
+
+ROUNDED = ("bfloat16", "float16")
+"""Forms that are types."""
 
 MAX_TF32 = 3.4e38
 """Elements from here on are not divided: they could be rounded to infinity, and infinity and NaN have no rest."""
@@ -26,9 +34,10 @@ MAX_TF32 = 3.4e38
 IN_ORDER = ("sm_90",)
 """Architectures whose tensor cores take TF32 from shared memory only with adjacent terms (wgmma in
 https://docs.nvidia.com/cuda/parallel-thread-execution); other orders are copied to it in 4 bytes each."""
-RATES = {"tf32": (95.0, 267.0), "tf32x3": (67.8, 78.0)}
-"""For each kind of products of float32, TFLOP/s of a matmul of 4096 on an NVIDIA H200, if the lines of the right operand are
-adjacent in memory, and if its terms are: the fastest of eight tiles in Triton; 67.8 is from docs/benchmarks-gpu.md."""
+RATES = {"tf32": (95.0, 267.0), "tf32x3": (67.8, 78.0), **dict.fromkeys(ROUNDED, (250.0, 648.0))}
+"""For each kind of products of float32, TFLOP/s of a matmul of 4096 on an NVIDIA H200, with operands as they are and in order.
+For TF32, the lines of the right operand are adjacent in memory, or its terms are: the fastest of eight tiles in Triton. For
+others, both operands are float32, or rounded. These rates, and 67.8, are those of docs/benchmarks-gpu.md."""
 COPIED_BYTES_PER_US = 3.5e6
 """Bytes that a kernel reads and writes in a microsecond: three quarters of what the memory of an H200 can. An estimate."""
 START_US = 2.0
@@ -39,10 +48,32 @@ WARPS = 8
 """Groups of 32 threads of such a program, whose threads load four vectors of 16 bytes each."""
 
 
+def form_of(problem: Problem, features: Features) -> Form:
+    """What becomes of operands of float32 that are brought into order."""
+    assert features.tensor_cores is not None
+    kind = features.tensor_cores.float32
+    if not any(is_float32(side) for side in (problem.left, problem.right)) or kind == "tf32":
+        return ""
+    return "divided" if kind == "tf32x3" else kind
+
+
 def in_three(problem: Problem, features: Features) -> bool:
     """Whether a product of float32 is three of TF32."""
-    assert features.tensor_cores is not None
-    return features.tensor_cores.float32 == "tf32x3" and problem.left.source.desc.data_type == "float32"
+    return form_of(problem, features) == "divided"
+
+
+def in_bfloat16(array: np.ndarray) -> np.ndarray:
+    """The bits of elements in bfloat16, to nearest even; NaN is that of NVIDIA's conversion."""
+    bits = array.view(np.uint32)
+    found = ((bits + (np.uint32(0x7FFF) + (bits >> 16 & 1))) >> 16).astype(np.uint16)
+    found[np.isnan(array)] = 0x7FFF
+    return found
+
+
+def in_float16(array: np.ndarray) -> np.ndarray:
+    """Elements in float16, to nearest even."""
+    with np.errstate(over="ignore"):
+        return array.astype(np.float16)
 
 
 def rounded(array: np.ndarray) -> np.ndarray:
@@ -63,18 +94,21 @@ rest. What is not divided counts as 1 with its sign in products with a rest: inf
 sign, is no part of a sum."""
 
 
-def by_term(
-    matrix: Matrix, problem: Problem, array: np.ndarray, is_divided: bool
-) -> tuple[Matrix, dict[Input, np.ndarray]]:
-    """A constant matrix in order, and its arrays, which are not copied where they are in order.
+def by_term(matrix: Matrix, problem: Problem, array: np.ndarray, form: Form) -> tuple[Matrix, dict[Input, np.ndarray]]:
+    """A constant matrix in order, and its arrays, which are not copied where they are as they should be.
 
     Args:
         matrix: the constant.
         problem: whose operand it is.
         array: its elements.
-        is_divided: whether elements are divided for three products of TF32, if all can be.
+        form: what becomes of its elements; they are divided only if all can be.
     """
-    made = _ordered(matrix, problem, False)
+    if form == "bfloat16":
+        array = layout.converted(array, np.uint16, in_bfloat16)
+    elif form == "float16":
+        array = layout.converted(array, np.float16, in_float16)
+    is_divided = form == "divided"
+    made = _ordered(matrix, problem, "" if is_divided else form)
     *own, lines, padded = made.source.desc.shape
     steps = (*(stride for _, stride in _own(matrix)), matrix.stride, matrix.tap, matrix.step)
     view = strided(array, (*own, lines, problem.taps, problem.channels), steps)
@@ -84,7 +118,7 @@ def by_term(
     layout.copied(laid[..., : problem.terms].reshape(view.shape), view)
     if not is_divided or not layout.all_below(laid, MAX_TF32):
         return made, {made.source: laid}
-    made = _ordered(matrix, problem, True)
+    made = _ordered(matrix, problem, form)
     assert made.rest is not None
     return made, {made.rest: layout.divided(laid, rounded), made.source: laid}
 
@@ -94,16 +128,17 @@ def _own(matrix: Matrix) -> list[tuple[int, int]]:
     return [(n, stride) for n, stride in matrix.stack if stride and n > 1]
 
 
-def _ordered(matrix: Matrix, problem: Problem, is_divided: bool) -> Matrix:
+def _ordered(matrix: Matrix, problem: Problem, form: Form) -> Matrix:
     """The matrix in new arrays, whose terms are adjacent, and whose lines are aligned to 16 bytes."""
-    desc, own = matrix.source.desc, _own(matrix)
-    whole = 4 if desc.data_type == "float32" else 8
+    own, data_type = _own(matrix), "float16" if form in ROUNDED else matrix.source.desc.data_type
+    whole = 4 if data_type == "float32" else 8
     padded = ceil(problem.terms / whole) * whole
     shape = (*(n for n, _ in own), matrix.lines, padded)
     fresh = iter(strides_of(shape))
     stack = tuple((n, next(fresh) if stride and n > 1 else 0) for n, stride in matrix.stack)
-    source, rest = (Input(matrix.source.number, Desc(desc.data_type, shape)) for _ in range(2))
-    return Matrix(source, matrix.lines, padded, 1, problem.channels, stack, rest if is_divided else None)
+    desc = Bfloat16(shape) if form == "bfloat16" else Desc(data_type, shape)
+    source, rest = (Input(matrix.source.number, desc) for _ in range(2))
+    return Matrix(source, matrix.lines, padded, 1, problem.channels, stack, rest if form == "divided" else None)
 
 
 @dataclass(frozen=True)
@@ -114,11 +149,18 @@ class Ordering:
         matrix: the operand.
         made: the same in order, in arrays that the kernel writes.
         problem: whose operand it is.
+        form: what becomes of its elements.
     """
 
     matrix: Matrix
     made: Matrix
     problem: Problem
+    form: Form
+
+    @classmethod
+    def of(cls, matrix: Matrix, problem: Problem, form: Form) -> Ordering:
+        """The kernel that brings an operand of a problem into order."""
+        return cls(matrix, _ordered(matrix, problem, form), problem, form)
 
     @property
     def results(self) -> tuple[Input, ...]:
@@ -141,13 +183,14 @@ class Ordering:
         assert features.tensor_cores is not None
         names = ("source", "kept", "rest")[: 1 + len(self.results)]
         buffers = (self.matrix.source, *self.results)
-        types = {name: TYPES[buffer.desc.data_type] for name, buffer in zip(names, buffers, strict=True)}
-        is_divided = self.made.rest is not None
-        comment = f"terms in order{', divided for three products of TF32' if is_divided else ''}"
+        types = {name: type_of(buffer.desc) for name, buffer in zip(names, buffers, strict=True)}
+        is_divided, is_rounded = self.form == "divided", self.form in ROUNDED
+        what = f"terms in order{f', in {self.form}' if is_rounded else ''}"
+        comment = f"{what}{', divided for three products of TF32' if is_divided else ''}"
         options = (("max_shared", features.tensor_cores.max_shared), ("num_stages", 1), ("num_warps", WARPS))
         across, down = (ceil(size / TILE) for size in (self.made.stride, self.matrix.lines))
         return Kernel(
-            f"{title}: terms in order",
+            f"{title}: {what}",
             source_of(comment, types, DIVIDED if is_divided else (), self._lines(across, down)),
             buffers,
             (False, *(True for _ in self.results)),
@@ -173,7 +216,9 @@ class Ordering:
         yield f"x = tl.load(source + ({start} + line * {matrix.stride} + {at}), mask={inside}, other=0.0)"
         yield f"at = (stack * {lines} + line) * {padded} + term"
         values = {"kept": "x"}
-        if self.made.rest is not None:
+        if self.form in ROUNDED:
+            values = {"kept": f"tl.cast(x, tl.{self.form})"}
+        elif self.form == "divided":
             yield "_, kept_part, rest_part = divided(x)"
             # The rest of what is not divided is all of it. So infinity is multiplied by the other operand's kept part.
             yield f"rest_part = tl.where(tl.abs(x) < {MAX_TF32}, rest_part, x)"
@@ -186,33 +231,35 @@ def orderings(problem: Problem, constants: Collection[Input], features: Features
     """The operands of a product of float32 that kernels should bring into order.
 
     Two operands of TF32 are read from shared memory. Of three products of TF32, one operand is divided in registers, in any
-    order; the other one is, best, divided before.
+    order; the other one is, best, divided before. Operands of bfloat16 and float16 are read from shared memory in any order,
+    but float32 has twice their bytes, and is rounded in registers each time it is read. Nothing of this matters where reading
+    the operands from memory once takes longer than the product.
 
     Args:
         problem: what is multiplied, on tensor cores.
-        constants: which are in order, and divided.
+        constants: which are in order, and divided or rounded.
         features: features and limits of the device.
     """
     assert features.tensor_cores is not None
-    kind = features.tensor_cores.float32
-    if features.architecture not in IN_ORDER or problem.left.source.desc.data_type != "float32" or kind not in RATES:
+    kind, form = features.tensor_cores.float32, form_of(problem, features)
+    sides = [side for side in (problem.left, problem.right) if is_float32(side)]
+    products = problem.stacks * problem.rows * problem.columns * problem.terms
+    read = sum(side.source.desc.byte_length for side in (problem.left, problem.right)) / COPIED_BYTES_PER_US
+    now, then = (max(read, 2 * products / 1e6 / rate) for rate in RATES[kind])
+    saved = now - then
+    if form in ROUNDED:
+        found = [Ordering.of(side, problem, form) for side in sides if isinstance(side, Matrix)]
+        return [each for each in found if saved / 2 > each.microseconds]  # each operand has half of it: an estimate
+    if features.architecture not in IN_ORDER:
         return []
-    sides = [problem.left, problem.right]
-    if kind == "tf32x3":
+    if form == "divided":
         if any(side.source in constants for side in sides):
             return []
-        sides = [problem.right]
+        sides = sides[1:]
     across = [side for side in sides if side.source not in constants and side.step != 1]
-    found = [
-        Ordering(side, _ordered(side, problem, kind == "tf32x3"), problem)
-        for side in across
-        if isinstance(side, Matrix)
-    ]
-    products = problem.stacks * problem.rows * problem.columns * problem.terms
-    now, then = RATES[kind]
-    saved = 2 * products / 1e6 * (1 / now - 1 / then)
+    found = [Ordering.of(side, problem, form) for side in across if isinstance(side, Matrix)]
     is_whole = len(found) == len(across)  # images of convolutions keep their order
     return found if is_whole and saved > sum(each.microseconds for each in found) else []
 
 
-__all__ = ["Ordering", "by_term", "in_three", "orderings"]
+__all__ = ["Form", "Ordering", "by_term", "form_of", "in_bfloat16", "in_three", "orderings"]
