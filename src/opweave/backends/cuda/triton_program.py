@@ -21,7 +21,8 @@ def result(request: tuple[str, Mapping[str, int]]) -> dict[str, Any] | str:
 
     Args:
         request: a source that defines a kernel `opweave_kernel`, with the options "architecture", "arguments" (pointers that
-            it takes), "max_shared" (bytes), "num_warps" and "num_stages".
+            it takes), "max_shared" (bytes), "num_warps", "num_stages" and perhaps "starts_early" (1 if it may start while the
+            kernel before ends).
     """
     try:
         with tempfile.TemporaryDirectory(prefix="opweave-triton-") as folder:
@@ -78,7 +79,7 @@ def _compiled(source: str, options: Mapping[str, int], folder: Path) -> dict[str
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
-    vars(module)["STARTS_EARLY"] = tl.constexpr(options["architecture"] >= HOPPER)
+    vars(module)["STARTS_EARLY"] = tl.constexpr(options["architecture"] >= HOPPER and bool(options.get("starts_early")))
     kernel = module.opweave_kernel
     count = options["arguments"]
     signature = {name: f"*{module.TYPES[name]}" for name in kernel.arg_names}

@@ -134,8 +134,11 @@ class Kernel:
 
     @property
     def awaits_previous(self) -> bool:
-        """Whether it waits for the kernels before it by itself (`Dialect.await_previous`): those of users do not."""
-        return self.compiler in ("", "triton") and self.compiled is None
+        """Whether it waits for the kernels before it by itself, so that it may start while they end.
+
+        Kernels of users do not, nor do all of Triton.
+        """
+        return (not self.compiler and self.compiled is None) or bool(dict(self.options).get("starts_early"))
 
     @property
     def block(self) -> tuple[int, int, int]:

@@ -152,7 +152,8 @@ class Contraction:
         problem, features = self.problem, self.features
         end = self._epilogue(epilogue, title)
         if isinstance(self.tile, tensor.Tile):
-            kernel = tensor.TensorKernel(problem, self.tile, self.splits, features)
+            is_short = tensor_tiles.is_short(problem, self.tile, self.splits, features)
+            kernel = tensor.TensorKernel(problem, self.tile, self.splits, features, is_short)
             return [*self.ordered(title), *self._on_tensor_cores(end, kernel, title)]
         if self.method == "thin":
             return self._thin(end, title)

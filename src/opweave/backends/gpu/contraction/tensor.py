@@ -196,10 +196,12 @@ class TensorKernel:
         tile: how the work is divided.
         splits: number of programs that share the terms of each sum.
         features: of the device; it must have tensor cores.
+        starts_early: whether it may start while the kernel before ends.
     """
 
-    def __init__(self, problem: Problem, tile: Tile, splits: int, features: Features) -> None:
+    def __init__(self, problem: Problem, tile: Tile, splits: int, features: Features, starts_early: bool) -> None:
         assert features.tensor_cores is not None
+        self.starts_early = starts_early
         self.problem, self.tile, self.splits, self.cores = problem, tile, splits, features.tensor_cores
         self.in_three = in_three(problem, features)
         self.steps = Steps(problem, tile.terms)
@@ -279,7 +281,12 @@ class TensorKernel:
         lines = [*self._place(), *self._sums(), *finish]
         library = [*library, *(DIVIDED if self.in_three else ())]
         source = source_of(self.comment, types, library, lines)
-        options = (("max_shared", self.cores.max_shared), ("num_stages", tile.stages), ("num_warps", tile.warps))
+        options = (
+            ("max_shared", self.cores.max_shared),
+            ("num_stages", tile.stages),
+            ("num_warps", tile.warps),
+            ("starts_early", int(self.starts_early)),
+        )
         return Kernel(
             title,
             source,
