@@ -21,9 +21,9 @@ ADDITION_US = 2.0
 """Microseconds of the kernel that adds partial sums, without its memory traffic: in a CUDA graph, where a launch takes
 less time than in `tiles`. An estimate."""
 MAX_EARLY_US = 6.0
-"""Most microseconds of a kernel that starts while the one before ends. Its workgroups take the units that are free then, several
-of them the same one, and remain there. If all kernels start early, an H100 takes 0.82 times as long for one sentence with
-MiniLM, but 1.05 times as long for 32 of them."""
+"""Most microseconds of a kernel that starts while the one before ends. Its workgroups take the units that are free then,
+several of them the same one, and stay there. If all kernels start early, an H100 takes 0.82 times as long for one sentence
+with MiniLM, but 1.05 times as long for 32 of them."""
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Numbers of programs that may share the terms of a sum."""
 MIN_STEPS = 4
