@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ import opweave as ow
 from opweave import memory
 from opweave.backends.cuda import compiler as compilers, cuda, devices, nvidia
 from opweave.backends.cuda.backend import handle_of
+from opweave.backends.cuda.driver import Function
+from opweave.backends.gpu.contraction import layout
+from opweave.expr.gpu import Kernel
 
 
 def network(context: ow.MLContext) -> ow.MLGraph:
@@ -59,6 +63,29 @@ def test_a_graph_is_one_cuda_graph(driver: CpuDriver, context: ow.MLContext) -> 
     assert driver.calls["graph"] == 0  # made by the first run, whose memory this one has
     np.testing.assert_allclose(context.read_tensor(y), reference(), rtol=1e-5)
     assert "CUDA: kernel" in graph.explain()
+
+
+def test_constants_are_put_in_order_while_kernels_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+
+    class Driver(CpuDriver):
+        def begin(self, kernels: Sequence[Kernel]) -> list[Any]:
+            events.extend("begins" for _ in kernels)
+            return []
+
+        def functions(self, kernels: Sequence[Kernel]) -> list[Function]:
+            events.append("waits")
+            return super().functions(kernels)
+
+    def copied(target: np.ndarray, source: np.ndarray) -> None:
+        events.append("copies")
+        np.copyto(target, source)
+
+    monkeypatch.setattr(layout, "copied", copied)
+    context = context_on(Driver())
+    graph = network(context)
+    assert list(dict.fromkeys(events)) == ["begins", "copies", "waits"] == list(dict.fromkeys(reversed(events)))[::-1]
+    np.testing.assert_allclose(context.compute(graph, {"x": IMAGE})["y"], reference(), rtol=1e-5)
 
 
 def test_other_tensors_change_the_arguments_of_the_kernels_that_use_them(

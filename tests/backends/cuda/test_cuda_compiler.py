@@ -11,9 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import cuda_on_cpu
@@ -135,7 +136,7 @@ def test_a_kernel_that_is_being_compiled_is_not_compiled_again(cached: Path, blo
 
 @pytest.fixture
 def one_at_a_time(blocking: Blocking, monkeypatch: pytest.MonkeyPatch) -> Blocking:
-    monkeypatch.setattr(compiler, "processors", lambda: 1)
+    monkeypatch.setattr(compiler, "MAX_PROCESSES", 1)
     return blocking
 
 
@@ -146,16 +147,16 @@ def test_an_interrupt_does_not_wait_for_kernels_in_the_queue(
     many = [kernel for size in range(4) for kernel in made(shape=(64 + size, 3))]
     jobs = compiler.begin(many, "sm_90")
     assert one_at_a_time.begun.wait(60)
-    other_waits, result = threading.Event(), Future.result
+    other_waits = threading.Event()
 
-    def interrupted(job: Future[Any], timeout: float | None = None) -> Any:
-        if job is jobs[0]:
+    class Interrupted(SimpleQueue[Any]):
+        def get(self, *given: Any, **options: Any) -> Any:
             if threading.current_thread() is threading.main_thread():
                 raise KeyboardInterrupt
             other_waits.set()
-        return result(job, timeout)
+            return super().get(*given, **options)
 
-    monkeypatch.setattr(Future, "result", interrupted)
+    monkeypatch.setattr(compiler, "SimpleQueue", Interrupted)
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(compiler.binaries, many, "sm_90")  # in another thread, which nobody interrupts
         assert other_waits.wait(60)

@@ -75,7 +75,7 @@ class KernelRunner(Runner, Pool[Intermediates[Tied]]):
         for number, step in enumerate(self.steps):
             for place in step.places:
                 if place.kind == "constant" and place not in self._constants:
-                    self._constants[place] = DeviceArray(place.desc, engine.upload(place.value))
+                    self._constants[place] = DeviceArray(place.desc, engine.upload(place.array))
                 elif place.kind == "between":
                     lives[place] = lives.get(place, (number, number))[0], number
         self.finish()

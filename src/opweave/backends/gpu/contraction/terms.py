@@ -65,8 +65,8 @@ sign, is no part of a sum."""
 
 def by_term(
     matrix: Matrix, problem: Problem, array: np.ndarray, is_divided: bool
-) -> tuple[Matrix, dict[Input, np.ndarray]]:
-    """A constant matrix in order, and its arrays, which are not copied where they are in order.
+) -> tuple[Matrix, dict[Input, layout.Make]]:
+    """A constant matrix in order, and what makes its arrays, which are not copied where they are in order.
 
     Args:
         matrix: the constant.
@@ -79,14 +79,20 @@ def by_term(
     steps = (*(stride for _, stride in _own(matrix)), matrix.stride, matrix.tap, matrix.step)
     view = strided(array, (*own, lines, problem.taps, problem.channels), steps)
     if padded == problem.terms and view.flags.c_contiguous and not is_divided:
-        return made, {made.source: view.reshape(made.source.desc.shape)}
-    laid = np.zeros(made.source.desc.shape, array.dtype)
-    layout.copied(laid[..., : problem.terms].reshape(view.shape), view)
-    if not is_divided or not layout.all_below(laid, MAX_TF32):
+        ordered = view.reshape(made.source.desc.shape)
+        return made, {made.source: lambda: ordered}
+
+    def laid() -> np.ndarray:
+        found = np.zeros(made.source.desc.shape, array.dtype)
+        layout.copied(found[..., : problem.terms].reshape(view.shape), view)
+        return found
+
+    if not is_divided or not layout.all_below(array, MAX_TF32):
         return made, {made.source: laid}
-    made = _ordered(matrix, problem, True)
-    assert made.rest is not None
-    return made, {made.rest: layout.divided(laid, rounded), made.source: laid}
+    parted = _ordered(matrix, problem, True)
+    assert parted.rest is not None
+    kept, rest = layout.in_parts(laid, rounded)
+    return parted, {parted.rest: rest, parted.source: kept}
 
 
 def _own(matrix: Matrix) -> list[tuple[int, int]]:
