@@ -463,6 +463,7 @@ def product(source: str = TRITON, max_shared: int = 99 << 10) -> Kernel:
 def test_triton(architecture: str, cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (first, _) = compiler.binaries([product(), *made()], architecture)
     assert first.image.startswith(b"\x7fELF")
+    assert b"debug_line" not in first.image
     assert (first.entry_point, first.invocations, first.trailing) == ("opweave_kernel", (128, 1, 1), 2)
     assert 0 < first.shared <= 99 << 10
     assert "triton" not in sys.modules
