@@ -94,6 +94,16 @@ class Runner(ABC):
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
         """How the nodes that stand for one operation of the user's graph are run, and a text that names the engine."""
 
+    def complete(self) -> None:
+        """Wait for what `Backend.compile` has begun, before the first call of `bind`.
+
+        All parts of a program begin to compile before the first one is waited for.
+
+        Raises:
+            OperationError: the engine refuses it.
+        """
+        return
+
     def is_left(self, nodes: Sequence[Node]) -> bool:
         """Whether the engine runs the nodes of one operation on the CPU, because the device cannot."""
         return False

@@ -68,10 +68,11 @@ class CudaRunner(KernelRunner[Launch]):
         """Begin to compile the kernels of `steps`."""
         self._begun = self.engine.begin([step.kernel for step in self.steps])
 
-    def finish(self) -> None:
+    def complete(self) -> None:
         """Load the kernels of `steps`."""
         self._functions = self.engine.functions([step.kernel for step in self.steps])
         self._begun.clear()
+        super().complete()
 
     def tied(self, number: int, arrays: Mapping[Place, DeviceArray]) -> Launch:
         """A kernel, by its number, tied to memory."""
