@@ -162,7 +162,7 @@ def test_an_interrupt_does_not_wait_for_kernels_in_the_queue(
         assert other_waits.wait(60)
         ending = threading.Timer(60, one_at_a_time.event.set)  # if the interrupt does wait
         ending.start()
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt), compiler.stopped_by_interrupts():
             compiler.binaries(many, "sm_90")
         assert [job.cancelled() for job in jobs] == [False, True, True, True]
         assert compiler.begin(many[:1], "sm_90") == jobs[:1]  # what is being compiled is not compiled again
@@ -171,7 +171,10 @@ def test_an_interrupt_does_not_wait_for_kernels_in_the_queue(
         assert all(binary.image.startswith(b"\x7fELF") for binary in other.result(60))
 
 
-def test_an_interrupt_while_constants_are_copied_ends_the_build(cached: Path, one_at_a_time: Blocking) -> None:
+@pytest.mark.parametrize("method", ["upload", "functions"])
+def test_an_interrupt_while_constants_are_copied_or_kernels_loaded_ends_the_build(
+    cached: Path, one_at_a_time: Blocking, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
     jobs: list[Any] = []
 
     class Driver(CpuDriver):
@@ -179,10 +182,11 @@ def test_an_interrupt_while_constants_are_copied_ends_the_build(cached: Path, on
             jobs.extend(compiler.begin(kernels, "sm_90"))
             return []
 
-        def upload(self, address: int, source: np.ndarray) -> None:
-            assert one_at_a_time.begun.wait(60)
-            raise KeyboardInterrupt
+    def interrupted(*_: Any) -> None:
+        assert one_at_a_time.begun.wait(60)
+        raise KeyboardInterrupt
 
+    monkeypatch.setattr(Driver, method, interrupted)
     builder = ow.MLGraphBuilder(context_on(Driver()))
     x = builder.add(builder.input("x", "float32", [40, 50]), builder.constant(np.ones((40, 50), np.float32)))
     sums = {f"y{axis}": builder.reduce_sum(x, axes=[axis]) for axis in range(2)}

@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from queue import SimpleQueue
@@ -238,7 +239,6 @@ def each(kernels: Sequence[Kernel], architecture: str) -> Iterator[tuple[Hashabl
 
     Raises:
         OperationError: the compiler refuses one; the message has the line of the kernel.
-        KeyboardInterrupt: the user interrupts it. Kernels that wait for a processor are not compiled then.
     """
     left = {kernel.key: kernel for kernel in kernels}
     for key, kernel in list(left.items()):
@@ -246,7 +246,7 @@ def each(kernels: Sequence[Kernel], architecture: str) -> Iterator[tuple[Hashabl
             del left[key]
             yield key, kernel.compiled
     while left:
-        try:
+        with suppress(CancelledError):  # the user has interrupted another thread's build
             keys: dict[Future[Compiled], list[Hashable]] = {}
             for key, job in _begun(list(left.values()), architecture).items():
                 keys.setdefault(job, []).append(key)  # kernels of the same text share a job
@@ -259,17 +259,22 @@ def each(kernels: Sequence[Kernel], architecture: str) -> Iterator[tuple[Hashabl
                 for key in keys[job]:
                     del left[key]
                     yield key, compiled
-        except CancelledError:
-            continue  # the user has interrupted another thread's build
-        except KeyboardInterrupt:
-            stop()
-            raise
 
 
 def binaries(kernels: Sequence[Kernel], architecture: str) -> list[Compiled]:
     """The binaries of kernels, in their order, as `each` compiles them."""
     found = dict(each(kernels, architecture))
     return [found[kernel.key] for kernel in kernels]
+
+
+@contextmanager
+def stopped_by_interrupts() -> Iterator[None]:
+    """Stop compiling if the user interrupts what may have begun to compile kernels, or waits for them."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        stop()
+        raise
 
 
 def stop() -> None:
@@ -311,4 +316,15 @@ def explained(kernel: Kernel, log: str) -> str:
     return f"{kernel.title}: line {number}: {found[2]}: {line}"
 
 
-__all__ = ["KIND", "begin", "binaries", "each", "explained", "load", "stop", "triton_version", "version"]
+__all__ = [
+    "KIND",
+    "begin",
+    "binaries",
+    "each",
+    "explained",
+    "load",
+    "stop",
+    "stopped_by_interrupts",
+    "triton_version",
+    "version",
+]
