@@ -6,11 +6,15 @@ into the folder, and reports peak memory and threads. It loads nothing that this
 
 `python -m gate.measure times BACKEND MODEL PACKAGES` runs both engines alternately, and reports the times of each pair of
 calls.
+
+`python -m gate.measure device DEVICE MODEL PACKAGES` builds a model on a device for its first shape, without the cache on
+disk, and reports how long that and a call take, and how far the results are from ONNX Runtime's on the processor.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -18,6 +22,8 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,6 +31,7 @@ import numpy as np
 from benchmarks.measure import PAUSE_SECONDS, per_call, status
 
 from . import catalog
+from .verdict import compare
 
 ROUNDS = 3
 """How often each shape is run while memory is measured: a session may compile shapes that recur, and keep what it compiled."""
@@ -48,6 +55,9 @@ SECONDS = 8.0
 """After this long, slow models get no more new sessions, and no more pairs than `FEWEST_PAIRS`."""
 
 FEWEST_PAIRS = 5
+
+CALLS = 30
+"""How many calls the time of a call on a device is the median of."""
 
 BURST_SECONDS = 0.03
 """How long calls of a small model are repeated for one measurement."""
@@ -174,6 +184,49 @@ def times(backend: str, entry: catalog.Entry, packages: Path) -> dict[str, Any]:
     return {"steady": steady, "new": new}
 
 
+def on_device(device: str, entry: catalog.Entry, packages: Path) -> dict[str, Any]:
+    """What becomes of a model on a device.
+
+    Returns:
+        "build": seconds to make the session and its first results; compilers begin to load when the context is made, right
+            before.
+        "clock": milliseconds a call, from arrays to arrays.
+        "kernels": how many the program has.
+        "elsewhere": what runs on the processor: operators that WebNN cannot express, and operations that the device has not.
+        "difference": the largest one of the first results, and of those of the last call.
+    """
+    import opweave as ow
+    from opweave.onnx.compiled import CompiledModel
+
+    with entry.path(packages) as path, TemporaryDirectory(prefix="opweave-gate-") as cache:
+        os.environ["OPWEAVE_CACHE"] = cache
+        theirs = onnxruntime(path)
+        feed = entry.feeds(theirs.types)[0]
+        expected = theirs.call(feed)
+        context = ow.ml.create_context(device=device)
+        start = time.perf_counter()
+        session = ow.InferenceSession(path, context=context, specialise="always")
+        first = session.run(None, feed)
+        build = time.perf_counter() - start
+        clock = median(per_call(partial(session.run, None, feed), 1) for _ in range(CALLS))
+        last = session.run(None, feed)
+    found = session._shape_cache.last()
+    assert found is not None
+    compiled = found[1]
+    assert isinstance(compiled, CompiledModel)
+    elsewhere = [node.node.op_type for part in compiled.sections if part.kind == "fallback" for node in part.nodes]
+    for number in range(len(compiled.sections)):
+        elsewhere += [p.op.name for p in compiled.placements(number) if p.device != context.device.name]
+    runners: list[Any] = [step.part.runner for step in compiled.program.steps if step.part]
+    return {
+        "build": build,
+        "clock": clock * 1e3,
+        "kernels": sum(len(getattr(runner, "steps", ())) for runner in runners),
+        "elsewhere": elsewhere,
+        "difference": max(compare(a, b) for given in (first, last) for a, b in zip(given, expected, strict=True)),
+    }
+
+
 def timed(call: Run, feed: dict[str, np.ndarray], count: int) -> float:
     """Seconds a call, after a pause."""
     time.sleep(PAUSE_SECONDS)
@@ -184,6 +237,9 @@ def main(what: str, *args: str) -> None:
     if what == "run":
         engine, name, packages, folder = args
         found = run(engine, catalog.entry(name), Path(packages), Path(folder))
+    elif what == "device":
+        device, name, packages = args
+        found = on_device(device, catalog.entry(name), Path(packages))
     else:
         backend, name, packages = args
         found = times(backend, catalog.entry(name), Path(packages))

@@ -104,10 +104,10 @@ def compare_folders(ours: Path, theirs: Path) -> float:
     names = sorted(path.name for path in theirs.iterdir())
     if names != sorted(path.name for path in ours.iterdir()) or not names:
         return float("nan")
-    return max(_difference(np.load(ours / name), np.load(theirs / name)) for name in names)
+    return max(compare(np.load(ours / name), np.load(theirs / name)) for name in names)
 
 
-def _difference(ours: np.ndarray, theirs: np.ndarray) -> float:
+def compare(ours: np.ndarray, theirs: np.ndarray) -> float:
     """The difference of two results of a model; infinite where integers differ at all, and for other data types."""
     found = difference(ours, theirs) if ours.dtype == theirs.dtype else float("inf")
     return float("inf") if found and theirs.dtype.kind != "f" else found

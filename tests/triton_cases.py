@@ -51,7 +51,9 @@ def run(steps: Sequence[Step], inputs: Sequence[np.ndarray]) -> np.ndarray:
     for step in steps:
         for place in step.places:
             if place not in memory:
-                given = inputs[place.number] if place.kind == "input" else place.value
+                given = (
+                    inputs[place.number] if place.kind == "input" else place.array if place.value is not None else None
+                )
                 memory[place] = cuda_on_cpu.Guarded.of(place.desc, given)
         if step.kernel.compiler != "triton":
             cuda_on_cpu.launch(step.kernel, [memory[place].address for place in step.places])

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,7 +15,7 @@ import pytest
 from webgpu_device import gpu_context
 
 import opweave as ow
-from benchmarks import against, cuda, gpu_page, hot_paths, measure, overhead, precision
+from benchmarks import against, cuda, cuda_models, gpu_page, hot_paths, measure, overhead, precision
 from benchmarks.__main__ import OTHERS, TABLES, command
 from benchmarks.budgets import BUDGETS, Budget
 from benchmarks.kernels import ENGINE, Measurement, won
@@ -22,6 +23,7 @@ from benchmarks.measure import ROOT, Ratio
 from benchmarks.page import replace_part
 from benchmarks.rows import Row
 from benchmarks.scale import chart, rate
+from gate import catalog
 from opweave.compile.winners import Winner
 
 SHARED = {
@@ -205,6 +207,51 @@ def test_the_benchmark_of_cuda_goes_on_after_a_part_that_fails(tmp_path: Path, m
     assert [row.part for row in found.rows] == ["fails", "token"]
     assert found.failures == {"fails": "ValueError: of a reason"}
     assert found.rows[1].kernels > 5
+
+
+def test_models_with_cuda_hold_by_results_and_by_the_time_to_build() -> None:
+    names = ["PP-OCRv4 det", "PP-OCRv4 rec", "DTLN 1", "ddddocr old"]
+    numbers = [(2.9, 1e-6), (3.1, 1e-6), (0.5, 3e-3), (0.5, 1e-2)]
+    rows = [
+        cuda_models.Row(name, build, 1.0, 5, [], error) for name, (build, error) in zip(names, numbers, strict=True)
+    ]
+    rows[3].elsewhere = ["DynamicQuantizeLSTM", "ConvInteger", "ConvInteger"]
+    text = cuda_models.section(cuda_models.Results("a GPU", "Python", rows, {"Magika": "too slow", "another": "x"}))
+    held = [line.rstrip(" |").rpartition(" | ")[2] for line in text.splitlines() if " ms | " in line]
+    assert held == ["yes", "NO", "yes", "NO"]  # in the order of the catalogue: ddddocr old has a limit of its own
+    assert "| 0.02 | 1 DynamicQuantizeLSTM, 2 ConvInteger | yes |" in text
+    assert text.endswith("Not measured:\n\n- Magika: too slow\n")
+
+
+def test_the_benchmark_of_models_goes_on_after_one_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured: list[str] = []
+
+    def in_process(module: str, what: str, device: str, name: str, *rest: str, timeout: float) -> dict[str, object]:
+        measured.append(name)
+        if name == "DTLN 1":
+            raise RuntimeError("gate.measure ends with 1: of a reason\nKeyError: 'x'")
+        return {"build": 1.0, "clock": 2.0, "kernels": 3, "elsewhere": [], "difference": 0.0}
+
+    monkeypatch.setattr(cuda_models, "in_process", in_process)
+    for entry in catalog.entries():
+        if entry.name in ("DTLN 1", "DTLN 2", "NudeNet 320n"):
+            (tmp_path / entry.file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / entry.file).touch()
+    target = tmp_path / "results.json"
+    run = partial(cuda_models.main, device="cpu", keep=target, render=None, models=tmp_path)
+    run(only=["dtln", "nudenet", "magika"])
+    assert measured == ["NudeNet 320n", "NudeNet 320n", "DTLN 1", "DTLN 2"]  # the first one twice
+    (tmp_path / "nudenet" / "320n.onnx").unlink()
+    run(only=["nudenet"])
+    found = cuda_models.read(target)
+    assert [row.name for row in found.rows] == ["NudeNet 320n", "DTLN 2"]
+    assert found.failures == {
+        "Magika": "magika/models/standard_v3_3/model.onnx is not installed",
+        "DTLN 1": "KeyError: 'x'",
+    }
+    assert "DTLN 1: KeyError: 'x' [0 s]\n" in capsys.readouterr().out
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from webgpu_device import gpu_context
 
 from benchmarks.budgets import GATE
 from gate import catalog, measure
@@ -34,6 +35,20 @@ def test_small_models_agree_with_onnx_runtime(entry: catalog.Entry, backend: str
             found = ours.call(feed)
             assert len(found) == len(expected)
             assert all(difference(a, b) <= GATE["difference"] for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("name", ["DTLN 2", "Silero VAD"])
+def test_what_becomes_of_a_model_on_a_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPWEAVE_CACHE", "")
+    monkeypatch.setattr(measure, "CALLS", 2)
+    try:
+        found = measure.on_device(gpu_context().device.name, catalog.entry(name), catalog.PACKAGES)
+    except FileNotFoundError as error:
+        pytest.skip(f"{error}, or python -m gate.packages --small")
+    assert found["difference"] <= GATE["difference"]
+    assert found["kernels"] > 5
+    assert found["elsewhere"] == []
+    assert found["build"] * 1e3 > found["clock"] > 0
 
 
 def test_the_catalogue_has_what_tests_need() -> None:

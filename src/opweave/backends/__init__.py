@@ -27,6 +27,7 @@ from ..operation import Limits, Op
 from .entries import entry_points
 from .precision import PRECISIONS as PRECISIONS, Precision as Precision, lacks_precision
 from .rule_table import Rule as Rule, RuleFunction as RuleFunction, RuleTable
+from .updates import Pairs as Pairs, Update as Update
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,35 +35,11 @@ if TYPE_CHECKING:
     from ..expr.kernels import Engine
 
 PowerPreference = Literal["default", "high-performance", "low-power"]
-Pairs = tuple[tuple[int, int], ...]
-"""The positions of inputs, and of the outputs that lie in their memory."""
 Returning = Callable[[Sequence[Memory]], list[Memory]]
 """Computes outputs from inputs."""
 How = Literal["native", "composed", "decomposed", "kernel", "expression"]
 """How a node is done: by one kernel of the engine, by several that its rule composes, by the op's decomposition, by a user
 kernel, or by its expression."""
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """Inputs that a kernel of an engine updates where they are, if its outputs lie there; otherwise it copies them.
-
-    Attributes:
-        pairs: the positions of an input and of the output that may use its memory. All of them do, or none. Empty where
-            the kernel always copies.
-        inputs: the positions of the inputs that it copies otherwise.
-        sizes: the size in bytes of what else it copies then, as far as known: results of other nodes.
-    """
-
-    pairs: Pairs
-    inputs: tuple[int, ...]
-    sizes: tuple[int, ...] = ()
-
-    def copied(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> list[int]:
-        """The sizes in bytes of what the kernel copies if it runs on this memory."""
-        if self.pairs and outputs and all(memory.is_same(inputs[i], outputs[o]) for i, o in self.pairs):
-            return []
-        return [*(inputs[i].nbytes for i in self.inputs), *self.sizes]
 
 
 class Runner(ABC):
@@ -93,6 +70,16 @@ class Runner(ABC):
     @abstractmethod
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
         """How the nodes that stand for one operation of the user's graph are run, and a text that names the engine."""
+
+    def complete(self) -> None:
+        """Wait for what `Backend.compile` has begun, before the first call of `bind`.
+
+        All parts of a program begin to compile before the first one is waited for.
+
+        Raises:
+            OperationError: the engine refuses it.
+        """
+        return
 
     def is_left(self, nodes: Sequence[Node]) -> bool:
         """Whether the engine runs the nodes of one operation on the CPU, because the device cannot."""

@@ -39,6 +39,7 @@ def compile(
     alone: bool = True,
     fallback: Literal["auto", "error"] = "auto",
     shares_processors: bool = False,
+    wait: bool = True,
 ) -> Program:
     """Compile a graph.
 
@@ -53,6 +54,7 @@ def compile(
         alone: whether it does not take turns with other graphs.
         fallback: whether the host runs what a device lacks, or that is an error.
         shares_processors: whether another process needs the processors after each run.
+        wait: whether to wait for what engines have begun to compile; otherwise the caller does (`Runner.complete`).
 
     Raises:
         NotSupportedError: an operation has neither a rule, a kernel, an expression nor a decomposition.
@@ -62,14 +64,14 @@ def compile(
     options["alone"] = alone and not shares_processors
     choice = choose_engine(graph, backend, alone)
     try:
-        return _compiled(graph, choice, fallback=fallback, **options)
+        return _compiled(graph, choice, fallback=fallback, wait=wait, **options)
     except OperationError as error:
         own = backend.tunable(graph)[backend.name]
         if choice.backend.name == own.name:
             raise
         log.warning("%s runs a graph that %s refuses: %s", own.name, choice.backend.name, error)
         refused = f"{own.name}, since {choice.backend.name} refuses it: {error}"
-        return _compiled(graph, Choice(own, refused), fallback=fallback, **options)
+        return _compiled(graph, Choice(own, refused), fallback=fallback, wait=wait, **options)
 
 
 def _compiled(
@@ -81,6 +83,7 @@ def _compiled(
     fuse: bool,
     alone: bool,
     fallback: Literal["auto", "error"],
+    wait: bool,
 ) -> Program:
     """Compile a graph for one back end."""
     backend = choice.backend
@@ -114,6 +117,9 @@ def _compiled(
 
     with _loops(parts, chooser, here) as loops:
         made = [next(loops)() if part.kind == EXPRESSION else made_of(part) for part in parts]
+    if wait:
+        for part in made:
+            part.runner.complete()
     placements = _placements(graph, legal, origin, made, chooser)
     return Program(legal, origin, made, placements, backend.space, input_ranges(graph), choice.reason)
 

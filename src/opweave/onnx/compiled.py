@@ -94,6 +94,8 @@ class CompiledModel(ModelProgram):
             made, placements = self._compile(model, section)
             self._placements.append([replace(p, segment=p.segment + len(parts)) for p in placements])
             parts += made
+        for part in parts:
+            part.runner.complete()
         # In the order in which the parts take and give them: then a part that is alone runs without anything around it.
         order = {operand: k for k, operand in enumerate(operand for part in parts for operand in part.writes)}
         found = {name: self._source(self._operands[name]) for name in outputs}
@@ -172,6 +174,7 @@ class CompiledModel(ModelProgram):
             power_preference=context.power_preference,
             fuse=self._fuses,
             alone=len(self.sections) == 1,
+            wait=False,  # so that kernels of all sections are compiled at the same time
         )
         self.choice = program.choice
         known = dict(zip(program.graph.inputs.values(), map(self._source, reads), strict=True))

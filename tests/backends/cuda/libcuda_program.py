@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,20 +33,18 @@ def left() -> dict[str, int]:
     return {kind: count for kind, count in zip(KINDS, counts, strict=True) if count}
 
 
-def binaries(kernels: Sequence[Kernel], architecture: str) -> list[Compiled]:
+def each(kernels: Sequence[Kernel], architecture: str) -> Iterator[tuple[Hashable, Compiled]]:
     """Addresses of functions of the processor."""
     assert architecture == "sm_90", architecture
     cuda_on_cpu.functions.prepare(kernel.source for kernel in kernels)
-    made = []
     for kernel in kernels:
         address = ctypes.cast(cuda_on_cpu.functions[kernel.source], ctypes.c_void_p).value
         given = kernel.arguments or range(len(kernel.bindings))
         kinds = "".join("p" if isinstance(argument, int) else "v" for argument in given)
-        made.append(Compiled(f"{address} {kinds}\0".encode(), "kernel", kernel.block))
-    return made
+        yield kernel.key, Compiled(f"{address} {kinds}\0".encode(), "kernel", kernel.block)
 
 
-compiler.binaries = binaries
+compiler.each = each
 compiler.begin = lambda kernels, architecture: []
 
 

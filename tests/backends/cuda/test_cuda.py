@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,9 @@ import opweave as ow
 from opweave import memory
 from opweave.backends.cuda import compiler as compilers, cuda, devices, nvidia
 from opweave.backends.cuda.backend import handle_of
+from opweave.backends.cuda.driver import Function
+from opweave.backends.gpu.contraction import layout
+from opweave.expr.gpu import Kernel
 
 
 def network(context: ow.MLContext) -> ow.MLGraph:
@@ -59,6 +64,72 @@ def test_a_graph_is_one_cuda_graph(driver: CpuDriver, context: ow.MLContext) -> 
     assert driver.calls["graph"] == 0  # made by the first run, whose memory this one has
     np.testing.assert_allclose(context.read_tensor(y), reference(), rtol=1e-5)
     assert "CUDA: kernel" in graph.explain()
+
+
+@ow.op
+def on_the_processor(self: Any, x: ow.MLOperand) -> Any:
+    """Doubled, by a kernel for another device than this one."""
+    return x.desc
+
+
+@on_the_processor.kernel("cpu")
+def _(x: np.ndarray, out: np.ndarray) -> None:
+    np.multiply(x, 2, out=out)
+
+
+class Noting(CpuDriver):
+    """A driver that notes when kernels begin, and when they are waited for."""
+
+    events: list[str]
+
+    def begin(self, kernels: Sequence[Kernel]) -> list[Any]:
+        self.events += ["begins"] if kernels else []
+        return []
+
+    def functions(self, kernels: Sequence[Kernel]) -> list[Function]:
+        self.events.append("waits")
+        return super().functions(kernels)
+
+
+@pytest.fixture
+def noting() -> Noting:
+    compiler()
+    made = Noting()
+    made.events = []
+    return made
+
+
+def test_constants_are_put_in_order_while_kernels_are_compiled(noting: Noting, monkeypatch: pytest.MonkeyPatch) -> None:
+    def copied(target: np.ndarray, source: np.ndarray) -> None:
+        noting.events.append("copies")
+        np.copyto(target, source)
+
+    monkeypatch.setattr(layout, "copied", copied)
+    context = context_on(noting)
+    graph = network(context)
+    assert [event for event, _ in groupby(noting.events)] == ["begins", "copies", "waits"]
+    np.testing.assert_allclose(context.compute(graph, {"x": IMAGE})["y"], reference(), rtol=1e-5)
+
+
+def test_all_parts_of_a_graph_are_compiled_at_the_same_time(noting: Noting) -> None:
+    context = context_on(noting)
+    builder = ow.MLGraphBuilder(context)
+    graph = builder.build({"y": builder.neg(on_the_processor(builder.abs(builder.input("x", "float32", [3]))))})
+    assert noting.events == ["begins", "begins", "waits", "waits"]
+    result = context.compute(graph, {"x": np.float32([1, -2, 3])})["y"]
+    np.testing.assert_array_equal(result, np.float32([-2, -4, -6]))
+
+
+def test_all_sections_of_a_model_are_compiled_at_the_same_time(noting: Noting) -> None:
+    parser = pytest.importorskip("onnx.parser", reason="onnx is not installed")
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[2, 3, 3] x) => (float[2] y) {
+        a = Abs(x) d = Det(a) y = Neg(d)
+    }"""
+    session = ow.InferenceSession(parser.parse_model(text), context=context_on(noting))
+    assert "ONNX Runtime (fallback)" in session.explain()
+    assert noting.events == ["begins", "begins", "waits", "waits"]
+    x = np.random.default_rng(0).standard_normal((2, 3, 3)).astype(np.float32)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], -np.linalg.det(np.abs(x)), rtol=1e-5)
 
 
 def test_other_tensors_change_the_arguments_of_the_kernels_that_use_them(
@@ -206,21 +277,6 @@ def test_tensors(driver: CpuDriver, context: ow.MLContext, data_type: Any) -> No
     np.testing.assert_array_equal(context.read_tensor(tensor), array)
     with pytest.raises(ow.ValidationError, match="is on cuda, where NumPy cannot access it"):
         tensor.numpy()
-
-
-def test_an_operation_whose_kernel_is_for_another_device_runs_there(context: ow.MLContext) -> None:
-    @ow.op
-    def doubled(self: Any, x: ow.MLOperand) -> Any:
-        return x.desc
-
-    @doubled.kernel("cpu")
-    def _(x: np.ndarray, out: np.ndarray) -> None:
-        np.multiply(x, 2, out=out)
-
-    builder = ow.MLGraphBuilder(context)
-    graph = builder.build({"y": builder.neg(doubled(builder.abs(builder.input("x", "float32", [3]))))})
-    result = context.compute(graph, {"x": np.float32([1, -2, 3])})["y"]
-    np.testing.assert_array_equal(result, np.float32([-2, -4, -6]))
 
 
 def test_a_case_of_each_operation(context: ow.MLContext) -> None:

@@ -11,9 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import cuda_on_cpu
@@ -135,7 +136,7 @@ def test_a_kernel_that_is_being_compiled_is_not_compiled_again(cached: Path, blo
 
 @pytest.fixture
 def one_at_a_time(blocking: Blocking, monkeypatch: pytest.MonkeyPatch) -> Blocking:
-    monkeypatch.setattr(compiler, "processors", lambda: 1)
+    monkeypatch.setattr(compiler, "MAX_PROCESSES", 1)
     return blocking
 
 
@@ -146,22 +147,22 @@ def test_an_interrupt_does_not_wait_for_kernels_in_the_queue(
     many = [kernel for size in range(4) for kernel in made(shape=(64 + size, 3))]
     jobs = compiler.begin(many, "sm_90")
     assert one_at_a_time.begun.wait(60)
-    other_waits, result = threading.Event(), Future.result
+    other_waits = threading.Event()
 
-    def interrupted(job: Future[Any], timeout: float | None = None) -> Any:
-        if job is jobs[0]:
+    class Interrupted(SimpleQueue[Any]):
+        def get(self, *given: Any, **options: Any) -> Any:
             if threading.current_thread() is threading.main_thread():
                 raise KeyboardInterrupt
             other_waits.set()
-        return result(job, timeout)
+            return super().get(*given, **options)
 
-    monkeypatch.setattr(Future, "result", interrupted)
+    monkeypatch.setattr(compiler, "SimpleQueue", Interrupted)
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(compiler.binaries, many, "sm_90")  # in another thread, which nobody interrupts
         assert other_waits.wait(60)
         ending = threading.Timer(60, one_at_a_time.event.set)  # if the interrupt does wait
         ending.start()
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt), compiler.stopped_by_interrupts():
             compiler.binaries(many, "sm_90")
         assert [job.cancelled() for job in jobs] == [False, True, True, True]
         assert compiler.begin(many[:1], "sm_90") == jobs[:1]  # what is being compiled is not compiled again
@@ -170,7 +171,10 @@ def test_an_interrupt_does_not_wait_for_kernels_in_the_queue(
         assert all(binary.image.startswith(b"\x7fELF") for binary in other.result(60))
 
 
-def test_an_interrupt_while_constants_are_copied_ends_the_build(cached: Path, one_at_a_time: Blocking) -> None:
+@pytest.mark.parametrize("method", ["upload", "functions"])
+def test_an_interrupt_while_constants_are_copied_or_kernels_loaded_ends_the_build(
+    cached: Path, one_at_a_time: Blocking, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
     jobs: list[Any] = []
 
     class Driver(CpuDriver):
@@ -178,10 +182,11 @@ def test_an_interrupt_while_constants_are_copied_ends_the_build(cached: Path, on
             jobs.extend(compiler.begin(kernels, "sm_90"))
             return []
 
-        def upload(self, address: int, source: np.ndarray) -> None:
-            assert one_at_a_time.begun.wait(60)
-            raise KeyboardInterrupt
+    def interrupted(*_: Any) -> None:
+        assert one_at_a_time.begun.wait(60)
+        raise KeyboardInterrupt
 
+    monkeypatch.setattr(Driver, method, interrupted)
     builder = ow.MLGraphBuilder(context_on(Driver()))
     x = builder.add(builder.input("x", "float32", [40, 50]), builder.constant(np.ones((40, 50), np.float32)))
     sums = {f"y{axis}": builder.reduce_sum(x, axes=[axis]) for axis in range(2)}
@@ -462,6 +467,7 @@ def product(source: str = TRITON, max_shared: int = 99 << 10) -> Kernel:
 def test_triton(architecture: str, cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (first, _) = compiler.binaries([product(), *made()], architecture)
     assert first.image.startswith(b"\x7fELF")
+    assert b"debug_line" not in first.image
     assert (first.entry_point, first.invocations, first.trailing) == ("opweave_kernel", (128, 1, 1), 2)
     assert 0 < first.shared <= 99 << 10
     assert "triton" not in sys.modules

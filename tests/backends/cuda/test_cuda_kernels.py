@@ -46,7 +46,9 @@ def test_conformance(prepared: dict[str, Compiled], case: wpt.Case) -> None:
     for step in made.steps:
         for place in step.places:
             if place not in memory:
-                given = inputs[place.number] if place.kind == "input" else place.value
+                given = (
+                    inputs[place.number] if place.kind == "input" else place.array if place.value is not None else None
+                )
                 memory[place] = cuda_on_cpu.Guarded.of(place.desc, given)
         cuda_on_cpu.launch(step.kernel, [memory[place].address for place in step.places])
     outputs = {place.number: array.view(place.desc) for place, array in memory.items() if place.kind == "output"}

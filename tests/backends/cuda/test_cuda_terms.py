@@ -265,10 +265,10 @@ def test_constants_are_rounded_as_by_the_kernel(kind: Kind) -> None:
     (step,) = steps_of(lambda b, x, y: b.matmul(x, y), (array(40, 33), weights), (0, 1), features(kind))
     constant = step.places[1]
     assert str(constant.desc) == f"{kind}[45, 40]"
-    assert constant.desc.byte_length == constant.value.nbytes == 45 * 40 * 2
+    assert constant.desc.byte_length == constant.array.nbytes == 45 * 40 * 2
     first = steps_of(lambda b, x, y: b.matmul(x, y), (array(40, 33), weights), (0,), features(kind))[0]
     laid = replace(first, places=(first.places[0], replace(first.places[1], kind="output")))
-    np.testing.assert_array_equal(words(run([laid], [weights]).view(constant.value.dtype)), words(constant.value))
+    np.testing.assert_array_equal(words(run([laid], [weights]).view(constant.array.dtype)), words(constant.array))
 
 
 @pytest.mark.usefixtures("always")

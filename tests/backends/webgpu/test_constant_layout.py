@@ -14,6 +14,7 @@ from opweave.backends.gpu.contraction import layout
 def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "processors", lambda: request.param)
     monkeypatch.setattr(layout, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(layout, "READ_BYTES", 2000)
     monkeypatch.setattr(layout, "MIN_FAR_BYTES", 64)
     monkeypatch.setattr(layout, "BLOCK", (7, 20))
 
@@ -68,6 +69,23 @@ def test_the_rest_of_what_is_kept() -> None:
     rest = layout.divided(found, np.floor)
     np.testing.assert_array_equal(found, np.floor(array))
     np.testing.assert_array_equal(rest, array - np.floor(array))
+
+
+@pytest.mark.parametrize("names", ["kept, rest", "rest, kept", "kept, kept, rest"])
+def test_parts_are_made_when_one_is_asked_for_and_not_kept(names: str) -> None:
+    array = np.random.default_rng(0).standard_normal((4, 5), np.float32)
+    wanted = {"kept": np.floor(array), "rest": array - np.floor(array)}
+    calls = []
+
+    def make() -> np.ndarray:
+        calls.append(1)
+        return array.copy()
+
+    parts = dict(zip(("kept", "rest"), layout.in_parts(make, np.floor), strict=True))
+    assert calls == []
+    for name in names.split(", "):
+        np.testing.assert_array_equal(parts[name](), wanted[name])
+    assert len(calls) == names.count("kept")
 
 
 @pytest.mark.usefixtures("threads")

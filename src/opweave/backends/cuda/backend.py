@@ -141,11 +141,8 @@ class CudaBackend(GpuBackend):
         from .executable import CudaRunner
 
         assert self.engine is not None
-        try:
+        with compiler.stopped_by_interrupts():
             return CudaRunner(graph, self, self.engine)
-        except KeyboardInterrupt:  # it may have begun to compile kernels
-            compiler.stop()
-            raise
 
 
 def precisions(info: devices.Info) -> tuple[Precision, ...]:

@@ -11,10 +11,12 @@ import importlib.metadata
 import json
 import os
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
+from queue import SimpleQueue
 from threading import Lock
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
@@ -29,6 +31,10 @@ from .fork_server import EndedError, ForkServer
 
 KIND = "cubin"
 """The suffix of files in the cache."""
+
+PROCESSES = 2
+"""Kernels that are compiled at a time, for each processor: 25 kernels that share 16 processors take 25/16 of the time of one,
+not that of two."""
 
 MAX_PROCESSES = 32
 """Most processes at a time, however many processors there are: each takes about 100 MB. An estimate."""
@@ -152,7 +158,7 @@ class _Jobs:
         key = _disk_key(kernel, architecture)
         with self._lock:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(min(processors(), MAX_PROCESSES), "opweave-kernels")
+                self._pool = ThreadPoolExecutor(min(PROCESSES * processors(), MAX_PROCESSES), "opweave-kernels")
             found = self._known.get(key)
             if found is None or _has_failed(found):  # what it lacked may be there now
                 found = self._known[key] = self._pool.submit(_made, kernel, architecture, key)
@@ -203,25 +209,29 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def load_triton() -> None:
-    """Load Triton in a process of its own, if it is installed, without waiting for that."""
-    if fork_server.IS_POSSIBLE and triton_version():
-        COMPILERS["triton"].server.start()
+def load(*, for_tensor_cores: bool) -> None:
+    """Load the compilers before there are kernels: each in a process of its own, and NVRTC in this one, too."""
+    if fork_server.IS_POSSIBLE:
+        if for_tensor_cores and triton_version():
+            COMPILERS["triton"].server.start()
+        COMPILERS[""].server.start()
+    version()
 
 
 def begin(kernels: Sequence[Kernel], architecture: str) -> list[Future[Compiled]]:
-    """Begin to compile kernels, those first that take long. `binaries` need not compile them while the jobs are held."""
+    """Begin to compile kernels, those first that take long. `each` need not compile them while the jobs are held."""
     return list(_begun(kernels, architecture).values())
 
 
 def _begun(kernels: Sequence[Kernel], architecture: str) -> dict[Hashable, Future[Compiled]]:
     """The jobs of kernels that are not compiled yet, by their keys."""
-    slow_first = sorted(kernels, key=lambda kernel: kernel.compiler != "triton")
-    return {kernel.key: _jobs.job(kernel, architecture) for kernel in slow_first if kernel.compiled is None}
+    fresh = {kernel.key: kernel for kernel in kernels if kernel.compiled is None}
+    slow_first = sorted(fresh.values(), key=lambda kernel: kernel.compiler != "triton")
+    return {kernel.key: _jobs.job(kernel, architecture) for kernel in slow_first}
 
 
-def binaries(kernels: Sequence[Kernel], architecture: str) -> list[Compiled]:
-    """The binaries of kernels, in order.
+def each(kernels: Sequence[Kernel], architecture: str) -> Iterator[tuple[Hashable, Compiled]]:
+    """The binaries of kernels, with their keys, in the order in which they are compiled.
 
     Args:
         kernels: what to compile; each distinct source is compiled once.
@@ -229,17 +239,42 @@ def binaries(kernels: Sequence[Kernel], architecture: str) -> list[Compiled]:
 
     Raises:
         OperationError: the compiler refuses one; the message has the line of the kernel.
-        KeyboardInterrupt: the user interrupts it. Kernels that wait for a processor are not compiled then.
     """
-    while True:
-        try:
-            jobs = _begun(kernels, architecture)
-            return [kernel.compiled or jobs[kernel.key].result() for kernel in kernels]
-        except CancelledError:
-            continue  # the user has interrupted another thread's build
-        except KeyboardInterrupt:
-            stop()
-            raise
+    left = {kernel.key: kernel for kernel in kernels}
+    for key, kernel in list(left.items()):
+        if kernel.compiled is not None:
+            del left[key]
+            yield key, kernel.compiled
+    while left:
+        with suppress(CancelledError):  # the user has interrupted another thread's build
+            keys: dict[Future[Compiled], list[Hashable]] = {}
+            for key, job in _begun(list(left.values()), architecture).items():
+                keys.setdefault(job, []).append(key)  # kernels of the same text share a job
+            done: SimpleQueue[Future[Compiled]] = SimpleQueue()
+            for job in keys:
+                job.add_done_callback(done.put)  # `as_completed` is not told of jobs that `stop` cancels
+            for _ in range(len(keys)):
+                job = done.get()
+                compiled = job.result()
+                for key in keys[job]:
+                    del left[key]
+                    yield key, compiled
+
+
+def binaries(kernels: Sequence[Kernel], architecture: str) -> list[Compiled]:
+    """The binaries of kernels, in their order, as `each` compiles them."""
+    found = dict(each(kernels, architecture))
+    return [found[kernel.key] for kernel in kernels]
+
+
+@contextmanager
+def stopped_by_interrupts() -> Iterator[None]:
+    """Stop compiling if the user interrupts what may have begun to compile kernels, or waits for them."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        stop()
+        raise
 
 
 def stop() -> None:
@@ -281,4 +316,15 @@ def explained(kernel: Kernel, log: str) -> str:
     return f"{kernel.title}: line {number}: {found[2]}: {line}"
 
 
-__all__ = ["KIND", "begin", "binaries", "explained", "load_triton", "stop", "triton_version", "version"]
+__all__ = [
+    "KIND",
+    "begin",
+    "binaries",
+    "each",
+    "explained",
+    "load",
+    "stop",
+    "stopped_by_interrupts",
+    "triton_version",
+    "version",
+]

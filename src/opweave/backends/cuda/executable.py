@@ -12,6 +12,7 @@ from ..gpu.arrays import DeviceArray
 from ..gpu.backend import GpuBackend
 from ..gpu.runner import DeviceCall, Intermediates, KernelRunner
 from ..gpu.steps import Place
+from . import compiler
 from .driver import Launch, given_back
 from .engine import Engine
 
@@ -68,10 +69,12 @@ class CudaRunner(KernelRunner[Launch]):
         """Begin to compile the kernels of `steps`."""
         self._begun = self.engine.begin([step.kernel for step in self.steps])
 
-    def finish(self) -> None:
+    def complete(self) -> None:
         """Load the kernels of `steps`."""
-        self._functions = self.engine.functions([step.kernel for step in self.steps])
+        with compiler.stopped_by_interrupts():
+            self._functions = self.engine.functions([step.kernel for step in self.steps])
         self._begun.clear()
+        super().complete()
 
     def tied(self, number: int, arrays: Mapping[Place, DeviceArray]) -> Launch:
         """A kernel, by its number, tied to memory."""

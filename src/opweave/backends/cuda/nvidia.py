@@ -67,8 +67,7 @@ class NvidiaDriver(Driver):
 
     def __init__(self, number: int, stream: int | None = None, owner: Any = None) -> None:
         self.info, self.number, self._owner = infos()[number], number, owner
-        if self.info.has_tensor_cores:
-            compiler.load_triton()  # which takes as long as to compile a kernel
+        compiler.load(for_tensor_cores=self.info.has_tensor_cores)  # which takes as long as to compile a kernel
         # Kernels of earlier architectures do not wait, and earlier drivers have no such edges between kernels.
         is_hopper = int(self.info.architecture.removeprefix("sm_")) >= 90
         self._starts_early = is_hopper and call("cuDriverGetVersion") >= MIN_EARLY_DRIVER
@@ -104,8 +103,10 @@ class NvidiaDriver(Driver):
 
     @_current
     def functions(self, kernels: Sequence[Kernel]) -> list[Function]:
-        """Compile and load kernels."""
-        return [self._loaded(compiled) for compiled in compiler.binaries(kernels, self.info.architecture)]
+        """Compile kernels, and load each while others are compiled."""
+        compiled = compiler.each(kernels, self.info.architecture)
+        loaded = {key: self._loaded(one) for key, one in compiled}
+        return [loaded[kernel.key] for kernel in kernels]
 
     def _loaded(self, compiled: Compiled) -> Function:
         module = None

@@ -39,6 +39,8 @@ def prepare() -> None:
     # A part of the keys of Triton's own cache, which lives as long as one kernel here: the digest of all its files, of which
     # one has 500 MB.
     cache.triton_key = lambda: triton.__version__
+    # It would be two thirds of a binary, about lines of a file that exists only while it is compiled.
+    os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
 
 
 HOPPER = 90

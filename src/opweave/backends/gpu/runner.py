@@ -75,21 +75,20 @@ class KernelRunner(Runner, Pool[Intermediates[Tied]]):
         for number, step in enumerate(self.steps):
             for place in step.places:
                 if place.kind == "constant" and place not in self._constants:
-                    self._constants[place] = DeviceArray(place.desc, engine.upload(place.value))
+                    self._constants[place] = DeviceArray(place.desc, engine.upload(place.array))
                 elif place.kind == "between":
                     lives[place] = lives.get(place, (number, number))[0], number
-        self.finish()
         self._between = tuple(lives)
         self.plan, self._allocate = intermediates(engine, [place.desc for place in lives], list(lives.values()))
         super().__init__()
-        self.give_back(self.new())
 
     @abstractmethod
     def prepare(self) -> None:
-        """Compile the kernels of `steps`."""
+        """Compile the kernels of `steps`, or begin to."""
 
-    def finish(self) -> None:
-        """Wait for what `prepare` has begun; in the meantime constants were copied to the device."""
+    def complete(self) -> None:
+        """Allocate memory for a run; in the meantime constants were copied to the device."""
+        self.give_back(self.new())
 
     @abstractmethod
     def tied(self, number: int, arrays: Mapping[Place, DeviceArray]) -> Tied:

@@ -18,6 +18,7 @@ from ...expr.tracing import of_input, program as make_program
 from ...graph import Desc, Node
 from .backend import GpuBackend
 from .contraction.kernels import Contraction
+from .contraction.layout import Make
 from .fusion import Pending
 from .rules.results import Products, Repeated, Scatter, Stage
 
@@ -30,13 +31,19 @@ class Place:
         desc: data type and shape of what lies there.
         kind: a tensor of the caller, a constant, or "between" for an intermediate.
         number: of the input or output.
-        value: of the constant.
+        value: of the constant: an array, or what makes it.
     """
 
     desc: Desc
     kind: Literal["input", "output", "constant", "between"]
     number: int = 0
-    value: Any = None
+    value: np.ndarray | Make | None = None
+
+    @property
+    def array(self) -> np.ndarray:
+        """The constant."""
+        assert self.value is not None
+        return self.value if isinstance(self.value, np.ndarray) else self.value()
 
 
 @dataclass(eq=False)
@@ -122,10 +129,10 @@ class Kernels:
     def multiplied(self, made: Products, desc: Desc, nodes: tuple[Node, ...]) -> Pending:
         """Products as a pending value; constants that are rearranged for them are constants of the graph."""
         places = {side.source: self.places[side.source] for side in (made.problem.left, made.problem.right)}
-        constants = {source: place.value for source, place in places.items() if place.kind == "constant"}
+        constants = {source: place.array for source, place in places.items() if place.kind == "constant"}
         found = Contraction(made.problem, Input(len(self.places), desc), constants, self.features, self.backend.tile)
-        for source, array in found.arranged.items():
-            self.places[source] = Place(source.desc, "constant", value=array)
+        for source, make in found.arranged.items():
+            self.places[source] = Place(source.desc, "constant", value=make)
         return Pending(made.finish(of_input(found.result)), nodes, found)
 
     def stage(self, stage: Stage, node: Node) -> None:
@@ -194,7 +201,7 @@ class Kernels:
         program = simplified(make_program("a constant", inputs, (value.result,)))
         desc = program.outputs[0].desc
         array = np.empty(desc.shape, desc.data_type)
-        evaluate(program, [self.places[source].value for source in inputs], [array])
+        evaluate(program, [self.places[source].array for source in inputs], [array])
         return Place(desc, "constant", value=array)
 
 
@@ -202,7 +209,7 @@ def _viewed(place: Place, desc: Desc) -> Place:
     """A place whose bytes are read as another array."""
     if place.kind != "constant":
         return place
-    flat = np.ascontiguousarray(place.value).reshape(-1)
+    flat = np.ascontiguousarray(place.array).reshape(-1)
     return Place(desc, "constant", value=flat.view(desc.data_type).reshape(desc.shape))
 
 

@@ -43,7 +43,7 @@ class Contraction:
         choose: chooses the tile on tensor cores.
 
     Attributes:
-        arranged: the rearranged constants, which take the place of others as sources.
+        arranged: what makes the rearranged constants, which take the place of others as sources.
         orderings: the kernels before those of the products, which rearrange operands that are not constants.
         method: "tiled"; "tensor" on tensor cores; "thin" for a matrix and a few vectors; "narrow" for few output channels.
         tile: the part of the result that a workgroup computes, if tiled or on tensor cores.
@@ -61,7 +61,7 @@ class Contraction:
     ) -> None:
         self.result, self.features = result, features
         self.combined: tuple[Contraction, ...] = (self,)
-        self.arranged: dict[Input, np.ndarray] = {}
+        self.arranged: dict[Input, layout.Make] = {}
         problem = self._divided(problem, constants)
         on_tensor_cores = tensor.suits(problem, features)
         self.problem = self._arrange(problem, constants, on_tensor_cores)
@@ -119,7 +119,7 @@ class Contraction:
         """The problem with a transposed convolution divided by the phases of its strides, if its filter is a constant."""
         if problem.filter.source in constants and is_spread(problem) and not is_narrow(problem):
             problem, source, array = divided(problem, constants[problem.filter.source])
-            self.arranged[source] = array
+            self.arranged[source] = lambda: array
         return problem
 
     def _arrange(self, problem: Problem, constants: Mapping[Input, np.ndarray], on_tensor_cores: bool) -> Problem:
@@ -127,7 +127,8 @@ class Contraction:
         sides = [problem.left, problem.right]
         for k, side in enumerate(sides):
             if isinstance(side, Matrix) and on_tensor_cores:
-                array = self.arranged.pop(side.source, constants.get(side.source))
+                known = self.arranged.pop(side.source, None)
+                array = constants.get(side.source) if known is None else known()
                 if array is not None:
                     sides[k], made = terms.by_term(side, problem, array, terms.form_of(problem, self.features))
                     self.arranged |= made
@@ -137,8 +138,8 @@ class Contraction:
                     sides[k], made = terms.by_term(side, problem, array, "")
                     self.arranged |= made
                 else:
-                    sides[k], array = (_by_channel if is_narrow(problem) else _by_line)(side, problem, array)
-                    self.arranged[sides[k].source] = array
+                    laid, make = (_by_channel if is_narrow(problem) else _by_line)(side, problem, array)
+                    sides[k], self.arranged[laid.source] = laid, make
         return replace(problem, left=sides[0], right=sides[1])
 
     def kernels(self, epilogue: Program | None, title: str) -> list[Kernel]:
@@ -250,7 +251,7 @@ def _without_matrix(problem: Problem) -> Problem:
     return replace(problem, right=replace(right, source=left.source))
 
 
-def _by_line(matrix: Matrix, problem: Problem, array: np.ndarray) -> tuple[Matrix, np.ndarray]:
+def _by_line(matrix: Matrix, problem: Problem, array: np.ndarray) -> tuple[Matrix, layout.Make]:
     """A constant matrix whose lines are contiguous, padded to whole vectors."""
     source, lines = matrix.source, matrix.lines
     padded = -(-lines // 4) * 4
@@ -261,12 +262,16 @@ def _by_line(matrix: Matrix, problem: Problem, array: np.ndarray) -> tuple[Matri
     desc = Desc(source.desc.data_type, shape)
     laid = Matrix(Input(source.number, desc), padded, 1, padded, problem.channels * padded, stack)
     steps = (*(stride for _, stride in own), matrix.tap, matrix.step, matrix.stride)
-    made = np.zeros(shape, array.dtype)
-    layout.copied(made[..., :lines], strided(array, (*shape[:-1], lines), steps))
-    return laid, made
+
+    def make() -> np.ndarray:
+        found = np.zeros(shape, array.dtype)
+        layout.copied(found[..., :lines], strided(array, (*shape[:-1], lines), steps))
+        return found
+
+    return laid, make
 
 
-def _by_channel(filter: Matrix, problem: Problem, array: np.ndarray) -> tuple[Matrix, np.ndarray]:
+def _by_channel(filter: Matrix, problem: Problem, array: np.ndarray) -> tuple[Matrix, layout.Make]:
     """A constant filter in which the output channels of all groups are contiguous."""
     source, groups, outputs = filter.source, problem.stacks, filter.lines
     shape = (problem.taps, problem.channels, groups * outputs)
@@ -275,4 +280,5 @@ def _by_channel(filter: Matrix, problem: Problem, array: np.ndarray) -> tuple[Ma
     laid = Matrix(Input(source.number, desc), outputs, 1, strides[1], strides[0], ((groups, outputs),))
     ((_, group),) = filter.stack
     view = strided(array, (*shape[:-1], groups, outputs), (filter.tap, filter.step, group, filter.stride))
-    return laid, view.reshape(shape)
+    made = view.reshape(shape)
+    return laid, lambda: made

@@ -1,11 +1,15 @@
-"""Constants in the order in which kernels read them. Several threads copy large ones."""
+"""Constants in the order in which kernels read them. Several threads copy large ones.
+
+They are put in order by functions without arguments (`Make`), which are called after all kernels have begun to compile.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import product
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -14,8 +18,14 @@ from ....processors import processors
 
 T = TypeVar("T")
 
+Make: TypeAlias = Callable[[], np.ndarray]
+"""Makes a constant, or returns one that is in order."""
+
 PIECE_BYTES = 2**20
 """About what a thread copies at a time: it fits into the cache of a processor."""
+
+READ_BYTES = 2**24
+"""About what a thread looks at, if it writes nothing: as long as it takes to start some threads. An estimate."""
 
 MIN_FAR_BYTES = 2**10
 """Distance in memory between neighbours of the last axis, from which on a matrix is turned in blocks. An estimate."""
@@ -32,7 +42,7 @@ def copied(target: np.ndarray, source: np.ndarray) -> None:
     """Copy an array into another one of its shape and data type, of which the last axis is contiguous."""
     far = _far_axis(source)
     if far is None:
-        _each(lambda piece: np.copyto(target[piece], source[piece]), _pieces(source))
+        _each(lambda piece: np.copyto(target[piece], source[piece]), _pieces(source, PIECE_BYTES))
     else:
         _each(lambda block: _turn(target[block], source[block], far), _blocks(source.shape, far))
 
@@ -40,7 +50,9 @@ def copied(target: np.ndarray, source: np.ndarray) -> None:
 def all_below(array: np.ndarray, bound: float) -> bool:
     """Whether the magnitudes of all elements of a contiguous array are below a bound; NaN is not."""
     flat = array.reshape(-1)
-    return all(_each(lambda piece: bool((np.abs(flat[piece]) < bound).all()), _pieces(flat)))
+    return all(
+        _each(lambda piece: bool(-bound < flat[piece].min() <= flat[piece].max() < bound), _pieces(flat, READ_BYTES))
+    )
 
 
 def divided(array: np.ndarray, kept: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
@@ -53,7 +65,7 @@ def divided(array: np.ndarray, kept: Callable[[np.ndarray], np.ndarray]) -> np.n
         np.subtract(flat[piece], part, out=rests[piece])
         flat[piece] = part
 
-    _each(divide, _pieces(flat))
+    _each(divide, _pieces(flat, PIECE_BYTES))
     return rest
 
 
@@ -65,8 +77,21 @@ def converted(array: np.ndarray, dtype: DTypeLike, function: Callable[[np.ndarra
     def convert(piece: Any) -> None:
         elements[piece] = function(flat[piece])
 
-    _each(convert, _pieces(flat))
+    _each(convert, _pieces(flat, PIECE_BYTES))
     return made
+
+
+def in_parts(make: Make, kept: Callable[[np.ndarray], np.ndarray]) -> tuple[Make, Make]:
+    """What `kept` keeps of the elements of a constant, and the rest: both are made when the first one is asked for."""
+    parts: dict[str, np.ndarray] = {}
+
+    def part(name: str) -> np.ndarray:
+        if name not in parts:
+            parts["kept"] = whole = make()
+            parts["rest"] = divided(whole, kept)
+        return parts.pop(name)
+
+    return partial(part, "kept"), partial(part, "rest")
 
 
 def _far_axis(source: np.ndarray) -> int | None:
@@ -99,13 +124,13 @@ def _blocks(shape: Sequence[int], far: int) -> list[tuple[slice, ...]]:
     return list(product(*cuts))
 
 
-def _pieces(array: np.ndarray) -> list[slice]:
-    """Pieces along the first axis."""
+def _pieces(array: np.ndarray, size: int) -> list[slice]:
+    """Pieces along the first axis, of about `size` bytes."""
     if not array.size:
         return []
-    count = max(1, min(len(array), array.nbytes // PIECE_BYTES))
-    size = -(-len(array) // count)
-    return [slice(start, start + size) for start in range(0, len(array), size)]
+    count = max(1, min(len(array), array.nbytes // size))
+    step = -(-len(array) // count)
+    return [slice(start, start + step) for start in range(0, len(array), step)]
 
 
 def _each(function: Callable[[Any], T], pieces: Sequence[Any]) -> list[T]:
@@ -117,4 +142,4 @@ def _each(function: Callable[[Any], T], pieces: Sequence[Any]) -> list[T]:
         return list(pool.map(function, pieces))
 
 
-__all__ = ["all_below", "converted", "copied", "divided"]
+__all__ = ["Make", "all_below", "converted", "copied", "divided", "in_parts"]

@@ -94,8 +94,8 @@ rest. What is not divided counts as 1 with its sign in products with a rest: inf
 sign, is no part of a sum."""
 
 
-def by_term(matrix: Matrix, problem: Problem, array: np.ndarray, form: Form) -> tuple[Matrix, dict[Input, np.ndarray]]:
-    """A constant matrix in order, and its arrays, which are not copied where they are as they should be.
+def by_term(matrix: Matrix, problem: Problem, array: np.ndarray, form: Form) -> tuple[Matrix, dict[Input, layout.Make]]:
+    """A constant matrix in order, and what makes its arrays, which are not copied where they are as they should be.
 
     Args:
         matrix: the constant.
@@ -103,24 +103,31 @@ def by_term(matrix: Matrix, problem: Problem, array: np.ndarray, form: Form) -> 
         array: its elements.
         form: what becomes of its elements; they are divided only if all can be.
     """
-    if form == "bfloat16":
-        array = layout.converted(array, np.uint16, in_bfloat16)
-    elif form == "float16":
-        array = layout.converted(array, np.float16, in_float16)
     is_divided = form == "divided"
     made = _ordered(matrix, problem, "" if is_divided else form)
     *own, lines, padded = made.source.desc.shape
+    shape = (*own, lines, problem.taps, problem.channels)
     steps = (*(stride for _, stride in _own(matrix)), matrix.stride, matrix.tap, matrix.step)
-    view = strided(array, (*own, lines, problem.taps, problem.channels), steps)
-    if padded == problem.terms and view.flags.c_contiguous and not is_divided:
-        return made, {made.source: view.reshape(made.source.desc.shape)}
-    laid = np.zeros(made.source.desc.shape, array.dtype)
-    layout.copied(laid[..., : problem.terms].reshape(view.shape), view)
-    if not is_divided or not layout.all_below(laid, MAX_TF32):
+
+    def laid() -> np.ndarray:
+        elements = array
+        if form == "bfloat16":
+            elements = layout.converted(array, np.uint16, in_bfloat16)
+        elif form == "float16":
+            elements = layout.converted(array, np.float16, in_float16)
+        view = strided(elements, shape, steps)
+        if padded == problem.terms and view.flags.c_contiguous and not is_divided:
+            return view.reshape(made.source.desc.shape)
+        found = np.zeros(made.source.desc.shape, elements.dtype)
+        layout.copied(found[..., : problem.terms].reshape(shape), view)
+        return found
+
+    if not is_divided or not layout.all_below(array, MAX_TF32):
         return made, {made.source: laid}
-    made = _ordered(matrix, problem, form)
-    assert made.rest is not None
-    return made, {made.rest: layout.divided(laid, rounded), made.source: laid}
+    parted = _ordered(matrix, problem, form)
+    assert parted.rest is not None
+    kept, rest = layout.in_parts(laid, rounded)
+    return parted, {parted.rest: rest, parted.source: kept}
 
 
 def _own(matrix: Matrix) -> list[tuple[int, int]]:
