@@ -103,8 +103,8 @@ def dispatches(context: ow.MLContext) -> None:
             checked(array, found)
     # Two kernels of the product and its sum, one of the user: that one waits until those before it are done.
     kernels = [step.kernel for step in graph._check_alive().steps[0].part.runner.steps]  # type: ignore[union-attr]
-    early = sum(kernel.awaits_previous for kernel in kernels[1:])
-    assert [kernel.awaits_previous for kernel in kernels].count(False) == 1
+    early = sum(kernel.starts_early for kernel in kernels[1:])
+    assert [kernel.starts_early for kernel in kernels].count(False) == 1
     assert LIBRARY.opweave_early_edges() % early == 0
     assert LIBRARY.opweave_early_edges() > 0
     profile = graph.profile(repeat=2, detail=True)

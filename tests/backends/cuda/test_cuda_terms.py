@@ -325,7 +325,7 @@ def test_memory_of_operands_of_16_bits(kind: Kind, small_tiles: None, always: No
     found = context.compute(graph, {"x": array(40, 64)})["y"]
     np.testing.assert_allclose(found, array(40, 64) @ array(64, 36), rtol=0.1, atol=0.1)
     runner: Any = next(step.part.runner for step in graph._check_alive().steps if step.part)
-    assert [place.value.nbytes for place in runner._constants] == [36 * 64 * 2]
+    assert [place.array.nbytes for place in runner._constants] == [36 * 64 * 2]
     assert runner.plan.peak == 40 * 64 * 2
     assert "kernels 0 to 1" in graph.explain()
     profile = str(graph.profile({"x": array(40, 64)}, detail=True))

@@ -136,6 +136,7 @@ COMPILERS = {
         lambda kernel, architecture: {
             "architecture": int(architecture.removeprefix("sm_")),
             "arguments": len(kernel.bindings),
+            "starts_early": kernel.starts_early,
             **dict(kernel.options),
         },
         ForkServer(triton_program.__file__),

@@ -44,13 +44,13 @@ class Launch:
         function: the kernel.
         workgroups: blocks in each dimension.
         arguments: addresses and values, in the order of the kernel's parameters.
-        awaits_previous: whether the kernel may start before the one before it ends, and waits for that by itself.
+        starts_early: whether the kernel may start while the one before ends, and waits for that itself.
     """
 
     function: Function
     workgroups: tuple[int, int, int]
     arguments: tuple[Argument, ...]
-    awaits_previous: bool
+    starts_early: bool
 
     @property
     def parameters(self) -> tuple[Argument, ...]:

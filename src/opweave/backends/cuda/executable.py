@@ -83,7 +83,7 @@ class CudaRunner(KernelRunner[Launch]):
             given if isinstance(given, bytes) else arrays[places[given]].buffer.address
             for given in kernel.arguments or range(len(places))
         )
-        return Launch(self._functions[number], kernel.workgroups, arguments, kernel.awaits_previous)
+        return Launch(self._functions[number], kernel.workgroups, arguments, kernel.starts_early)
 
     def measured(self) -> MeasuredRunner:
         """The same, with the time of each kernel."""

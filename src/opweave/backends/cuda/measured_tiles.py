@@ -58,9 +58,7 @@ def microseconds(driver: Driver, kernels: Sequence[Kernel], memory: dict[Buffer,
             if bound not in memory:
                 memory[bound] = driver.allocate(bound.desc.byte_length + PADDING)
         launches.append(
-            Launch(
-                function, kernel.workgroups, tuple(memory[bound] for bound in kernel.bindings), kernel.awaits_previous
-            )
+            Launch(function, kernel.workgroups, tuple(memory[bound] for bound in kernel.bindings), kernel.starts_early)
         )
     return microseconds_of(driver, launches, repeat)
 

@@ -70,7 +70,7 @@ class NvidiaDriver(Driver):
         compiler.load(for_tensor_cores=self.info.has_tensor_cores)  # which takes as long as to compile a kernel
         # Kernels of earlier architectures do not wait, and earlier drivers have no such edges between kernels.
         is_hopper = int(self.info.architecture.removeprefix("sm_")) >= 90
-        self._starts_early = is_hopper and call("cuDriverGetVersion") >= MIN_EARLY_DRIVER
+        self._has_early_starts = is_hopper and call("cuDriverGetVersion") >= MIN_EARLY_DRIVER
         device = call("cuDeviceGet", number)
         self._context = call("cuDevicePrimaryCtxRetain", device)
         self._retired: deque[_Retired] = deque()
@@ -128,7 +128,7 @@ class NvidiaDriver(Driver):
         nodes: list[Any] = []
         for launch in launches:
             parameters, kept = _node(launch)
-            is_early = launch.awaits_previous and self._starts_early
+            is_early = launch.starts_early and self._has_early_starts
             before = [] if is_early else nodes[-1:]
             node = call("cuGraphAddKernelNode", graph, before, len(before), parameters)
             del kept  # the driver has copied the arguments

@@ -21,7 +21,7 @@ def result(request: tuple[str, Mapping[str, int]]) -> dict[str, Any] | str:
 
     Args:
         request: a source that defines a kernel `opweave_kernel`, with the options "architecture", "arguments" (pointers that
-            it takes), "max_shared" (bytes), "num_warps", "num_stages" and perhaps "starts_early" (1 if it may start while the
+            it takes), "max_shared" (bytes), "num_warps", "num_stages" and "starts_early" (whether it may start while the
             kernel before ends).
     """
     try:
@@ -64,7 +64,19 @@ def opweave_kernel(x):
 
 def warm_up() -> None:
     """Compile something: the first kernel of a process takes longer."""
-    result((WARM_UP, {"architecture": 90, "arguments": 1, "max_shared": 2**16, "num_warps": 4, "num_stages": 2}))
+    result(
+        (
+            WARM_UP,
+            {
+                "architecture": 90,
+                "arguments": 1,
+                "max_shared": 2**16,
+                "num_warps": 4,
+                "num_stages": 2,
+                "starts_early": False,
+            },
+        )
+    )
 
 
 def _compiled(source: str, options: Mapping[str, int], folder: Path) -> dict[str, Any]:
@@ -81,7 +93,7 @@ def _compiled(source: str, options: Mapping[str, int], folder: Path) -> dict[str
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
-    vars(module)["STARTS_EARLY"] = tl.constexpr(options["architecture"] >= HOPPER and bool(options.get("starts_early")))
+    vars(module)["STARTS_EARLY"] = tl.constexpr(options["architecture"] >= HOPPER and options["starts_early"])
     kernel = module.opweave_kernel
     count = options["arguments"]
     signature = {name: f"*{module.TYPES[name]}" for name in kernel.arg_names}

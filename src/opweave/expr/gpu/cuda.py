@@ -95,9 +95,12 @@ class Cuda(Dialect):
     def module(self, source: Source, words: Collection[str]) -> str:
         """The complete text of a module: functions are lambdas of the kernel, so that they know its buffers."""
         entry = source.entry
-        buffers = (f"{'' if b.writes else 'const '}{b.element}* {b.name}" for b in source.bindings)
+        # Compilers would move loads of restricted buffers before a call of `await_previous`, or past it.
+        restrict = "" if source.starts_early else "__restrict__ "
+        buffers = (f"{'' if b.writes else 'const '}{b.element}* {restrict}{b.name}" for b in source.bindings)
         lines = [f"const {_IDS[name][0]} {name}{_IDS[name][1]};" for name in entry.ids]
-        lines += [] if self.await_previous in words else [f"{self.await_previous}();"]
+        if source.starts_early and self.await_previous not in words:
+            lines.append(f"{self.await_previous}();")
         shared = [*source.shared, *(part for part in source.parts if isinstance(part, Variable))]
         lines += [f"__shared__ {variable.type} {variable.name};" for variable in shared]
         for part in source.parts:

@@ -112,6 +112,7 @@ class Kernel:
         compiled: a binary from elsewhere; then `source` only says what it is.
         arguments: in the order of the kernel's parameters: a number stands for the address of the binding with that number,
             and bytes are a value as it lies in memory. Empty for the addresses of all bindings.
+        starts_early: whether it may start while the kernel before ends, and waits for that itself (`Dialect.await_previous`).
     """
 
     title: str
@@ -126,19 +127,12 @@ class Kernel:
     options: tuple[tuple[str, int], ...] = ()
     compiled: Compiled | None = None
     arguments: tuple[int | bytes, ...] = ()
+    starts_early: bool = False
 
     @property
     def key(self) -> Hashable:
         """The key of the compiled kernel in caches."""
-        return self.source, self.compiler, self.options, self.compiled
-
-    @property
-    def awaits_previous(self) -> bool:
-        """Whether it waits for the kernels before it by itself, so that it may start while they end.
-
-        Kernels of users do not, nor do all of Triton.
-        """
-        return (not self.compiler and self.compiled is None) or bool(dict(self.options).get("starts_early"))
+        return self.source, self.compiler, self.options, self.compiled, self.starts_early
 
     @property
     def block(self) -> tuple[int, int, int]:

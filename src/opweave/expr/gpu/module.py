@@ -111,13 +111,21 @@ class Module:
         found = mathematics.words("\n".join(body))
         return Entry(size, tuple(name for name in IDS if name in found), tuple(body))
 
-    def text(self, comments: Sequence[str], parts: Sequence[Part], bindings: Sequence[Binding] = ()) -> str:
+    def text(
+        self,
+        comments: Sequence[str],
+        parts: Sequence[Part],
+        bindings: Sequence[Binding] = (),
+        *,
+        starts_early: bool = False,
+    ) -> str:
         """The text of the module.
 
         Args:
             comments: lines that precede it.
             parts: functions, memory of the workgroup, and the entry point.
             bindings: further buffers, besides those that were declared.
+            starts_early: whether the kernel may start while the one before ends.
         """
         constants = [Variable(name, type, value) for (type, value), name in self._constants.items()]
         buffers = [*(self._binding(k) for k in range(len(self.bindings))), *bindings]
@@ -125,7 +133,9 @@ class Module:
         library = mathematics.used(lines, self.dialect)
         types = [buffer.element for buffer in buffers]
         found = mathematics.words("\n".join([*types, *lines, *library]))
-        return self.dialect.module(Source(comments, buffers, constants, self.shared, library, parts), found)
+        return self.dialect.module(
+            Source(comments, buffers, constants, self.shared, library, parts, starts_early), found
+        )
 
     def kernel(
         self,
@@ -136,9 +146,11 @@ class Module:
         workgroups: tuple[int, int, int],
     ) -> Kernel:
         """The complete kernel; `comments` precede the module, see `text` and `Kernel` for the others."""
-        source = self.text(comments, [self.entry(body, workgroup_size)])
+        is_early = self.dialect.starts_early(workgroups)
+        source = self.text(comments, [self.entry(body, workgroup_size)], starts_early=is_early)
         bindings, writes, name = tuple(self.bindings), tuple(self.writes), self.dialect.entry_point
-        return Kernel(title, source, bindings, writes, workgroups, name, invocations=workgroup_size)
+        given = (title, source, bindings, writes, workgroups, name)
+        return Kernel(*given, invocations=workgroup_size, starts_early=is_early)
 
     def replace(self, target: Buffer, flat: str, pattern: str) -> list[str]:
         """Statements that atomically replace a packed element, in a word whose other elements other invocations write.

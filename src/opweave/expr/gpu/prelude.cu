@@ -110,7 +110,7 @@ inline i64 wrapped_mul(i64 a, i64 b) { return i64(u64(a) * u64(b)); }
 
 // From Hopper on, a kernel may start before the one before it ends. It calls this before it accesses what earlier kernels write,
 // and before it writes. The next kernel may start when all workgroups have: if kernels started earlier, several that wait would
-// leave few units to the one that runs. Parameters are not `__restrict__`, since compilers would move loads past this.
+// leave few units to the one that runs.
 inline void await_previous() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

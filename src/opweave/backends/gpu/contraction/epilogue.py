@@ -207,12 +207,14 @@ def assemble(
     bindings += [Binding(writer.name, writer.element, True) for writer in writers]
     helpers = [helper for reader in readers for helper in reader.helpers]
     (size,) = (part.size for part in parts if isinstance(part, Entry))
+    is_early = module.dialect.starts_early(workgroups)
     return Kernel(
         title,
-        module.text([f"// {comment}"], [*helpers, *parts], bindings),
+        module.text([f"// {comment}"], [*helpers, *parts], bindings, starts_early=is_early),
         (*module.bindings, *(reader.buffer for reader in readers), *(writer.buffer for writer in writers)),
         (*module.writes, *(False for _ in readers), *(True for _ in writers)),
         workgroups,
         module.dialect.entry_point,
         invocations=size,
+        starts_early=is_early,
     )

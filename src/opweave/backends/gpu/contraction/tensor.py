@@ -281,12 +281,7 @@ class TensorKernel:
         lines = [*self._place(), *self._sums(), *finish]
         library = [*library, *(DIVIDED if self.in_three else ())]
         source = source_of(self.comment, types, library, lines)
-        options = (
-            ("max_shared", self.cores.max_shared),
-            ("num_stages", tile.stages),
-            ("num_warps", tile.warps),
-            ("starts_early", int(self.starts_early)),
-        )
+        options = (("max_shared", self.cores.max_shared), ("num_stages", tile.stages), ("num_warps", tile.warps))
         return Kernel(
             title,
             source,
@@ -297,6 +292,7 @@ class TensorKernel:
             invocations=(32 * tile.warps,),
             compiler="triton",
             options=options,
+            starts_early=self.starts_early,
         )
 
     def _place(self) -> Iterator[str]:

@@ -152,9 +152,9 @@ class _Writing:
             every, most = self.terms // self.deep, self.ahead // 4 if self.fours else self.ahead
             self.chunks = max(1, min(most, every // self.team))
             is_one_round = self.chunks * self.team == every
-            self.is_early = is_one_round or (self._waits and self.chunks * self.team < every)
             if before is not None and is_one_round and len(sections) == 1:
                 self._take_turns()
+            self.is_early = is_one_round or (self._waits and self.chunks * self.team < every)
         self.number, self.workgroups = numbered(sum(self.totals), features.max_workgroups)
         self.in_fours = bool(self.deep) and self.first.few_in_fours
         width = self.deep or (4 if self.first.quads else 1)
@@ -166,8 +166,8 @@ class _Writing:
 
     @property
     def _waits(self) -> bool:
-        """Whether there is anything to load before the kernels before end."""
-        return bool(self.features.dialect.await_previous) and self.first.is_constant
+        """Whether there is something to load before the kernel before ends."""
+        return self.features.dialect.starts_early([sum(self.totals)]) and self.first.is_constant
 
     def _take_turns(self) -> None:
         """As many turns as leave the device enough workgroups, so that few compute the vectors."""
