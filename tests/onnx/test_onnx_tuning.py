@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,9 @@ from opweave import backends
 from opweave.cli import app
 from opweave.compile import tuning
 from opweave.lazy.background import Recurring, background
+from opweave.onnx import session as session_module
 from opweave.onnx.compiled import CompiledModel
+from opweave.onnx.model_program import ModelProgram
 from opweave.onnx.shape_cache import OWN_SESSION, ShapeCache
 from opweave.onnx.trace import Trace
 from opweave.onnx.tuning import random_feed
@@ -115,6 +117,28 @@ def test_a_static_model_goes_by_the_rule_of_thumb_until_it_is_tuned(
         assert f"{prefix}: {chosen}, measured: {shown}" in each.explain().splitlines()
         assert len(compiled_models(each)) == (chosen != OWN_SESSION)
         assert (each._shape_cache._own_session is None) == (chosen != OWN_SESSION)
+
+
+def test_a_call_during_tuning_does_not_keep_the_engine_of_before(
+    rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = session(write(tmp_path / "static.onnx", 2))
+    faster(monkeypatch, (2.0, 1.0, 2.0))
+    plain, used = session_module._run_by_name, []
+
+    def run_while_tuning(model: ModelProgram, *given: Any) -> Any:
+        used.append(model)
+        if len(used) == 1:
+            thread = Thread(target=made.tune, kwargs={"seconds": 0})
+            thread.start()
+            thread.join()
+        return plain(model, *given)
+
+    monkeypatch.setattr(session_module, "_run_by_name", run_while_tuning)
+    check(made)
+    before, after = used  # the second call is no repetition of the first
+    assert before is not after and after in compiled_models(made)
+    assert engine(made).startswith("engine: onnxruntime, measured")
 
 
 @pytest.mark.parametrize(("own", "chosen"), [(0.0011, OWN_SESSION), (0.003, "onnxruntime")])
