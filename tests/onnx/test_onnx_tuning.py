@@ -19,8 +19,9 @@ import opweave as ow
 from opweave import backends
 from opweave.cli import app
 from opweave.compile import tuning
+from opweave.expr import kernels
 from opweave.lazy.background import Recurring, background
-from opweave.onnx import session as session_module
+from opweave.onnx import session as session_module, tuning as session_tuning
 from opweave.onnx.compiled import CompiledModel
 from opweave.onnx.model_program import ModelProgram
 from opweave.onnx.shape_cache import OWN_SESSION, ShapeCache
@@ -137,8 +138,38 @@ def test_a_call_during_tuning_does_not_keep_the_engine_of_before(
     monkeypatch.setattr(session_module, "_run_by_name", run_while_tuning)
     check(made)
     before, after = used  # the second call is no repetition of the first
-    assert before is not after and after in compiled_models(made)
+    assert before is not after
+    assert after in compiled_models(made)
     assert engine(made).startswith("engine: onnxruntime, measured")
+
+
+@pytest.mark.skipif(not kernels.has_halide(), reason="the extra halide is not installed")
+def test_loops_that_are_compiled_for_the_first_time_do_not_count_as_the_build(
+    rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(kernels, "is_compiled", kernels.has_halide)
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8, 61, 67]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("LRN", ["x"], ["y"], size=5)], "g", [x], [y])
+    path = tmp_path / "lrn.onnx"
+    path.write_bytes(
+        helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 13)]).SerializeToString()
+    )
+    made = session(path, specialise="always")
+    faster(monkeypatch, (1.0, 2.0))
+    plain, builds = ShapeCache.compiled_on, []
+
+    def counted(cache: ShapeCache, name: str, *given: Any) -> Any:
+        builds.append(name)
+        return plain(cache, name, *given)
+
+    kernels.compiled.clear()
+    monkeypatch.setattr(ShapeCache, "compiled_on", counted)
+    monkeypatch.setattr(session_tuning, "LONG_SECONDS", 0.0)
+    made.tune(seconds=0)
+    assert builds == ["onnxruntime", "onnxruntime", "rival"]  # only the first has a loop
+    builds.clear()
+    made.tune(seconds=0)
+    assert builds == ["onnxruntime", "rival"]
 
 
 @pytest.mark.parametrize(("own", "chosen"), [(0.0011, OWN_SESSION), (0.003, "onnxruntime")])
