@@ -101,6 +101,7 @@ def test_results_of_quantised_models_may_differ_more(
 def test_a_static_model_goes_by_the_rule_of_thumb_until_it_is_tuned(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, times: tuple[float, ...], chosen: str
 ) -> None:
+    monkeypatch.setattr(session_tuning, "_timed", lambda build: (build(), 0.0))
     path = write(tmp_path / "static.onnx", 2)
     made = session(path)
     check(made)
@@ -305,6 +306,13 @@ def test_a_longer_build_must_pay(
     times, built = (dict(zip(names, each, strict=True)) for each in (seconds, builds))
     found, why = tuning._choose(names, times, built)
     assert (found, bool(why)) == (chosen, says_why)
+
+
+def test_of_ways_that_are_equally_fast_the_one_that_is_built_fastest_is_chosen() -> None:
+    names, seconds = ("compiled", "own"), {"own": 1.01e-3, "compiled": 1e-3}
+    assert tuning._choose(names, seconds, {"own": 0.02, "compiled": 0.03}) == ("own", "")
+    assert tuning._choose(names, seconds, {"own": 0.03, "compiled": 0.02}) == ("compiled", "")
+    assert tuning._choose(names, seconds, {}) == ("compiled", "")  # which has run it until then
 
 
 def test_tuned_shapes_of_models_with_many_weights_are_compiled(
