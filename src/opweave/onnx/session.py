@@ -320,7 +320,9 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
                 declared = (self._inputs_by_name, known) if model is self._shape_cache.only_own else None
                 ranges, in_place = self._ranges, self._in_place
                 self._repeat = Repeat(model, feed, same, names, deciding, ranges, in_place, targets, declared)
-                if self._shape_cache.choices != choices:  # another thread has tuned, and may have reset it too early
+                if (
+                    self._shape_cache.choices != choices
+                ):  # another thread has tuned, and has perhaps reset this too early
                     self._repeat = None
         by_name = dict(zip(names, results, strict=True))
         wanted = {**made, **out}
