@@ -252,6 +252,18 @@ def test_threads_of_fallback_spin_as_those_of_graphs_do(preference: Any, entries
         assert {key: options.get_session_config_entry(key) for key in entries} == entries
 
 
+@pytest.mark.parametrize(("opset", "written"), [(7, "Sum"), (8, "Add")])
+def test_sums_of_two_are_written_so_that_the_engine_joins_them_with_convolutions(opset: int, written: str) -> None:
+    """From operator set 8 on, Sum broadcasts as Add does."""
+    x, w = np.ones((1, 8, 6, 6), np.float32), np.full((8, 8, 1, 1), 0.5, np.float32)
+    nodes = [node("Conv", "x w", "c"), node("Sum", "c x", "s"), node("Relu", "s", "r"), node("Sum", "r c x", "y")]
+    proto = model(nodes, [("x", FLOAT, x.shape)], [("y", FLOAT, x.shape)], w=w)
+    proto.opset_import[0].version = opset
+    run = ModelSession(proto, {}, "default").returning([0])
+    np.testing.assert_array_equal(run([x])[0], x * 10)
+    assert [each.op_type for each in proto.graph.node] == ["Conv", written, "Relu", "Sum"]
+
+
 def test_a_lost_context_is_told_to_the_call_like_the_last_one() -> None:
     context = ow.ml.create_context(device="cpu")
     s = ow.InferenceSession(sum_model(), context)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,11 @@ import opweave as ow
 from opweave import backends
 from opweave.cli import app
 from opweave.compile import tuning
+from opweave.expr import kernels
 from opweave.lazy.background import Recurring, background
+from opweave.onnx import session as session_module, tuning as session_tuning
 from opweave.onnx.compiled import CompiledModel
+from opweave.onnx.model_program import ModelProgram
 from opweave.onnx.shape_cache import OWN_SESSION, ShapeCache
 from opweave.onnx.trace import Trace
 from opweave.onnx.tuning import random_feed
@@ -98,6 +101,7 @@ def test_results_of_quantised_models_may_differ_more(
 def test_a_static_model_goes_by_the_rule_of_thumb_until_it_is_tuned(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, times: tuple[float, ...], chosen: str
 ) -> None:
+    monkeypatch.setattr(session_tuning, "_timed", lambda build: (build(), 0.0))
     path = write(tmp_path / "static.onnx", 2)
     made = session(path)
     check(made)
@@ -115,6 +119,58 @@ def test_a_static_model_goes_by_the_rule_of_thumb_until_it_is_tuned(
         assert f"{prefix}: {chosen}, measured: {shown}" in each.explain().splitlines()
         assert len(compiled_models(each)) == (chosen != OWN_SESSION)
         assert (each._shape_cache._own_session is None) == (chosen != OWN_SESSION)
+
+
+def test_a_call_during_tuning_does_not_keep_the_engine_of_before(
+    rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = session(write(tmp_path / "static.onnx", 2))
+    faster(monkeypatch, (2.0, 1.0, 2.0))
+    plain, used = session_module._run_by_name, []
+
+    def run_while_tuning(model: ModelProgram, *given: Any) -> Any:
+        used.append(model)
+        if len(used) == 1:
+            thread = Thread(target=made.tune, kwargs={"seconds": 0})
+            thread.start()
+            thread.join()
+        return plain(model, *given)
+
+    monkeypatch.setattr(session_module, "_run_by_name", run_while_tuning)
+    check(made)
+    before, after = used  # the second call is no repetition of the first
+    assert before is not after
+    assert after in compiled_models(made)
+    assert engine(made).startswith("engine: onnxruntime, measured")
+
+
+@pytest.mark.skipif(not kernels.has_halide(), reason="the extra halide is not installed")
+def test_loops_that_are_compiled_for_the_first_time_do_not_count_as_the_build(
+    rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(kernels, "is_compiled", kernels.has_halide)
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8, 61, 67]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("LRN", ["x"], ["y"], size=5)], "g", [x], [y])
+    path = tmp_path / "lrn.onnx"
+    path.write_bytes(
+        helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 13)]).SerializeToString()
+    )
+    made = session(path, specialise="always")
+    faster(monkeypatch, (1.0, 2.0))
+    plain, builds = ShapeCache.compiled_on, []
+
+    def counted(cache: ShapeCache, name: str, *given: Any) -> Any:
+        builds.append(name)
+        return plain(cache, name, *given)
+
+    kernels.compiled.clear()
+    monkeypatch.setattr(ShapeCache, "compiled_on", counted)
+    monkeypatch.setattr(session_tuning, "LONG_SECONDS", 0.0)
+    made.tune(seconds=0)
+    assert builds == ["onnxruntime", "onnxruntime", "rival"]  # only the first has a loop
+    builds.clear()
+    made.tune(seconds=0)
+    assert builds == ["onnxruntime", "rival"]
 
 
 @pytest.mark.parametrize(("own", "chosen"), [(0.0011, OWN_SESSION), (0.003, "onnxruntime")])
@@ -250,6 +306,13 @@ def test_a_longer_build_must_pay(
     times, built = (dict(zip(names, each, strict=True)) for each in (seconds, builds))
     found, why = tuning._choose(names, times, built)
     assert (found, bool(why)) == (chosen, says_why)
+
+
+def test_of_ways_that_are_equally_fast_the_one_that_is_built_fastest_is_chosen() -> None:
+    names, seconds = ("compiled", "own"), {"own": 1.01e-3, "compiled": 1e-3}
+    assert tuning._choose(names, seconds, {"own": 0.02, "compiled": 0.03}) == ("own", "")
+    assert tuning._choose(names, seconds, {"own": 0.03, "compiled": 0.02}) == ("compiled", "")
+    assert tuning._choose(names, seconds, {}) == ("compiled", "")  # which has run it until then
 
 
 def test_tuned_shapes_of_models_with_many_weights_are_compiled(

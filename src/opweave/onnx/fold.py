@@ -236,6 +236,17 @@ def _expand(data: np.ndarray, shape: np.ndarray) -> Any:
     return np.broadcast_to(data, _check_size(wanted, data.dtype))
 
 
+def _pad(data: np.ndarray, pads: np.ndarray, value: np.ndarray | None = None, *, mode: bytes = b"constant") -> Any:
+    if mode != b"constant" or not 0 < len(pads) == 2 * data.ndim or (pads < 0).any():
+        raise Declined  # the engine has no padding of scalars
+    if value is not None and value.dtype != data.dtype:
+        raise Declined
+    before, after = pads.reshape(2, data.ndim).tolist()
+    _check_size(np.add(data.shape, before) + after, data.dtype)
+    fill = 0 if value is None else value.item()
+    return np.pad(data, list(zip(before, after, strict=True)), constant_values=fill)
+
+
 def _where(condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> Any:
     if x.dtype != y.dtype:
         raise Declined
@@ -275,6 +286,7 @@ EVALUATORS: Mapping[str, Callable[..., Any]] = {
     "Neg": np.negative,
     "Not": np.logical_not,
     "Or": np.logical_or,
+    "Pad": _pad,
     "Range": _range,
     "Sub": np.subtract,
     "Transpose": lambda x, perm=None: np.transpose(x, perm),

@@ -296,6 +296,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
             }
             values = feed if space.is_host else HostValues(feed, space)
             model: ModelProgram
+            choices = self._shape_cache.choices
             model, is_settled = self._shape_cache.select(shapes, values)
             made = self._new_tensors(model, [name for name in names if name not in targets])
             targets |= {name: tensor._memory() for name, tensor in made.items()}
@@ -319,6 +320,10 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
                 declared = (self._inputs_by_name, known) if model is self._shape_cache.only_own else None
                 ranges, in_place = self._ranges, self._in_place
                 self._repeat = Repeat(model, feed, same, names, deciding, ranges, in_place, targets, declared)
+                if (
+                    self._shape_cache.choices != choices
+                ):  # another thread has tuned, and has perhaps reset this too early
+                    self._repeat = None
         by_name = dict(zip(names, results, strict=True))
         wanted = {**made, **out}
         return [

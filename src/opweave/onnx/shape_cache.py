@@ -133,6 +133,7 @@ class ShapeCache:
         specialise: as above.
         ways: the engines that may run it, by name.
         tuned: what tuning has measured, by shapes as text.
+        choices: how often tuning, or `forget_shapes`, has changed what runs calls.
     """
 
     def __init__(
@@ -167,6 +168,7 @@ class ShapeCache:
         self._last_used: dict[Key, int] = {}
         self.ways = context.backend.tunable(NO_GRAPH)  # by name
         self.tuned = engines.find(self.digest, self.ways) if len(self.ways) > 1 else {}
+        self.choices = 0
         self._calls = 0
         self._queued = 0  # shapes that are being compiled in the background, or wait for it
 
@@ -417,6 +419,7 @@ class ShapeCache:
     def use_tuned(self, key: Key, found: Measurement, model: CompiledModel | None) -> None:
         """Run calls of a key by what was measured to be the fastest: `model`, or the model's own session."""
         with self._lock:
+            self.choices += 1
             self.tuned[found.what] = found
             self.compiled.pop(key)
             self._last_used.pop(key, None)
@@ -443,6 +446,7 @@ class ShapeCache:
             if self._model.surprising.issuperset(found.shapes):
                 raise OperationError(f"outputs come in shapes that do not fit: {found}") from found
             self._model.surprising.update(found.shapes)
+            self.choices += 1
             for kept in (self.compiled, self._last_used, self._recent):
                 kept.clear()
 

@@ -206,6 +206,7 @@ class Tracer:
         """
         found: list[Step] = []
         for node in nodes:
+            checks.check_node(node)  # those of the model's graph have been checked when it was read
             steps = self._steps(node)
             for step in steps:
                 if whole and step.kind == "fallback":
@@ -275,8 +276,6 @@ class Tracer:
         if checks.needs_inputs(node):
             arrays = [value.array if isinstance(value, Constant) else None for value in values]
             checks.check_node(node, "", [shape_of(value) for value in values], arrays)
-        else:
-            checks.check_node(node)
         if self._fold(node, values):
             return [Step(node, "folded", op)]
         try:

@@ -26,6 +26,9 @@ from .values import PLAIN_TYPES, from_engine, to_engine
 KNOWN_IR, KNOWN_OPSET = 10, 21
 """Models up to this version of the file format and of ONNX's operators need not be lowered for the engine."""
 
+BROADCASTING_SUM = 8
+"""The operator set from which on Sum broadcasts, as Add does."""
+
 
 class ModelSession(Runner):
     """An ONNX model, or a part of one, that the engine runs as it is. Several threads may run it at the same time.
@@ -73,6 +76,7 @@ class ModelSession(Runner):
             if precision == "ieee":
                 _forbid_rounding(proto)
             graphs = list(all_graphs(proto.graph))
+            _write_sums_as_additions(proto, graphs)
             guard_quotients(proto, constants, graphs)
             nodes = list(readers(proto.graph.node, is_flat=len(graphs) == 1))
             self._constants = add_constants(
@@ -278,6 +282,16 @@ def _forbid_rounding(proto: Any) -> None:
             for attribute in node.attribute:
                 if node.op_type == "MatMulNBits" and attribute.name == "accuracy_level":
                     attribute.i = FLOAT_LEVEL
+
+
+def _write_sums_as_additions(proto: Any, graphs: Sequence[Any]) -> None:
+    """Write Sum of two operands as Add: the engine's optimiser joins only Add with a convolution and an activation."""
+    if any(entry.domain in ("", "ai.onnx") and entry.version < BROADCASTING_SUM for entry in proto.opset_import):
+        return
+    for graph in graphs:
+        for node in graph.node:
+            if node.op_type == "Sum" and len(node.input) == 2 and node.domain in ("", "ai.onnx"):
+                node.op_type = "Add"
 
 
 def evaluate(proto: Any, feed: Mapping[str, np.ndarray]) -> list[Any] | None:
