@@ -13,8 +13,9 @@ import numpy as np
 NORMAL, GOING_AWAY, PROTOCOL_ERROR, TOO_LARGE, INTERNAL_ERROR = 1000, 1001, 1002, 1009, 1011
 """Codes with which connections are closed (RFC 6455, 7.4.1)."""
 
-BUFFER_BYTES = 2**17
-"""What is received at once, if the caller has no memory for it yet. Chromium's frames have up to 131,014 bytes."""
+BUFFER_BYTES = 2**15
+"""What is received at once before it is known where it belongs. More would copy more of large payloads, less would take more
+calls of the system for small ones. An estimate."""
 
 MAX_HEAD_BYTES = 16 * 1024
 """The size of the headers of a request, at most."""
@@ -100,7 +101,8 @@ class Stream:
 
     def read(self, count: int) -> bytes:
         """The next `count` bytes; few, because they pass through the buffer."""
-        self._fill(count)
+        if self._end - self._start < count:
+            self._fill(count)
         start = self._start
         self._start = start + count
         return self._view[start : start + count].tobytes()

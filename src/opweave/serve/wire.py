@@ -1,6 +1,6 @@
 """Messages over sockets: in WebSocket (RFC 6455) for browsers, and without frames for Node.js.
 
-Payloads go straight from the socket into the memory of the caller, and from there to the socket. The libraries that were
+Large payloads go straight from the socket into the memory of the caller, and from there to the socket. The libraries that were
 tried, `picows` 2.3 and `websockets` 17.4, give out their own buffers, from which the data must be copied: with messages of
 64 MiB, both had less than two thirds of this module's throughput. They also need an event loop, while contexts run on threads.
 """
@@ -18,6 +18,7 @@ from threading import Lock
 import numpy as np
 
 from .stream import (
+    BUFFER_BYTES,
     LINGER_SECONDS,
     NORMAL,
     PROTOCOL_ERROR,
@@ -35,7 +36,8 @@ SHORT_BYTES = 2048
 """A text, or the contents of a frame, of at most this size is handled as one integer or string: faster than an array."""
 
 PIECE_BYTES = 2**20
-"""How much is received at once of a text, or of what is dropped. An estimate."""
+"""How much is received, and then unmasked, at once: more would leave the cache in between, less would take more calls. An
+estimate."""
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # of RFC 6455
 
@@ -67,8 +69,10 @@ def unmask(data: memoryview, key: bytes, offset: int = 0) -> None:
     end = size - (size - start) % 8
     words = array[start:end].view(np.uint64)
     words ^= np.frombuffer((key * 3)[start % 4 : start % 4 + 8], np.uint64)
-    unmask(data[:start], key)
-    unmask(data[end:], key, end)
+    if start:
+        unmask(data[:start], key)
+    if end < size:
+        unmask(data[end:], key, end)
 
 
 class Messages(ABC):
@@ -112,6 +116,9 @@ class Messages(ABC):
 
     def _few(self, count: int) -> bytes:
         """The next bytes; few, because they are joined."""
+        if count <= self._left:  # as almost always
+            self._left -= count
+            return self.stream.read(count)
         found = b""
         while len(found) < count:
             found += self.stream.read(self._take(count - len(found)))
@@ -145,9 +152,13 @@ class Messages(ABC):
         """
         done = 0
         while done < target.size:
-            count = self._take(target.size - done)
-            self.stream.read_into(target[done : done + count])
-            done += count
+            done += self._read_part(target[done:])
+
+    def _read_part(self, target: np.ndarray) -> int:
+        """Receive the next bytes into an array; return how many."""
+        count = self._take(target.size)
+        self.stream.read_into(target[:count])
+        return count
 
     def skip(self, size: int) -> None:
         """Receive a payload of `size` bytes, and drop it."""
@@ -238,10 +249,22 @@ class WebSocketMessages(Messages):
             self._next_frame()
         if self._rest:
             part = self.stream.ahead(self._rest)
-            unmask(part, self._key, self._at)  # in the stream's buffer, which stays in the cache of a processor
-            self._at += len(part)
-            self._rest -= len(part)
+            self._unmask(part)
             self._left = len(part)
+
+    def _read_part(self, target: np.ndarray) -> int:
+        if self._left or min(self._rest, target.size) <= BUFFER_BYTES:
+            return super()._read_part(target)
+        piece = target[: min(self._rest, PIECE_BYTES)]
+        self.stream.read_into(piece)
+        self._unmask(piece.data)
+        return piece.size
+
+    def _unmask(self, part: memoryview) -> None:
+        """Unmask the next part of the frame, where it was received."""
+        unmask(part, self._key, self._at)
+        self._at += len(part)
+        self._rest -= len(part)
 
     def _next_frame(self) -> None:
         """Receive the header of the next frame; answer one that has no contents of messages."""
