@@ -60,7 +60,10 @@ class Handover:
 
     @contextmanager
     def taken(self, key: str, origin: str | None, stream: Stream) -> Iterator[np.ndarray | None]:
-        """The payload for a key, whose request is answered in the block; None if there is none for this key and origin, or it is taken."""
+        """The payload for a key, whose request is answered in the block.
+
+        None if there is none for this key and origin, or it is taken.
+        """
         with self._changed:
             offer = self._offer
             is_right = offer is not None and compare_digest(offer.key.encode(), key.encode()) and offer.origin == origin
