@@ -4,7 +4,8 @@
     python -m benchmarks serve --browser /usr/bin/chromium
 
 Each client runs benchmarks/serve.mjs, three times in turn; a figure is the median. Chromium runs without a debugger, which
-would slow it down. The floor is what Chromium takes for the same bytes with a server that does nothing (benchmarks/floor.py).
+would slow it down. The floor is what Chromium takes for the same bytes with a server that does nothing (benchmarks/floor.py);
+for Node.js, the text below the table tells what a bare socket takes to receive them (benchmarks/floor_node.mjs).
 """
 
 from __future__ import annotations
@@ -124,7 +125,11 @@ def markdown(medians: dict[str, Results]) -> str:
             cells.append(f"{value(medians[FLOOR]):.3g}")
         rows.append(cells)
     pause = f"A garbage collection of the server with {GRAPHS} graphs of {LAYERS} layers took {collection_ms():.0f} ms."
-    return f"{table(header, rows)}\n\n{pause} Made by `python -m benchmarks serve` on: {machine()}."
+    new, used = (LARGE_BYTES / ms / 1e6 for ms in node_floor().values())
+    socket = (
+        f"From a bare socket, Node.js reads 64 MiB into new memory at {new:.3g} GB/s, into an array at {used:.3g} GB/s."
+    )
+    return f"{table(header, rows)}\n\n{socket} {pause} Made by `python -m benchmarks serve` on: {machine()}."
 
 
 def measured(run: Callable[[Server], Results]) -> Results:
@@ -169,18 +174,33 @@ def dispatch_ms(length: int) -> float:
 
 def in_node(server: Server) -> Results:
     """The results in Node.js, over a connection without masks."""
-    module = (ROOT / "benchmarks" / "serve.mjs").as_uri()
-    environment = {**os.environ, "OPWEAVE_URL": server.url, "OPWEAVE_TOKEN": server.token or ""}
     with TemporaryDirectory() as folder:
         package = (write_clients(Path(folder))[0] / "node.mjs").as_uri()
-        code = f"await import({package!r}); console.log(JSON.stringify(await (await import({module!r})).measure()))"
-        done = subprocess.run(
-            ["node", "--input-type=module", "-e", code],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=PAGE_SECONDS,
-        )
+        before = f"await import({package!r});"
+        return _node("serve.mjs", before=before, OPWEAVE_URL=server.url, OPWEAVE_TOKEN=server.token or "")
+
+
+def node_floor() -> Results:
+    """What Node.js takes to receive the large tensor from a bare socket: into new memory, and into memory that was used."""
+    with floor_server() as port:
+        return _node("floor_node.mjs", str(port))
+
+
+def _node(name: str, arguments: str = "", *, before: str = "", **environment: str) -> Results:
+    """The results of a module beside this one in Node.js, after some code."""
+    module = (ROOT / "benchmarks" / name).as_uri()
+    done = subprocess.run(
+        [
+            "node",
+            "--input-type=module",
+            "-e",
+            f"{before} console.log(JSON.stringify(await (await import({module!r})).measure({arguments})))",
+        ],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=PAGE_SECONDS,
+    )
     if done.returncode:
         raise RuntimeError(done.stderr)
     results: Results = json.loads(done.stdout)

@@ -1,6 +1,6 @@
 """Compare each model of the catalogue (tests/data/gate.toml) with `opweave.diff`, and list operations beyond their tolerances.
 
-make models-all   # or: python -m gate.packages
+make models   # or: python -m gate.packages
 python tools/diff_models.py [--on cpu:onnxruntime] [--against reference] [NAME …]
 """
 

@@ -1,6 +1,6 @@
 """Write each model of the catalogue (tests/data/gate.toml) as JavaScript, run it, and compare it with the graph in Python.
 
-make models-all   # or: python -m gate.packages
+make models   # or: python -m gate.packages
 python tools/js_models.py [NAME …]
 python tools/js_models.py --write docs/javascript.md
 

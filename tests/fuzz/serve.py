@@ -118,6 +118,8 @@ class Asker(Client):
             [
                 ("".join(spoiled), self.origin, 403),
                 ("", self.origin, 403),
+                (f"{key} wanted", self.origin, 403),
+                (f"{key} unwanted", "null", 403),
                 (key, "null", 403),
                 (key, None, 403),
                 (key * MAX_KEY_BYTES, self.origin, 413),

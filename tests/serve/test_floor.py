@@ -9,14 +9,17 @@ from queue import Empty, Queue
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, cast
 
+import node_js
 import pytest
 from served_clients import Client, request
 
-from benchmarks import serve
+from benchmarks import floor, serve
 from benchmarks.floor import floor_server
+from opweave.serve.http import respond
 
 if TYPE_CHECKING:
     from opweave.serve import Server
+    from opweave.serve.stream import Stream
 
 
 class Address:
@@ -37,6 +40,21 @@ def test_it_answers_as_many_bytes_as_a_message_says() -> None:
                 client.send_bytes(struct.pack("<I", 1) + bytes(size))  # no answer
                 client.send_bytes(struct.pack("<I", wanted) + bytes(size))
                 assert client.receive() == (2, bytes(wanted))
+
+
+def test_node_reads_the_large_tensor_from_a_bare_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    node_js.need()
+    sizes = []
+
+    def answered(stream: Stream, status: int, body: Any, **others: Any) -> None:
+        sizes.append(len(body))
+        respond(stream, status, body, **others)
+
+    monkeypatch.setattr(floor, "respond", answered)
+    found = serve.node_floor()
+    assert list(found) == ["new", "used"]
+    assert min(found.values()) > 0
+    assert set(sizes) == {serve.LARGE_BYTES}
 
 
 def test_a_browser_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -309,6 +309,18 @@ def test_contents_that_are_not_asked_for_follow_in_a_frame(server: Server, monke
         assert client.read(1, "float32").tolist() == [0] * 4, "the context goes on"
 
 
+def test_contents_that_are_unwanted_are_not_sent(server: Server) -> None:
+    with Client(server) as client:
+        client.hello()
+        client.ask("tensor", id=1, **desc("float32", 4), readable=True)
+        client.post("read", id=1, r=100, apart=True)
+        _, data = client.receive()
+        unwanted = f"{json.loads(data[4:])['key']} unwanted"
+        assert response_to(server, "POST", "/payload", unwanted, ORIGIN) == (204, b"")
+        assert response_to(server, "POST", "/payload", unwanted, ORIGIN)[0] == 403, "it is over"
+        assert client.read(1, "float32").tolist() == [0] * 4, "the next message is the answer to this read"
+
+
 def test_contents_whose_response_breaks_follow_in_a_frame(server: Server) -> None:
     with Client(server) as client:
         client.hello()

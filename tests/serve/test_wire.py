@@ -15,7 +15,7 @@ from served_clients import sized
 
 from opweave.serve.http import HttpError, read_request
 from opweave.serve.stream import DisconnectedError, Stream, WireError
-from opweave.serve.wire import MAX_JOINED_BYTES, Messages, PlainMessages, WebSocketMessages, unmask
+from opweave.serve.wire import MAX_JOINED_BYTES, SHORT_BYTES, Messages, PlainMessages, WebSocketMessages, unmask
 
 # https://www.rfc-editor.org/rfc/rfc6455#section-5.7
 MASKED_HELLO = bytes.fromhex("818537fa213d7f9f4d5158")
@@ -89,7 +89,7 @@ def test_a_close_is_answered_with_its_code() -> None:
         assert other.recv(100) == bytes.fromhex("880203e9")
 
 
-@pytest.mark.parametrize("size", [0, 1, 3, 7, 8, 9, 64, 1001])
+@pytest.mark.parametrize("size", [0, 1, 3, 7, 8, 9, 64, SHORT_BYTES, SHORT_BYTES + 1, SHORT_BYTES + 1000])
 def test_masks_are_removed_in_place_wherever_the_data_begin(size: int) -> None:
     draw = np.random.default_rng(size)
     for start in range(9):
@@ -97,7 +97,7 @@ def test_masks_are_removed_in_place_wherever_the_data_begin(size: int) -> None:
             memory = draw.integers(0, 256, start + size, dtype=np.uint8)
             data, key = memory[start:], bytes(draw.integers(0, 256, 4, dtype=np.uint8))
             expected = [byte ^ key[(offset + i) % 4] for i, byte in enumerate(data.tolist())]
-            unmask(data, key, offset)
+            unmask(data.data, key, offset)
             assert data.tolist() == expected
 
 

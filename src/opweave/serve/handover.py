@@ -20,7 +20,7 @@ class _Offer:
         self.payload, self.origin = payload, origin
         self.key = secrets.token_urlsafe(32)
         self.stream: Stream | None = None  # that of the request that has come for it
-        self.is_sent = self.is_over = False
+        self.is_answered = self.is_over = False
 
 
 class Handover:
@@ -43,7 +43,11 @@ class Handover:
             return self._offer.key
 
     def wait(self, key: str, timeout: float) -> bool:
-        """Wait until a payload is sent, or not asked for in `timeout` seconds, or `abandon`ed; return whether it is sent."""
+        """Wait until a request for a payload is answered, or none comes in `timeout` seconds, or it is `abandon`ed.
+
+        Returns:
+            Whether the page needs nothing more: it got the payload, or said that it is unwanted.
+        """
         with self._changed:
             offer = self._offer
             if offer is None or offer.key != key:
@@ -52,11 +56,14 @@ class Handover:
             if offer.stream is not None:
                 self._changed.wait_for(lambda: offer.is_over)
             self._offer = None
-            return offer.is_sent
+            return offer.is_answered
 
     @contextmanager
     def taken(self, key: str, origin: str | None, stream: Stream) -> Iterator[np.ndarray | None]:
-        """The payload for a key, to be sent in the block; None if there is none for this key and origin, or it is taken."""
+        """The payload for a key, whose request is answered in the block.
+
+        None if there is none for this key and origin, or it is taken.
+        """
         with self._changed:
             offer = self._offer
             is_right = offer is not None and compare_digest(offer.key.encode(), key.encode()) and offer.origin == origin
@@ -70,7 +77,7 @@ class Handover:
             return
         try:
             yield offer.payload
-            offer.is_sent = True
+            offer.is_answered = True
         finally:
             with self._changed:
                 offer.is_over = True

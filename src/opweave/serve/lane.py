@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from threading import Condition, Thread
+from threading import Condition, RLock, Thread
 
 from .stream import DisconnectedError
 
@@ -32,7 +32,8 @@ class Lane:
     def __init__(self, name: str, has_ended: Callable[[], bool]) -> None:
         self._name, self._has_ended = name, has_ended
         self._tasks: deque[Callable[[], None]] = deque()
-        self._changed = Condition()
+        self._lock = RLock()
+        self._changed = Condition(self._lock)
         self._is_busy = self._is_finishing = self._is_closed = False
         self._thread: Thread | None = None
 
@@ -46,7 +47,7 @@ class Lane:
         Raises:
             DisconnectedError: the client has gone while it had to wait.
         """
-        with self._changed:
+        with self._lock:
             if self._is_ending():
                 return
             if not inline or self._tasks or self._is_busy:
@@ -59,7 +60,7 @@ class Lane:
                 return
             self._is_busy = True
         task()
-        with self._changed:
+        with self._lock:
             self._is_busy = False
             if self._tasks:  # `finish` has come; else waking the thread, for nothing, takes longer than most tasks
                 self._changed.notify_all()
@@ -70,7 +71,7 @@ class Lane:
         Raises:
             DisconnectedError: the client has gone.
         """
-        with self._changed:
+        with self._lock:
             self._wait(lambda: self._is_closed or not (self._tasks or self._is_busy))
 
     def _wait(self, is_over: Callable[[], bool]) -> None:
@@ -80,7 +81,7 @@ class Lane:
 
     def finish(self, last: Callable[[], None]) -> None:
         """Drop the tasks that wait, and run a last one after the one that runs; in any thread."""
-        with self._changed:
+        with self._lock:
             if self._is_closed:
                 return
             self._tasks.clear()
@@ -91,7 +92,7 @@ class Lane:
 
     def close(self) -> None:
         """Drop the tasks that wait; one that runs goes on."""
-        with self._changed:
+        with self._lock:
             self._is_closed = True
             self._tasks.clear()
             self._changed.notify_all()
@@ -112,7 +113,7 @@ class Lane:
 
     def _run(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 # A task that runs in the thread of a caller comes first.
                 found = self._changed.wait_for(
                     lambda: self._is_closed or (self._tasks and not self._is_busy), IDLE_SECONDS
@@ -125,7 +126,7 @@ class Lane:
                 self._is_busy = True
                 task = self._tasks.popleft()
             task()
-            with self._changed:
+            with self._lock:
                 self._is_busy = False
                 self._is_closed |= self._is_finishing and not self._tasks
                 self._changed.notify_all()

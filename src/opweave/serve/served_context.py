@@ -52,7 +52,7 @@ class _Tensor:
 
     desc: Desc
     tensor: MLTensor | None
-    array: np.ndarray | None  # its memory, where that is the host's
+    contents: np.ndarray | None  # its memory as bytes, where that is the host's
 
 
 @dataclass
@@ -143,7 +143,7 @@ class ServedContext:
                 check_length(found.desc, message["bin"])
                 if found.tensor is None or not found.tensor.writable:
                     raise ValidationError(f"the tensor {found.desc} was not created with writable: true")
-                return _bytes(memory.empty(found.desc) if found.array is None else found.array)
+                return _bytes(memory.empty(found.desc)) if found.contents is None else found.contents
             case "const":
                 check_length(self.context._check_desc(message["dataType"], message["shape"]), message["bin"])
                 builder = self._builder(message["b"])
@@ -194,14 +194,13 @@ class ServedContext:
         if message.get("constant"):
             if payload is None:
                 raise ProtocolError(f"constant tensor {number} has no payload")
-            array = payload.view(desc.data_type).reshape(desc.shape)
-            self._tensors[number] = _Tensor(desc, None, array)
+            self._tensors[number] = _Tensor(desc, None, payload)
             return Answer({})
         flags = {name: message.get(name, False) for name in ("readable", "writable")}
         if self._is_host:
             array = self._allocate(desc)
             tensor = self.context.tensor_from(array, **flags)
-            self._tensors[number] = _Tensor(desc, tensor, array)
+            self._tensors[number] = _Tensor(desc, tensor, _bytes(array))
             return Answer({})
         self._budget.reserve(desc.byte_length)
         try:
@@ -213,7 +212,7 @@ class ServedContext:
 
     def _on_write(self, message: Message, payload: np.ndarray | None) -> None:
         found = self._tensor(message["id"])
-        if found.array is None and found.tensor is not None:  # on the host the payload came into the tensor itself
+        if found.contents is None and found.tensor is not None:  # on the host the payload came into the tensor itself
             self.context.write_tensor(found.tensor, payload)
 
     def _on_const(self, message: Message, payload: np.ndarray | None) -> None:
@@ -225,8 +224,8 @@ class ServedContext:
             raise ValidationError(f"the constant tensor {found.desc} cannot be read")
         if not found.tensor.readable:
             raise ValidationError(f"the tensor {found.desc} was not created with readable: true")
-        array = self.context.read_tensor(found.tensor) if found.array is None else found.array
-        return Answer({}, _bytes(array))
+        contents = _bytes(self.context.read_tensor(found.tensor)) if found.contents is None else found.contents
+        return Answer({}, contents)
 
     def _on_build(self, message: Message, payload: np.ndarray | None) -> Answer:
         number = message["g"]
@@ -312,9 +311,9 @@ class ServedContext:
 
     def _constant_tensor(self, number: int) -> Constant:
         found = self._tensor(number)
-        if found.tensor is not None or found.array is None:
+        if found.tensor is not None or found.contents is None:
             raise ValidationError(f"constant: the tensor {found.desc} was not made by createConstantTensor")
-        return Constant(found.desc, found.array, True)
+        return Constant(found.desc, found.contents.view(found.desc.data_type).reshape(found.desc.shape), True)
 
     def _builder(self, number: int) -> ServedBuilder:
         """The builder of a number; made when it is first mentioned."""

@@ -399,13 +399,18 @@ class Server:
                 self._past += replace(connection.counts(), connections=1)
 
     def _payload(self, stream: Stream, request: Request, body: bytes, headers: dict[str, str]) -> bool:
-        """`POST /payload`: the contents of a tensor, which a page was told to ask for."""
+        """`POST /payload`: the contents of a tensor, which a page was told to ask for; or it says that they are unwanted."""
         _check_type(request)
-        with self._handover.taken(body.decode("latin-1"), request.origin, stream) as payload:
+        text = body.decode("latin-1")
+        key = text.removesuffix(" unwanted")
+        with self._handover.taken(key, request.origin, stream) as payload:
             if payload is None:
                 raise HttpError(403, "there is no such payload for this origin")
             stream.is_trusted = True
             stream.set_deadline(None)
+            if key != text:
+                respond(stream, 204, keeps_alive=request.keeps_alive, headers=headers)
+                return request.keeps_alive
             type_of_bytes = {"Content-Type": "application/octet-stream"}
             respond(stream, 200, payload.data, keeps_alive=request.keeps_alive, headers=headers | type_of_bytes)
         return request.keeps_alive

@@ -13,9 +13,12 @@ import numpy as np
 NORMAL, GOING_AWAY, PROTOCOL_ERROR, TOO_LARGE, INTERNAL_ERROR = 1000, 1001, 1002, 1009, 1011
 """Codes with which connections are closed (RFC 6455, 7.4.1)."""
 
-CHUNK_BYTES = 2**20
-"""How much is received, and then unmasked, at once: more would leave the cache in between, less would take more calls. An
-estimate."""
+BUFFER_BYTES = 2**15
+"""What is received at once before it is known where it belongs. More would copy more of large payloads, less would take more
+calls of the system for small ones. An estimate."""
+
+MAX_HEAD_BYTES = 16 * 1024
+"""The size of the headers of a request, at most."""
 
 LINGER_SECONDS = 1.0
 """How long the end of a connection may take."""
@@ -55,7 +58,7 @@ class Stream:
         self.socket = connection
         self.is_trusted = False
         self._deadline: float | None = None
-        self._buffer = bytearray(16 * 1024)
+        self._buffer = bytearray(BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
 
@@ -81,19 +84,25 @@ class Stream:
         return count
 
     def _fill(self, count: int) -> None:
-        """Have at least `count` bytes in the buffer."""
+        """Have at least `count` bytes in the buffer, which has room for so many."""
         if self._end - self._start >= count:
             return
         if self._start:
             left = self._end - self._start
-            self._buffer[:left] = self._buffer[self._start : self._end]
+            self._view[:left] = self._view[self._start : self._end]
             self._start, self._end = 0, left
         while self._end < count:
             self._end += self._receive(self._view[self._end :])
 
+    def ahead(self, most: int) -> memoryview:
+        """The next bytes where they lie in the buffer, at least one and at most `most`; they are still to be read."""
+        self._fill(1)
+        return self._view[self._start : min(self._end, self._start + most)]
+
     def read(self, count: int) -> bytes:
         """The next `count` bytes; few, because they pass through the buffer."""
-        self._fill(count)
+        if self._end - self._start < count:
+            self._fill(count)
         start = self._start
         self._start = start + count
         return self._view[start : start + count].tobytes()
@@ -104,10 +113,10 @@ class Stream:
         Raises:
             WireError: there is none in the first 16 KiB.
         """
-        while (at := self._buffer.find(b"\r\n\r\n", self._start, self._end)) < 0:
+        while (at := self._buffer.find(b"\r\n\r\n", self._start, min(self._end, self._start + MAX_HEAD_BYTES))) < 0:
             held = self._end - self._start
-            if held == len(self._buffer):
-                raise WireError(TOO_LARGE, f"the headers have more than {held} bytes")
+            if held >= MAX_HEAD_BYTES:
+                raise WireError(TOO_LARGE, f"the headers have more than {MAX_HEAD_BYTES} bytes")
             self._fill(held + 1)
         return self.read(at + 4 - self._start)
 
@@ -118,7 +127,7 @@ class Stream:
             target[:held] = self._view[self._start : self._start + held]
             self._start += held
             return held
-        return self._receive(target[:CHUNK_BYTES])
+        return self._receive(target)
 
     def read_into(self, target: np.ndarray) -> None:
         """Fill an array of bytes."""

@@ -1,6 +1,6 @@
 """Messages over sockets: in WebSocket (RFC 6455) for browsers, and without frames for Node.js.
 
-Payloads go straight from the socket into the memory of the caller, and from there to the socket. The libraries that were
+Large payloads go straight from the socket into the memory of the caller, and from there to the socket. The libraries that were
 tried, `picows` 2.3 and `websockets` 17.4, give out their own buffers, from which the data must be copied: with messages of
 64 MiB, both had less than two thirds of this module's throughput. They also need an event loop, while contexts run on threads.
 """
@@ -18,7 +18,7 @@ from threading import Lock
 import numpy as np
 
 from .stream import (
-    CHUNK_BYTES,
+    BUFFER_BYTES,
     LINGER_SECONDS,
     NORMAL,
     PROTOCOL_ERROR,
@@ -32,8 +32,12 @@ from .stream import (
 _CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0, 1, 2, 8, 9, 10
 _ENDLESS = 2**63
 
-SHORT_BYTES = 4096
-"""A text of at most this size passes through the stream's buffer, and through an integer: faster than through an array."""
+SHORT_BYTES = 2048
+"""A text, or the contents of a frame, of at most this size is handled as one integer or string: faster than an array."""
+
+PIECE_BYTES = 2**20
+"""How much is received, and then unmasked, at once: more would leave the cache in between, less would take more calls. An
+estimate."""
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # of RFC 6455
 
@@ -41,39 +45,34 @@ MAX_JOINED_BYTES = 2**16
 """Payloads up to this size go to a page in one frame with their text: a copy in JavaScript takes less time than an event."""
 
 
-def unmask(data: np.ndarray, key: bytes, offset: int = 0) -> None:
+def unmask(data: memoryview, key: bytes, offset: int = 0) -> None:
     """Combine bytes with the mask of a frame, in place (RFC 6455, 5.3).
 
     Args:
-        data: the bytes, of one dimension.
+        data: the bytes.
         key: the four bytes of the mask.
         offset: the position of the first byte in the frame.
 
-    >>> data = np.array([1, 2, 3, 4, 5], "uint8")
-    >>> unmask(data, b"abcd")
-    >>> data.tobytes()
-    b'````d'
+    >>> data = bytearray([1, 2, 3, 4, 5])
+    >>> unmask(memoryview(data), b"abcd")
+    >>> data
+    bytearray(b'````d')
     """
-    at = offset % 4
+    size, at = len(data), offset % 4
     key = key[at:] + key[:at]
-    head = min(-data.ctypes.data % 8, data.size)  # whole words are aligned
-    body = (data.size - head) // 8 * 8
-    if head:
-        data[:head] ^= np.frombuffer(key * 2, np.uint8, head)
-    if body:
-        at = head % 4
-        words = data[head : head + body].view(np.uint64)
-        np.bitwise_xor(words, np.frombuffer((key[at:] + key[:at]) * 2, np.uint64)[0], out=words)
-    if head + body < data.size:
-        at = (head + body) % 4
-        data[head + body :] ^= np.frombuffer((key[at:] + key[:at]) * 2, np.uint8, data.size - head - body)
-
-
-def _unmasked(data: bytes, key: bytes) -> bytes:
-    """A few bytes without their mask; faster than an array for them."""
-    size = len(data)
-    mask = int.from_bytes((key * (size // 4 + 1))[:size], "little")
-    return (int.from_bytes(data, "little") ^ mask).to_bytes(size, "little")
+    if size <= SHORT_BYTES:
+        mask = int.from_bytes((key * (size // 4 + 1))[:size], "little")
+        data[:] = (int.from_bytes(data, "little") ^ mask).to_bytes(size, "little")
+        return
+    array = np.frombuffer(data, np.uint8)
+    start = -array.ctypes.data % 8  # whole words are aligned
+    end = size - (size - start) % 8
+    words = array[start:end].view(np.uint64)
+    words ^= np.frombuffer((key * 3)[start % 4 : start % 4 + 8], np.uint64)
+    if start:
+        unmask(data[:start], key)
+    if end < size:
+        unmask(data[end:], key, end)
 
 
 class Messages(ABC):
@@ -93,12 +92,11 @@ class Messages(ABC):
         self.stream = stream
         self._sending = Lock()
         self._is_closed = False
-        # The present frame: how many of its bytes are still to be read, how many were, and its mask.
-        self._left, self._at, self._key = 0, 0, b""
+        self._left = 0  # how many of the next bytes are known to be contents of messages, without a mask
 
     @abstractmethod
-    def _next_frame(self) -> None:
-        """Receive the header of the next frame with contents."""
+    def _next_part(self) -> None:
+        """Receive the next bytes of a frame, or only the header of one: `_left` may still be 0."""
 
     @abstractmethod
     def _framed(self, text: bytes, payload: Buffer) -> list[Buffer]:
@@ -108,32 +106,23 @@ class Messages(ABC):
     def _closing(self, code: int, reason: str) -> bytes:
         """The last message to the client."""
 
-    def _of_frame(self, wanted: int) -> tuple[int, bytes, int]:
-        """How many of the next `wanted` bytes are in one frame, at least 1; its mask, and the position of the first in it."""
+    def _take(self, wanted: int) -> int:
+        """How many of the next `wanted` bytes may be read from the stream now, at least 1."""
         while not self._left:
-            self._at = 0
-            self._next_frame()
-        count, at = min(wanted, self._left), self._at
+            self._next_part()
+        count = min(wanted, self._left)
         self._left -= count
-        self._at += count
-        return count, self._key, at
+        return count
 
     def _few(self, count: int) -> bytes:
-        """The next bytes; few, because they pass through the stream's buffer."""
+        """The next bytes; few, because they are joined."""
+        if count <= self._left:  # as almost always
+            self._left -= count
+            return self.stream.read(count)
         found = b""
         while len(found) < count:
-            size, key, at = self._of_frame(count - len(found))
-            part = self.stream.read(size)
-            found += _unmasked(part, key[at % 4 :] + key[: at % 4]) if key else part
+            found += self.stream.read(self._take(count - len(found)))
         return found
-
-    def _read(self, target: np.ndarray, key: bytes, at: int) -> None:
-        """Fill an array with a part of a frame that begins at this position."""
-        for start in range(0, target.size, CHUNK_BYTES):
-            piece = target[start : start + CHUNK_BYTES]
-            self.stream.read_into(piece)
-            if key:
-                unmask(piece, key, at + start)
 
     def text(self, limit: int) -> bytes:
         """The text of the next message, of at most `limit` bytes.
@@ -149,7 +138,7 @@ class Messages(ABC):
             return self._few(size)
         whole = bytearray()
         while len(whole) < size:  # in pieces: no memory is taken for what does not come
-            piece = np.empty(min(size - len(whole), CHUNK_BYTES), np.uint8)
+            piece = np.empty(min(size - len(whole), PIECE_BYTES), np.uint8)
             self.payload(piece)
             whole += piece.data
         return bytes(whole)
@@ -163,13 +152,17 @@ class Messages(ABC):
         """
         done = 0
         while done < target.size:
-            count, key, at = self._of_frame(target.size - done)
-            self._read(target[done : done + count], key, at)
-            done += count
+            done += self._read_part(target[done:])
+
+    def _read_part(self, target: np.ndarray) -> int:
+        """Receive the next bytes into an array; return how many."""
+        count = self._take(target.size)
+        self.stream.read_into(target[:count])
+        return count
 
     def skip(self, size: int) -> None:
         """Receive a payload of `size` bytes, and drop it."""
-        scratch = np.empty(min(size, CHUNK_BYTES), np.uint8)
+        scratch = np.empty(min(size, PIECE_BYTES), np.uint8)
         while size:
             part = scratch[: min(size, scratch.size)]
             self.payload(part)
@@ -218,6 +211,8 @@ class WebSocketMessages(Messages):
     def __init__(self, stream: Stream) -> None:
         super().__init__(stream)
         self._is_whole = True  # whether the last frame was the last of its message in WebSocket's sense
+        # The present frame: how many of its bytes were unmasked, how many were not, and its mask.
+        self._at, self._rest, self._key = 0, 0, b""
 
     @staticmethod
     def accept(key: str) -> str:
@@ -249,7 +244,30 @@ class WebSocketMessages(Messages):
         data = struct.pack(">H", code) + _shortened(reason)
         return self.header(_CLOSE, len(data)) + data
 
+    def _next_part(self) -> None:
+        if not self._rest:
+            self._next_frame()
+        if self._rest:
+            part = self.stream.ahead(self._rest)
+            self._unmask(part)
+            self._left = len(part)
+
+    def _read_part(self, target: np.ndarray) -> int:
+        if self._left or min(self._rest, target.size) <= BUFFER_BYTES:
+            return super()._read_part(target)
+        piece = target[: min(self._rest, PIECE_BYTES)]
+        self.stream.read_into(piece)
+        self._unmask(piece.data)
+        return piece.size
+
+    def _unmask(self, part: memoryview) -> None:
+        """Unmask the next part of the frame, where it was received."""
+        unmask(part, self._key, self._at)
+        self._at += len(part)
+        self._rest -= len(part)
+
     def _next_frame(self) -> None:
+        """Receive the header of the next frame; answer one that has no contents of messages."""
         final, opcode, count = self._frame_header()
         key = self.stream.read(4)
         if opcode >= _CLOSE:
@@ -259,7 +277,7 @@ class WebSocketMessages(Messages):
             names = {_TEXT: "text", _BINARY: "a binary frame", _CONTINUATION: "a continuation"}
             wanted = _BINARY if self._is_whole else _CONTINUATION
             raise WireError(PROTOCOL_ERROR, f"expected {names[wanted]}, got {names[opcode]}")
-        self._is_whole, self._left, self._key = final, count, key
+        self._is_whole, self._at, self._rest, self._key = final, 0, count, key
 
     def _frame_header(self) -> tuple[bool, int, int]:
         """Whether a frame is the last of its message, its opcode and its size."""
@@ -282,12 +300,12 @@ class WebSocketMessages(Messages):
 
     def _control(self, opcode: int, count: int, key: bytes) -> None:
         """Answer a ping; end after a close frame."""
-        data = np.frombuffer(bytearray(self.stream.read(count)), np.uint8)
-        unmask(data, key)
+        data = bytearray(self.stream.read(count))
+        unmask(memoryview(data), key)
         if opcode == _PING:
-            self._send([self.header(_PONG, count), data.data])
+            self._send([self.header(_PONG, count), bytes(data)])
         elif opcode == _CLOSE:
-            code = int.from_bytes(data[:2].tobytes(), "big") if count > 1 else NORMAL
+            code = int.from_bytes(data[:2], "big") if count > 1 else NORMAL
             is_valid = count != 1 and (code in (*range(1000, 1004), *range(1007, 1012)) or 3000 <= code < 5000)
             if not is_valid:
                 raise WireError(PROTOCOL_ERROR, "a close frame has no valid code")
@@ -305,7 +323,7 @@ class PlainMessages(Messages):
         text = json.dumps({"end": code, "reason": reason}).encode()
         return len(text).to_bytes(4, "little") + text
 
-    def _next_frame(self) -> None:
+    def _next_part(self) -> None:
         self._left = _ENDLESS
 
 

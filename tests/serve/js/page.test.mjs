@@ -59,7 +59,7 @@ function page({
 
     answer(m, r) {
       if (m === "read" && fetched) {
-        const isApart = log.messages.at(-1).apart;
+        const isApart = log.messages.find((message) => message.r === r).apart;
         const say = (fields) => {
           const text = Buffer.from(`    ${JSON.stringify({ r, bin: LARGE_BYTES, ...fields })}`);
           text.writeUInt32LE(text.length - 4);
@@ -412,6 +412,20 @@ test("engines give less at a time than was asked for", async () => {
   const made = page({ options: { url: "http://127.0.0.1:9" }, fetched: parts });
   const [whole, target, , last, , lastOfTarget] = await made.run(READ);
   assert.deepEqual([whole, target, last, lastOfTarget], [LARGE_BYTES, LARGE_BYTES, 9, 9]);
+});
+
+test("contents are unwanted once their read was rejected", async () => {
+  const made = page({ options: { url: "http://127.0.0.1:9" }, fetched: () => new Response(null, { status: 204 }) });
+  const name = await made.run(`(async () => {
+    const context = await navigator.ml.createContext();
+    const tensor = await context.createTensor({ dataType: "float32", shape: [${LARGE_BYTES / 4}], readable: true });
+    const read = context.readTensor(tensor).catch(({ name }) => name);
+    tensor.destroy();
+    return read;
+  })()`);
+  await new Promise((resolve) => setTimeout(resolve, 50));
+  assert.equal(name, "InvalidStateError");
+  assert.deepEqual(made.log.requests.map(({ body }) => body), ["abc unwanted"]);
 });
 
 test("an array is not written once its read was rejected", async () => {

@@ -18,7 +18,7 @@ class Connection {
   }
 
   // `transport(handlers)` promises { send(text, payload), sync(text) -> text (or none), buffered(), hold(whether to
-  // stay alive), fetch(key, size, target) -> a payload, or null if it comes in a frame (or none) }. It calls `text`,
+  // stay alive), fetch(key, size, request) -> a payload, or null if it comes in a frame (or none) }. It calls `text`,
   // which returns the size of the payload that follows, `isCopied`, whether `binary` copies it, `binary` with it, and
   // `closed`.
   static async open(transport) {
@@ -58,7 +58,7 @@ class Connection {
     const { r, bin = 0, key } = message;
     if (key) {
       this.link
-        .fetch(key, bin, () => this.requests.get(r)?.target)
+        .fetch(key, bin, () => this.requests.get(r))
         .then(
           (payload) => (payload === null ? (this.isApart = false) : this.settle(message, payload)), // a frame follows
           (error) => this.settle({ r, error: { name: "OperationError", message: error.message } }),

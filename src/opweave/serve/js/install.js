@@ -103,11 +103,14 @@ const webTransport =
         binary(buffer.slice(4 + size));
       }
 
-      // The contents of a payload, or nothing if they are in the array that `target` returns. Null if no request is
-      // possible, or it is too late: the contents follow in a frame.
-      async function fetchPayload(key, size, target) {
-        const response = await fetch(`${url}/payload`, { method: "POST", body: key }).catch(() => null);
+      // The contents of a payload, or nothing if they are in the array of the request that `request` returns, or if
+      // there is no such request any more. Null if no response is possible, or it is too late: the contents follow in
+      // a frame.
+      async function fetchPayload(key, size, request) {
+        const body = request() ? key : `${key} unwanted`; // none if the read was rejected meanwhile
+        const response = await fetch(`${url}/payload`, { method: "POST", body }).catch(() => null);
         if (!response?.ok) return null;
+        if (response.status === 204) return undefined;
         const reader = response.body.getReader({ mode: "byob" });
         // Fill a buffer: engines without the option `min` give less at a time.
         const fill = async (buffer, size) => {
@@ -120,12 +123,12 @@ const webTransport =
           return buffer;
         };
         try {
-          if (!target()) return await fill(new ArrayBuffer(size), size);
+          if (!request()?.target) return await fill(new ArrayBuffer(size), size);
           let buffer = new ArrayBuffer(PIECE_BYTES);
           for (let at = 0; at < size; at += PIECE_BYTES) {
             const count = Math.min(PIECE_BYTES, size - at);
             buffer = await fill(buffer, count);
-            const array = target(); // none if the read was rejected meanwhile
+            const array = request()?.target;
             if (array?.length) array.set(new Uint8Array(buffer, 0, count), at); // else it was detached
           }
           return undefined;
