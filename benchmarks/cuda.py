@@ -407,10 +407,10 @@ Written by `python -m benchmarks cuda`: {results.device}; {results.machine}.
 One CUDA graph each. Times on the clock are medians, from the call until the device is done; those in a row are shares of
 {RUNS} dispatches, about the time on the device, and of contractions shares of a CUDA graph that has the kernels many times,
 as PyTorch's. PyTorch runs as a CUDA graph with the same precision: networks are compiled
-(`torch.compile`) and on the clock, contractions are those of cuBLAS and cuDNN, in a row. Budgets are for networks on the
-clock, and for contractions in a row. Errors are relative to results computed on the CPU. Both operands of `matmul 1024`,
-`2048`, `4096` and `12 of` are inputs, as in cuBLAS's calls. Second operands of other contractions are constants, laid
-out when a graph is built.
+(`torch.compile`) and on the clock, contractions are those of cuBLAS and cuDNN, in a row. Budgets are those of an H200:
+for networks on the clock, and for contractions in a row. Errors are relative to results computed on the CPU. Both operands of
+`matmul 1024`, `2048`, `4096` and `12 of` are inputs, as in cuBLAS's calls. Second operands of other contractions are
+constants, laid out when a graph is built.
 
 {table(head, rows, right=range(2, 8))}
 

@@ -31,9 +31,9 @@ R = TypeVar("R")
 MAX_DECLARED_SHARED = 48 << 10
 """Bytes of shared memory that a kernel may have without asking for it (CUDA programming guide, "Shared Memory")."""
 
-MIN_EARLY_DRIVER = 12030
-"""The oldest driver, as `cuDriverGetVersion` gives it, whose graphs have edges to kernels that start early (CUDA programming
-guide, "Programmatic Dependent Launch")."""
+HOPPER = 90
+"""The first architecture whose kernels may start while those before them end (CUDA programming guide, "Programmatic Dependent
+Launch"); on others, they do not wait."""
 
 LEGACY = 1
 """The handle of the default stream, as all functions take it."""
@@ -68,9 +68,7 @@ class NvidiaDriver(Driver):
     def __init__(self, number: int, stream: int | None = None, owner: Any = None) -> None:
         self.info, self.number, self._owner = infos()[number], number, owner
         compiler.load(for_tensor_cores=self.info.has_tensor_cores)  # which takes as long as to compile a kernel
-        # Kernels of earlier architectures do not wait, and earlier drivers have no such edges between kernels.
-        is_hopper = int(self.info.architecture.removeprefix("sm_")) >= 90
-        self._has_early_starts = is_hopper and call("cuDriverGetVersion") >= MIN_EARLY_DRIVER
+        self._has_early_starts = int(self.info.architecture.removeprefix("sm_")) >= HOPPER
         device = call("cuDeviceGet", number)
         self._context = call("cuDevicePrimaryCtxRetain", device)
         self._retired: deque[_Retired] = deque()
