@@ -109,12 +109,6 @@ def by_term(matrix: Matrix, problem: Problem, array: np.ndarray, form: Form) -> 
     shape = (*own, lines, problem.taps, problem.channels)
     steps = (*(stride for _, stride in _own(matrix)), matrix.stride, matrix.tap, matrix.step)
 
-    if not form and array.flags.c_contiguous and padded == problem.terms:
-        view = strided(array, shape, steps)
-        if view.flags.c_contiguous:
-            kept = view.reshape(made.source.desc.shape)
-            return made, {made.source: lambda: kept}  # graphs share its memory on a device for as long as it lives
-
     def laid() -> np.ndarray:
         elements = array
         if form == "bfloat16":
@@ -132,8 +126,8 @@ def by_term(matrix: Matrix, problem: Problem, array: np.ndarray, form: Form) -> 
         return made, {made.source: laid}
     parted = _ordered(matrix, problem, form)
     assert parted.rest is not None
-    first, rest = layout.in_parts(laid, rounded)
-    return parted, {parted.rest: rest, parted.source: first}
+    kept, rest = layout.in_parts(laid, rounded)
+    return parted, {parted.rest: rest, parted.source: kept}
 
 
 def _own(matrix: Matrix) -> list[tuple[int, int]]:
