@@ -81,6 +81,10 @@ class Runner(ABC):
         """
         return
 
+    def abandon(self) -> None:
+        """Do not go on with what `Backend.compile` has begun: the program that this is a part of fails, or is interrupted."""
+        return
+
     def is_left(self, nodes: Sequence[Node]) -> bool:
         """Whether the engine runs the nodes of one operation on the CPU, because the device cannot."""
         return False

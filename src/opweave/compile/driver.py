@@ -115,13 +115,27 @@ def _compiled(
             _require_device(runner, sub, where)
         return Part(runner, engine.space, where, part.nodes, sub.nodes, reads, writes)
 
-    with _loops(parts, chooser, here) as loops:
-        made = [next(loops)() if part.kind == EXPRESSION else made_of(part) for part in parts]
-    if wait:
-        for part in made:
-            part.runner.complete()
+    made: list[Part] = []
+    with abandoned_on_errors(made):
+        with _loops(parts, chooser, here) as loops:
+            for part in parts:
+                made.append(next(loops)() if part.kind == EXPRESSION else made_of(part))
+        if wait:
+            for one in made:
+                one.runner.complete()
     placements = _placements(graph, legal, origin, made, chooser)
     return Program(legal, origin, made, placements, backend.space, input_ranges(graph), choice.reason)
+
+
+@contextmanager
+def abandoned_on_errors(parts: Sequence[Part]) -> Iterator[None]:
+    """Let engines abandon parts that they have begun to compile, if another one fails, or the user interrupts it."""
+    try:
+        yield
+    except BaseException:
+        for part in parts:
+            part.runner.abandon()
+        raise
 
 
 def _require_device(runner: Runner, graph: Graph, device: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..backends import Backend, Placement
-from ..compile.driver import compile
+from ..compile.driver import abandoned_on_errors, compile
 from ..compile.legalise import cut_out
 from ..compile.partition import Segment, divide
 from ..context import MLContext
@@ -90,12 +90,13 @@ class CompiledModel(ModelProgram):
         inputs = {self._operands[name]: name for name in names if name in self._operands}
         self._placements: list[list[Placement]] = []  # of each section
         parts: list[Part] = []
-        for section in self.sections:
-            made, placements = self._compile(model, section)
-            self._placements.append([replace(p, segment=p.segment + len(parts)) for p in placements])
-            parts += made
-        for part in parts:
-            part.runner.complete()
+        with abandoned_on_errors(parts):
+            for section in self.sections:
+                made, placements = self._compile(model, section)
+                self._placements.append([replace(p, segment=p.segment + len(parts)) for p in placements])
+                parts += made
+            for part in parts:
+                part.runner.complete()
         # In the order in which the parts take and give them: then a part that is alone runs without anything around it.
         order = {operand: k for k, operand in enumerate(operand for part in parts for operand in part.writes)}
         found = {name: self._source(self._operands[name]) for name in outputs}

@@ -198,6 +198,50 @@ def test_an_interrupt_while_constants_are_copied_or_kernels_loaded_ends_the_buil
     assert jobs[0].result(60)  # which is compiled before the test ends
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ow.OperationError("no memory")])
+@pytest.mark.parametrize("is_model", [False, True])
+def test_kernels_of_a_part_are_abandoned_if_another_one_fails(
+    cached: Path, one_at_a_time: Blocking, monkeypatch: pytest.MonkeyPatch, is_model: bool, error: Any
+) -> None:
+    jobs: list[Any] = []
+
+    class Driver(CpuDriver):
+        def begin(self, kernels: Sequence[Kernel]) -> list[Any]:
+            begun = compiler.begin(kernels, "sm_90")
+            jobs.extend(job for job in begun if job not in jobs)
+            return begun
+
+    def failing(*_: Any) -> None:
+        assert one_at_a_time.begun.wait(60)
+        raise error
+
+    context = context_on(Driver())
+    if is_model:
+        parser = pytest.importorskip("onnx.parser", reason="onnx is not installed")
+        monkeypatch.setattr("opweave.onnx.compiled.CompiledModel._compile_fallback", failing)
+        text = """<ir_version: 8, opset_import: ["": 17]> g (float[2, 3, 3] x) => (float[2] y) {
+            s = Softmax<axis=1>(x) t = Softmax<axis=0>(s) y = Det(t)
+        }"""
+        with pytest.raises(ow.OperationError if isinstance(error, Exception) else error):
+            ow.InferenceSession(parser.parse_model(text), context=context)
+    else:
+
+        @ow.op
+        def copied(self: Any, x: ow.MLOperand) -> Any:
+            return x.desc
+
+        copied.kernel("cpu")(lambda x, out: np.copyto(out, x))
+        monkeypatch.setattr("opweave.compile.driver._kernel", failing)
+        builder = ow.MLGraphBuilder(context)
+        x = builder.input("x", "float32", [40, 50])
+        with pytest.raises(ow.OperationError if isinstance(error, Exception) else error):
+            builder.build({"y": copied(builder.softmax(builder.softmax(x, axis=1), axis=0))})
+    assert len(jobs) > 1
+    assert [job.cancelled() for job in jobs] == [False, *(True for _ in jobs[1:])]
+    one_at_a_time.event.set()
+    assert jobs[0].result(60)  # which is compiled before the test ends
+
+
 PROGRAM = """
 import os
 import signal

@@ -155,6 +155,29 @@ def test_passes_share_scratch_memory(context: ow.MLContext) -> None:
     np.testing.assert_array_equal(computed(context, centred, x), x - 4)
 
 
+def test_nodes_have_scratch_memory_of_their_own(context: ow.MLContext) -> None:
+    """Also nodes whose first passes are the same kernel of the same operand, apart from the value of an argument."""
+
+    @ow.op
+    def raised(self: Any, x: ow.MLOperand, *, factor: float = 1.0) -> Any:
+        return x.desc
+
+    @raised.kernel("cuda")
+    def _(x: Any, out: Any) -> Any:
+        scratch = {"kept": ow.Desc("float32", x.shape)}
+        first = """extern "C" __global__ void scaled(const float* x, float factor, float* kept) {
+            kept[threadIdx.x] = factor * x[threadIdx.x];
+        }"""
+        second = "void main(unsigned i) { kept[i] += 1; out[i] = kept[i]; }"
+        return ow.cuda.Source(first, grid=1, block=x.size, scratch=scratch), ow.cuda.Source(second, scratch=scratch)
+
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [3])
+    graph = builder.build({f"y{k}": raised(x, factor=factor) for k, factor in enumerate((2.0, 3.0, 3.0))})
+    found = context.compute(graph, {"x": np.float32([1, 2, 3])})
+    np.testing.assert_array_equal([found[f"y{k}"] for k in range(3)], [[3, 5, 7], [4, 7, 10], [4, 7, 10]])
+
+
 def test_between_other_operations_in_one_graph(context: ow.MLContext) -> None:
     driver = context._space.driver  # type: ignore[attr-defined]
     calls: Counter[str] = Counter() if HARDWARE else driver.calls

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import wpt
 from cuda_cases import Compiled, compiled, rows
+from triton_cases import array, check, steps_of
 
 import opweave.expr as ex
 from opweave.dtypes import ANY, DataType
@@ -56,6 +57,16 @@ def test_conformance(prepared: dict[str, Compiled], case: wpt.Case) -> None:
     wpt.check_conformance(case, results)
 
 
+@pytest.mark.parametrize("columns", [72, 45])
+@pytest.mark.parametrize("constants", [(), (1,)])
+def test_tiles_read_no_terms_behind_the_last(columns: int, constants: tuple[int, ...]) -> None:
+    """In steps of 20 terms, some invocations load more than others."""
+    x, w = array(40, 40), array(40, columns)
+    (step,) = steps_of(lambda b, x, w: b.matmul(x, w), (x, w), constants, F)
+    assert "x20/" in step.kernel.source
+    check(lambda b, x, w: b.matmul(x, w), x, w, constants=constants, kernels=[""], features=F)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Expressions
 
@@ -63,8 +74,8 @@ def test_conformance(prepared: dict[str, Compiled], case: wpt.Case) -> None:
 def run_program(program: ir.Program, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     assert unsupported(program, F) == ""
     runner = cuda_on_cpu.Runner()
-    for source, array in zip(program.inputs, arrays, strict=True):
-        runner.fill(source, array)
+    for source, value in zip(program.inputs, arrays, strict=True):
+        runner.fill(source, value)
     runner.run(kernels(program, F))
     return [runner.result(output) for output in program.outputs]
 

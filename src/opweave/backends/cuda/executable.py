@@ -76,6 +76,11 @@ class CudaRunner(KernelRunner[Launch]):
         self._begun.clear()
         super().complete()
 
+    def abandon(self) -> None:
+        """Compile none of the kernels that wait for a process; another thread that needs them begins them again."""
+        for job in self._begun:
+            job.cancel()
+
     def tied(self, number: int, arrays: Mapping[Place, DeviceArray]) -> Launch:
         """A kernel, by its number, tied to memory."""
         kernel, places = self.steps[number].kernel, self.steps[number].places

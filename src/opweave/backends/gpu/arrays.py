@@ -59,5 +59,15 @@ def uploaded_once(
     made = upload()
     with lock:
         uploaded[key] = made
-    finalize(array, uploaded.pop, key, None).atexit = False  # another array may lie there then
+    finalize(_owner(array), uploaded.pop, key, None).atexit = False  # another array may lie there then
     return made
+
+
+def _owner(array: np.ndarray) -> np.ndarray:
+    """The array whose memory a view shows: views of constants that are in order live only until they are copied."""
+    owner, base = array, array.base
+    while base is not None:
+        if isinstance(base, np.ndarray):
+            owner = base
+        base = getattr(base, "base", None)
+    return owner

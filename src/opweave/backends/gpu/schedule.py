@@ -282,7 +282,8 @@ class Schedule:
             node.title, node.op, descs_of(node.inputs), node.attributes, tuple(o.desc for o in node.outputs)
         )
         inputs = each(node.inputs, sources.__getitem__)
-        self._kernels.append(node.op.kernels[self.backend.name].kernels(call, inputs, targets, self.features), (node,))
+        kernels = node.op.kernels[self.backend.name].kernels(call, inputs, targets, self.features)
+        self._kernels.append(kernels, (node,), is_users=True)
 
 
 def _is_transposed(value: Pending) -> bool:

@@ -104,11 +104,12 @@ class Kernels:
         if value.anchor is None and len(kernels) == 1:
             self.steps[-1].program = program
 
-    def append(self, kernels: Sequence[Kernel], nodes: tuple[Node, ...]) -> None:
+    def append(self, kernels: Sequence[Kernel], nodes: tuple[Node, ...], *, is_users: bool = False) -> None:
         """Add kernels; arrays that have no place yet are intermediates.
 
         What a kernel has made of one array before, it does not make again: several products may read an operand in the order
-        of its terms.
+        of its terms. Kernels of users may depend on arguments that are not in their text, and write to an array twice, so
+        that each has arrays of its own.
         """
         self.begun += self.backend.begin(kernels)
         for kernel in kernels:
@@ -116,7 +117,7 @@ class Kernels:
             reads = [self.places[key] for key, writes in pairs if not writes]
             targets = [key for key, writes in pairs if writes]
             is_known, work = False, (kernel.key, kernel.workgroups)
-            if len(reads) == 1 and self.places.keys().isdisjoint(targets):
+            if not is_users and len(reads) == 1 and self.places.keys().isdisjoint(targets):
                 known = self._made.setdefault(reads[0], {})
                 is_known = work in known
                 made = known.setdefault(work, [Place(key.desc, "between") for key in targets])

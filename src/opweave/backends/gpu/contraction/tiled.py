@@ -130,6 +130,8 @@ class Side:
                 self.once += [f"let {i} = ({at}) % {inner}u;", f"let {o} = ({at}) / {inner}u;"]
             if self.width == 4:
                 i = f"{part(i)} * 4u"
+            if (k + 1) * invocations > self.total and not self.along_terms:
+                o = f"min({o}, {self.tile.depth - 1}u)"  # some invocations load what none needs; lines are in bounds
             yield (o, i) if self.along_terms else (i, o)
 
     @property
