@@ -10,12 +10,11 @@ tiles of single products.
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -34,6 +33,7 @@ from opweave.dtypes import DataType
 from . import networks, webgpu_contraction as parts
 from .budgets import CONTRACTIONS, CUDA, Budget
 from .decode_step import Sizes, random_weight, step
+from .device_results import Results, resumed
 from .measure import until_done
 from .page import DOCS, table, versions, yes
 from .resnet50 import WithBuilder, network, random_weights
@@ -84,16 +84,6 @@ class Row:
     def counts(self) -> float:
         """What its budget limits: a network's time on the clock, a contraction's in a row."""
         return self.flow if self.part == "contractions" else self.clock
-
-
-@dataclass
-class Results:
-    """All that was measured on a device; the failures by part."""
-
-    device: str
-    machine: str
-    rows: list[Row] = field(default_factory=list)
-    failures: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -381,13 +371,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
 # The record and its page ---------------------------------------------------------------------------------------------
 
 
-def read(path: Path) -> Results:
-    """Results that were written."""
-    data = json.loads(path.read_text())
-    return Results(**{**data, "rows": [Row(**row) for row in data["rows"]]})
-
-
-def section(results: Results) -> str:
+def section(results: Results[Row]) -> str:
     """The part of the page about GPUs, in Markdown."""
     head = ["", "precision", "build", "on the clock", "in a row", "kernels", "error", "PyTorch", "budget", "holds"]
     rows = []
@@ -452,10 +436,8 @@ def main(
     if unknown := set(only or ()) - set(PARTS):
         raise typer.BadParameter(f"--only takes {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
     description = ow.ml.create_context(device=device).device.description
-    results = Results(description, versions("opweave", "cuda-bindings", "triton", "torch", "transformers"))
-    if keep.exists():
-        known = read(keep)
-        results = known if (known.device, known.machine) == (results.device, results.machine) else results
+    machine = versions("opweave", "cuda-bindings", "triton", "torch", "transformers")
+    results = resumed(keep, Row, description, machine)
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(device, tiny, Path(folder), models)
         for name in only or PARTS:
@@ -465,11 +447,11 @@ def main(
                 for row in PARTS[name](bench):
                     results.rows.append(row)
                     print(row, flush=True)
-                    keep.write_text(json.dumps(asdict(results), indent=1) + "\n")
+                    results.write(keep)
             except Exception as error:
                 traceback.print_exc()
                 results.failures[name] = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            keep.write_text(json.dumps(asdict(results), indent=1) + "\n")
+            results.write(keep)
     if keep == RECORD:
         write()
 

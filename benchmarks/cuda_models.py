@@ -9,10 +9,9 @@ process of its own, without the cache on disk. A model that fails is noted, and 
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +21,7 @@ import opweave as ow
 from gate import catalog
 
 from .budgets import CUDA_MODEL, GATE
+from .device_results import Results, resumed
 from .measure import in_process
 from .page import DOCS, table, versions, yes
 
@@ -55,28 +55,12 @@ class Row:
         return self.difference <= limit and CUDA_MODEL.holds(ours=self.build)
 
 
-@dataclass
-class Results:
-    """All that was measured on a device; the failures by model."""
-
-    device: str
-    machine: str
-    rows: list[Row] = field(default_factory=list)
-    failures: dict[str, str] = field(default_factory=dict)
-
-
-def read(path: Path) -> Results:
-    """Results that were written."""
-    data = json.loads(path.read_text())
-    return Results(**{**data, "rows": [Row(**row) for row in data["rows"]]})
-
-
 def limits() -> dict[str, float]:
     """The largest difference of each model of the catalogue, in its order."""
     return {entry.name: max(GATE["difference"], entry.unstable) for entry in catalog.entries()}
 
 
-def section(results: Results) -> str:
+def section(results: Results[Row]) -> str:
     """The part of the page about GPUs, in Markdown."""
     allowed, known = limits(), {row.name: row for row in results.rows}
     rows = []
@@ -118,10 +102,8 @@ def main(
     if not chosen:
         raise typer.BadParameter(f"there is no model {', '.join(only or [])}; `python -m gate --list` lists them")
     description = ow.ml.create_context(device=device).device.description
-    results = Results(description, versions("opweave", "cuda-bindings", "triton", "onnxruntime"))
-    if keep.exists():
-        known = read(keep)
-        results = known if (known.device, known.machine) == (results.device, results.machine) else results
+    machine = versions("opweave", "cuda-bindings", "triton", "onnxruntime")
+    results = resumed(keep, Row, description, machine)
     there = [entry for entry in chosen if (models / entry.file).is_file()]
     if there:
         _measured(device, there[0], models)  # compiles the modules that it imports
@@ -130,12 +112,12 @@ def main(
             _measure(results, device, entry, models)
         elif all(row.name != entry.name for row in results.rows):
             results.failures.setdefault(entry.name, f"{entry.file} is not installed")
-        keep.write_text(json.dumps(asdict(results), indent=1) + "\n")
+        results.write(keep)
     if keep == RECORD:
         write()
 
 
-def _measure(results: Results, device: str, entry: catalog.Entry, models: Path) -> None:
+def _measure(results: Results[Row], device: str, entry: catalog.Entry, models: Path) -> None:
     """Put a model into the results, in the place of what they had of it."""
     start = time.perf_counter()
     results.rows = [row for row in results.rows if row.name != entry.name]

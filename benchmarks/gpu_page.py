@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import cuda, cuda_models, webgpu
+from .device_results import read
 from .page import DOCS
 
 PAGE = DOCS / "benchmarks-gpu.md"
@@ -11,9 +12,9 @@ PAGE = DOCS / "benchmarks-gpu.md"
 def page() -> str:
     """The page, in Markdown, of all records that there are."""
     sections = [webgpu.section(webgpu.read(webgpu.RECORD))] if webgpu.RECORD.exists() else []
-    sections += [cuda.section(cuda.read(cuda.RECORD))] if cuda.RECORD.exists() else []
+    sections += [cuda.section(read(cuda.RECORD, cuda.Row))] if cuda.RECORD.exists() else []
     if cuda_models.RECORD.exists():
-        sections.append(cuda_models.section(cuda_models.read(cuda_models.RECORD)))
+        sections.append(cuda_models.section(read(cuda_models.RECORD, cuda_models.Row)))
     return "\n".join(["# On a GPU\n", *sections])
 
 

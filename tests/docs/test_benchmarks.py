@@ -18,6 +18,7 @@ import opweave as ow
 from benchmarks import against, cuda, cuda_models, gpu_page, hot_paths, measure, overhead, precision
 from benchmarks.__main__ import OTHERS, TABLES, command
 from benchmarks.budgets import BUDGETS, Budget
+from benchmarks.device_results import Results, read
 from benchmarks.kernels import ENGINE, Measurement, won
 from benchmarks.measure import ROOT, Ratio
 from benchmarks.page import replace_part
@@ -31,6 +32,7 @@ SHARED = {
     "__main__",
     "budgets",
     "decode_step",
+    "device_results",
     "floor",
     "gpu_page",
     "hot_paths",
@@ -189,7 +191,7 @@ def test_the_part_about_cuda_tells_what_holds_and_what_failed() -> None:
         cuda.Row("contractions", "matmul 4096", "float16", 0.5, 0.4, 0.2, 1, 1e-3),
         cuda.Row("transformers", "ViT-B/16, batch 1", "tf32", 1.0, 1.05, 1.0, 125, 1e-4, 1.0),
     ]
-    text = cuda.section(cuda.Results("a GPU", "Python", rows, {"recurrent": "FileNotFoundError: x"}))
+    text = cuda.section(Results("a GPU", "Python", rows, {"recurrent": "FileNotFoundError: x"}))
     held = [line.rstrip(" |").rpartition(" | ")[2] for line in text.splitlines() if " ms | " in line]
     assert held == ["NO", "yes", "yes"]
     assert "- recurrent: FileNotFoundError: x" in text
@@ -203,7 +205,7 @@ def test_the_benchmark_of_cuda_goes_on_after_a_part_that_fails(tmp_path: Path, m
     monkeypatch.setattr(cuda, "PARTS", {"fails": fails, "token": cuda.token})
     target = tmp_path / "results.json"
     cuda.main(device=gpu_context().device.name, only=None, keep=target, render=None, models=tmp_path, tiny=True)
-    found = cuda.read(target)
+    found = read(target, cuda.Row)
     assert [row.part for row in found.rows] == ["fails", "token"]
     assert found.failures == {"fails": "ValueError: of a reason"}
     assert found.rows[1].kernels > 5
@@ -216,7 +218,7 @@ def test_models_with_cuda_hold_by_results_and_by_the_time_to_build() -> None:
         cuda_models.Row(name, build, 1.0, 5, [], error) for name, (build, error) in zip(names, numbers, strict=True)
     ]
     rows[3].elsewhere = ["DynamicQuantizeLSTM", "ConvInteger", "ConvInteger"]
-    text = cuda_models.section(cuda_models.Results("a GPU", "Python", rows, {"Magika": "too slow", "another": "x"}))
+    text = cuda_models.section(Results("a GPU", "Python", rows, {"Magika": "too slow", "another": "x"}))
     held = [line.rstrip(" |").rpartition(" | ")[2] for line in text.splitlines() if " ms | " in line]
     assert held == ["yes", "NO", "yes", "NO"]  # in the order of the catalogue: ddddocr old has a limit of its own
     assert "| 0.02 | 1 DynamicQuantizeLSTM, 2 ConvInteger | yes |" in text
@@ -245,7 +247,7 @@ def test_the_benchmark_of_models_goes_on_after_one_that_fails(
     assert measured == ["NudeNet 320n", "NudeNet 320n", "DTLN 1", "DTLN 2"]  # the first one twice
     (tmp_path / "nudenet" / "320n.onnx").unlink()
     run(only=["nudenet"])
-    found = cuda_models.read(target)
+    found = read(target, cuda_models.Row)
     assert [row.name for row in found.rows] == ["NudeNet 320n", "DTLN 2"]
     assert found.failures == {
         "Magika": "magika/models/standard_v3_3/model.onnx is not installed",
