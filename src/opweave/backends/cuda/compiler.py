@@ -27,6 +27,7 @@ from ...expr.gpu import Compiled, Kernel
 from ...expr.gpu.cuda import OPTIONS, USER_OPTIONS
 from ...processors import processors
 from . import fork_server, nvrtc, triton_program
+from .devices import has_early_starts
 from .fork_server import EndedError, ForkServer
 
 KIND = "cubin"
@@ -136,7 +137,7 @@ COMPILERS = {
         lambda kernel, architecture: {
             "architecture": int(architecture.removeprefix("sm_")),
             "arguments": len(kernel.bindings),
-            "starts_early": kernel.starts_early,
+            "starts_early": kernel.starts_early and has_early_starts(architecture),
             **dict(kernel.options),
         },
         ForkServer(triton_program.__file__),

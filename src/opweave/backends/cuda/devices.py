@@ -73,6 +73,14 @@ class Info:
         return int(self.architecture.removeprefix("sm_")) >= 80
 
 
+def has_early_starts(architecture: str) -> bool:
+    """Whether kernels may start while those before them end: since Hopper; on others, they do not wait.
+
+    See the CUDA programming guide, "Programmatic Dependent Launch".
+    """
+    return int(architecture.removeprefix("sm_")) >= 90
+
+
 def is_installed() -> bool:
     """Whether NVRTC and the bindings of the driver are there."""
     try:

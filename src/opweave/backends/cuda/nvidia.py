@@ -21,7 +21,7 @@ import numpy as np
 from ...errors import ValidationError
 from ...expr.gpu import Compiled, Kernel
 from . import compiler
-from .devices import DriverError, bindings, call, infos, is_done
+from .devices import DriverError, bindings, call, has_early_starts, infos, is_done
 from .driver import Argument, Driver, Function, Launch, given_back
 from .staging import Staging
 
@@ -30,10 +30,6 @@ R = TypeVar("R")
 
 MAX_DECLARED_SHARED = 48 << 10
 """Bytes of shared memory that a kernel may have without asking for it (CUDA programming guide, "Shared Memory")."""
-
-HOPPER = 90
-"""The first architecture whose kernels may start while those before them end (CUDA programming guide, "Programmatic Dependent
-Launch"); on others, they do not wait."""
 
 LEGACY = 1
 """The handle of the default stream, as all functions take it."""
@@ -68,7 +64,7 @@ class NvidiaDriver(Driver):
     def __init__(self, number: int, stream: int | None = None, owner: Any = None) -> None:
         self.info, self.number, self._owner = infos()[number], number, owner
         compiler.load(for_tensor_cores=self.info.has_tensor_cores)  # which takes as long as to compile a kernel
-        self._has_early_starts = int(self.info.architecture.removeprefix("sm_")) >= HOPPER
+        self._has_early_starts = has_early_starts(self.info.architecture)
         device = call("cuDeviceGet", number)
         self._context = call("cuDevicePrimaryCtxRetain", device)
         self._retired: deque[_Retired] = deque()

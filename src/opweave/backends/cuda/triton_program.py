@@ -43,9 +43,6 @@ def prepare() -> None:
     os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
 
 
-HOPPER = 90
-"""The first architecture whose kernels may start before those before them end."""
-
 WARM_UP = """
 import triton
 import triton.language as tl
@@ -93,7 +90,7 @@ def _compiled(source: str, options: Mapping[str, int], folder: Path) -> dict[str
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
-    vars(module)["STARTS_EARLY"] = tl.constexpr(options["architecture"] >= HOPPER and options["starts_early"])
+    vars(module)["STARTS_EARLY"] = tl.constexpr(options["starts_early"])
     kernel = module.opweave_kernel
     count = options["arguments"]
     signature = {name: f"*{module.TYPES[name]}" for name in kernel.arg_names}

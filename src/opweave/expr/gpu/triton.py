@@ -76,10 +76,10 @@ def source_of(comment: str, types: Mapping[str, str], library: Iterable[str], li
         lines: its statements.
     """
     imports = ("import triton", "import triton.language as tl", "from triton.language.extra import cuda")
-    globals = (f"TYPES = {dict(types)}", "STARTS_EARLY = tl.constexpr(False)  # set where it is compiled")
+    constants = (f"TYPES = {dict(types)}", "STARTS_EARLY = tl.constexpr(False)  # set where it is compiled")
     start = ("if STARTS_EARLY:", "    cuda.gdc_wait()", "    cuda.gdc_launch_dependents()")
     kernel = ["@triton.jit", f"def opweave_kernel({', '.join(types)}):", *(f"    {line}" for line in (*start, *lines))]
-    return "\n".join([f"# {comment}", *imports, "", *globals, "", *library, "", *kernel, ""])
+    return "\n".join([f"# {comment}", *imports, "", *constants, "", *library, "", *kernel, ""])
 
 
 class UnsupportedError(Exception):

@@ -78,7 +78,7 @@ def ranked(problem: Problem, features: Features) -> Iterator[tuple[Tile, int]]:
 
 
 def is_short(problem: Problem, tile: Tile, splits: int, features: Features) -> bool:
-    """Whether a kernel is estimated to take so little time that it had better start while the one before ends."""
+    """Whether a kernel is estimated to be so short that it starts while the one before ends."""
     known = next((known for known in table()[kind_of(problem, features)] if known.tile == tile), None)
     if known is None:
         return False

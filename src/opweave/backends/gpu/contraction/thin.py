@@ -118,7 +118,7 @@ class _Writing:
         deep: terms that are loaded as a vector; 0 for none.
         team: invocations that share a line, or a group of four lines.
         chunks: vectors of terms of a line that an invocation loads before it uses the first of them.
-        is_early: whether it loads the first of them before anything else: those of constants, while the kernels before end,
+        is_early: whether it loads the first of them before anything else: those of constants, while the kernel before ends,
             and those of other matrices while the workgroup computes the few vectors.
         turns: how often a workgroup computes its lines, of others each time, after it has computed the few vectors.
     """
