@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
-from weakref import ref
 
 from ..errors import OperationError
+from ..identity import ByIdentity
 from ..memory.spaces import Memory
 
 if TYPE_CHECKING:
@@ -38,16 +38,15 @@ class Binding:
     def __init__(self, layout: Layout, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
         self.layout = layout
         self._given = [*inputs, *outputs]
-        # The steps, bound, by the identity of the intermediates that they use, for as long as the layout keeps those.
-        self._calls: dict[int, tuple[ref[Intermediates], list[Call]]] = {}
+        # The steps, bound, by the intermediates that they use, for as long as the layout keeps those.
+        self._calls: ByIdentity[Intermediates, list[Call]] = ByIdentity()
 
     def __call__(self) -> None:
         """Run the program once."""
         layout = self.layout
         intermediates = layout.take()
         try:
-            known = self._calls.get(id(intermediates))
-            calls = self._bind(intermediates) if known is None else known[1]
+            calls = self._calls.peek(id(intermediates)) or self._bind(intermediates)
             try:
                 for call in calls:
                     call()
@@ -61,8 +60,7 @@ class Binding:
         """Run the program once; the nanoseconds that each step took."""
         intermediates, times = self.layout.take(), []
         try:
-            known = self._calls.get(id(intermediates))
-            calls = self._bind(intermediates) if known is None else known[1]
+            calls = self._calls.peek(id(intermediates)) or self._bind(intermediates)
             for step, call in zip(self.layout.steps, calls, strict=True):
                 start = perf_counter_ns()
                 call()
@@ -76,9 +74,4 @@ class Binding:
         """Bind the steps to memory, and remember that for as long as there are these intermediates."""
         given = self._given
         memory: list[Any] = [*given, *intermediates[len(given) :]]
-        calls = [step.tie(memory) for step in self.layout.steps]
-        number, all_calls = id(intermediates), self._calls
-        # Without the binding itself, which would keep it alive as long as the intermediates.
-        gone = ref(intermediates, lambda _: all_calls.pop(number, None))
-        self._calls[number] = gone, calls
-        return calls
+        return self._calls.put(intermediates, [step.tie(memory) for step in self.layout.steps])

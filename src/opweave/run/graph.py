@@ -16,6 +16,7 @@ import numpy as np
 
 from .. import hints, links, memory
 from ..arrays import as_array, contiguous, fit
+from ..backends.submission import Submission
 from ..cache import Cache
 from ..errors import InvalidStateError, ValidationError, require
 from ..graph import Desc, Graph, printable
@@ -322,7 +323,8 @@ class MLGraph:
             shared = self._check_overlap(space, sources, targets)
             key = (len(inputs), *inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values()))
             call = program.bind(list(sources.values()), list(targets.values()), shared)
-            binding = DispatchBinding(self, key, call, all_tensors)
+            locked = [t for t in all_tensors if not isinstance(call, Submission) or t.desc.byte_length > call.max_whole]
+            binding = DispatchBinding(self, key, call, locked)
             self._bindings.put(key, binding)
             for tensor in all_tensors:
                 tensor._bindings.add(binding)
@@ -410,7 +412,14 @@ class MLGraph:
 
 
 class DispatchBinding:
-    """A graph bound to tensors: runs while it holds their locks, until one of them is destroyed."""
+    """A graph bound to tensors, until one of them is destroyed.
+
+    Args:
+        graph: the graph.
+        key: what `dispatch` was called with.
+        call: runs the graph once.
+        tensors: those whose locks it holds while it runs.
+    """
 
     __slots__ = ("__weakref__", "_call", "_graph", "_key", "_locks")
 
@@ -425,7 +434,10 @@ class DispatchBinding:
         # As `Locks` does, but without an object for each call, and for two tensors without a loop: this is the hot path.
         locks = self._locks
         if len(locks) != 2:
-            self._run_with_all(locks)
+            if locks:
+                self._run_with_all(locks)
+            else:
+                self._call()
             return
         first, second = locks
         first.acquire()

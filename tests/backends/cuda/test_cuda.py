@@ -16,13 +16,14 @@ import pytest
 import wpt
 from cuda_driver import INFO, CpuDriver, context_on
 from cuda_on_cpu import compiler
-from threads import together
+from threads import SECONDS, together
 
 import opweave as ow
 from opweave import memory
 from opweave.backends.cuda import compiler as compilers, cuda, devices, nvidia
 from opweave.backends.cuda.backend import handle_of
 from opweave.backends.cuda.driver import Function
+from opweave.backends.cuda.staging import PIECE_BYTES
 from opweave.backends.gpu.contraction import layout
 from opweave.expr.gpu import Kernel
 
@@ -198,6 +199,45 @@ def test_threads_have_intermediates_of_their_own(driver: CpuDriver, context: ow.
 
     driver._run = one_at_a_time  # type: ignore[method-assign]
     together(*[work] * 4)
+
+
+class Reading(CpuDriver):
+    """Copies to the host wait until somebody else lets them end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_begun, self.may_end = threading.Event(), threading.Event()
+
+    def download(self, targets: Sequence[np.ndarray], addresses: Sequence[int]) -> None:
+        self.has_begun.set()
+        assert self.may_end.wait(SECONDS)
+        super().download(targets, addresses)
+
+
+@pytest.mark.parametrize("size", [3, PIECE_BYTES // 4 + 1])
+def test_a_dispatch_waits_for_what_reads_its_tensors_only_if_that_takes_several_pieces(size: int) -> None:
+    compiler()
+    driver = Reading()
+    context = context_on(driver)
+    builder = ow.MLGraphBuilder(context)
+    graph = builder.build({"y": builder.neg(builder.input("x", "float32", [size]))})
+    x = context.create_tensor("float32", [size], readable=True, writable=True)
+    context.write_tensor(x, np.ones(size, np.float32))
+    y = context.create_tensor("float32", [size], readable=True)
+    context.dispatch(graph, {"x": x}, {"y": y})
+    reader = threading.Thread(target=context.read_tensor, args=(x,), daemon=True)
+    reader.start()
+    assert driver.has_begun.wait(SECONDS)
+    other = threading.Thread(target=context.dispatch, args=(graph, {"x": x}, {"y": y}), daemon=True)
+    other.start()
+    other.join(0.2 if size > 3 else SECONDS)
+    assert other.is_alive() == (size > 3)
+    assert driver.calls["launch"] == (1 if size > 3 else 2)
+    driver.may_end.set()
+    for thread in (reader, other):
+        thread.join(SECONDS)
+    assert driver.calls["launch"] == 2
+    np.testing.assert_array_equal(context.read_tensor(y), -1)
 
 
 def test_profile(context: ow.MLContext) -> None:

@@ -103,12 +103,16 @@ def call(name: str, *arguments: Any) -> Any:
     Raises:
         DriverError: it fails.
     """
-    cuda = bindings()
-    error, *results = getattr(cuda, name)(*arguments)
-    if int(error):
-        _, text = cuda.cuGetErrorString(error)
-        raise DriverError(error.name, text.decode() if text else "")
+    error, *results = getattr(bindings(), name)(*arguments)
+    if error:
+        raise failure(error)
     return results[0] if len(results) == 1 else tuple(results) or None
+
+
+def failure(error: Any) -> DriverError:
+    """The error for a result of the driver."""
+    _, text = bindings().cuGetErrorString(error)
+    return DriverError(error.name, text.decode() if text else "")
 
 
 def is_done(event: Any) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from threading import RLock
 from typing import Any, Literal
 from weakref import WeakSet, WeakValueDictionary, finalize
@@ -19,6 +19,7 @@ from ...expr.gpu.cuda import CUDA
 from ...graph import Desc
 from ...memory import dlpack
 from ..gpu.arrays import DeviceArray, uploaded_once
+from ..gpu.calls import Calls
 from ..precision import Precision
 from . import compiler, sharing
 from .devices import DriverError, Info
@@ -120,27 +121,23 @@ class Engine:
 
     # Errors ----------------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def calls(self, what: str) -> Iterator[None]:
+    def calls(self, what: str) -> Calls:
         """Convert errors of the driver to Opweave's; a lost device loses its contexts.
 
         Raises:
             InvalidStateError: the device is lost, or it is the one of the process that this one was forked from.
             OperationError: it refuses what it was asked for, or has no memory left.
         """
-        if os.getpid() != self._process:  # the driver does not work in a forked process
-            raise InvalidStateError(
-                f"{what}: the CUDA device belongs to another process, which this one was forked from; "
-                "multiprocessing starts others by 'spawn'"
-            )
-        try:
-            yield
-        except DriverError as error:
-            if not error.is_sticky:
-                raise OperationError(f"{what}: {error}") from error
-            for context in list(self._contexts):
-                context._lose(f"its CUDA device is lost ({self.description}): {error}")
-            raise InvalidStateError(f"{what}: the CUDA device is lost: {error}") from error
+        return Calls(what, "CUDA", self._process, partial(self._failed, what))
+
+    def _failed(self, what: str, error: BaseException) -> None:
+        if not isinstance(error, DriverError):
+            return
+        if not error.is_sticky:
+            raise OperationError(f"{what}: {error}") from error
+        for context in list(self._contexts):
+            context._lose(f"its CUDA device is lost ({self.description}): {error}")
+        raise InvalidStateError(f"{what}: the CUDA device is lost: {error}") from error
 
     def attach(self, context: Any) -> None:
         """Note a context on this device, which is notified when the device is lost."""

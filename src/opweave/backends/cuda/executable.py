@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary, finalize
+from weakref import finalize
 
 from ...graph import Graph, Node
+from ...identity import ByIdentity
 from .. import How, KernelTime, Measured
 from ..gpu.arrays import DeviceArray
 from ..gpu.backend import GpuBackend
 from ..gpu.runner import DeviceCall, Intermediates, KernelRunner
 from ..gpu.steps import Place
+from ..submission import Submission
 from . import compiler
 from .driver import Launch, given_back
 from .engine import Engine
+from .staging import PIECE_BYTES
 
 
 class _Chain:
@@ -22,25 +25,22 @@ class _Chain:
 
     Attributes:
         runs: the binding whose arguments its kernels have: the kernels of the runner in order, None for those left out.
+        graph: the graph.
     """
 
     def __init__(self, engine: Engine, runs: Sequence[Launch | None]) -> None:
         self.runs, self._driver = runs, engine.driver
-        self._graph = self._driver.graph([run for run in runs if run is not None])
-        finalize(self, given_back, self._driver.release, self._graph).atexit = False
+        self.graph = self._driver.graph([run for run in runs if run is not None])
+        finalize(self, given_back, self._driver.release, self.graph).atexit = False
 
-    def run(self, runs: Sequence[Launch | None]) -> None:
-        """Launch the graph; first, update the kernels whose arguments differ if this is another binding than the last one."""
-        if runs is not self.runs:
-            pairs = zip(runs, self.runs, strict=True)
-            changed = [
-                (new, new.arguments != old.arguments) for new, old in pairs if new is not None and old is not None
-            ]
-            for number, (new, differs) in enumerate(changed):
-                if differs:
-                    self._driver.update(self._graph, number, new)
-            self.runs = runs
-        self._driver.launch(self._graph)
+    def bind(self, runs: Sequence[Launch | None]) -> None:
+        """Update the kernels whose arguments differ in another binding."""
+        pairs = zip(runs, self.runs, strict=True)
+        changed = [(new, new.arguments != old.arguments) for new, old in pairs if new is not None and old is not None]
+        for number, (new, differs) in enumerate(changed):
+            if differs:
+                self._driver.update(self.graph, number, new)
+        self.runs = runs
 
 
 @dataclass(slots=True)
@@ -56,13 +56,20 @@ class _Chains:
     last: _Chain | None = None
 
 
+class _Call(DeviceCall[Launch], Submission):
+    """A graph tied to memory, which one launch runs."""
+
+    max_whole = PIECE_BYTES
+
+
 class CudaRunner(KernelRunner[Launch]):
     """A graph whose operations are kernels on a CUDA device."""
 
     engine: Engine
 
     def __init__(self, graph: Graph, backend: GpuBackend, engine: Engine) -> None:
-        self._chains: WeakKeyDictionary[Intermediates[Launch], _Chains] = WeakKeyDictionary()
+        self._chains: ByIdentity[Intermediates[Launch], _Chains] = ByIdentity()
+        self._launch = engine.driver.launch
         super().__init__(graph, backend, engine)
 
     def prepare(self) -> None:
@@ -96,21 +103,21 @@ class CudaRunner(KernelRunner[Launch]):
 
     def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[Launch]:
         """Tie the graph to memory of the device."""
-        return DeviceCall(self, inputs, outputs, self.submit)
+        return _Call(self, inputs, outputs, self.submit)
 
     def submit(self, memory: Intermediates[Launch], runs: Sequence[Launch | None]) -> None:
         """Launch the graph of a binding; the caller has taken `memory`, so no other thread uses its graphs."""
-        chains = self._chains.get(memory)
-        if chains is None:
-            chains = self._chains[memory] = _Chains()
-        if chains.last is None or chains.last.runs is not runs:
+        chains = self._chains.peek(id(memory)) or self._chains.put(memory, _Chains())
+        chain = chains.last
+        if chain is None or chain.runs is not runs:
             left_out = tuple(run is None for run in runs)
             if all(left_out):
                 return
             if left_out not in chains.made:
                 chains.made[left_out] = _Chain(self.engine, runs)
-            chains.last = chains.made[left_out]
-        chains.last.run(runs)
+            chain = chains.last = chains.made[left_out]
+            chain.bind(runs)
+        self._launch(chain.graph)
 
 
 class MeasuredRunner(Measured):

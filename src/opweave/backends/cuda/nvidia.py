@@ -21,7 +21,7 @@ import numpy as np
 from ...errors import ValidationError
 from ...expr.gpu import Compiled, Kernel
 from . import compiler
-from .devices import DriverError, bindings, call, has_early_starts, infos, is_done
+from .devices import DriverError, bindings, call, failure, has_early_starts, infos, is_done
 from .driver import Argument, Driver, Function, Launch, given_back
 from .staging import Staging
 
@@ -40,11 +40,14 @@ def _current(method: Callable[Concatenate[NvidiaDriver, P], R]) -> Callable[Conc
 
     @wraps(method)
     def run(self: NvidiaDriver, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        call("cuCtxPushCurrent", self._context)
+        cuda = bindings()
+        (error,) = cuda.cuCtxPushCurrent(self._context)
+        if error:
+            raise failure(error)
         try:
             return method(self, *args, **kwargs)
         finally:
-            bindings().cuCtxPopCurrent()
+            cuda.cuCtxPopCurrent()
 
     return run
 
@@ -142,7 +145,9 @@ class NvidiaDriver(Driver):
     @_current
     def launch(self, graph: Any) -> None:
         """Submit a graph."""
-        call("cuGraphLaunch", graph[0], self._stream)
+        (error,) = bindings().cuGraphLaunch(graph[0], self._stream)  # `call` takes another microsecond here
+        if error:
+            raise failure(error)
 
     @_current
     def release(self, graph: Any) -> None:

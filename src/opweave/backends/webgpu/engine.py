@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, WeakValueDictionary, finalize
@@ -18,6 +18,7 @@ from ...errors import InvalidStateError, OperationError, ValidationError, import
 from ...expr.gpu import Features, Kernel
 from ...graph import Desc
 from ..gpu.arrays import DeviceArray, uploaded_once
+from ..gpu.calls import Calls
 from . import adapters
 
 if TYPE_CHECKING:
@@ -98,8 +99,7 @@ class Engine:
 
     # Errors ----------------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def calls(self, what: str, explain: Callable[[str], str] | None = None) -> Iterator[None]:
+    def calls(self, what: str, explain: Callable[[str], str] | None = None) -> Calls:
         """Convert errors of the device to Opweave's; a lost device loses its contexts.
 
         Args:
@@ -110,22 +110,17 @@ class Engine:
             InvalidStateError: the device is lost, or it is the one of the process that this one was forked from.
             OperationError: it refuses what it was asked for, or has no memory left.
         """
-        if os.getpid() != self._process:  # in a forked child no thread polls the device, so waiting would never end
-            raise InvalidStateError(
-                f"{what}: the WebGPU device belongs to another process, which this one was forked from; "
-                "multiprocessing starts others by 'spawn'"
-            )
-        try:
-            yield
-        except self.wgpu.GPUError as error:
+        return Calls(what, "WebGPU", self._process, partial(self._failed, what, explain))
+
+    def _failed(self, what: str, explain: Callable[[str], str] | None, error: BaseException) -> None:
+        if isinstance(error, self.wgpu.GPUError):
             text = _reason(error)
             if "is lost" in text:
                 raise self._lost(what) from error
             raise OperationError(f"{what}: {text if explain is None else explain(str(error))}") from error
-        except (AttributeError, RuntimeError) as error:  # what wgpu raises where another thread destroys the device
-            if self._is_lost(error):
-                raise self._lost(what) from error
-            raise
+        # Where another thread destroys the device, wgpu raises these.
+        if isinstance(error, (AttributeError, RuntimeError)) and self._is_lost(error):
+            raise self._lost(what) from error
 
     def _lost(self, what: str) -> InvalidStateError:
         """Lose all contexts of the device, and return the error to raise."""

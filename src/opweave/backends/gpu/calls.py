@@ -1,0 +1,45 @@
+"""Calls of a device, whose errors become Opweave's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from os import getpid
+
+from ...errors import InvalidStateError
+
+
+class Calls:
+    """A context for calls of a device; it can be entered again, and by several threads.
+
+    It is a class, because a function with `contextlib.contextmanager` takes longer than to launch a graph.
+
+    Args:
+        what: leads messages.
+        device: the kind of device, for messages.
+        process: the process that has opened the device.
+        failed: raises Opweave's error for one of the device, and returns for other errors.
+
+    Raises:
+        InvalidStateError: on entry, if this process was forked from the one that has opened the device.
+    """
+
+    __slots__ = ("_device", "_failed", "_process", "_what")
+
+    def __init__(self, what: str, device: str, process: int, failed: Callable[[BaseException], None]) -> None:
+        self._what, self._device, self._process, self._failed = what, device, process, failed
+
+    def __enter__(self) -> None:
+        if (
+            getpid() != self._process
+        ):  # drivers do not work there: no thread polls the device, and waiting would never end
+            raise InvalidStateError(
+                f"{self._what}: the {self._device} device belongs to another process, which this one was forked from; "
+                "multiprocessing starts others by 'spawn'"
+            )
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self._failed(error)
+
+
+__all__ = ["Calls"]

@@ -1,0 +1,61 @@
+"""What belongs to objects, by their identity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+from weakref import ref
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class ByIdentity(Generic[K, V]):
+    """A mapping of objects to values, each for as long as its object lives.
+
+    A `weakref.WeakKeyDictionary` makes a reference for each lookup, in Python; here it is one lookup in a dictionary.
+
+    Attributes:
+        peek: the value for the identity of an object that lives; None without one.
+
+    >>> class Run: ...
+    >>> first, second = Run(), Run()
+    >>> times = ByIdentity()
+    >>> times.put(first, 3)
+    3
+    >>> times.peek(id(first)), times.peek(id(second))
+    (3, None)
+    >>> del first
+    >>> len(times)
+    0
+    """
+
+    __slots__ = ("__weakref__", "_owners", "_values", "peek")
+
+    def __init__(self) -> None:
+        self._values: dict[int, V] = {}
+        self._owners: dict[int, ref[K]] = {}
+        self.peek: Callable[[int], V | None] = self._values.get
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def put(self, owner: K, value: V) -> V:
+        """Set the value of an object, and return the value."""
+        number, mapping = (
+            id(owner),
+            ref(self),
+        )  # `self` would make a cycle, which keeps the values until it is collected
+
+        def forget(_: object) -> None:
+            found = mapping()
+            if found is not None:
+                found._values.pop(number, None)
+                found._owners.pop(number, None)
+
+        self._owners[number] = ref(owner, forget)
+        self._values[number] = value
+        return value
+
+
+__all__ = ["ByIdentity"]
