@@ -59,7 +59,9 @@ TILES: dict[str, tuple[tuple[int, int, int, int, int], ...]] = {
         (64, 64, 128, 4, 3),
         (64, 128, 64, 4, 4),
         (128, 64, 64, 4, 4),
+        (128, 64, 128, 4, 3),
         (128, 128, 64, 4, 3),
+        (128, 128, 64, 4, 4),
         (128, 128, 64, 8, 3),
         (128, 256, 64, 8, 3),
         (256, 128, 64, 8, 3),
@@ -73,8 +75,13 @@ TILES: dict[str, tuple[tuple[int, int, int, int, int], ...]] = {
         (64, 128, 32, 4, 4),
         (128, 32, 32, 4, 4),
         (128, 64, 32, 4, 4),
+        (128, 64, 64, 4, 3),
+        (128, 128, 32, 4, 3),
+        (128, 128, 32, 4, 4),
         (128, 128, 32, 8, 3),
+        (128, 128, 32, 8, 4),
         (128, 256, 32, 8, 3),
+        (256, 128, 32, 8, 3),
     ),
     "tf32x3": (
         (64, 64, 32, 4, 3),
@@ -95,7 +102,13 @@ SHAPES = (
     *CASES,
     *(
         Case(f"matmul {m}x{k} by {k}x{n}", "matmul", ((m, k), (k, n)))
-        for m, n, k in ((512, 768, 3072), (3136, 256, 576))
+        for m, n, k in (
+            (512, 768, 3072),
+            (3136, 256, 576),
+            # MiniLM with 64 words, and ViT-B/16, one and 32 of them.
+            *((m, n, k) for m in (64, 2048) for n, k in ((384, 384), (1536, 384), (384, 1536))),
+            *((m, n, k) for m in (197, 6304) for n, k in ((768, 768), (3072, 768), (768, 3072))),
+        )
     ),
     conv("8 images of 28x28, 128 to 128", 28, 128, 128, 3, batch=8),
 )
@@ -147,7 +160,10 @@ def fitted(tile: Tile, samples: Sequence[tuple[int, int, float]]) -> Measured:
 
 
 def tables(record: Record) -> dict[str, list[Measured]]:
-    """The tiles of each kind, fitted to the times that were measured."""
+    """The tiles of each kind, fitted to the times that were measured.
+
+    Where no case has a way to read the right operand, all cases with the same products count.
+    """
     cases = {case.name: case for case in SHAPES}
     info = Info(record["device"], record["architecture"], record["units"], 49152, record["max_shared"], 0)
     samples: dict[str, dict[Tile, list[tuple[int, int, float]]]] = {}
@@ -161,10 +177,17 @@ def tables(record: Record) -> dict[str, list[Measured]]:
             found[kind, name] = contraction(cases[name], features, data_type)[0].problem, features
         problem, features = found[kind, name]
         tile, products = Tile(*row), tensor_tiles.kind_of(problem, features)
-        its = samples.setdefault(products, {Tile(*row): [] for row in TILES[kind]})
         if (rest := time - tensor_tiles.addition(problem, splits)) > 0:
-            its[tile].append((*tensor_tiles.work(problem, tile, splits, info.units), rest))
-    return {kind: [fitted(tile, its) for tile, its in tiles.items() if its] for kind, tiles in samples.items()}
+            sample = (*tensor_tiles.work(problem, tile, splits, info.units), rest)
+            for key in (products, products.split(", ")[0]):
+                samples.setdefault(key, {Tile(*row): [] for row in TILES[kind]})[tile].append(sample)
+    kinds = dict.fromkeys(key.split(", ")[0] for key in samples)
+    made = {
+        f"{kind}, {reading}": samples.get(f"{kind}, {reading}", samples[kind])
+        for kind in kinds
+        for reading in tensor_tiles.READINGS
+    }
+    return {key: [fitted(tile, its) for tile, its in tiles.items() if its] for key, tiles in made.items()}
 
 
 def contraction(case: Case, features: Features, data_type: str) -> tuple[Contraction, dict[Buffer, np.ndarray]]:
@@ -208,10 +231,9 @@ def ways(found: Contraction, kind: str, units: int) -> Iterator[tuple[Tile, int]
         kernel = Steps(problem, tile.terms)
         programs = -(-problem.rows // tile.rows) * -(-problem.columns // tile.columns) * problem.stacks
         yield tile, 1
-        splits = max((s for s in tensor_tiles.SPLITS if s * programs <= units), default=1)
-        each = -(-kernel.count // splits)
-        if splits > 1 and each >= tensor_tiles.MIN_STEPS and (splits - 1) * each < kernel.count:
-            yield tile, splits
+        fits = [s for s in tensor_tiles.SPLITS if s * programs <= units and tensor_tiles.is_division(kernel.count, s)]
+        if fits and max(fits) > 1:
+            yield tile, max(fits)
 
 
 @dataclass(frozen=True)
@@ -257,8 +279,8 @@ def jobs(driver: Driver, cases: Sequence[Case], kind: str) -> list[Job]:
     return made
 
 
-def measure(driver: Driver, cases: Sequence[Case]) -> tuple[Record, Table]:
-    """All times, and a table of the fastest way of each case."""
+def measure(driver: Driver, cases: Sequence[Case], samples: Path | None) -> tuple[Record, Table]:
+    """All times, which are written to `samples` after each kind of products, and a table of the fastest way of each case."""
     info = driver.info
     shown = Table(
         "case",
@@ -322,6 +344,8 @@ def measure(driver: Driver, cases: Sequence[Case]) -> tuple[Record, Table]:
                 f"{errors[best]:.1e}",
                 f"{without:.1e}",
             )
+        if samples is not None:
+            samples.write_text(json.dumps(record), "utf-8")
     return record, shown
 
 
@@ -359,8 +383,6 @@ def main(cases: int = 0, target: Path = TARGET, samples: Path | None = None, fit
         return
     if devices.trouble():
         raise SystemExit(f"cuda_tune: {devices.trouble()}")
-    record, shown = measure(NvidiaDriver(0), SHAPES[: cases or None])
+    record, shown = measure(NvidiaDriver(0), SHAPES[: cases or None], samples)
     Console(width=160).print(shown)
-    if samples is not None:
-        samples.write_text(json.dumps(record), "utf-8")
     write(target, record)

@@ -356,7 +356,8 @@ def test_the_choice_grows_with_the_problem(monkeypatch: pytest.MonkeyPatch) -> N
         return choose(product(View.of(a), View.of(b)), features)
 
     large, parts = choice(4096, 4096, 4096)
-    assert (large.rows * large.columns, parts) == (64 * 128, 1)
+    assert large.rows * large.columns >= 64 * 128
+    assert parts == 1
     small, _ = choice(64, 64, 256)
     assert small.rows * small.columns <= 64 * 64
     _, parts = choice(64, 64, 65536)  # deep and narrow
@@ -430,25 +431,30 @@ def test_tiles_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     driver = CpuDriver()
     case = Case("matmul 64", "matmul", ((64, 512), (512, 64)))
     monkeypatch.setattr(cuda_tune, "SHAPES", (case,))
-    record, shown = cuda_tune.measure(driver, [case])
+    record, shown = cuda_tune.measure(driver, [case], tmp_path / "samples.json")
+    assert json.loads((tmp_path / "samples.json").read_text("utf-8"))["times"] == [
+        list(time) for time in record["times"]
+    ]
     rows = {kind: [list(row) for row in rows] for kind, rows in cuda_tune.TILES.items()}
     for kind, its in rows.items():
         assert [row for row in its if row in [time[2] for time in record["times"] if time[0] == kind]] == its
     cuda_tune.write(tmp_path / "table.json", record)
     written = json.loads((tmp_path / "table.json").read_text("utf-8"))
-    assert {kind: [row[:5] for row in its] for kind, its in written["tiles"].items()} == rows
+    assert {key: [row[:5] for row in its] for key, its in written["tiles"].items()} == {
+        f"{kind}, {reading}": its for kind, its in rows.items() for reading in tensor_tiles.READINGS
+    }
     assert (shown.row_count, driver.memory) == (3, {})
     monkeypatch.setattr(cuda_tune, "reference", lambda *_: np.ones((64, 64)))
     with pytest.raises(SystemExit, match=r"matmul 64, float16, 64 x 64 x 64, 1 parts: wrong by"):
-        cuda_tune.measure(driver, [case])
+        cuda_tune.measure(driver, [case], None)
 
 
 def test_the_table_was_measured() -> None:
     kept = json.loads(cuda_tune.TARGET.read_text("utf-8"))
     assert "sm_" in kept["device"]
-    assert list(kept["tiles"]) == [*cuda_tune.TILES, "tf32x3 in kernels"]
-    for kind, rows in kept["tiles"].items():
-        assert [tuple(row[:5]) for row in rows] == list(cuda_tune.TILES[kind.removesuffix(" in kernels")])
+    for key, rows in kept["tiles"].items():
+        kind = key.split(", ")[0].removesuffix(" in kernels")
+        assert [tuple(row[:5]) for row in rows] == list(cuda_tune.TILES[kind])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -465,10 +471,11 @@ def test_all_tiles_compile(
     """A product and a convolution with each tile of the table; one of fourteen, unless `--all` is given."""
     monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
     limit, kernels = ARCHITECTURES[architecture], []
-    for kind, known in tensor_tiles.table().items():
+    for key, known in tensor_tiles.table().items():
+        kind, reading = key.split(", ")
         features = replace(F, tensor_cores=TensorCores("tf32" if kind == "tf32" else "tf32x3", limit))
         data_type = "float16" if kind == "float16" else "float32"
-        for measured in known:
+        for measured in known if reading == "terms" else ():  # the other ways to read have the same tiles
             monkeypatch.setattr(tensor_tiles, "choose", lambda *_, tile=measured.tile: (tile, 1))
             size = measured.tile.rows
             operands = array(2 * size, 160, data_type=data_type), array(160, 320, data_type=data_type)
@@ -487,9 +494,10 @@ def test_all_tiles_compile(
 
 def test_each_kind_of_products_has_tiles() -> None:
     known = tensor_tiles.table()
-    assert known.keys() == {"float16", "tf32", "tf32x3", "tf32x3 in kernels"}
-    for kind, measured in known.items():
-        size = 2 if kind == "float16" else 4
+    kinds = ("float16", "tf32", "tf32x3", "tf32x3 in kernels")
+    assert list(known) == [f"{kind}, {reading}" for kind in kinds for reading in tensor_tiles.READINGS]
+    for key, measured in known.items():
+        size = 2 if key.startswith("float16") else 4
         assert tensor_tiles.shared_bytes(measured[0].tile, size, size) <= 99 << 10  # of the smallest devices
         assert all(m.rate > 0 and m.latency > 0 for m in measured)
         assert len({m.tile for m in measured}) == len(measured)

@@ -17,9 +17,9 @@ from .tiles import MAX_PARTIAL_BYTES, PARTIAL_SUMS_PER_US
 TABLE = "tensor_tiles.json"
 """The table of tiles. `python -m benchmarks.cuda_tune` writes it."""
 
-ADDITION_US = 2.0
+ADDITION_US = 1.25
 """Microseconds of the kernel that adds partial sums, without its memory traffic: in a CUDA graph, where a launch takes
-less time than in `tiles`. An estimate."""
+less time than in `tiles`. With it, the estimates of what `cuda_tune` measured on an H200 have the least error."""
 MAX_EARLY_US = 6.0
 """Most microseconds of a kernel that starts while the one before ends. Its workgroups take the units that are free then,
 several of them the same one, and stay there. If all kernels start early, an H100 takes 0.82 times as long for one sentence
@@ -49,18 +49,29 @@ class Measured:
 
 @cache
 def table() -> dict[str, tuple[Measured, ...]]:
-    """The tiles for each kind of products: "float16" (and bfloat16), "tf32", "tf32x3", "tf32x3 in kernels"."""
+    """The tiles for each kind of products, as `kind_of` names it."""
     data = json.loads(files(__package__).joinpath(TABLE).read_text("utf-8"))
     return {kind: tuple(Measured(Tile(*row[:5]), *row[5:]) for row in rows) for kind, rows in data["tiles"].items()}
 
 
+READINGS = ("terms", "columns", "windows")
+"""How a kernel reads the right operand: a matrix whose terms lie side by side, one whose columns do, or the windows of a
+convolution. Hardware takes TF32 from shared memory only in the first case, and addresses of windows take time."""
+
+
 def kind_of(problem: Problem, features: Features) -> str:
-    """How products are computed, as a key of `table`."""
+    """How products are computed, and how the right operand is read, as a key of `table`: "tf32, terms", say.
+
+    Products are "float16" (and bfloat16), "tf32", "tf32x3", or "tf32x3 in kernels", which divide both operands themselves.
+    """
     assert features.tensor_cores is not None
     kind: str = features.tensor_cores.float32
     if kind == "tf32x3" and not any(isinstance(side, Matrix) and side.rest for side in (problem.left, problem.right)):
-        kind = "tf32x3 in kernels"  # which divide both operands
-    return kind if is_float32(problem.left) and kind.startswith("tf32") else "float16"
+        kind = "tf32x3 in kernels"
+    if not (is_float32(problem.left) and kind.startswith("tf32")):
+        kind = "float16"
+    right = problem.right
+    return f"{kind}, {('terms' if right.step == 1 else 'columns') if isinstance(right, Matrix) else 'windows'}"
 
 
 def choose(problem: Problem, features: Features) -> tuple[Tile, int]:
@@ -98,6 +109,12 @@ def work(problem: Problem, tile: Tile, splits: int, units: int) -> tuple[int, in
     return steps, ceil(programs / units) * tile.rows * tile.columns * tile.terms
 
 
+def is_division(steps: int, splits: int) -> bool:
+    """Whether steps can be divided among programs: each has some, and enough of them."""
+    each = ceil(steps / splits)
+    return splits == 1 or (each >= MIN_STEPS and (splits - 1) * each < steps)
+
+
 def addition(problem: Problem, splits: int) -> float:
     """Estimated microseconds to add the parts of sums."""
     if splits == 1:
@@ -120,8 +137,5 @@ def _options(problem: Problem, features: Features) -> Iterator[tuple[Measured, i
         steps = Steps(problem, known.tile.terms).count
         for splits in SPLITS:
             partial = 4 * splits * problem.stacks * problem.rows * problem.columns
-            each = ceil(steps / splits)
-            if splits > 1 and (each < MIN_STEPS or partial > MAX_PARTIAL_BYTES):
-                break
-            if (splits - 1) * each < steps:  # no program without steps
+            if is_division(steps, splits) and (splits == 1 or partial <= MAX_PARTIAL_BYTES):
                 yield known, splits
