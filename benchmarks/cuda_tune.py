@@ -111,6 +111,19 @@ SHAPES = (
         )
     ),
     conv("8 images of 28x28, 128 to 128", 28, 128, 128, 3, batch=8),
+    # Both operands are inputs, as in attention.
+    *(
+        Case(f"matmul {n} of {m}x{k} by {k}x{m}", "matmul", ((n, m, k), (n, k, m)), constant=False)
+        for n, m, k in (
+            (1, 64, 256),
+            (1, 256, 256),
+            (1, 128, 4096),
+            (1, 512, 2048),
+            (12, 64, 32),
+            (12, 197, 64),
+            (96, 128, 64),
+        )
+    ),
 )
 
 MAX_ERROR = {"float16": 2e-3, "tf32": 2e-3, "tf32x3": 1e-5}
