@@ -7,7 +7,6 @@ takes the next. Threads that want the same kernel at the same time share its job
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import re
@@ -26,9 +25,10 @@ from ...errors import OperationError
 from ...expr.gpu import Compiled, Kernel
 from ...expr.gpu.cuda import OPTIONS, USER_OPTIONS
 from ...processors import processors
-from . import fork_server, nvrtc, triton_program
+from . import fork_server, nvrtc, servers
 from .devices import has_early_starts
 from .fork_server import EndedError, ForkServer
+from .servers import triton_version
 
 KIND = "cubin"
 """The suffix of files in the cache."""
@@ -83,22 +83,6 @@ def version() -> str:
     return "NVRTC {}.{}".format(*nvrtc.version())
 
 
-MIN_TRITON = (3, 9)
-"""The oldest version of Triton that is used, as in the extra cuda: kernels that 3.6 compiled for a tile read outside of their
-buffers on an H200."""
-
-
-@cache
-def triton_version() -> str:
-    """The version of Triton, which is not imported for it; empty if it is not installed, or too old."""
-    try:
-        version = importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-    known = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    return f"Triton {version}" if known >= MIN_TRITON else ""
-
-
 @cache
 def headers() -> tuple[str, ...]:
     """The options of NVRTC for the headers of an installed CUDA toolkit; none without one."""
@@ -108,14 +92,13 @@ def headers() -> tuple[str, ...]:
     return tuple(f"--include-path={folder}" for folder in folders if folder)
 
 
-_nvrtc = ForkServer(nvrtc.__file__)
 _nvrtc_is_busy = Lock()
 
 COMPILERS = {
     "": Compiler(
         version,
         lambda _, architecture: (f"--gpu-architecture={architecture}", *OPTIONS),
-        _nvrtc,
+        servers.NVRTC,
         lambda request: nvrtc.result(request),
         _nvrtc_is_busy,
     ),
@@ -127,7 +110,7 @@ COMPILERS = {
             *USER_OPTIONS,
             *(headers() if "#include" in kernel.source else ()),
         ),
-        _nvrtc,
+        servers.NVRTC,
         lambda request: nvrtc.result(request),
         _nvrtc_is_busy,
     ),
@@ -140,7 +123,7 @@ COMPILERS = {
             "starts_early": kernel.starts_early and has_early_starts(architecture),
             **dict(kernel.options),
         },
-        ForkServer(triton_program.__file__),
+        servers.TRITON,
         None,
     ),
 }
@@ -197,14 +180,12 @@ def _made(kernel: Kernel, architecture: str, key: str) -> Compiled:
 
 
 def _after_fork() -> None:
-    """Threads do not survive `fork`, and processes belong to the one that has started them.
+    """Threads do not survive `fork`.
 
     A compiler that was busy in this process remains so: NVRTC's own lock is held, too, by a thread that is not in the forked
     process, so that NVRTC would wait for ever there. Servers compile instead.
     """
     _jobs.__init__()  # type: ignore[misc]
-    for compiler in COMPILERS.values():
-        compiler.server.forget()
 
 
 if hasattr(os, "register_at_fork"):
@@ -212,11 +193,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def load(*, for_tensor_cores: bool) -> None:
-    """Load the compilers before there are kernels: each in a process of its own, and NVRTC in this one, too."""
-    if fork_server.IS_POSSIBLE:
-        if for_tensor_cores and triton_version():
-            COMPILERS["triton"].server.start()
-        COMPILERS[""].server.start()
+    """Load the compilers before there are kernels, and NVRTC in this process, too."""
+    servers.start(for_tensor_cores=for_tensor_cores)
     version()
 
 

@@ -164,8 +164,6 @@ def _loaded(file: str) -> ModuleType:
 def _serve(compiler: ModuleType, control: socket.socket) -> None:
     """Fork a process for each kernel."""
     compiler.prepare()
-    if not select.select([control], [], [], 0)[0]:
-        compiler.warm_up()  # while there is nothing else to do
     while select.select([control], [], [], IDLE_SECONDS)[0]:
         _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not descriptors:  # the other process has ended
