@@ -576,12 +576,13 @@ import importlib.util, sys
 spec = importlib.util.spec_from_file_location("program", {triton_program.__file__!r})
 program = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(program)
+from triton.backends.nvidia import compiler as nvidia
 from triton.compiler import compiler
 from triton import knobs
-before = (compiler.get_cache_key,)
+before = compiler.get_cache_key, nvidia.llvm.optimize_module
 assert all(hasattr(knobs.nvidia, name) for name in ("ptxas", "ptxas_blackwell"))
 program.prepare()
-after = (compiler.get_cache_key,)
+after = compiler.get_cache_key, nvidia.llvm.optimize_module
 assert all(new is not old for new, old in zip(after, before))
 assert after[0](1, name=2) != after[0](1, name=2)
 loaded = set(sys.modules)
