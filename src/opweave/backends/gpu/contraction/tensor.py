@@ -299,15 +299,18 @@ class TensorKernel:
         """Where the tile of a program is: tiles of a column follow each other within bands of rows."""
         tiles, stacks, tile = self.down * self.across, self.problem.stacks, self.tile
         yield "program = tl.program_id(0)"
-        yield f"part = program // {tiles * stacks}"
-        yield f"stack = program // {tiles} % {stacks}"
+        yield f"part = {f'program // {tiles * stacks}' if self.splits > 1 else '0'}"
+        yield f"stack = {f'program // {tiles} % {stacks}' if stacks > 1 else '0'}"
         yield f"number = program % {tiles}"
-        yield f"first = number // {BAND * self.across} * {BAND}"
-        yield f"height = tl.minimum({self.down} - first, {BAND})"
-        yield f"within = number % {BAND * self.across}"
+        first_row, first_column = f"number % {self.down}", f"number // {self.down}"
+        if self.down > BAND:
+            yield f"first = number // {BAND * self.across} * {BAND}"
+            yield f"height = tl.minimum({self.down} - first, {BAND})"
+            yield f"within = number % {BAND * self.across}"
+            first_row, first_column = "(first + within % height)", "within // height"
         down, across = ("[None, :]", "[:, None]") if self.is_turned else ("[:, None]", "[None, :]")
-        yield f"row = (first + within % height) * {tile.rows} + tl.arange(0, {tile.rows}){down}"
-        yield f"column = within // height * {tile.columns} + tl.arange(0, {tile.columns}){across}"
+        yield f"row = {first_row} * {tile.rows} + tl.arange(0, {tile.rows}){down}"
+        yield f"column = {first_column} * {tile.columns} + tl.arange(0, {tile.columns}){across}"
 
     def _sides(self) -> tuple[Matrix | Window, Matrix | Window]:
         """The operands `a` and `b`."""
