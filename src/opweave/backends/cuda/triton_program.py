@@ -54,15 +54,18 @@ def prepare() -> None:
     # 500 MB. A Triton that does not call this function would be slower, and right.
     numbers = itertools.count()
     triton.compiler.compiler.get_cache_key = lambda *_, **__: str(next(numbers))
-    _skip_vectorizer()
     # It would be two thirds of a binary, about lines of a file that exists only while it is compiled.
     os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
 
 
-def _skip_vectorizer() -> None:
-    """Skip LLVM's search for scalars that make a vector, which takes up to a tenth of the time that a kernel takes.
+VECTORS = 100
+"""The first architecture, Blackwell, with instructions for vectors of float32."""
 
-    Up to Hopper, only numbers of 16 bits have instructions for vectors. Values are float32 here, and loads and stores of
+
+def _skip_vectorizer() -> None:
+    """Skip LLVM's search for scalars that make a vector, in the process of a kernel: it takes up to a tenth of the time.
+
+    Before `VECTORS`, only numbers of 16 bits have instructions for vectors. Values are float32 here, and loads and stores of
     vectors are Triton's: some arithmetic on positions is left. A Triton without this argument, which it has for sm_80,
     compiles as before.
     """
@@ -79,6 +82,8 @@ def _compiled(source: str, options: Mapping[str, int], folder: Path) -> dict[str
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    if options["architecture"] < VECTORS:
+        _skip_vectorizer()
     os.environ["TRITON_CACHE_DIR"] = str(folder / "cache")
     file = folder / "kernel.py"  # Triton reads the text of functions from their file
     file.write_text(source, "utf-8")
