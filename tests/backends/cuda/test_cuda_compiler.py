@@ -259,6 +259,8 @@ def result(request):
         os.kill(os.getpid(), signal.SIGSEGV)
     if request == "raise":
         raise KeyError("surprise")
+    if request == "niceness":
+        return os.nice(0)
     return request, os.getpid(), os.getppid()
 """
 
@@ -278,6 +280,12 @@ def test_each_kernel_has_a_process_of_one_that_stays(server: fork_server.ForkSer
     assert list(answers) == requests
     assert len(set(pids)) == len(pids)
     assert len(set(parents)) == 1
+
+
+@needs_fork
+def test_niceness_is_that_of_one_process(server: fork_server.ForkServer) -> None:
+    before = os.nice(0)
+    assert [server.result("niceness", more) - before for more in (0, 3, 0)] == [0, 3, 0]
 
 
 @needs_fork
@@ -594,3 +602,27 @@ assert not late, late  # which each kernel would load again
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@needs_fork
+def test_quick_kernels_yield_to_slow_ones(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[bool, int]] = []
+    end = threading.Event()
+
+    def result(server: fork_server.ForkServer, request: Any, niceness: int = 0) -> dict[str, bytes]:
+        is_slow = server is servers.TRITON
+        given.append((is_slow, niceness))
+        assert not is_slow or end.wait(60)
+        return {"image": b"a binary"}
+
+    monkeypatch.setattr(fork_server.ForkServer, "result", result)
+    monkeypatch.setitem(compiler.COMPILERS, "", replace(compiler.COMPILERS[""], here=None))
+    monkeypatch.setattr(compiler, "_jobs", compiler._Jobs())
+    one, other = made(), made(shape=(65,))
+    slow, *quick = compiler.begin([*one, product()], "sm_90")
+    for job in quick:
+        job.result(60)
+    end.set()
+    slow.result(60)
+    compiler.binaries(other, "sm_90")
+    assert sorted(given) == [(False, 0), (False, compiler.YIELDING), (True, 0)]

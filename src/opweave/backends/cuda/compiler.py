@@ -18,7 +18,7 @@ from functools import cache
 from queue import SimpleQueue
 from threading import Lock
 from typing import Any, TypeAlias
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from ... import disk_cache
 from ...errors import OperationError
@@ -39,6 +39,10 @@ not that of two."""
 
 MAX_PROCESSES = 32
 """Most processes at a time, however many processors there are: each takes about 100 MB. An estimate."""
+
+YIELDING = 10
+"""How nice the processes of quick kernels are while slow ones are compiled, for which builds wait: these then have a processor
+each, although there are more processes than processors. It is a tenth of the priority (sched(7))."""
 
 Result: TypeAlias = dict[str, Any] | str
 """What the module of a compiler returns for a source: fields of `Compiled`, or the text of an error."""
@@ -61,8 +65,8 @@ class Compiler:
     here: Callable[[Any], Result] | None
     _is_busy: Lock = field(default_factory=Lock)
 
-    def result(self, kernel: Kernel, architecture: str) -> Result:
-        """Compile a kernel, or return the text of an error."""
+    def result(self, kernel: Kernel, architecture: str, niceness: int = 0) -> Result:
+        """Compile a kernel, or return the text of an error; `niceness` is that of a process of its own."""
         request = kernel.source, self.options(kernel, architecture)
         # A process takes longer to start than one kernel.
         if self.here is not None and self._is_busy.acquire(blocking=not fork_server.IS_POSSIBLE):
@@ -71,7 +75,7 @@ class Compiler:
             finally:
                 self._is_busy.release()
         try:
-            found: Result = self.server.result(request)
+            found: Result = self.server.result(request, niceness)
         except EndedError as error:
             raise OperationError(f"{kernel.title}: the process that compiles it ended: {error}") from error
         return found
@@ -137,6 +141,7 @@ class _Jobs:
         self._lock = Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._known: WeakValueDictionary[str, Future[Compiled]] = WeakValueDictionary()
+        self._slow: WeakSet[Future[Compiled]] = WeakSet()
 
     def job(self, kernel: Kernel, architecture: str) -> Future[Compiled]:
         """The job that compiles a kernel, or reads it from the cache on disk."""
@@ -147,7 +152,15 @@ class _Jobs:
             found = self._known.get(key)
             if found is None or _has_failed(found):  # what it lacked may be there now
                 found = self._known[key] = self._pool.submit(_made, kernel, architecture, key)
+                if _is_slow(kernel):
+                    self._slow.add(found)
             return found
+
+    def niceness(self, kernel: Kernel) -> int:
+        """How nice the process of a kernel is."""
+        with self._lock:
+            is_waited_for = not all(job.done() for job in self._slow)
+        return YIELDING if is_waited_for and not _is_slow(kernel) else 0
 
     def stop(self) -> None:
         """Cancel the jobs that have not started. Those that have remain known."""
@@ -158,6 +171,11 @@ class _Jobs:
             for key, job in list(self._known.items()):
                 if job.cancelled():
                     del self._known[key]
+
+
+def _is_slow(kernel: Kernel) -> bool:
+    """Whether it takes several times as long to compile as others."""
+    return kernel.compiler == "triton"
 
 
 def _has_failed(job: Future[Compiled]) -> bool:
@@ -171,7 +189,7 @@ def _made(kernel: Kernel, architecture: str, key: str) -> Compiled:
     data = disk_cache.load(key, KIND)
     if data is not None:
         return _unpacked(data)
-    result = COMPILERS[kernel.compiler].result(kernel, architecture)
+    result = COMPILERS[kernel.compiler].result(kernel, architecture, _jobs.niceness(kernel))
     if isinstance(result, str):
         raise OperationError(explained(kernel, result))
     made = Compiled(**{"entry_point": kernel.entry_point, "invocations": kernel.block, **result})
@@ -206,7 +224,7 @@ def begin(kernels: Sequence[Kernel], architecture: str) -> list[Future[Compiled]
 def _begun(kernels: Sequence[Kernel], architecture: str) -> dict[Hashable, Future[Compiled]]:
     """The jobs of kernels that are not compiled yet, by their keys."""
     fresh = {kernel.key: kernel for kernel in kernels if kernel.compiled is None}
-    slow_first = sorted(fresh.values(), key=lambda kernel: kernel.compiler != "triton")
+    slow_first = sorted(fresh.values(), key=lambda kernel: not _is_slow(kernel))
     return {kernel.key: _jobs.job(kernel, architecture) for kernel in slow_first}
 
 
