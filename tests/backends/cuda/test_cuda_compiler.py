@@ -27,7 +27,7 @@ from cuda_driver import CpuDriver, context_on
 import opweave as ow
 import opweave.expr as ex
 from opweave import disk_cache
-from opweave.backends.cuda import compiler, devices, fork_server, nvidia, nvrtc
+from opweave.backends.cuda import compiler, cuda, devices, fork_server, nvidia, nvrtc, servers, triton_program
 from opweave.expr import ir, trace
 from opweave.expr.gpu import Kernel, kernels
 from opweave.expr.gpu.cuda import OPTIONS
@@ -254,14 +254,13 @@ def prepare():
     if os.environ.get("OPWEAVE_TEST") == "broken":
         raise ImportError("no compiler")
 
-def warm_up():
-    pass
-
 def result(request):
     if request == "crash":
         os.kill(os.getpid(), signal.SIGSEGV)
     if request == "raise":
         raise KeyError("surprise")
+    if request == "niceness":
+        return os.nice(0)
     return request, os.getpid(), os.getppid()
 """
 
@@ -281,6 +280,12 @@ def test_each_kernel_has_a_process_of_one_that_stays(server: fork_server.ForkSer
     assert list(answers) == requests
     assert len(set(pids)) == len(pids)
     assert len(set(parents)) == 1
+
+
+@needs_fork
+def test_niceness_is_that_of_one_process(server: fork_server.ForkServer) -> None:
+    before = os.nice(0)
+    assert [server.result("niceness", more) - before for more in (0, 3, 0)] == [0, 3, 0]
 
 
 @needs_fork
@@ -371,6 +376,33 @@ def test_a_compiler_that_cannot_be_loaded(
         with pytest.raises(ow.OperationError, match="the process that compiles it ended: ImportError: no compiler"):
             compiler.binaries(made(), "sm_90")
     assert len(compiler.binaries(made(), "sm_90")) == len(jobs)
+
+
+@needs_fork
+def test_compilers_load_while_the_driver_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    control = tmp_path / "nvidiactl"
+    monkeypatch.setattr(devices, "CONTROL", control)
+
+    def trouble() -> str:
+        order.append("driver")
+        return "no device"
+
+    monkeypatch.setattr(devices, "trouble", trouble)
+    for server in (servers.NVRTC, servers.TRITON):
+        name = Path(server._file).stem
+        monkeypatch.setattr(server, "start", lambda name=name: order.append(name))
+    compilers = ["triton_program", "nvrtc"] if servers.triton_version() else ["nvrtc"]
+    for is_there, names in ((False, []), (True, compilers)):
+        if is_there:
+            control.touch()
+        for device in ("cuda", "cuda:1"):
+            order.clear()
+            assert cuda.named(device) is None
+            assert order == [*names, "driver"]
+    order.clear()
+    assert cuda.named("cpu") is None
+    assert order == ["driver"]
 
 
 @needs_fork
@@ -509,12 +541,13 @@ def product(source: str = TRITON, max_shared: int = 99 << 10) -> Kernel:
 @needs_triton
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_triton(architecture: str, cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    imported = "triton" in sys.modules  # by another test
     (first, _) = compiler.binaries([product(), *made()], architecture)
     assert first.image.startswith(b"\x7fELF")
     assert b"debug_line" not in first.image
     assert (first.entry_point, first.invocations, first.trailing) == ("opweave_kernel", (128, 1, 1), 2)
     assert 0 < first.shared <= 99 << 10
-    assert "triton" not in sys.modules
+    assert ("triton" in sys.modules) == imported
     monkeypatch.setattr(fork_server.ForkServer, "result", None)
     assert compiler.binaries([product()], architecture) == [first]
 
@@ -541,3 +574,55 @@ def test_arguments_as_the_driver_takes_them() -> None:
         b"0123456789abcdef",
         (2**63).to_bytes(8, sys.byteorder),
     ]
+
+
+@needs_triton
+def test_what_is_changed_of_triton_is_there() -> None:
+    """Triton does not document these names. Without them, kernels compile as well, but take longer."""
+    program = f"""
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("program", {triton_program.__file__!r})
+program = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(program)
+from triton.backends.nvidia import compiler as nvidia
+from triton.compiler import compiler
+from triton import knobs
+key, optimize = compiler.get_cache_key, nvidia.llvm.optimize_module
+assert all(hasattr(knobs.nvidia, name) for name in ("ptxas", "ptxas_blackwell"))
+program.prepare()
+assert compiler.get_cache_key is not key
+assert compiler.get_cache_key(1, name=2) != compiler.get_cache_key(1, name=2)
+loaded = set(sys.modules)
+for architecture in (100, 90):
+    options = dict(architecture=architecture, arguments=2, max_shared=99 << 10, num_warps=4, num_stages=3, starts_early=False)
+    assert program.result(({TRITON!r}, options))["image"][:4] == bytes([127]) + b"ELF"
+    assert (nvidia.llvm.optimize_module is optimize) == (architecture == 100)
+late = sorted(name for name in set(sys.modules) - loaded if name.startswith("triton."))
+assert not late, late  # which each kernel would load again
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@needs_fork
+def test_quick_kernels_yield_to_slow_ones(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[bool, int]] = []
+    end = threading.Event()
+
+    def result(server: fork_server.ForkServer, request: Any, niceness: int = 0) -> dict[str, bytes]:
+        is_slow = server is servers.TRITON
+        given.append((is_slow, niceness))
+        assert not is_slow or end.wait(60)
+        return {"image": b"a binary"}
+
+    monkeypatch.setattr(fork_server.ForkServer, "result", result)
+    monkeypatch.setitem(compiler.COMPILERS, "", replace(compiler.COMPILERS[""], here=None))
+    monkeypatch.setattr(compiler, "_jobs", compiler._Jobs())
+    one, other = made(), made(shape=(65,))
+    slow, *quick = compiler.begin([*one, product()], "sm_90")
+    for job in quick:
+        job.result(60)
+    end.set()
+    slow.result(60)
+    compiler.binaries(other, "sm_90")
+    assert sorted(given) == [(False, 0), (False, compiler.YIELDING), (True, 0)]

@@ -74,6 +74,13 @@ class CudaBackend(GpuBackend):
             for number, info in enumerate(devices.infos())
         ]
 
+    def named(self, name: str) -> Device | None:
+        if name.partition(":")[0] == "cuda" and devices.may_be_there():
+            from . import servers
+
+            servers.start(for_tensor_cores=True)  # the driver, which starts now, says later whether there are any
+        return super().named(name)
+
     def tile(self, contraction: Contraction) -> tuple[Tile, int]:
         assert self.engine is not None
         tiles = self.engine.tiles

@@ -7,7 +7,6 @@ takes the next. Threads that want the same kernel at the same time share its job
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import re
@@ -19,16 +18,17 @@ from functools import cache
 from queue import SimpleQueue
 from threading import Lock
 from typing import Any, TypeAlias
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from ... import disk_cache
 from ...errors import OperationError
 from ...expr.gpu import Compiled, Kernel
 from ...expr.gpu.cuda import OPTIONS, USER_OPTIONS
 from ...processors import processors
-from . import fork_server, nvrtc, triton_program
+from . import fork_server, nvrtc, servers
 from .devices import has_early_starts
 from .fork_server import EndedError, ForkServer
+from .servers import triton_version
 
 KIND = "cubin"
 """The suffix of files in the cache."""
@@ -39,6 +39,10 @@ not that of two."""
 
 MAX_PROCESSES = 32
 """Most processes at a time, however many processors there are: each takes about 100 MB. An estimate."""
+
+YIELDING = 10
+"""How nice the processes of quick kernels are while slow ones are compiled, for which builds wait: these then have a processor
+each, although there are more processes than processors. It is a tenth of the priority (sched(7))."""
 
 Result: TypeAlias = dict[str, Any] | str
 """What the module of a compiler returns for a source: fields of `Compiled`, or the text of an error."""
@@ -61,8 +65,8 @@ class Compiler:
     here: Callable[[Any], Result] | None
     _is_busy: Lock = field(default_factory=Lock)
 
-    def result(self, kernel: Kernel, architecture: str) -> Result:
-        """Compile a kernel, or return the text of an error."""
+    def result(self, kernel: Kernel, architecture: str, niceness: int = 0) -> Result:
+        """Compile a kernel, or return the text of an error; `niceness` is that of a process of its own."""
         request = kernel.source, self.options(kernel, architecture)
         # A process takes longer to start than one kernel.
         if self.here is not None and self._is_busy.acquire(blocking=not fork_server.IS_POSSIBLE):
@@ -71,7 +75,7 @@ class Compiler:
             finally:
                 self._is_busy.release()
         try:
-            found: Result = self.server.result(request)
+            found: Result = self.server.result(request, niceness)
         except EndedError as error:
             raise OperationError(f"{kernel.title}: the process that compiles it ended: {error}") from error
         return found
@@ -83,22 +87,6 @@ def version() -> str:
     return "NVRTC {}.{}".format(*nvrtc.version())
 
 
-MIN_TRITON = (3, 9)
-"""The oldest version of Triton that is used, as in the extra cuda: kernels that 3.6 compiled for a tile read outside of their
-buffers on an H200."""
-
-
-@cache
-def triton_version() -> str:
-    """The version of Triton, which is not imported for it; empty if it is not installed, or too old."""
-    try:
-        version = importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-    known = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    return f"Triton {version}" if known >= MIN_TRITON else ""
-
-
 @cache
 def headers() -> tuple[str, ...]:
     """The options of NVRTC for the headers of an installed CUDA toolkit; none without one."""
@@ -108,14 +96,13 @@ def headers() -> tuple[str, ...]:
     return tuple(f"--include-path={folder}" for folder in folders if folder)
 
 
-_nvrtc = ForkServer(nvrtc.__file__)
 _nvrtc_is_busy = Lock()
 
 COMPILERS = {
     "": Compiler(
         version,
         lambda _, architecture: (f"--gpu-architecture={architecture}", *OPTIONS),
-        _nvrtc,
+        servers.NVRTC,
         lambda request: nvrtc.result(request),
         _nvrtc_is_busy,
     ),
@@ -127,7 +114,7 @@ COMPILERS = {
             *USER_OPTIONS,
             *(headers() if "#include" in kernel.source else ()),
         ),
-        _nvrtc,
+        servers.NVRTC,
         lambda request: nvrtc.result(request),
         _nvrtc_is_busy,
     ),
@@ -140,7 +127,7 @@ COMPILERS = {
             "starts_early": kernel.starts_early and has_early_starts(architecture),
             **dict(kernel.options),
         },
-        ForkServer(triton_program.__file__),
+        servers.TRITON,
         None,
     ),
 }
@@ -154,6 +141,7 @@ class _Jobs:
         self._lock = Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._known: WeakValueDictionary[str, Future[Compiled]] = WeakValueDictionary()
+        self._slow: WeakSet[Future[Compiled]] = WeakSet()
 
     def job(self, kernel: Kernel, architecture: str) -> Future[Compiled]:
         """The job that compiles a kernel, or reads it from the cache on disk."""
@@ -164,7 +152,15 @@ class _Jobs:
             found = self._known.get(key)
             if found is None or _has_failed(found):  # what it lacked may be there now
                 found = self._known[key] = self._pool.submit(_made, kernel, architecture, key)
+                if _is_slow(kernel):
+                    self._slow.add(found)
             return found
+
+    def niceness(self, kernel: Kernel) -> int:
+        """How nice the process of a kernel is."""
+        with self._lock:
+            is_waited_for = not all(job.done() for job in self._slow)
+        return YIELDING if is_waited_for and not _is_slow(kernel) else 0
 
     def stop(self) -> None:
         """Cancel the jobs that have not started. Those that have remain known."""
@@ -175,6 +171,11 @@ class _Jobs:
             for key, job in list(self._known.items()):
                 if job.cancelled():
                     del self._known[key]
+
+
+def _is_slow(kernel: Kernel) -> bool:
+    """Whether it takes several times as long to compile as others."""
+    return kernel.compiler == "triton"
 
 
 def _has_failed(job: Future[Compiled]) -> bool:
@@ -188,7 +189,7 @@ def _made(kernel: Kernel, architecture: str, key: str) -> Compiled:
     data = disk_cache.load(key, KIND)
     if data is not None:
         return _unpacked(data)
-    result = COMPILERS[kernel.compiler].result(kernel, architecture)
+    result = COMPILERS[kernel.compiler].result(kernel, architecture, _jobs.niceness(kernel))
     if isinstance(result, str):
         raise OperationError(explained(kernel, result))
     made = Compiled(**{"entry_point": kernel.entry_point, "invocations": kernel.block, **result})
@@ -197,14 +198,12 @@ def _made(kernel: Kernel, architecture: str, key: str) -> Compiled:
 
 
 def _after_fork() -> None:
-    """Threads do not survive `fork`, and processes belong to the one that has started them.
+    """Threads do not survive `fork`.
 
     A compiler that was busy in this process remains so: NVRTC's own lock is held, too, by a thread that is not in the forked
     process, so that NVRTC would wait for ever there. Servers compile instead.
     """
     _jobs.__init__()  # type: ignore[misc]
-    for compiler in COMPILERS.values():
-        compiler.server.forget()
 
 
 if hasattr(os, "register_at_fork"):
@@ -212,11 +211,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def load(*, for_tensor_cores: bool) -> None:
-    """Load the compilers before there are kernels: each in a process of its own, and NVRTC in this one, too."""
-    if fork_server.IS_POSSIBLE:
-        if for_tensor_cores and triton_version():
-            COMPILERS["triton"].server.start()
-        COMPILERS[""].server.start()
+    """Load the compilers before there are kernels, and NVRTC in this process, too."""
+    servers.start(for_tensor_cores=for_tensor_cores)
     version()
 
 
@@ -228,7 +224,7 @@ def begin(kernels: Sequence[Kernel], architecture: str) -> list[Future[Compiled]
 def _begun(kernels: Sequence[Kernel], architecture: str) -> dict[Hashable, Future[Compiled]]:
     """The jobs of kernels that are not compiled yet, by their keys."""
     fresh = {kernel.key: kernel for kernel in kernels if kernel.compiled is None}
-    slow_first = sorted(fresh.values(), key=lambda kernel: kernel.compiler != "triton")
+    slow_first = sorted(fresh.values(), key=lambda kernel: not _is_slow(kernel))
     return {kernel.key: _jobs.job(kernel, architecture) for kernel in slow_first}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from ...errors import ValidationError
@@ -87,6 +88,15 @@ def is_installed() -> bool:
         return importlib.util.find_spec("cuda.bindings.nvrtc") is not None
     except (ImportError, ValueError):
         return False
+
+
+CONTROL = Path("/dev/nvidiactl")
+"""The file through which programs use NVIDIA's driver on Linux; not on WSL."""
+
+
+def may_be_there() -> bool:
+    """Whether there probably is a device, without starting the driver, which takes long."""
+    return is_installed() and CONTROL.exists()
 
 
 @cache

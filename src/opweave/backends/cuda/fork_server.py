@@ -61,8 +61,12 @@ class ForkServer:
             self._running = _Running(self._file)
         return self._running
 
-    def result(self, request: Any) -> Any:
+    def result(self, request: Any, niceness: int = 0) -> Any:
         """What `result` of the module returns.
+
+        Args:
+            request: what it is given.
+            niceness: added to that of the process, as of `os.nice`.
 
         Raises:
             EndedError: the process ended.
@@ -73,7 +77,7 @@ class ForkServer:
                 with other, self._lock:
                     running = self._started()
                     running.send(other)
-                answer = _answer(own, pickle.dumps(request))
+                answer = _answer(own, pickle.dumps((request, niceness)))
             if answer:
                 is_result, value = pickle.loads(answer)
                 if is_result:
@@ -164,8 +168,6 @@ def _loaded(file: str) -> ModuleType:
 def _serve(compiler: ModuleType, control: socket.socket) -> None:
     """Fork a process for each kernel."""
     compiler.prepare()
-    if not select.select([control], [], [], 0)[0]:
-        compiler.warm_up()  # while there is nothing else to do
     while select.select([control], [], [], IDLE_SECONDS)[0]:
         _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not descriptors:  # the other process has ended
@@ -180,7 +182,9 @@ def _compile(compiler: ModuleType, control: socket.socket, job: socket.socket) -
     try:
         control.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # it may wait for programs that it starts
-        answer = pickle.dumps((True, compiler.result(pickle.loads(_read(job)))))
+        request, niceness = pickle.loads(_read(job))
+        os.nice(niceness)
+        answer = pickle.dumps((True, compiler.result(request)))
     except BaseException as error:
         answer = pickle.dumps((False, traceback.format_exception_only(error)[-1].strip()))
     with contextlib.suppress(OSError):  # the process that asked may have ended

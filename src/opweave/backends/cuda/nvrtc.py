@@ -74,8 +74,3 @@ def result(request: tuple[str, Sequence[str]]) -> dict[str, Any] | str:
 def prepare() -> None:
     """Load NVRTC."""
     version()
-
-
-def warm_up() -> None:
-    """Compile something: the first kernel of a process takes longer."""
-    compiled('extern "C" __global__ void warm_up(float* x) { x[threadIdx.x] += 1; }', ("--gpu-architecture=sm_90",))

@@ -91,49 +91,47 @@ class Steps:
         self.ragged = bool((problem.channels if self.by_tap else problem.terms) % terms)
 
     def lines(self) -> Iterator[str]:
-        """The tap and the channels of a step, for both operands."""
-        first = "step"
-        if self.by_tap:
+        """The tap of a step."""
+        if self.by_tap and self.problem.taps > 1:
             yield f"tap = step // {self.blocks}"
-            first = f"(step % {self.blocks})"
-        for side, place in (("a", "[None, :]"), ("b", "[:, None]")):
-            numbers = f"{first} * {self.terms} + tl.arange(0, {self.terms}){place}"
-            if self.by_tap:
-                yield f"{side}_channel = {numbers}"
-            else:
-                yield f"{side}_term = {numbers}"
-                yield f"{side}_tap = {side}_term // {self.problem.channels}"
-                yield f"{side}_channel = {side}_term % {self.problem.channels}"
 
-    def tap(self, side: str) -> str:
-        """The name of the tap."""
-        return "tap" if self.by_tap else f"{side}_tap"
-
-    def exists(self, side: str) -> str:
-        """The condition that a term exists; empty if all do."""
-        if not self.ragged:
-            return ""
-        return f"{side}_channel < {self.problem.channels}" if self.by_tap else f"{side}_term < {self.problem.terms}"
+    def first(self, stride: int) -> str:
+        """The offset of the first term of a step, where terms are `stride` apart: those of its tap, if `by_tap`."""
+        if not self.by_tap or self.problem.taps == 1:
+            return f"step * {self.terms * stride}"
+        return f"step % {self.blocks} * {self.terms * stride}" if self.blocks > 1 else "0"
 
 
 class Operand:
     """Loads tiles of an operand.
 
+    What is the same in all steps is computed before the loop over them. That also makes the code shorter, which Triton
+    compiles faster: loads are repeated for each stage.
+
     Args:
         side: "a" or "b".
         line: "row" or "column".
         exists: the condition that a line exists; empty if all do.
+        steps: the steps.
+
+    Attributes:
+        is_even: whether the terms of a step are equally far from each other.
     """
 
-    def __init__(self, matrix: Matrix | Window, side: str, line: str, exists: str, problem: Problem) -> None:
-        self.matrix, self.side, self.line, self.exists, self.problem = matrix, side, line, exists, problem
+    def __init__(self, matrix: Matrix | Window, side: str, line: str, exists: str, steps: Steps) -> None:
+        self.matrix, self.side, self.line, self.exists, self.steps = matrix, side, line, exists, steps
+        self.problem = steps.problem
+        is_flat = isinstance(matrix, Matrix) and matrix.tap == matrix.step * self.problem.channels
+        self.is_even = steps.by_tap or is_flat
+        self.numbers = f"tl.arange(0, {steps.terms}){'[None, :]' if side == 'a' else '[:, None]'}"
 
     def start(self) -> Iterator[str]:
         """Statements before the loop over steps."""
         matrix, side, line = self.matrix, self.side, self.line
         offset = python(stack_offset(matrix, "stack", self.problem.stacks))
+        terms = f" + {self.numbers} * {matrix.step}" if self.is_even else ""
         if isinstance(matrix, Matrix):
-            yield f"{side}_start = {offset} + {line} * {matrix.stride}"
+            yield f"{side}_start = {offset} + {line} * {matrix.stride}{terms}"
             return
         (height, width), (above, before), (down, right) = matrix.output, matrix.before, matrix.strides
         back = "+" if matrix.transposed else "-"
@@ -149,34 +147,44 @@ class Operand:
             matrix.size[1],
         ):  # loads are vectors where Triton sees that pixels are adjacent
             pixel = f"({position} {back} {above * width + before})"
-        yield f"{side}_start = {offset} + {batch} + {pixel} * {matrix.pixel}"
+        yield f"{side}_start = {offset} + {batch} + {pixel} * {matrix.pixel}{terms}"
 
-    def load(self, steps: Steps) -> Iterator[str]:
+    def load(self) -> Iterator[str]:
         """The tile of a step."""
-        matrix, side, tap = self.matrix, self.side, steps.tap(self.side)
-        conditions = [self.exists, steps.exists(side)]
-        offset = f"{side}_start + {side}_channel * {matrix.step}"
-        if isinstance(matrix, Matrix):
-            if not steps.by_tap and matrix.tap == matrix.step * self.problem.channels:
-                offset = f"{side}_start + {side}_term * {matrix.step}"
-            elif self.problem.taps > 1:
-                offset += f" + {tap} * {matrix.tap}"
+        matrix, side, steps, problem = self.matrix, self.side, self.steps, self.problem
+        conditions = [self.exists]
+        tap = "tap" if steps.by_tap else f"{side}_tap"
+        last = problem.channels if steps.by_tap else problem.terms
+        if self.is_even:
+            moved, offset = steps.first(matrix.step), f"{side}_start"
+            exists = f"{self.numbers} < {last} - {steps.first(1)}"
         else:
-            (height, width), (down, right) = matrix.size, matrix.dilations
+            yield f"{side}_term = {steps.first(1)} + {self.numbers}"
+            yield f"{side}_tap = {side}_term // {problem.channels}"
+            moved, offset = "0", f"({side}_start + {side}_term % {problem.channels} * {matrix.step})"
+            exists = f"{side}_term < {last}"
+        if steps.ragged:
+            conditions.append(exists)
+        if isinstance(matrix, Window):
             ahead = "-" if matrix.transposed else "+"
-            yield f"{side}_down = {tap} // {matrix.kernel[1]} * {down}"
-            yield f"{side}_right = {tap} % {matrix.kernel[1]} * {right}"
-            offset += f" {ahead} ({side}_down * {width} + {side}_right) * {matrix.pixel}"
-            if not matrix.inside:
-                for name, moved, size in (("y", "down", height), ("x", "right", width)):
-                    at = f"{side}_{name} {ahead} {side}_{moved}"
-                    conditions += [f"{at} >= 0", f"{at} < {size}"]
+            at = {"y": f"{side}_y", "x": f"{side}_x"}
+            if problem.taps > 1:
+                yield f"{side}_down = {tap} // {matrix.kernel[1]} * {matrix.dilations[0]}"
+                yield f"{side}_right = {tap} % {matrix.kernel[1]} * {matrix.dilations[1]}"
+                moved += f" {ahead} ({side}_down * {matrix.size[1]} + {side}_right) * {matrix.pixel}"
+                at = {"y": f"{side}_y {ahead} {side}_down", "x": f"{side}_x {ahead} {side}_right"}
+            if not matrix.inside:  # positions below 0 are large as unsigned numbers
+                sizes = zip(at.values(), matrix.size, strict=True)
+                conditions += [f"tl.cast({position}, tl.uint32) < {size}" for position, size in sizes]
+        elif problem.taps > 1 and (steps.by_tap or not self.is_even):
+            moved += f" + {tap} * {matrix.tap}"
         mask = " & ".join(f"({condition})" for condition in conditions if condition)
         loaded = {f"{side}_tile": side}
         if isinstance(matrix, Matrix) and matrix.rest is not None:
             loaded[f"{side}_rest"] = f"{side}_rests"
         for name, pointer in loaded.items():
-            yield f"{name} = tl.load({pointer} + ({offset}){f', mask={mask}, other=0.0' if mask else ''})"
+            # The sum of the pointer and numbers is one number, which is added to all offsets of the tile.
+            yield f"{name} = tl.load({pointer} + ({moved}) + {offset}{f', mask={mask}, other=0.0' if mask else ''})"
 
 
 def is_turned(problem: Problem, features: Features) -> bool:
@@ -299,15 +307,18 @@ class TensorKernel:
         """Where the tile of a program is: tiles of a column follow each other within bands of rows."""
         tiles, stacks, tile = self.down * self.across, self.problem.stacks, self.tile
         yield "program = tl.program_id(0)"
-        yield f"part = program // {tiles * stacks}"
-        yield f"stack = program // {tiles} % {stacks}"
+        yield f"part = {f'program // {tiles * stacks}' if self.splits > 1 else '0'}"
+        yield f"stack = {f'program // {tiles} % {stacks}' if stacks > 1 else '0'}"
         yield f"number = program % {tiles}"
-        yield f"first = number // {BAND * self.across} * {BAND}"
-        yield f"height = tl.minimum({self.down} - first, {BAND})"
-        yield f"within = number % {BAND * self.across}"
+        first_row, first_column = f"number % {self.down}", f"number // {self.down}"
+        if self.down > BAND:
+            yield f"first = number // {BAND * self.across} * {BAND}"
+            yield f"height = tl.minimum({self.down} - first, {BAND})"
+            yield f"within = number % {BAND * self.across}"
+            first_row, first_column = "(first + within % height)", "within // height"
         down, across = ("[None, :]", "[:, None]") if self.is_turned else ("[:, None]", "[None, :]")
-        yield f"row = (first + within % height) * {tile.rows} + tl.arange(0, {tile.rows}){down}"
-        yield f"column = within // height * {tile.columns} + tl.arange(0, {tile.columns}){across}"
+        yield f"row = {first_row} * {tile.rows} + tl.arange(0, {tile.rows}){down}"
+        yield f"column = {first_column} * {tile.columns} + tl.arange(0, {tile.columns}){across}"
 
     def _sides(self) -> tuple[Matrix | Window, Matrix | Window]:
         """The operands `a` and `b`."""
@@ -315,12 +326,12 @@ class TensorKernel:
         return (right, left) if self.is_turned else (left, right)
 
     def _sums(self) -> Iterator[str]:
-        problem, steps, tile = self.problem, self.steps, self.tile
+        steps, tile = self.steps, self.tile
         lines, sizes = ("row", "column"), (tile.rows, tile.columns)
         if self.is_turned:
             lines, sizes = ("column", "row"), (tile.columns, tile.rows)
         operands = [
-            Operand(matrix, side, line, self.inside[line], problem)
+            Operand(matrix, side, line, self.inside[line], steps)
             for matrix, side, line in zip(self._sides(), "ab", lines, strict=True)
         ]
         for operand in operands:
@@ -329,7 +340,7 @@ class TensorKernel:
         count = ceil(steps.count / self.splits)
         last = str(steps.count) if self.splits == 1 else f"tl.minimum((part + 1) * {count}, {steps.count})"
         yield f"for step in range({'0' if self.splits == 1 else f'part * {count}'}, {last}):"
-        body = [*steps.lines(), *(line for operand in operands for line in operand.load(steps)), *self._dots()]
+        body = [*steps.lines(), *(line for operand in operands for line in operand.load()), *self._dots()]
         yield from (f"    {line}" for line in body)
 
     def _dots(self) -> Iterator[str]:
