@@ -215,7 +215,7 @@ def contraction(case: Case, features: Features, data_type: str) -> tuple[Contrac
     constants = {inputs[1]: arrays[1]} if case.constant else {}
     found = Contraction(made.problem, Input(2, result.desc), constants, features)
     read: dict[Buffer, np.ndarray] = dict(zip(inputs, arrays, strict=True))
-    return found, read | {source: make() for source, make in found.arranged.items()}
+    return found, read | {source: constant.make() for source, constant in found.arranged.items()}
 
 
 def reference(case: Case, arrays: Sequence[np.ndarray]) -> np.ndarray | None:

@@ -198,7 +198,9 @@ def measure(case: Case, clock: Clock) -> tuple[float, float | None, str]:
     made = applied(node, webgpu, dict(zip(node.operands, operands, strict=True)))
     constants = {inputs[1]: arrays[1]} if case.constant else {}
     found = Contraction(made.problem, Input(2, result.desc), constants, clock.engine.features)
-    sources = dict(zip(inputs, arrays, strict=True)) | {source: make() for source, make in found.arranged.items()}
+    sources = dict(zip(inputs, arrays, strict=True)) | {
+        source: constant.make() for source, constant in found.arranged.items()
+    }
     buffers: dict[Buffer, Any] = {source: clock.buffer(source, array) for source, array in sources.items()}
     ours = clock.least(clock.steps(found.kernels(None, case.name), buffers))
     function, theirs = torch_function(case, arrays), None

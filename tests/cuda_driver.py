@@ -208,10 +208,10 @@ class OnDevice:
         return dlpack.capsule(self.address, self.desc, self.device, self, read_only=self.read_only, max_version=version)
 
 
-def context_on(driver: Driver, precision: Precision = "float32") -> ow.MLContext:
-    """A context on a driver."""
+def context_on(driver: Driver, precision: Precision = "float32", engine: Engine | None = None) -> ow.MLContext:
+    """A context on a driver, with an engine of its own unless there is one."""
     device = Device("cuda", "gpu", "cuda", "", precisions=precisions(driver.info))
-    return ow.MLContext(CudaBackend(Engine(driver)).with_precision(precision), device, "default")
+    return ow.MLContext(CudaBackend(engine or Engine(driver)).with_precision(precision), device, "default")
 
 
 HARDWARE = os.environ.get("OPWEAVE_TEST_DEVICE", "").startswith("cuda")

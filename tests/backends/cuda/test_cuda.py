@@ -112,25 +112,6 @@ def test_constants_are_put_in_order_while_kernels_are_compiled(noting: Noting, m
     np.testing.assert_allclose(context.compute(graph, {"x": IMAGE})["y"], reference(), rtol=1e-5)
 
 
-def test_graphs_share_the_memory_of_a_constant_that_is_in_order(driver: CpuDriver, context: ow.MLContext) -> None:
-    weights = np.random.default_rng(0).standard_normal((36, 64), np.float32)
-    constant = context.create_constant_tensor("float32", weights.shape, weights)
-    feeds = {name: np.ones((1, 64), np.float32) for name in ("a", "b")}
-    graphs = []
-    for _ in range(2):
-        builder = ow.MLGraphBuilder(context)
-        matrix = builder.constant(constant)
-        inputs = {name: builder.input(name, "float32", [1, 64]) for name in feeds}
-        graphs.append(builder.build({f"y_{n}": builder.gemm(x, matrix, b_transpose=True) for n, x in inputs.items()}))
-    for graph in graphs:
-        found = context.compute(graph, feeds)
-        np.testing.assert_allclose(found["y_a"], weights.sum(1)[None], rtol=1e-4, atol=1e-5)
-        np.testing.assert_array_equal(found["y_a"], found["y_b"])
-    runners: Any = [step.part.runner for graph in graphs for step in graph._check_alive().steps if step.part]
-    constants = [array.buffer for runner in runners for array in runner._constants.values()]
-    assert (len(constants), len(set(constants))) == (4, 1)
-
-
 def test_all_parts_of_a_graph_are_compiled_at_the_same_time(noting: Noting) -> None:
     context = context_on(noting)
     builder = ow.MLGraphBuilder(context)

@@ -83,6 +83,20 @@ def test_what_is_compiled_is_kept(cached: Path, monkeypatch: pytest.MonkeyPatch)
     assert disk_cache.entries() == []
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_buffers_of_kernels_that_start_early_are_restricted_where_nothing_waits(
+    architecture: str, cached: Path
+) -> None:
+    (kernel,) = made()
+    assert kernel.starts_early
+    word = "* RESTRICT_UNLESS_EARLY "
+    assert kernel.source.count(word) == 2
+    others = [replace(kernel, source=kernel.source.replace(word, by)) for by in ("* __restrict__ ", "* ")]
+    found, restricted, plain = compiler.binaries([kernel, *others], architecture)
+    assert restricted != plain
+    assert found == (plain if devices.has_early_starts(architecture) else restricted)
+
+
 needs_fork = pytest.mark.skipif(not fork_server.IS_POSSIBLE, reason="processes cannot be forked here")
 
 

@@ -207,7 +207,8 @@ def test_text() -> None:
             "    return select(max(x, limit), x, is_nan(x));",
             "}",
             "",
-            'extern "C" __global__ void __launch_bounds__(32) opweave_kernel(const f16* x0, f16* y0) {',
+            'extern "C" __global__ void __launch_bounds__(32) opweave_kernel('
+            "const f16* RESTRICT_UNLESS_EARLY x0, f16* RESTRICT_UNLESS_EARLY y0) {",
             "    const vec3<u32> global(blockIdx.x * blockDim.x + threadIdx.x, blockIdx.y * blockDim.y + threadIdx.y, "
             "blockIdx.z * blockDim.z + threadIdx.z);",
             "    await_previous();",

@@ -13,7 +13,7 @@ from weakref import WeakSet
 import numpy as np
 import pytest
 from cuda_driver import INFO, CpuDriver, context_on
-from triton_cases import SMALL, Build, F, array, check, run, steps_of
+from triton_cases import SMALL, Build, F, array, check, instructions, run, steps_of
 
 import opweave as ow
 from benchmarks import cuda_tune
@@ -27,6 +27,7 @@ from opweave.backends.gpu.contraction.problem import View, product
 from opweave.backends.gpu.contraction.tensor import Tile
 from opweave.backends.gpu.contraction.tensor_tiles import Measured, choose
 from opweave.expr.gpu import Features, Kernel, TensorCores
+from opweave.expr.gpu.mathematics import BOUNDS
 from opweave.expr.ir import Input
 from opweave.graph import Desc
 
@@ -237,6 +238,42 @@ def test_quotients_by_constants_are_rounded_correctly(by: float) -> None:
     np.testing.assert_array_equal(found, wanted)
     is_known = ~np.isnan(wanted)
     np.testing.assert_array_equal(np.signbit(found[is_known]), np.signbit(wanted[is_known]))
+
+
+@pytest.mark.parametrize("error", [0.0, 2.0**-22, -(2.0**-22)])
+@pytest.mark.parametrize("name", ["sigmoid", "tanh"])
+def test_functions_with_a_quotient_are_as_accurate_with_inexact_division(name: str, error: float) -> None:
+    """All exponents, against NumPy in float64; Triton's division has an error of at most 2 ULP."""
+    exponents, signs = np.arange(255, dtype=np.uint32) << 23, np.uint32([0, 1 << 31])
+    mantissas = np.random.default_rng(0).integers(0, 1 << 23, (255, 2, 64), np.uint32)
+    numbers = (exponents[:, None, None] | signs[:, None] | mantissas).view(np.float32).reshape(-1, 32)
+    numbers = np.concatenate([numbers, np.linspace(-105, 105, 32 * 320, dtype=np.float32).reshape(-1, 32)])
+    ones, one = np.ones_like(numbers), np.eye(32, dtype=np.float32)
+
+    def build(builder: ow.MLGraphBuilder, a: Any, b: Any, numbers: Any) -> Any:
+        return ACTIVATIONS[name](builder, builder.mul(builder.matmul(a, b), numbers))
+
+    (step,) = steps_of(build, [ones, one, numbers], (1,), F)
+    assert "= 1.0 / b" in step.kernel.source
+    source = step.kernel.source.replace("= 1.0 / b", f"= (1.0 / b) * {1 + error}")
+    found = run([replace(step, kernel=replace(step.kernel, source=source))], [ones, numbers])
+    wide = numbers.astype(np.float64)
+    with np.errstate(over="ignore"):
+        wanted = np.tanh(wide) if name == "tanh" else 1 / (1 + np.exp(-wide))
+    errors = np.abs(found - wanted) / np.spacing(np.abs(wanted).astype(np.float32))
+    assert errors.max() <= BOUNDS[name]
+    assert np.abs(found).max() == 1
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "tanh"])
+def test_functions_with_a_quotient_do_not_branch(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path / "cache"))
+    arrays = array(40, 32), array(32, 36)
+    (step,) = steps_of(lambda b, x, y: ACTIVATIONS[name](b, b.matmul(x, y)), arrays, (1,), F)
+    (binary,) = compiler.binaries([step.kernel], "sm_90")
+    found = instructions(binary.image, tmp_path)
+    assert "MUFU.RCP" in found
+    assert "FCHK" not in found  # whether a quotient takes the slow way
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from opweave.backends.gpu.constants import Constant
 from opweave.backends.gpu.contraction import layout
 
 
@@ -77,14 +78,15 @@ def test_parts_are_made_when_one_is_asked_for_and_not_kept(names: str) -> None:
     wanted = {"kept": np.floor(array), "rest": array - np.floor(array)}
     calls = []
 
-    def make() -> np.ndarray:
+    def copied(array: np.ndarray) -> np.ndarray:
         calls.append(1)
         return array.copy()
 
-    parts = dict(zip(("kept", "rest"), layout.in_parts(make, np.floor), strict=True))
+    parts = dict(zip(("kept", "rest"), layout.in_parts(Constant.of(array).then(copied), np.floor), strict=True))
+    assert parts["kept"].key != parts["rest"].key
     assert calls == []
     for name in names.split(", "):
-        np.testing.assert_array_equal(parts[name](), wanted[name])
+        np.testing.assert_array_equal(parts[name].make(), wanted[name])
     assert len(calls) == names.count("kept")
 
 

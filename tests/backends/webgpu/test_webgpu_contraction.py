@@ -145,7 +145,7 @@ def computed(
     """What the kernels write."""
     contraction, kernels = found.contraction, found.kernels(epilogue)
     runner = Runner(contraction.features)
-    arranged = {source: make() for source, make in contraction.arranged.items()}
+    arranged = {source: constant.make() for source, constant in contraction.arranged.items()}
     sources = dict(zip(found.inputs, values, strict=True)) | arranged | dict(others or {})
     for source, value in sources.items():
         assert value.shape == source.desc.shape
@@ -490,8 +490,8 @@ def test_constants_are_laid_out_once_for_whole_vectors() -> None:
     row = conv((1, 5, 8, 8), (6, 5, 3, 3), "filter")
     values = values_of(row)
     found = made(row, values, FLOAT16)
-    ((source, make),) = found.contraction.arranged.items()
-    laid = make()
+    ((source, constant),) = found.contraction.arranged.items()
+    laid = constant.make()
     assert source.desc.shape == laid.shape == (9, 5, 8)
     np.testing.assert_array_equal(laid[..., :6], values["filter"].reshape(6, 5, 9).transpose(2, 1, 0))
     assert not laid[..., 6:].any()

@@ -18,8 +18,9 @@ from ...expr.gpu import Features, Kernel, TensorCores
 from ...expr.gpu.cuda import CUDA
 from ...graph import Desc
 from ...memory import dlpack
-from ..gpu.arrays import DeviceArray, uploaded_once
+from ..gpu.arrays import DeviceArray
 from ..gpu.calls import Calls
+from ..gpu.constants import Constant, uploaded_once
 from ..precision import Precision
 from . import compiler, sharing
 from .devices import DriverError, Info
@@ -98,7 +99,7 @@ class Engine:
         driver: the device.
 
     Attributes:
-        uploaded: the memory of constants, by address and size of the array, for as long as both are in use.
+        uploaded: the memory of constants, by their keys, for as long as both are in use.
         tiles: those of kernels for tensor cores that were measured.
     """
 
@@ -109,7 +110,7 @@ class Engine:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.description = f"{driver.info.name}, CUDA"
-        self.uploaded: WeakValueDictionary[tuple[int, int], Memory] = WeakValueDictionary()
+        self.uploaded: WeakValueDictionary[Hashable, Memory] = WeakValueDictionary()
         self._contexts: WeakSet[Any] = WeakSet()
         self._functions: Cache[Hashable, Function] = Cache(max_bytes=KERNEL_BYTES, raw=True)
         self._process, self._lock = os.getpid(), RLock()
@@ -251,15 +252,15 @@ class Engine:
         with self.calls("waiting for the device"):
             self.driver.wait()
 
-    def upload(self, array: np.ndarray) -> Memory:
-        """The memory of a constant; graphs that share the array share it."""
+    def upload(self, constant: Constant) -> Memory:
+        """The memory of a constant; graphs that make the same of an array share it."""
 
-        def uploaded() -> Memory:
+        def uploaded(array: np.ndarray) -> Memory:
             made = self._memory(array.nbytes, "a constant")
             self._write(made, array, "a constant to the device")
             return made
 
-        found: Memory = uploaded_once(self.uploaded, self._lock, array, uploaded)
+        found: Memory = uploaded_once(self.uploaded, self._lock, constant, uploaded)
         return found
 
     # Kernels ---------------------------------------------------------------------------------------------------------

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
-from threading import RLock
 from typing import Any
-from weakref import finalize
-
-import numpy as np
 
 from ...graph import Desc
 
@@ -38,36 +33,3 @@ class DeviceArray:
     def shape(self) -> tuple[int, ...]:
         """The dimensions."""
         return self.desc.shape
-
-
-def uploaded_once(
-    uploaded: MutableMapping[tuple[int, int], Any], lock: RLock, array: np.ndarray, upload: Callable[[], Any]
-) -> Any:
-    """The memory of a constant on a device; graphs that share the array share it.
-
-    Args:
-        uploaded: the memory of constants, by address and size of the array; a weak mapping, which keeps none alive.
-        lock: of the mapping.
-        array: the constant.
-        upload: copies it to the device.
-    """
-    key = array.ctypes.data, array.nbytes
-    with lock:
-        known = uploaded.get(key)
-    if known is not None:
-        return known
-    made = upload()
-    with lock:
-        uploaded[key] = made
-    finalize(_owner(array), uploaded.pop, key, None).atexit = False  # another array may lie there then
-    return made
-
-
-def _owner(array: np.ndarray) -> np.ndarray:
-    """The array whose memory a view shows: views of constants that are in order live only until they are copied."""
-    owner, base = array, array.base
-    while base is not None:
-        if isinstance(base, np.ndarray):
-            owner = base
-        base = getattr(base, "base", None)
-    return owner

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Generic, Protocol, TypeVar
 
-import numpy as np
-
 from ...graph import Graph, Node
 from ...identity import ByIdentity
 from ...memory import NOT_IN_PLACE, copies
@@ -18,6 +16,7 @@ from .. import How, KernelTime, Runner, Update
 from .arrays import DeviceArray
 from .backend import GpuBackend
 from .calls import Calls
+from .constants import Constant
 from .forms import is_users_kernel
 from .schedule import Schedule
 from .steps import Place, Step
@@ -35,8 +34,8 @@ class Engine(DeviceSpace, Protocol):
     def check_lent(self, arrays: Iterable[DeviceArray]) -> None:
         """Raise `ValidationError` for a user's memory that exists no more, where that can be known."""
 
-    def upload(self, array: np.ndarray) -> Any:
-        """The buffer of a constant; graphs that share the array share the buffer."""
+    def upload(self, constant: Constant) -> Any:
+        """The buffer of a constant; graphs that make the same of an array share it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +73,8 @@ class KernelRunner(Runner, Pool[Intermediates[Tied]]):
         lives: dict[Place, tuple[int, int]] = {}
         for number, step in enumerate(self.steps):
             for place in step.places:
-                if place.kind == "constant" and place not in self._constants:
-                    self._constants[place] = DeviceArray(place.desc, engine.upload(place.array))
+                if place.value is not None and place not in self._constants:
+                    self._constants[place] = DeviceArray(place.desc, engine.upload(place.value))
                 elif place.kind == "between":
                     lives[place] = lives.get(place, (number, number))[0], number
         self._between = tuple(lives)

@@ -21,6 +21,7 @@ from ...kernels import KernelCall
 from ...kernels.expression import descs_of, in_data_type
 from ...ops.movement import concat, reshape
 from .backend import GpuBackend
+from .constants import Constant
 from .contraction.kernels import Contraction
 from .contraction.tensor import suits
 from .forms import applied, is_users_kernel, traced
@@ -84,7 +85,7 @@ class Schedule:
         known = self._values.get(operand)
         if known is None:
             assert operand.is_constant, operand
-            known = self._memory(operand, Place(operand.desc, "constant", value=operand.value))
+            known = self._memory(operand, Place(operand.desc, "constant", value=Constant.of(operand.value)))
         return known
 
     def _in_memory(self, operand: Operand) -> Input:

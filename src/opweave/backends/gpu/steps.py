@@ -17,8 +17,8 @@ from ...expr.simplify import simplified
 from ...expr.tracing import of_input, program as make_program
 from ...graph import Desc, Node
 from .backend import GpuBackend
+from .constants import Constant
 from .contraction.kernels import Contraction
-from .contraction.layout import Make
 from .fusion import Pending
 from .rules.results import Products, Repeated, Scatter, Stage
 
@@ -31,19 +31,19 @@ class Place:
         desc: data type and shape of what lies there.
         kind: a tensor of the caller, a constant, or "between" for an intermediate.
         number: of the input or output.
-        value: of the constant: an array, or what makes it.
+        value: of the constant.
     """
 
     desc: Desc
     kind: Literal["input", "output", "constant", "between"]
     number: int = 0
-    value: np.ndarray | Make | None = None
+    value: Constant | None = None
 
     @property
     def array(self) -> np.ndarray:
-        """The constant."""
+        """The elements of the constant."""
         assert self.value is not None
-        return self.value if isinstance(self.value, np.ndarray) else self.value()
+        return self.value.make()
 
 
 @dataclass(eq=False)
@@ -132,8 +132,8 @@ class Kernels:
         places = {side.source: self.places[side.source] for side in (made.problem.left, made.problem.right)}
         constants = {source: place.array for source, place in places.items() if place.kind == "constant"}
         found = Contraction(made.problem, Input(len(self.places), desc), constants, self.features, self.backend.tile)
-        for source, make in found.arranged.items():
-            self.places[source] = Place(source.desc, "constant", value=make)
+        for source, constant in found.arranged.items():
+            self.places[source] = Place(source.desc, "constant", value=constant)
         return Pending(made.finish(of_input(found.result)), nodes, found)
 
     def stage(self, stage: Stage, node: Node) -> None:
@@ -203,7 +203,7 @@ class Kernels:
         desc = program.outputs[0].desc
         array = np.empty(desc.shape, desc.data_type)
         evaluate(program, [self.places[source].array for source in inputs], [array])
-        return Place(desc, "constant", value=array)
+        return Place(desc, "constant", value=Constant.of(array))
 
 
 def _viewed(place: Place, desc: Desc) -> Place:
@@ -211,7 +211,7 @@ def _viewed(place: Place, desc: Desc) -> Place:
     if place.kind != "constant":
         return place
     flat = np.ascontiguousarray(place.array).reshape(-1)
-    return Place(desc, "constant", value=flat.view(desc.data_type).reshape(desc.shape))
+    return Place(desc, "constant", value=Constant.of(flat.view(desc.data_type).reshape(desc.shape)))
 
 
 __all__ = ["Kernels", "Place", "Step"]

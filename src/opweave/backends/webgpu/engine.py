@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import RLock
@@ -17,8 +17,9 @@ from ...cache import Cache
 from ...errors import InvalidStateError, OperationError, ValidationError, import_extra, require
 from ...expr.gpu import Features, Kernel
 from ...graph import Desc
-from ..gpu.arrays import DeviceArray, uploaded_once
+from ..gpu.arrays import DeviceArray
 from ..gpu.calls import Calls
+from ..gpu.constants import Constant, uploaded_once
 from . import adapters
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class Engine:
         self._layouts: dict[tuple[bool, ...], tuple[Any, Any]] = {}
         self.staging: list[Any] = []
         self._mark: DeviceArray | None = None
-        self.uploaded: WeakValueDictionary[tuple[int, int], Any] = WeakValueDictionary()
+        self.uploaded: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
 
     # Errors ----------------------------------------------------------------------------------------------------------
 
@@ -334,15 +335,15 @@ class Engine:
                 )
         self.check_lent(arrays)
 
-    def upload(self, array: np.ndarray) -> Any:
-        """The buffer of a constant; graphs that share the array share the buffer."""
+    def upload(self, constant: Constant) -> Any:
+        """The buffer of a constant; graphs that make the same of an array share it."""
 
-        def uploaded() -> Any:
+        def uploaded(array: np.ndarray) -> Any:
             made = self.buffer(array.nbytes, "a constant")
             self._write(made, array, "a constant to the device")
             return made
 
-        found: Any = uploaded_once(self.uploaded, self._lock, array, uploaded)
+        found: Any = uploaded_once(self.uploaded, self._lock, constant, uploaded)
         return found
 
     # Kernels ---------------------------------------------------------------------------------------------------------

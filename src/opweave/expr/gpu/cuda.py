@@ -95,9 +95,8 @@ class Cuda(Dialect):
     def module(self, source: Source, words: Collection[str]) -> str:
         """The complete text of a module: functions are lambdas of the kernel, so that they know its buffers."""
         entry = source.entry
-        # Compilers would move loads of restricted buffers before a call of `await_previous`, or past it.
-        restrict = "" if source.starts_early else "__restrict__ "
-        buffers = (f"{'' if b.writes else 'const '}{b.element}* {restrict}{b.name}" for b in source.bindings)
+        restrict = "RESTRICT_UNLESS_EARLY" if source.starts_early else "__restrict__"
+        buffers = (f"{'' if b.writes else 'const '}{b.element}* {restrict} {b.name}" for b in source.bindings)
         lines = [f"const {_IDS[name][0]} {name}{_IDS[name][1]};" for name in entry.ids]
         if source.starts_early and self.await_previous not in words:
             lines.append(f"{self.await_previous}();")

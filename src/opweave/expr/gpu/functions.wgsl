@@ -28,6 +28,11 @@ fn div_f32(a: f32, b: f32) -> f32 {
     return (a * scale) / (b * scale);
 }
 
+// a / b for finite numbers, b in [1, 2^126].
+fn ratio(a: f32, b: f32) -> f32 {
+    return a / b;
+}
+
 // x / 0
 fn over_zero(x: f32) -> f32 {
     return with_sign(select(infinity(), not_a_number(), x == 0.0f || is_nan(x)), x);
@@ -125,12 +130,12 @@ fn tanh_f32(x: f32) -> f32 {
     let parts = exponential_parts(limited + limited);
     let scale = power_of_two(i32(parts.y));
     let e = parts.x * scale + (scale - 1.0f); // exp(2 * x) - 1, accurate where x is small
-    return select(with_sign(e / (e + 2.0f), x), x, is_nan(x));
+    return select(with_sign(ratio(e, e + 2.0f), x), x, is_nan(x));
 }
 
 fn sigmoid_f32(x: f32) -> f32 {
     let e = exponential_of_negative(-min(abs(x), 104.5f));
-    return select(select(1.0f, e, x < 0.0f) / (1.0f + e), x, is_nan(x));
+    return select(ratio(select(1.0f, e, x < 0.0f), 1.0f + e), x, is_nan(x));
 }
 
 fn erf_f32(x: f32) -> f32 {

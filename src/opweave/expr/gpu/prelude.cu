@@ -110,10 +110,14 @@ inline i64 wrapped_mul(i64 a, i64 b) { return i64(u64(a) * u64(b)); }
 
 // From Hopper on, a kernel may start before the one before it ends. It calls this before it accesses what earlier kernels write,
 // and before it writes. The next kernel may start when all workgroups have: if kernels started earlier, several that wait would
-// leave few units to the one that runs.
-inline void await_previous() {
+// leave few units to the one that runs. Compilers would move loads of restricted buffers before the call, or past it.
 #if __CUDA_ARCH__ >= 900
+#define RESTRICT_UNLESS_EARLY
+inline void await_previous() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
-#endif
 }
+#else
+#define RESTRICT_UNLESS_EARLY __restrict__
+inline void await_previous() {}
+#endif

@@ -15,11 +15,12 @@ from ....expr.gpu.dialect import Part
 from ....expr.gpu.triton import UnsupportedError
 from ....expr.ir import Index, Input, Load, Program
 from ....graph import Desc
+from ..constants import Constant
 from . import layout, tensor, tensor_tiles, terms, tiled, tiles
 from .direct import is_narrow, narrow
 from .elements import Reader, Writer
 from .epilogue import Epilogue, addition, assemble, partial_sums, put_partial
-from .problem import Matrix, Problem, divided, is_spread, strided, strides_of
+from .problem import Matrix, Problem, divided, is_spread, strides_of
 from .section import Section
 from .thin import MAX_COMBINED, is_thin, thin_kernel
 
@@ -43,7 +44,7 @@ class Contraction:
         choose: chooses the tile on tensor cores.
 
     Attributes:
-        arranged: what makes the rearranged constants, which take the place of others as sources.
+        arranged: the rearranged constants, which take the place of others as sources.
         orderings: the kernels before those of the products, which rearrange operands that are not constants.
         method: "tiled"; "tensor" on tensor cores; "thin" for a matrix and a few vectors; "narrow" for few output channels.
         tile: the part of the result that a workgroup computes, if tiled or on tensor cores.
@@ -61,7 +62,7 @@ class Contraction:
     ) -> None:
         self.result, self.features = result, features
         self.combined: tuple[Contraction, ...] = (self,)
-        self.arranged: dict[Input, layout.Make] = {}
+        self.arranged: dict[Input, Constant] = {}
         problem = self._divided(problem, constants)
         on_tensor_cores = tensor.suits(problem, features)
         self.problem = self._arrange(problem, constants, on_tensor_cores)
@@ -118,28 +119,28 @@ class Contraction:
     def _divided(self, problem: Problem, constants: Mapping[Input, np.ndarray]) -> Problem:
         """The problem with a transposed convolution divided by the phases of its strides, if its filter is a constant."""
         if problem.filter.source in constants and is_spread(problem) and not is_narrow(problem):
-            problem, source, array = divided(problem, constants[problem.filter.source])
-            self.arranged[source] = lambda: array
+            problem, source, made = divided(problem, Constant.of(constants[problem.filter.source]))
+            self.arranged[source] = made
         return problem
 
     def _arrange(self, problem: Problem, constants: Mapping[Input, np.ndarray], on_tensor_cores: bool) -> Problem:
         """The problem with constants in the order in which kernels read them."""
         sides = [problem.left, problem.right]
+        given = {source: Constant.of(array) for source, array in constants.items()}
         for k, side in enumerate(sides):
             if isinstance(side, Matrix) and on_tensor_cores:
-                known = self.arranged.pop(side.source, None)
-                array = constants.get(side.source) if known is None else known()
-                if array is not None:
-                    sides[k], made = terms.by_term(side, problem, array, terms.form_of(problem, self.features))
+                constant = self.arranged.pop(side.source, None) or given.get(side.source)
+                if constant is not None:
+                    sides[k], made = terms.by_term(side, problem, constant, terms.form_of(problem, self.features))
                     self.arranged |= made
-            elif isinstance(side, Matrix) and side.source in constants:
-                array = constants[side.source]
+            elif isinstance(side, Matrix) and side.source in given:
+                constant = given[side.source]
                 if is_thin(problem) and side.lines == max(problem.rows, problem.columns) and not problem.terms % 4:
-                    sides[k], made = terms.by_term(side, problem, array, "")
+                    sides[k], made = terms.by_term(side, problem, constant, "")
                     self.arranged |= made
                 else:
-                    laid, make = (_by_channel if is_narrow(problem) else _by_line)(side, problem, array)
-                    sides[k], self.arranged[laid.source] = laid, make
+                    laid, constant = (_by_channel if is_narrow(problem) else _by_line)(side, problem, constant)
+                    sides[k], self.arranged[laid.source] = laid, constant
         return replace(problem, left=sides[0], right=sides[1])
 
     def kernels(self, epilogue: Program | None, title: str) -> list[Kernel]:
@@ -251,7 +252,7 @@ def _without_matrix(problem: Problem) -> Problem:
     return replace(problem, right=replace(right, source=left.source))
 
 
-def _by_line(matrix: Matrix, problem: Problem, array: np.ndarray) -> tuple[Matrix, layout.Make]:
+def _by_line(matrix: Matrix, problem: Problem, constant: Constant) -> tuple[Matrix, Constant]:
     """A constant matrix whose lines are contiguous, padded to whole vectors."""
     source, lines = matrix.source, matrix.lines
     padded = -(-lines // 4) * 4
@@ -262,16 +263,10 @@ def _by_line(matrix: Matrix, problem: Problem, array: np.ndarray) -> tuple[Matri
     desc = Desc(source.desc.data_type, shape)
     laid = Matrix(Input(source.number, desc), padded, 1, padded, problem.channels * padded, stack)
     steps = (*(stride for _, stride in own), matrix.tap, matrix.step, matrix.stride)
-
-    def make() -> np.ndarray:
-        found = np.zeros(shape, array.dtype)
-        layout.copied(found[..., :lines], strided(array, (*shape[:-1], lines), steps))
-        return found
-
-    return laid, make
+    return laid, layout.laid(constant, (*shape[:-1], lines), steps, shape)
 
 
-def _by_channel(filter: Matrix, problem: Problem, array: np.ndarray) -> tuple[Matrix, layout.Make]:
+def _by_channel(filter: Matrix, problem: Problem, constant: Constant) -> tuple[Matrix, Constant]:
     """A constant filter in which the output channels of all groups are contiguous."""
     source, groups, outputs = filter.source, problem.stacks, filter.lines
     shape = (problem.taps, problem.channels, groups * outputs)
@@ -279,6 +274,5 @@ def _by_channel(filter: Matrix, problem: Problem, array: np.ndarray) -> tuple[Ma
     strides = strides_of(shape)
     laid = Matrix(Input(source.number, desc), outputs, 1, strides[1], strides[0], ((groups, outputs),))
     ((_, group),) = filter.stack
-    view = strided(array, (*shape[:-1], groups, outputs), (filter.tap, filter.step, group, filter.stride))
-    made = view.reshape(shape)
-    return laid, lambda: made
+    steps = (filter.tap, filter.step, group, filter.stride)
+    return laid, layout.laid(constant, (*shape[:-1], groups, outputs), steps, shape)

@@ -1,25 +1,26 @@
 """Constants in the order in which kernels read them. Several threads copy large ones.
 
-They are put in order by functions without arguments (`Make`), which are called after all kernels have begun to compile.
+They are put in order (`Constant.make`) after all kernels have begun to compile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Any, TypeAlias, TypeVar
+from math import prod
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from ....processors import processors
+from ..constants import Constant
+from .problem import strided
 
 T = TypeVar("T")
-
-Make: TypeAlias = Callable[[], np.ndarray]
-"""Makes a constant, or returns one that is in order."""
 
 PIECE_BYTES = 2**20
 """About what a thread copies at a time: it fits into the cache of a processor."""
@@ -36,6 +37,41 @@ Measured for matrices of 2048 x 8192 and 768 x 3072."""
 
 PADDING_BYTES = 64
 """Bytes between the lines of a block: lines whose distance is a power of two would compete for few places in the cache."""
+
+
+def laid(
+    constant: Constant, sizes: tuple[int, ...], steps: tuple[int, ...], shape: tuple[int, ...], is_fresh: bool = False
+) -> Constant:
+    """A constant in another order.
+
+    Args:
+        constant: the constant.
+        sizes: of its axes, in the new order.
+        steps: distances in memory between neighbours along these axes, in elements.
+        shape: of what is made. Its last axis has the elements of all axes that are left, and then zeros.
+        is_fresh: whether it is copied even if it is in this order.
+    """
+    known = None if constant.how or is_fresh else _in_order(constant.source, sizes, steps, shape)
+    return constant.then(_laid, sizes, steps, shape, is_fresh) if known is None else Constant.of(known)
+
+
+def _laid(
+    array: np.ndarray, sizes: tuple[int, ...], steps: tuple[int, ...], shape: tuple[int, ...], is_fresh: bool
+) -> np.ndarray:
+    known = None if is_fresh else _in_order(array, sizes, steps, shape)
+    if known is not None:
+        return known
+    made = np.zeros(shape, array.dtype)
+    copied(made[..., : prod(sizes[len(shape) - 1 :])].reshape(sizes), strided(array, sizes, steps))
+    return made
+
+
+def _in_order(
+    array: np.ndarray, sizes: tuple[int, ...], steps: tuple[int, ...], shape: tuple[int, ...]
+) -> np.ndarray | None:
+    """A view of an array in the order of `laid`; None if that takes a copy."""
+    view = strided(array, sizes, steps)
+    return view.reshape(shape) if view.flags.c_contiguous and view.size == prod(shape) else None
 
 
 def copied(target: np.ndarray, source: np.ndarray) -> None:
@@ -81,17 +117,26 @@ def converted(array: np.ndarray, dtype: DTypeLike, function: Callable[[np.ndarra
     return made
 
 
-def in_parts(make: Make, kept: Callable[[np.ndarray], np.ndarray]) -> tuple[Make, Make]:
-    """What `kept` keeps of the elements of a constant, and the rest: both are made when the first one is asked for."""
+def in_parts(constant: Constant, kept: Callable[[np.ndarray], np.ndarray]) -> tuple[Constant, Constant]:
+    """What `kept` keeps of the elements of a constant, and the rest: both are made when the first one is asked for.
+
+    Args:
+        constant: the constant, which makes a new array each time.
+        kept: a function of arrays.
+    """
     parts: dict[str, np.ndarray] = {}
 
     def part(name: str) -> np.ndarray:
         if name not in parts:
-            parts["kept"] = whole = make()
+            parts["kept"] = whole = constant.make()
             parts["rest"] = divided(whole, kept)
         return parts.pop(name)
 
-    return partial(part, "kept"), partial(part, "rest")
+    one, other = (
+        replace(constant, make=partial(part, name), how=(*constant.how, in_parts, kept, name))
+        for name in ("kept", "rest")
+    )
+    return one, other
 
 
 def _far_axis(source: np.ndarray) -> int | None:
@@ -142,4 +187,4 @@ def _each(function: Callable[[Any], T], pieces: Sequence[Any]) -> list[T]:
         return list(pool.map(function, pieces))
 
 
-__all__ = ["Make", "all_below", "converted", "copied", "divided", "in_parts"]
+__all__ = ["all_below", "converted", "copied", "divided", "in_parts", "laid"]

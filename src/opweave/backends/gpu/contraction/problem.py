@@ -16,6 +16,7 @@ import numpy as np
 from ....expr.ir import Input
 from ....graph import Desc
 from ....shapes import broadcast, conv_size
+from ..constants import Constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,14 +372,14 @@ def is_spread(problem: Problem) -> bool:
     return isinstance(image, Window) and image.transposed and image.strides != (1, 1) and image.dilations == (1, 1)
 
 
-def divided(problem: Problem, array: np.ndarray) -> tuple[Problem, Input, np.ndarray]:
+def divided(problem: Problem, constant: Constant) -> tuple[Problem, Input, Constant]:
     """Divide a transposed convolution with strides into one without for each phase of a position modulo the strides.
 
     All positions of a phase use the same taps, which are `strides` apart.
 
     Args:
         problem: `is_spread` must hold.
-        array: the filter.
+        constant: the filter.
 
     Returns:
         The problem, its new filter, and the elements of that.
@@ -407,12 +408,36 @@ def divided(problem: Problem, array: np.ndarray) -> tuple[Problem, Input, np.nda
     layout = replace(problem.layout, spread=image.strides, shift=shift, grid=spread.output)
     group = filter.stack[0][1] if groups > 1 else 0
     steps = (group, kernel[1] * filter.tap, filter.tap, filter.step, filter.stride)
-    view = strided(array, (groups, *kernel, channels, lines), steps)
-    made = np.zeros((down, right, groups, *taps, channels, padded), array.dtype)
-    for y in range(kernel[0]):
-        for x in range(kernel[1]):
-            made[y % down, x % right, :, y // down, x // right, :, :lines] = view[:, y, x]
+    made = constant.then(_in_phases, (groups, *kernel, channels, lines), steps, (down, right), taps, padded)
     # The filter's lines are padded; the problem has only the real channels.
     rows, columns = (lines, spread.lines) if problem.rows_are_channels else (spread.lines, lines)
     whole = replace(problem, stacks=phases * groups, rows=rows, columns=columns, taps=prod(taps), layout=layout)
-    return whole.with_sides(laid, spread), source, made.reshape(shape)
+    return whole.with_sides(laid, spread), source, made
+
+
+def _in_phases(
+    array: np.ndarray,
+    sizes: tuple[int, int, int, int, int],
+    steps: tuple[int, ...],
+    strides: tuple[int, int],
+    taps: tuple[int, int],
+    padded: int,
+) -> np.ndarray:
+    """The filter of each phase.
+
+    Args:
+        array: a filter.
+        sizes: of its axes in the order [groups, height, width, channels, lines].
+        steps: distances in memory between neighbours along these axes, in elements.
+        strides: those of the convolution, [height, width].
+        taps: those of a phase, [height, width].
+        padded: lines of a phase; those beyond the filter's are zeros.
+    """
+    groups, height, width, channels, lines = sizes
+    down, right = strides
+    source = strided(array, sizes, steps)
+    made = np.zeros((down, right, groups, *taps, channels, padded), array.dtype)
+    for y in range(height):
+        for x in range(width):
+            made[y % down, x % right, :, y // down, x // right, :, :lines] = source[:, y, x]
+    return made.reshape(down * right, groups, prod(taps), channels, padded)

@@ -18,8 +18,9 @@ from ....expr.gpu import Features, Kernel
 from ....expr.gpu.triton import Bfloat16, source_of, type_of
 from ....expr.ir import Input
 from ....graph import Desc
+from ..constants import Constant
 from . import layout
-from .problem import Matrix, Problem, is_float32, strided, strides_of
+from .problem import Matrix, Problem, is_float32, strides_of
 from .text import python, stack_offset
 
 Form: TypeAlias = Literal["", "divided", "bfloat16", "float16"]
@@ -94,40 +95,30 @@ rest. What is not divided counts as 1 with its sign in products with a rest: inf
 sign, is no part of a sum."""
 
 
-def by_term(matrix: Matrix, problem: Problem, array: np.ndarray, form: Form) -> tuple[Matrix, dict[Input, layout.Make]]:
-    """A constant matrix in order, and what makes its arrays, which are not copied where they are as they should be.
+def by_term(matrix: Matrix, problem: Problem, constant: Constant, form: Form) -> tuple[Matrix, dict[Input, Constant]]:
+    """A constant matrix in order, and its arrays.
 
     Args:
-        matrix: the constant.
+        matrix: the matrix.
         problem: whose operand it is.
-        array: its elements.
+        constant: its elements: those of an array, in any order, and zeros.
         form: what becomes of its elements; they are divided only if all can be.
     """
-    is_divided = form == "divided"
-    made = _ordered(matrix, problem, "" if is_divided else form)
-    *own, lines, padded = made.source.desc.shape
-    shape = (*own, lines, problem.taps, problem.channels)
+    if form == "divided" and not layout.all_below(constant.source, MAX_TF32):
+        form = ""
+    made = _ordered(matrix, problem, form)
+    *own, lines, _ = made.source.desc.shape
+    sizes = (*own, lines, problem.taps, problem.channels)
     steps = (*(stride for _, stride in _own(matrix)), matrix.stride, matrix.tap, matrix.step)
-
-    def laid() -> np.ndarray:
-        elements = array
-        if form == "bfloat16":
-            elements = layout.converted(array, np.uint16, in_bfloat16)
-        elif form == "float16":
-            elements = layout.converted(array, np.float16, in_float16)
-        view = strided(elements, shape, steps)
-        if padded == problem.terms and view.flags.c_contiguous and not is_divided:
-            return view.reshape(made.source.desc.shape)
-        found = np.zeros(made.source.desc.shape, elements.dtype)
-        layout.copied(found[..., : problem.terms].reshape(shape), view)
-        return found
-
-    if not is_divided or not layout.all_below(array, MAX_TF32):
+    if form == "bfloat16":
+        constant = constant.then(layout.converted, np.uint16, in_bfloat16)
+    elif form == "float16":
+        constant = constant.then(layout.converted, np.float16, in_float16)
+    laid = layout.laid(constant, sizes, steps, made.source.desc.shape, is_fresh=form == "divided")
+    if made.rest is None:
         return made, {made.source: laid}
-    parted = _ordered(matrix, problem, form)
-    assert parted.rest is not None
     kept, rest = layout.in_parts(laid, rounded)
-    return parted, {parted.rest: rest, parted.source: kept}
+    return made, {made.rest: rest, made.source: kept}
 
 
 def _own(matrix: Matrix) -> list[tuple[int, int]]:
