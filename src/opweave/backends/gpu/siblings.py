@@ -77,7 +77,8 @@ def _after(steps: Sequence[Step], step: Step, features: Features) -> tuple[Step,
     if any(not set(maker.places).isdisjoint(_written(other)) for other in between):
         return None
     assert maker.program is not None
-    kernel = step.kernel.after(maker.program, maker.kernel.title.partition(":")[0], features)
+    constants = [source for source in maker.program.inputs if dict(_bound(maker))[source].kind == "constant"]
+    kernel = step.kernel.after(maker.program, maker.kernel.title.partition(":")[0], features, constants)
     if kernel is None:
         return None
     known = {**dict(_bound(maker)), **dict(_bound(step))}

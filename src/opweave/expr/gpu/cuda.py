@@ -77,6 +77,8 @@ class Cuda(Dialect):
     casts_halves = True
     unrolled = "#pragma unroll 8"
     rolled = "#pragma unroll 1"
+    warp = 32
+    kept = 8
     await_previous = "await_previous"
     overrides = MappingProxyType(dict(_overrides()))
 
