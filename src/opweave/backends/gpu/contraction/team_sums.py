@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
-from ....expr.gpu import Features
+from ....expr.gpu import Features, Module
 from ....expr.gpu.dialect import Variable
 from ....expr.gpu.teams import Team, Value
+from ....expr.gpu.types import computed
+from ....expr.ir import Load
 from .section import Section
 from .text import plus
 
+MAX_GIVEN_VECTORS = 2
+"""Vectors up to which invocations read what they combine with sums before they compute them: each takes four registers. An
+estimate."""
 MAX_PART_BYTES = 1 << 14
 """Memory of a workgroup for parts of sums: those of as many vectors as fit are added up together, with fewer barriers. An
 estimate: an H200 runs as many workgroups with this memory as its registers allow."""
 
 
+@dataclass(eq=False)
 class TeamSums:
     """Adds up the parts of sums, and stores the results.
 
-    Args:
+    Attributes:
         section: one of those of the kernel, which have the same form.
         features: features and limits of the device.
         invocations: of a workgroup.
@@ -32,36 +39,29 @@ class TeamSums:
         room: bytes of workgroup memory that are left.
     """
 
-    def __init__(
-        self,
-        section: Section,
-        features: Features,
-        *,
-        invocations: int,
-        width: int,
-        fours: bool,
-        products: int,
-        deep: bool,
-        turns: int,
-        room: int,
-    ) -> None:
-        self.width, self.fours, self.products, self.turns, self.size = (
-            width,
-            fours,
-            products,
-            turns,
-            invocations // width,
-        )
-        distance = 1 if section.along else width
-        self._team = Team(features.dialect, invocations, self.size, distance, "part")
-        self._whole = "({0}.x + {0}.y) + ({0}.z + {0}.w)" if deep and not fours else "{0}"
+    section: Section
+    features: Features
+    invocations: int
+    width: int
+    fours: bool
+    products: int
+    deep: bool
+    turns: int
+    room: int
+
+    def __post_init__(self) -> None:
+        self.size = self.invocations // self.width
+        distance = 1 if self.section.along else self.width
+        self._team = Team(self.features.dialect, self.invocations, self.size, distance, "part")
+        is_line = self.deep and not self.fours
+        self._whole = "({0}.x + {0}.y) + ({0}.z + {0}.w)" if is_line else "{0}"
         # Whether an invocation stores four adjacent lines, of as many teams, or one that has the sum in its registers.
-        self._stores_fours = deep and not fours and not section.swapped
+        self._stores_fours = is_line and not self.section.swapped
         self._is_local = self._team.is_in_warp and not self._stores_fours
         # Turns use other memory than the one before, so that they need no barrier between them.
-        self._memories = 2 if turns > 1 and self._team.warp else 1
-        each = self._memories * self._team.elements * products * (16 if fours else 4)
-        self._together = max(1, min(section.count, min(MAX_PART_BYTES, room) // each))
+        self._memories = 2 if self.turns > 1 and self._team.warp else 1
+        each = self._memories * self._team.elements * self.products * (16 if self.fours else 4)
+        self._together = max(1, min(self.section.count, min(MAX_PART_BYTES, self.room) // each))
 
     @property
     def memory(self) -> list[Variable]:
@@ -70,7 +70,38 @@ class TeamSums:
         products = range(0 if self._is_local else self.products)
         return [Variable(f"parts_{j}", f"array<{vector}, {size}>") for j in products]
 
-    def lines(self, section: Section, put: str, stack: str, block: str) -> Iterator[str]:
+    def given(self, section: Section) -> list[Load]:
+        """What the invocations that store results can read before they compute sums."""
+        is_four = self._stores_fours or (self.fours and not section.swapped)
+        keeps = self.features.dialect.kept > 0 and is_four and self.turns == 1 and section.count <= MAX_GIVEN_VECTORS
+        has_vectors = section.vectors(self.features) and section.problems[0].contiguous
+        return [load for load in section.end.aligned if keeps and has_vectors and computed(load.type) == "f32"]
+
+    def reads(self, section: Section, loads: Sequence[Load], module: Module, stack: str, block: str) -> Iterator[str]:
+        """The statements that read what `given` says."""
+        for k, n in product(range(section.count if loads else 0), range(len(loads))):
+            yield f"var given_{k}_{n} = vec4<f32>();"
+        for k in range(section.count if loads else 0):
+            problem = section.problems[0]
+            yield from (f"if ({self._stores(section)}) {{", f"    let column = {self._column(block)};")
+            yield f"    if (column < {problem.columns}u) {{"
+            yield f"        let at = {problem.flat(stack, f'{k}u', 'column')};"
+            for n, load in enumerate(loads):
+                values = (module.load(load.source, plus("at", c)) for c in range(4))
+                yield f"        given_{k}_{n} = vec4<f32>({', '.join(values)});"
+            yield from ("    }", "}")
+
+    def _stores(self, section: Section) -> str:
+        """The condition that an invocation stores results."""
+        if self._stores_fours:
+            return f"lane < {self.width // 4}u"
+        return f"part == 0u && unit < {section.units(self.fours)}u"
+
+    def _column(self, block: str) -> str:
+        """The first of four columns of the result that an invocation stores."""
+        return f"{block} * {self.width}u + lane * 4u" if self._stores_fours else "unit * 4u"
+
+    def lines(self, section: Section, put: str, stack: str, block: str, given: int) -> Iterator[str]:
         """The statements.
 
         Args:
@@ -78,6 +109,7 @@ class TeamSums:
             put: the function that stores a result.
             stack: text of the number of a matrix in its source.
             block: text of the number of the workgroup's lines, in units of `width`.
+            given: how many values `reads` has read for each four results.
         """
         products, memory = range(len(section.problems)), self._team.elements
         turn = f"turn % {self._memories}u * {memory * self._together}u" if self._memories > 1 else ""
@@ -93,17 +125,17 @@ class TeamSums:
             yield from self._team.exchanged(values)
             if not self._is_local:
                 yield from self._team.stored(values)
-            if self._stores_fours:
-                yield f"if (lane < {self.width // 4}u) {{"
-                for k in numbers:
+            yield f"if ({self._stores(section)}) {{"
+            line = f"lane / {self.size}u" if section.along else f"lane % {self.width}u"
+            for k in numbers:
+                more = [f"given_{k}_{n}" for n in range(given)]
+                if self._stores_fours:
                     fours = ([self._sum(k, j, f"(lane * 4u + {c}u)", begins[k]) for c in range(4)] for j in products)
-                    sums = ", ".join(f"vec4<f32>({', '.join(four)})" for four in fours)
-                    yield f"    {put}({stack}, {k}u, {block} * {self.width}u + lane * 4u, {sums});"
-            else:
-                yield f"if (part == 0u && unit < {section.units(self.fours)}u) {{"
-                line = f"lane / {self.size}u" if section.along else f"lane % {self.width}u"
-                for k in numbers:
-                    yield from self._puts(section, put, stack, k, [self._sum(k, j, line, begins[k]) for j in products])
+                    sums = [*(f"vec4<f32>({', '.join(four)})" for four in fours), *more]
+                    yield f"    {put}({stack}, {k}u, {self._column(block)}, {', '.join(sums)});"
+                else:
+                    sums = [*(self._sum(k, j, line, begins[k]) for j in products), *more]
+                    yield from self._puts(section, put, stack, k, sums)
             yield "}"
             if numbers.stop < section.count or (self.turns > 1 and self._memories == 1):
                 yield "workgroupBarrier();"
@@ -120,7 +152,7 @@ class TeamSums:
     def _puts(self, section: Section, put: str, stack: str, k: int, sums: Sequence[str]) -> list[str]:
         """Store the sums of a line, or of four lines."""
         if self.fours and not section.swapped:
-            return [f"    {put}({stack}, {k}u, unit * 4u, {', '.join(sums)});"]
+            return [f"    {put}({stack}, {k}u, {self._column('')}, {', '.join(sums)});"]
         if not self.fours:
             where = f"unit, {k}u" if section.swapped else f"{k}u, unit"
             return [f"    {put}({stack}, {where}, {', '.join(sums)});"]

@@ -252,7 +252,8 @@ class _Writing:
         """The kernel."""
         module, parts, writers = Module(self.features), list[Part](), list[Writer]()
         for s, section in enumerate(self.sections):
-            functions, writer = section.end.functions(module, self.features, section.vectors(self.features), _suffix(s))
+            vectors, given = section.vectors(self.features), self.sums.given(section)
+            functions, writer = section.end.functions(module, self.features, vectors, _suffix(s), given)
             parts += functions
             writers.append(writer)
         parts += self.sums.memory
@@ -270,7 +271,7 @@ class _Writing:
             place = partial(at.format, FEW)
             computed = shared_elements(module, *found, place, self.invocations, self.constants)
             parts.append(Variable(FEW, type))
-        parts.append(entry(self.invocations, list(self._lines(computed))))
+        parts.append(entry(self.invocations, list(self._lines(module, computed))))
         sizes = "; ".join(map(str, self.sections))
         title = " | ".join(dict.fromkeys(section.title for section in self.sections))
         lines = "fours of lines" if self.fours else "lines"
@@ -281,24 +282,24 @@ class _Writing:
         fields = {name: getattr(made, name) for name in Kernel.__dataclass_fields__}
         return ThinKernel(**fields, sections=tuple(self.sections), before=self.before)
 
-    def _lines(self, computed: tuple[list[str], list[str]]) -> Iterator[str]:
+    def _lines(self, module: Module, computed: tuple[list[str], list[str]]) -> Iterator[str]:
         """All statements; `computed` computes the few vectors."""
         total, start = sum(self.totals), 0
         yield f"let number = {self.number};"
         if self.workgroups[0] * self.workgroups[1] > total:
             yield from (f"if (number >= {total}u) {{", "    return;", "}")
         if len(self.sections) == 1:
-            yield from self._section(0, "number", computed)
+            yield from self._section(module, 0, "number", computed)
             return
         for s, groups in enumerate(self.totals):
             condition = f"if (number < {start + groups}u) " if s + 1 < len(self.totals) else ""
             yield f"{'} else ' if s else ''}{condition}{{"
             number = f"(number - {start}u)" if start else "number"
-            yield from (f"    {line}" for line in self._section(s, number, computed))
+            yield from (f"    {line}" for line in self._section(module, s, number, computed))
             start += groups
         yield "}"
 
-    def _section(self, s: int, number: str, computed: tuple[list[str], list[str]]) -> Iterator[str]:
+    def _section(self, module: Module, s: int, number: str, computed: tuple[list[str], list[str]]) -> Iterator[str]:
         """The statements of a section, given the number of a workgroup in it, and what computes the few vectors."""
         early, late = computed
         section, team, stacks = self.sections[s], self.team, self.sections[s].stacks
@@ -320,8 +321,10 @@ class _Writing:
             yield from self._loaded(s, "part", self.chunks, "let" if is_last else "var")
             if self._waits:
                 yield f"{self.features.dialect.await_previous}();"
+        given = self.sums.given(section)
+        yield from self.sums.reads(section, given, module, stack, block)
         yield from late
-        lines = [*self._sums(s), *self.sums.lines(section, f"put{_suffix(s)}", stack, block)]
+        lines = [*self._sums(s), *self.sums.lines(section, f"put{_suffix(s)}", stack, block, len(given))]
         if self.turns == 1:
             yield from lines
             return
