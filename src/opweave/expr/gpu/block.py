@@ -86,7 +86,7 @@ class _Loop:
         return f"for (var {name} = {first}; {name} < {end}; {name} += {self.step}{self.unit}) {{"
 
 
-def _exists(load: Load) -> bool:
+def exists(load: Load) -> bool:
     """Whether a load is known to be from a place of its array."""
     ranges = [bounds(part) for part in load.parts]
     return all(
@@ -105,10 +105,10 @@ class Block:
         grid: a domain whose flat number is bound.
         team: number of invocations that share reductions which are uniform across the workgroup, numbered by the
             variable `lane`; 0 if each works alone.
-        constants: arrays that no kernel writes.
+        fixed: arrays that no kernel writes.
 
     Attributes:
-        early: statements that precede all others: they read nothing but constants.
+        early: statements that precede all others: they read nothing but `fixed`.
     """
 
     def __init__(
@@ -119,9 +119,9 @@ class Block:
         *,
         grid: Grid | None = None,
         team: int = 0,
-        constants: Collection[Source] = (),
+        fixed: Collection[Source] = (),
     ) -> None:
-        self.module, self.team, self.constants = module, team, constants
+        self.module, self.team, self.fixed = module, team, fixed
         self.early: list[str] = []
         self._kept: dict[str, str] = {}
         self._scopes: list[_Scope] = []
@@ -218,7 +218,11 @@ class Block:
         return count <= self.module.dialect.kept and count * len(walk(*bodies)) <= MAX_WRITTEN_OUT_NODES
 
     def _write_out(self, size: int, grid: Callable[[str], Grid], add: Callable[[str], None]) -> None:
-        """The statements for each element of an invocation. Its flat numbers have the same names for all domains."""
+        """The statements for each element of an invocation. Its flat numbers have the same names for all domains.
+
+        What is kept is loaded before the first element is computed, and stored: devices do not load past a store.
+        """
+        blocks = list[str]()
         for k in range(-(-size // self.team)):
             flat = f"lane_{k}" if k else "lane"
             declared = f"let {flat} = lane + {k * self.team}u;"
@@ -227,7 +231,9 @@ class Block:
             is_whole = (k + 1) * self.team <= size
             self.enter(grid=grid(flat), keeps=is_whole)
             add(flat)
-            self.leave("{" if is_whole else f"if ({flat} < {size}u) {{")
+            lines = self._scopes.pop().lines
+            blocks += self.module.dialect.loop("{" if is_whole else f"if ({flat} < {size}u) {{", lines)
+        self.add(*blocks)
 
     def _depth(self, node: Expr) -> int:
         """The outermost scope in which a node can be computed."""
@@ -271,7 +277,7 @@ class Block:
             if whole and is_simple(text):
                 self._scopes[depth].known[node] = text
             long = len(text) > MAX_LINE_CHARACTERS and node is not root
-            early = self.module.features.dialect.is_lazy and isinstance(node, Load) and _exists(node)
+            early = self.module.features.dialect.is_lazy and isinstance(node, Load) and exists(node)
             shared = whole or long or early or uses.get(node, 0) > 1 or depth < len(self._scopes) - 1
             if shared and not is_simple(text):
                 text = self._scopes[depth].known[node] = self._let(text, depth)
@@ -314,12 +320,12 @@ class Block:
         """The text of an element: the name of a variable if it is kept."""
         depth = self._depth(node)
         scope = self._scopes[depth]
-        if depth != 1 or not scope.keeps or not _exists(node):
+        if depth != 1 or not scope.keeps or not exists(node):
             return text
         if not words(text).isdisjoint({*scope.known.values(), *scope.runs.values()} - {"lane"}):
             return text  # its place is computed from more than the flat number
         if text not in self._kept:
-            is_early = node.source in self.constants and scope.variables.issuperset(place(node).terms)
+            is_early = node.source in self.fixed and scope.variables.issuperset(place(node).terms)
             name = self._kept[text] = f"t{next(self._temporaries)}"
             (self.early if is_early else self.lines).append(f"let {name} = {text};")
         return self._kept[text]

@@ -169,8 +169,9 @@ class Dialect(Library):
         warp: invocations with adjacent numbers that run together, and that exchange registers by `subgroupShuffleXor`; 0 if
             their number is not known.
         kept: elements of a row that an invocation keeps in registers, because it reads them again; 0 if it reads them twice.
-        await_previous: the function that a kernel which starts early calls before it reads anything but constants, and before
-            it writes. An entry point that does not call it is printed with a call at its begin. Empty if no kernel does.
+        await_previous: the function that a kernel which starts early calls before it reads what other kernels of the graph
+            write, and before it writes. An entry point that does not call it is printed with a call at its begin. Empty if no
+            kernel does.
     """
 
     name: str

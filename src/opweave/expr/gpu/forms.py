@@ -98,7 +98,7 @@ def shared_elements(
     body: Expr,
     place: Callable[[str], str],
     team: int,
-    constants: Collection[Source],
+    fixed: Collection[Source],
 ) -> tuple[list[str], list[str]]:
     """Statements by which a workgroup computes all elements of an array into its memory, and waits for them.
 
@@ -108,12 +108,12 @@ def shared_elements(
         body: an element; its reductions depend on none of the axes.
         place: the variable for an element, an f32, given the text of its number.
         team: invocations of the workgroup, numbered by `lane`.
-        constants: arrays that no kernel writes.
+        fixed: arrays that no kernel writes.
 
     Returns:
-        Statements that read nothing but constants, and the others.
+        Statements that read nothing else, and the others.
     """
-    block = Block(module, {}, team=team, constants=constants)
+    block = Block(module, {}, team=team, fixed=fixed)
     for node in reductions([body]):
         if not node.free and size_of(node.variables) > 4:
             block.value(node)  # all invocations must reach its barriers

@@ -9,9 +9,10 @@ in workgroup memory, or in registers of its invocations. The elements that are c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TypeAlias
 
 from ...errors import require
@@ -21,16 +22,19 @@ from ..ir import Cast, Const, Expr, Index, Input, Load, Reduce, size_of, walk
 from ..reductions import COMBINE, written_out
 from ..simplify import simplified_elements
 from ..tracing import of_input
-from .block import Block, Grid
+from .block import MAX_WRITTEN_OUT_NODES, Block, Grid, exists
 from .dialect import Variable
 from .forms import flat_position
 from .kernel import Features, Kernel, KernelProgram
 from .module import Module
 from .reductions import PART
+from .types import computed
 from .writing import converted, guarded, numbered, pattern_of, width_of
 
 MAX_UNROLLED_ELEMENTS = 8
 """Reductions of up to this many elements are unrolled: their loads do not wait for each other."""
+MAX_EARLY_LOADS = 16
+"""Elements that an invocation reads before the kernel waits for the one before; each takes a register. An estimate."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +112,7 @@ class Workgroups(KernelProgram):
     def __post_init__(self) -> None:
         self.rows = tuple(map(Index, self.sizes))
         self._locals: list[Local] = []
-        self._kernels: dict[Features, Kernel] = {}
+        self._kernels: dict[tuple[Features, frozenset[Input]], Kernel] = {}
 
     @property
     def positions(self) -> tuple[Array, ...]:
@@ -216,16 +220,22 @@ class Workgroups(KernelProgram):
         """How often an invocation repeats loops at most, all taken together."""
         return _iterations(self.statements, width_of(self.width, features))
 
-    def kernel(self, title: str, features: Features) -> Kernel:
-        """The kernel of the program; its bindings are `sources` and `targets`."""
+    def kernel(self, title: str, features: Features, is_fixed: Callable[[Input], bool] = lambda _: False) -> Kernel:
+        """The kernel of the program; its bindings are `sources` and `targets`. See `KernelProgram`."""
         require(
             self.shared_bytes <= features.max_shared, f"{title} takes {self.shared_bytes} bytes of workgroup memory"
         )
         count = self.iterations(features)
         require(count <= features.max_iterations, f"{title} repeats loops {count} times, too often for this device")
-        if features not in self._kernels:
-            self._kernels[features] = _Text(self, title, features).kernel()
-        return replace(self._kernels[features], title=title)
+        key = features, frozenset(filter(is_fixed, self._finished_sources))
+        if key not in self._kernels:
+            self._kernels[key] = _Text(self, title, *key).kernel()
+        return replace(self._kernels[key], title=title)
+
+    @cached_property
+    def _finished_sources(self) -> list[Input]:
+        """`sources`, once all statements are there."""
+        return self.sources
 
 
 def _flat(statements: Sequence[Statement]) -> Iterator[Statement]:
@@ -269,8 +279,16 @@ def _is_short(node: Reduce) -> bool:
 class _Text:
     """Generates the kernel of a program."""
 
-    def __init__(self, program: Workgroups, title: str, features: Features) -> None:
+    def __init__(self, program: Workgroups, title: str, features: Features, fixed: frozenset[Input]) -> None:
         self.program, self.title, self.features = program, title, features
+        self.number, self.groups = numbered(size_of(program.rows), features.max_workgroups)
+        self.fixed = fixed if features.dialect.starts_early(self.groups) else frozenset[Input]()
+        # Statements before the kernel waits for the one before, and what they have read.
+        self.early: list[str] = []
+        self.known: dict[str, str] = {}
+        # Stores of elements that are computed: devices do not load past a store, so others are loaded first.
+        self.stores: list[str] = []
+        self.values = 0
         self.module = Module(features)
         for source in sorted(program.sources, key=lambda source: source.number):
             self.module.read(source)
@@ -293,11 +311,12 @@ class _Text:
                 self.module.shared.append(Variable(f"m{number}", f"array<f32, {count}>"))
 
     def kernel(self) -> Kernel:
-        count = size_of(self.program.rows)
-        number, groups = numbered(count, self.features.max_workgroups)
-        head = guarded("row", number, count, math.prod(groups))
+        head = guarded("row", self.number, size_of(self.program.rows), math.prod(self.groups))
         self._statements(self.program.statements)
-        return self.module.kernel(self.title, [], [*head, *self.lines], (self.width, 1, 1), groups)
+        self._store()
+        if self.early:
+            head += [*self.early, f"{self.features.dialect.await_previous}();"]
+        return self.module.kernel(self.title, [], [*head, *self.lines], (self.width, 1, 1), self.groups)
 
     def _chunks(self, count: int) -> int:
         """How many of `count` elements an invocation computes."""
@@ -311,19 +330,26 @@ class _Text:
         self.read.clear()
         self.written.clear()
 
-    def _block(self) -> Block:
-        return Block(self.module, self.positions, grid=Grid(self.program.rows, "row"))
+    def _block(self, known: Mapping[Expr, str] | None = None) -> Block:
+        return Block(self.module, self.positions, known, grid=Grid(self.program.rows, "row"))
 
     def _statements(self, statements: Sequence[Statement]) -> None:
         for statement in statements:
+            if not isinstance(statement, Write):
+                self._store()
             if isinstance(statement, Repeat):
                 self._repeat(statement)
             else:
                 self._elements(statement)
 
+    def _store(self) -> None:
+        self._add(*self.stores)
+        self.stores.clear()
+
     def _repeat(self, loop: Repeat) -> None:
-        block = self._block()
-        first, end = (block.value(limit) for limit in simplified_elements(loop.first, loop.end))
+        limits = simplified_elements(loop.first, loop.end)
+        block = self._block(self._read_early(self._early_loads(limits)))
+        first, end = map(block.value, limits)
         name = f"n{len(self.positions)}"
         self._add("{", *(f"    {line}" for line in block.lines))
         self._add(f"    for (var {name} = {first}; {name} < {end}; {name} += 1) {{")
@@ -334,6 +360,7 @@ class _Text:
         self.positions[loop.variable] = name
         self.depth += 2
         self._statements(loop.statements)
+        self._store()
         if self.read or self.written:
             self._barrier()  # before the first statement runs again
         self.depth -= 2
@@ -348,17 +375,21 @@ class _Text:
         loads = [n for n in walk(body, *where) if isinstance(n, Load) and isinstance(n.source, Local)]
         self._wait(statement, loads)
         target, size = statement.target, size_of(statement.axes)
+        early = self._early_loads((body, *where), statement.axes)
         private = {load.source for load in loads if load.source.private}  # type: ignore[union-attr]
-        if private or (isinstance(target, Local) and target.private):
-            for k in range(self._chunks(size)):
-                known: dict[Expr, str] = {}
+        count = self._chunks(size)
+        is_short = count <= self.features.dialect.kept and count * len(walk(body)) <= MAX_WRITTEN_OUT_NODES
+        is_kept = is_short and (isinstance(statement, Write) or any(not self._is_same(load) for load in early))
+        if private or is_kept or (isinstance(target, Local) and target.private):
+            for k in range(count):
+                known = self._read_early(early, statement.axes, k)
                 for load in loads:
                     if load.source in private:
                         assert _is_aligned(load, statement.axes), f"{self.title}: {load!r}"
                         known[load] = f"{self.module.names[load.source]}_{k}"
                 self._chunk(statement, body, where, known, k, size)
             return
-        lines = self._stored(statement, body, where, {}, "flat")
+        lines = self._stored(statement, body, where, self._read_early(filter(self._is_same, early)), None)
         self._add("{")
         if size > self.width:
             head = f"for (var flat = lane; flat < {size}u; flat += {self.width}u) {{"
@@ -371,19 +402,27 @@ class _Text:
         self, statement: Fill | Write, body: Expr, where: Sequence[Expr], known: dict[Expr, str], k: int, size: int
     ) -> None:
         """The statements for the elements number `k` of all invocations."""
-        lines = self._stored(statement, body, where, known, f"{k}")
         start = k * self.width
+        lines = self._stored(statement, body, where, known, k)
         self._add("{", f"    let flat = lane + {start}u;" if k else "    let flat = lane;")
         if start + self.width > size:
             lines = [f"if (flat < {size}u) {{", *(f"    {line}" for line in lines), "}"]
         self._add(*(f"    {line}" for line in lines), "}")
 
     def _stored(
-        self, statement: Fill | Write, body: Expr, where: Sequence[Expr], known: dict[Expr, str], chunk: str
+        self, statement: Fill | Write, body: Expr, where: Sequence[Expr], known: dict[Expr, str], chunk: int | None
     ) -> list[str]:
-        """The statements that compute and store the element number `flat`."""
+        """The statements that compute and store the element number `flat`; the last ones may wait in `stores`.
+
+        Args:
+            statement: which element.
+            body: the element, written out.
+            where: its position, written out.
+            known: names of expressions that are already computed.
+            chunk: the number of the invocation's element; None in a loop over them.
+        """
         # A block of its own: nothing that earlier statements computed is used again, since local arrays change.
-        block = Block(self.module, self.positions, known, grid=Grid(self.program.rows, "row"))
+        block = self._block(known)
         block.enter(grid=Grid(statement.axes, "flat", len(self.program.rows)))
         value, target = block.value(body), statement.target
         if isinstance(target, Local):
@@ -395,12 +434,65 @@ class _Text:
         else:
             data_type, place = target.desc.data_type, block.named(flat_position(where, target.desc.shape))
             value = converted(body, data_type, value)
-            if self.module.layout(target).lanes == 1:
+            if chunk is not None and self.features.dialect.kept and self.module.layout(target).lanes == 1:
+                name = f"value_{self.values}"
+                self.values += 1
+                self._add(f"var {name} = {computed(data_type)}();", f"var {name}_at = 0;")
+                block.add(f"{name} = {value};", f"{name}_at = i32({place});")
+                store, last = self.module.store(target, f"{name}_at", name), (chunk + 1) * self.width
+                guard = f"if (lane + {chunk * self.width}u < {size_of(statement.axes)}u) {{"
+                self.stores += [store] if last <= size_of(statement.axes) else [guard, f"    {store}", "}"]
+            elif self.module.layout(target).lanes == 1:
                 block.add(self.module.store(target, place, value))
             else:
                 block.add(*self.module.replace(target, place, pattern_of(value, data_type)))
         block.leave("{")
         return block.lines
+
+    def _early_loads(self, roots: Sequence[Expr], axes: tuple[Index, ...] = ()) -> list[Load]:
+        """The loads that a statement can do before the kernel waits for the one before.
+
+        Those of arrays that no kernel writes, at places that follow from the workgroup and other such arrays. Outside of
+        loops, they may depend on the position of the element, too.
+        """
+        bound, found = {*self.program.rows, *(axes if not self.positions else ())}, list[Load]()
+        for node in walk(*roots) if self.fixed else ():
+            if isinstance(node, Load) and node.source in self.fixed and node.free <= bound and exists(node):
+                inner = (other for other in walk(*node.parts) if isinstance(other, Load))
+                if all(other in found for other in inner):
+                    found.append(node)
+        return found
+
+    def _is_same(self, load: Load) -> bool:
+        """Whether all elements that a workgroup computes need the same element of an array."""
+        return load.free <= {*self.program.rows}
+
+    def _read_early(self, loads: Iterable[Load], axes: tuple[Index, ...] = (), chunk: int = 0) -> dict[Expr, str]:
+        """Read elements before the kernel waits for the one before; return the names of the variables.
+
+        Args:
+            loads: what to read.
+            axes: of the elements that are computed.
+            chunk: the number of an invocation's element.
+        """
+        known: dict[Expr, str] = {}
+        for load in loads:
+            block, head, grid = self._block(), "{", None
+            if not self._is_same(load):
+                start, size, grid = chunk * self.width, size_of(axes), Grid(axes, "flat", len(self.program.rows))
+                block.add(f"let flat = lane + {start}u;")
+                head = head if start + self.width <= size else f"if (flat < {size}u) {{"
+            block.enter(grid=grid)
+            block.add(f"early = {block.value(load)};")
+            block.leave(head)
+            text = "\n".join(block.lines)
+            if text not in self.known and len(self.known) < MAX_EARLY_LOADS:
+                name = self.known[text] = f"early_{len(self.known)}"
+                lines = (line.replace("early = ", f"{name} = ") for line in block.lines)
+                self.early += [f"var {name} = {computed(load.type)}();", "{", *(f"    {line}" for line in lines), "}"]
+            if text in self.known:
+                known[load] = self.known[text]
+        return known
 
     def _wait(self, statement: Fill | Write, loads: Sequence[Load]) -> None:
         """Put a barrier before the statement if another invocation may not have done yet what it depends on."""

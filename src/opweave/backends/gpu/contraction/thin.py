@@ -77,21 +77,19 @@ class ThinKernel(Kernel):
             return None
         return _bindable(thin_kernel(sections, features), features)
 
-    def after(
-        self, before: Program, title: str, features: Features, constants: Collection[Source]
-    ) -> ThinKernel | None:
+    def after(self, before: Program, title: str, features: Features, fixed: Collection[Source]) -> ThinKernel | None:
         """The kernel whose workgroups compute the few vectors, too; None if they cannot, or should not.
 
         Args:
             before: computes the array that the few vectors are read from.
             title: of that, for tables.
             features: features and limits of the device.
-            constants: the inputs of `before` that no kernel writes.
+            fixed: the inputs of `before` that no kernel writes.
         """
         size = self.sections[0].few.source.desc.element_count
         if self.before is not None or size > MAX_SHARED_ELEMENTS or element_for_workgroup(before) is None:
             return None
-        writing = _Writing(self.sections, features, before, constants)
+        writing = _Writing(self.sections, features, before, fixed)
         if writing.invocations < MIN_INVOCATIONS:
             return None
         made = writing.kernel()
@@ -131,9 +129,9 @@ class _Writing:
         sections: Sequence[Section],
         features: Features,
         before: Program | None = None,
-        constants: Collection[Source] = (),
+        fixed: Collection[Source] = (),
     ) -> None:
-        self.sections, self.features, self.before, self.constants = sections, features, before, constants
+        self.sections, self.features, self.before, self.fixed = sections, features, before, fixed
         self.first = sections[0]
         self.products = max(len(section.problems) for section in sections)
         self.terms = self.first.problems[0].terms
@@ -161,8 +159,7 @@ class _Writing:
             if before is not None and is_one_round and len(sections) == 1:
                 self._take_turns()
             self.is_early = is_one_round or (self._waits and self.chunks * self.team < every)
-        _, fixed = self._memory
-        room = features.max_shared - fixed - 4 * self.invocations * (before is not None)
+        room = features.max_shared - self._memory[1] - 4 * self.invocations * (before is not None)
         self.sums = TeamSums(
             self.first,
             features,
@@ -231,8 +228,8 @@ class _Writing:
         return self._part_bytes + 4, 4 * self.first.few.source.desc.element_count
 
     def _within_memory(self, number: int) -> int:
-        each, fixed = self._memory
-        while number > 1 and number * each + fixed > self.features.max_shared:
+        each, whole = self._memory
+        while number > 1 and number * each + whole > self.features.max_shared:
             number //= 2
         return number
 
@@ -269,7 +266,7 @@ class _Writing:
             if self.in_fours:
                 at, type = "{0}[{1} / 4u][{1} % 4u]", f"array<vec4<f32>, {size // 4}>"
             place = partial(at.format, FEW)
-            computed = shared_elements(module, *found, place, self.invocations, self.constants)
+            computed = shared_elements(module, *found, place, self.invocations, self.fixed)
             parts.append(Variable(FEW, type))
         parts.append(entry(self.invocations, list(self._lines(module, computed))))
         sizes = "; ".join(map(str, self.sections))
