@@ -45,7 +45,7 @@ HEADER = Path(__file__).with_suffix(".h").read_text("utf-8")
 OPTIONS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-w")
 WORDS = ("let", "var", "loop", "select")
 """Macros of the prelude."""
-MEETINGS = ("workgroupBarrier(", "subgroupShuffleXor(", "__syncthreads(")
+MEETINGS = ("workgroupBarrier(", "subgroupShuffleXor(", "__syncthreads(", "__shfl_xor_sync(")
 """Functions in which threads wait for each other."""
 FAILURES = {
     1: "reads or writes outside of its buffers",
