@@ -56,8 +56,23 @@ inline {T} abs_{T}({T} a) {{
 }}
 """
 
+_EXTREME = """
+inline f32 {name}_f32(f32 a, f32 b) {{
+#if __CUDA_ARCH__ >= 800
+    f32 x;
+    asm("{name}.NaN.f32 %0, %1, %2;" : "=f"(x) : "f"(a), "f"(b));
+    return x;
+#else
+    return is_nan(a) ? a : is_nan(b) ? b : {name}(a, b);
+#endif
+}}
+"""
+"""Chips since sm_80 have instructions whose result is NaN if an operand is."""
+
 
 def _overrides() -> Iterator[tuple[str, str]]:
+    for name in ("max", "min"):
+        yield f"{name}_f32", _EXTREME.format(name=name).strip()
     yield "div_f32", "inline f32 div_f32(f32 a, f32 b) {\n    return a / b;\n}"
     yield "rounded_to_half", "inline f32 rounded_to_half(f32 x) {\n    return f32(f16(x));\n}"
     for signed, unsigned in (("i32", "u32"), ("i64", "u64")):
