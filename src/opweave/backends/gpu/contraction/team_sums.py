@@ -135,7 +135,7 @@ class TeamSums:
                     yield f"    {put}({stack}, {k}u, {self._column(block)}, {', '.join(sums)});"
                 else:
                     sums = [*(self._sum(k, j, line, begins[k]) for j in products), *more]
-                    yield from self._puts(section, put, stack, k, sums)
+                    yield from self._puts(section, put, stack, block, k, sums)
             yield "}"
             if numbers.stop < section.count or (self.turns > 1 and self._memories == 1):
                 yield "workgroupBarrier();"
@@ -149,10 +149,10 @@ class TeamSums:
             terms = [f"({a} + {b})" for a, b in zip(terms[::2], terms[1::2], strict=True)]
         return terms[0]
 
-    def _puts(self, section: Section, put: str, stack: str, k: int, sums: Sequence[str]) -> list[str]:
+    def _puts(self, section: Section, put: str, stack: str, block: str, k: int, sums: Sequence[str]) -> list[str]:
         """Store the sums of a line, or of four lines."""
         if self.fours and not section.swapped:
-            return [f"    {put}({stack}, {k}u, {self._column('')}, {', '.join(sums)});"]
+            return [f"    {put}({stack}, {k}u, {self._column(block)}, {', '.join(sums)});"]
         if not self.fours:
             where = f"unit, {k}u" if section.swapped else f"{k}u, unit"
             return [f"    {put}({stack}, {where}, {', '.join(sums)});"]

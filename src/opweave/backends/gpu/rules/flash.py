@@ -176,9 +176,10 @@ def attend(stages: Stages, problem: Attention, result: Input, place: Place) -> A
 def _held(
     program: Workgroups, features: Features, count: int, shape: Sequence[int], value: Callable[..., Array]
 ) -> list[Local]:
-    """Load `value(k, *position)` for each k into registers, so that nothing waits for them where they are used.
+    """Load `value(k, *position)` for each k into registers, before it is known what they are multiplied by.
 
-    Nothing if the dialect does not keep elements there, or they are too many.
+    Returns:
+        An array for each k; none at all if the dialect does not keep elements in registers, or they are too many.
     """
     if not features.dialect.kept or count * -(-math.prod(shape) // program.invocations(features)) > MAX_HELD:
         return []
@@ -238,8 +239,8 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None,
         if of_query is not None:
             program.fill(of_query, lambda h, i, s: problem.query(batch, head(h), query(i), s))
 
-    # The queries of a single block are loaded at the same time as its keys and values.
-    is_single = of_part == 1 and features.dialect.kept > 0
+    # If a part is a single block, its queries are loaded at the same time as its keys and values.
+    is_single = tile.parts > 1 and of_part == 1 and features.dialect.kept > 0
     if not is_single:
         fill_query()
     first, end = part * of_part, clamp((part + 1) * of_part, None, blocks)
