@@ -17,7 +17,7 @@
 #define __forceinline__ inline
 #define __shared__ static
 #define __constant__ static
-#define __launch_bounds__(count)
+#define __launch_bounds__(...)
 
 struct Dimensions {
     unsigned x, y, z;

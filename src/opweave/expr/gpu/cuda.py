@@ -25,6 +25,10 @@ USER_OPTIONS = ("--device-as-default-execution-space", "--std=c++17")
 PRELUDE: str = files(__package__).joinpath("prelude.cu").read_text("utf-8")
 """What precedes each kernel."""
 
+MIN_RESIDENT = 1024
+"""Invocations of large workgroups that a multiprocessor runs at the same time at the least: compilers then take at most 64
+registers for each. Workgroups of 512 that compute the few vectors of a product would take 74, and run one at a time."""
+
 _IDS = {
     "global": (
         "vec3<u32>",
@@ -125,11 +129,17 @@ class Cuda(Dialect):
                 head = f"const auto {part.name} = [&]({_parameters(part)}) -> {part.result or 'void'} {{"
                 lines += [head, *statements(part.lines).splitlines(), "};"]
         constants = [f"constexpr {c.type} {c.name} = {c.value};" for c in source.constants]
-        head = f'extern "C" __global__ void __launch_bounds__({entry.invocations}) {self.entry_point}({", ".join(buffers)}) {{'
+        head = f'extern "C" __global__ void {_bounds(entry.invocations)} {self.entry_point}({", ".join(buffers)}) {{'
         kernel = f"{head}\n{statements([*lines, *entry.lines])}}}"
         declared = [*source.library, "\n".join(constants), kernel]
         comments = [_comment(line) for line in source.comments]
         return "\n".join([*comments, PRELUDE, *(f"{text}\n" for text in declared if text), "}  // namespace opweave\n"])
+
+
+def _bounds(invocations: int) -> str:
+    """How many invocations a workgroup has, and how many workgroups run at the same time if they are large."""
+    is_large = 256 < invocations < MIN_RESIDENT
+    return f"__launch_bounds__({invocations}{f', {MIN_RESIDENT // invocations}' if is_large else ''})"
 
 
 def _parameters(function: Function) -> str:
