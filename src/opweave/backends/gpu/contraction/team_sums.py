@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -15,9 +15,11 @@ from ....expr.ir import Load
 from .section import Section
 from .text import plus
 
-MAX_GIVEN_VECTORS = 2
-"""Vectors up to which invocations read what they combine with sums before they compute them: each takes four registers. An
-estimate."""
+MAX_GIVEN_VECTORS = 1
+"""Vectors up to which invocations read what they combine with sums before they compute them: each takes four registers. With
+more, an H200 would run three workgroups instead of four at a time, as counted in the code for sm_90."""
+MAX_PARTS = 8
+"""Parts of a team's sum that are read at the same time; more of them are added in a loop."""
 MAX_PART_BYTES = 1 << 14
 """Memory of a workgroup for parts of sums: those of as many vectors as fit are added up together, with fewer barriers. An
 estimate: an H200 runs as many workgroups with this memory as its registers allow."""
@@ -127,6 +129,8 @@ class TeamSums:
                 yield from self._team.stored(values)
             yield f"if ({self._stores(section)}) {{"
             line = f"lane / {self.size}u" if section.along else f"lane % {self.width}u"
+            if self._team.parts > MAX_PARTS:
+                yield from self._added(numbers, products, line, begins)
             for k in numbers:
                 more = [f"given_{k}_{n}" for n in range(given)]
                 if self._stores_fours:
@@ -140,9 +144,27 @@ class TeamSums:
             if numbers.stop < section.count or (self.turns > 1 and self._memories == 1):
                 yield "workgroupBarrier();"
 
+    def _added(
+        self, numbers: Sequence[int], products: Sequence[int], line: str, begins: Mapping[int, str]
+    ) -> list[str]:
+        """The statements that add up many parts of the sums of a line."""
+        step = self.width if self._team.distance > 1 else 1
+        places = {k: self._team.places(line, begins[k])[0] for k in numbers}
+        pairs = [(f"total_{k}_{j}", f"parts_{j}", places[k]) for k, j in product(numbers, products)]
+        lines = [f"{total} += {parts}[{place} + warp * {step}u];" for total, parts, place in pairs]
+        return [
+            *(f"    {total} = {parts}[{place}];" for total, parts, place in pairs),
+            *(
+                f"    {text}"
+                for text in self.features.dialect.loop(
+                    f"for (var warp = 1u; warp < {self._team.parts}u; warp++) {{", lines
+                )
+            ),
+        ]
+
     def _sum(self, k: int, j: int, line: str, begin: str) -> str:
         """The text of a sum, of the line with a number in the workgroup."""
-        if self._is_local:
+        if self._is_local or self._team.parts > MAX_PARTS:
             return f"total_{k}_{j}"
         terms = [f"parts_{j}[{place}]" for place in self._team.places(line, begin)]
         while len(terms) > 1:
