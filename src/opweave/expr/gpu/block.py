@@ -320,7 +320,7 @@ class Block:
         """The text of an element: the name of a variable if it is kept."""
         depth = self._depth(node)
         scope = self._scopes[depth]
-        if depth != 1 or not scope.keeps or not exists(node):
+        if depth != 1 or not scope.keeps or not exists(node) or self.module.layout(node.source).lanes > 1:
             return text
         if not words(text).isdisjoint({*scope.known.values(), *scope.runs.values()} - {"lane"}):
             return text  # its place is computed from more than the flat number

@@ -212,10 +212,12 @@ class Text:
                 store, last = self.module.store(target, f"{name}_at", name), (chunk + 1) * self.width
                 guard = f"if (lane + {chunk * self.width}u < {size_of(statement.axes)}u) {{"
                 self.stores += [store] if last <= size_of(statement.axes) else [guard, f"    {store}", "}"]
-            elif self.module.layout(target).lanes == 1:
-                block.add(self.module.store(target, place, value))
             else:
-                block.add(*self.module.replace(target, place, pattern_of(value, data_type)))
+                self._store()  # in order
+                if self.module.layout(target).lanes == 1:
+                    block.add(self.module.store(target, place, value))
+                else:
+                    block.add(*self.module.replace(target, place, pattern_of(value, data_type)))
         block.leave("{")
         return block.lines
 
