@@ -1,5 +1,6 @@
 // Runs CUDA C++ of kernels on the processor: the blocks one after the other, the threads of a block as coroutines that take
-// turns at barriers. Reads and writes outside of memory end the launch with an error (`cuda_on_cpu.py` puts guards around buffers).
+// turns at barriers, and at exchanges of registers in a warp. Reads and writes outside of memory end the launch with an error
+// (`cuda_on_cpu.py` puts guards around buffers), and so do threads that wait for others which never come.
 
 #include <csetjmp>
 #include <csignal>
@@ -16,7 +17,7 @@
 #define __forceinline__ inline
 #define __shared__ static
 #define __constant__ static
-#define __launch_bounds__(count)
+#define __launch_bounds__(...)
 
 struct Dimensions {
     unsigned x, y, z;
@@ -25,22 +26,35 @@ static Dimensions gridDim, blockDim, blockIdx, threadIdx;
 
 namespace on_cpu {
 
-const unsigned MOST = 1024;
+const unsigned MOST = 1024, WARP = 32;
 const size_t STACK = 1 << 16;
+enum Failure { OUTSIDE = 1, TOO_MANY = 2, NEVER_MEET = 3 };
+enum State { READY, AT_BARRIER, AT_EXCHANGE, DONE };
 static ucontext_t scheduler, threads[MOST];
-static bool done[MOST];
+static State states[MOST];
 static unsigned current;
+// What each thread gives to its warp. One that goes on may give the next value before others have read this one.
+static unsigned given[2][MOST], exchanges[MOST];
 static sigjmp_buf fault;
 
 static Dimensions position(unsigned lane) {
     return {lane % blockDim.x, lane / blockDim.x % blockDim.y, lane / blockDim.x / blockDim.y};
 }
 
-// Yield to the other threads of the block, which all come here before any goes on.
-static void barrier() {
+// Yield to the other threads, until all of the block are at a barrier, or all of the warp at an exchange.
+static void wait(State state) {
     unsigned self = current;
+    states[self] = state;
     swapcontext(&threads[self], &scheduler);
     threadIdx = position(self);
+}
+
+// What the thread of the same warp gives whose number differs in these bits.
+static unsigned exchange(unsigned value, unsigned bits) {
+    unsigned self = current, *values = given[exchanges[self]++ % 2];
+    values[self] = value;
+    wait(AT_EXCHANGE);
+    return values[self ^ bits];
 }
 
 static void on_fault(int) { siglongjmp(fault, 1); }
@@ -70,49 +84,68 @@ static Job job;
 
 static void thread() {
     job.run(job.kernel, job.arguments);
-    done[current] = true;
+    states[current] = DONE;
     swapcontext(&threads[current], &scheduler);
 }
 
-static void block_with_barriers(unsigned count, char* stacks) {
+// Whether all threads from the first to before the last are in a state, or have ended if that is allowed.
+static bool all(unsigned first, unsigned last, State state, bool or_done) {
+    for (unsigned lane = first; lane < last; lane++)
+        if (states[lane] != state && !(or_done && states[lane] == DONE)) return false;
+    return true;
+}
+
+static void go_on(unsigned first, unsigned last) {
+    for (unsigned lane = first; lane < last; lane++)
+        if (states[lane] != DONE) states[lane] = READY;
+}
+
+// False if threads wait for others that never come.
+static bool block_of_coroutines(unsigned count, char* stacks) {
     for (unsigned lane = 0; lane < count; lane++) {
-        done[lane] = false;
+        states[lane] = READY;
+        exchanges[lane] = 0;
         getcontext(&threads[lane]);
         threads[lane].uc_stack.ss_sp = stacks + lane * STACK;
         threads[lane].uc_stack.ss_size = STACK;
         threads[lane].uc_link = nullptr;
         makecontext(&threads[lane], thread, 0);
     }
-    for (bool busy = true; busy;) {
-        busy = false;
+    while (true) {
         for (current = 0; current < count; current++)
-            if (!done[current]) {
+            if (states[current] == READY) {
                 threadIdx = position(current);
                 swapcontext(&scheduler, &threads[current]);
-                busy = true;
             }
+        bool moved = false;
+        for (unsigned first = 0; first + WARP <= count; first += WARP)
+            if (all(first, first + WARP, AT_EXCHANGE, false)) go_on(first, first + WARP), moved = true;
+        if (moved) continue;
+        if (all(0, count, DONE, false)) return true;
+        if (!all(0, count, AT_BARRIER, true)) return false;
+        go_on(0, count);
     }
 }
 
-// Run all blocks; 0 if nothing was read or written outside of memory.
-template <class... A> int launch(void (*kernel)(A...), void** arguments, const unsigned* sizes, bool barriers) {
+// Run all blocks; 0, or how it failed.
+template <class... A> int launch(void (*kernel)(A...), void** arguments, const unsigned* sizes, bool coroutines) {
     static char* stacks = (char*)mmap(nullptr, MOST * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     gridDim = {sizes[0], sizes[1], sizes[2]};
     blockDim = {sizes[3], sizes[4], sizes[5]};
     unsigned count = blockDim.x * blockDim.y * blockDim.z;
-    if (count > MOST) return 2;
+    if (count > MOST) return TOO_MANY;
     job = {[](void* k, void** a) { enter((void (*)(A...))k, a); }, (void*)kernel, arguments};
     struct sigaction mine = {}, segment, bus;
     mine.sa_handler = on_fault;
     sigaction(SIGSEGV, &mine, &segment);
     sigaction(SIGBUS, &mine, &bus);
-    int failed = sigsetjmp(fault, 1);
+    volatile int failed = sigsetjmp(fault, 1) ? OUTSIDE : 0;
     if (!failed)
         for (blockIdx.z = 0; blockIdx.z < gridDim.z; blockIdx.z++)
             for (blockIdx.y = 0; blockIdx.y < gridDim.y; blockIdx.y++)
                 for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++)
-                    if (barriers)
-                        block_with_barriers(count, stacks);
+                    if (coroutines)
+                        failed = block_of_coroutines(count, stacks) ? failed : NEVER_MEET;
                     else
                         for (unsigned lane = 0; lane < count; lane++) {
                             threadIdx = position(lane);
@@ -125,4 +158,5 @@ template <class... A> int launch(void (*kernel)(A...), void** arguments, const u
 
 }  // namespace on_cpu
 
-static void __syncthreads() { on_cpu::barrier(); }
+static void __syncthreads() { on_cpu::wait(on_cpu::AT_BARRIER); }
+static unsigned __shfl_xor_sync(unsigned, unsigned value, unsigned bits) { return on_cpu::exchange(value, bits); }

@@ -45,6 +45,14 @@ HEADER = Path(__file__).with_suffix(".h").read_text("utf-8")
 OPTIONS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-w")
 WORDS = ("let", "var", "loop", "select")
 """Macros of the prelude."""
+MEETINGS = ("workgroupBarrier(", "subgroupShuffleXor(", "__syncthreads(", "__shfl_xor_sync(")
+"""Functions in which threads wait for each other."""
+FAILURES = {
+    1: "reads or writes outside of its buffers",
+    2: "has too many threads in a block",
+    3: "has threads that wait for others which never come: at a barrier, or for the exchange of a register",
+}
+"""The results of a launch."""
 BATCH = 24
 """Kernels that are compiled together: most of the time goes into the header."""
 
@@ -96,7 +104,7 @@ class Functions:
                 found = re.search(r'extern "C" __global__[^;{}]*?\b(\w+)\s*\([^()]*\)\s*\{', source)
                 assert found, source
                 text, entry, words, space = source, found[1], WORDS, "of_users"
-            barriers = str("workgroupBarrier()" in text or "__syncthreads()" in text).lower()
+            coroutines = str(any(word in text for word in MEETINGS)).lower()
             lines += [
                 *(f'#pragma push_macro("{word}")\n#undef {word}' for word in words),
                 f"#define {entry} kernel_{number}",
@@ -106,7 +114,7 @@ class Functions:
                 f"#undef {entry}",
                 *(f'#pragma pop_macro("{word}")' for word in words),
                 f'extern "C" int launch_{number}(void** arguments, const unsigned* sizes) {{',
-                f"    return on_cpu::launch({space}::of_{number}::kernel_{number}, arguments, sizes, {barriers});",
+                f"    return on_cpu::launch({space}::of_{number}::kernel_{number}, arguments, sizes, {coroutines});",
                 "}",
             ]
         text = "\n".join(lines)
@@ -164,14 +172,14 @@ def launch(kernel: Kernel, arguments: Sequence[int | bytes]) -> None:
     """Run a kernel on addresses and numbers.
 
     Raises:
-        AssertionError: it reads or writes outside of its memory.
+        AssertionError: it reads or writes outside of its memory, or its threads wait for each other forever.
     """
     sizes = (*kernel.workgroups, *(*kernel.invocations, 1, 1)[:3])
     numbers = [ctypes.create_string_buffer(given) for given in arguments if isinstance(given, bytes)]
     rest = map(ctypes.addressof, numbers)
     pointers = (ctypes.c_void_p * len(arguments))(*(next(rest) if isinstance(a, bytes) else a for a in arguments))
     failed = functions[kernel.source](pointers, (ctypes.c_uint * 6)(*sizes))
-    assert failed == 0, f"{kernel.title}: reads or writes outside of its buffers\n{kernel.source.partition(PRELUDE)[2]}"
+    assert failed == 0, f"{kernel.title} {FAILURES[failed]}\n{kernel.source.partition(PRELUDE)[2]}"
 
 
 class Runner:

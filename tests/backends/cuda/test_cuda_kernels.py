@@ -6,6 +6,7 @@ WebGPU, fail here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -156,6 +157,57 @@ def test_reductions(shape: tuple[int, ...], axes: tuple[int, ...], data_type: Da
     )
 
 
+@pytest.mark.parametrize("length", [40, 256, 1000, 2048, 9000])
+@pytest.mark.parametrize("data_type", ["float32", "float16", "int32", "int64", "uint64", "uint8"])
+def test_workgroups_reduce_rows_with_one_barrier_each(length: int, data_type: DataType) -> None:
+    """In warps of 32 lanes, of which a workgroup has one or several; elements of a lane are written out, or in a loop."""
+    x = np.random.default_rng(0).integers(0, 9, (3, length)).astype(data_type)
+    x[2, -1] = 77
+    if data_type.startswith("float"):
+        x[0, length // 2] = np.nan
+        x[2, 1] = -np.inf
+
+    def function(x: Array) -> tuple[Array, ...]:
+        largest, smallest = (reduce(x, (1,), keep_dimensions=True) for reduce in (ex.reduce_max, ex.reduce_min))
+        total = ex.reduce_sum(x, (1,), keep_dimensions=True)
+        return (
+            where_equal(x, largest),
+            where_equal(x, smallest),
+            where_equal(x, total),
+            ex.arg_max(x, 1),
+            ex.arg_min(x, 1),
+        )
+
+    def where_equal(x: Array, value: Array) -> Array:
+        return ex.where(x == value, x, value)
+
+    agree(function, x)
+    program = trace(function, "sample", [Desc(data_type, x.shape)])
+    for kernel in kernels(program, F):
+        text = kernel.source.partition(PRELUDE)[2]
+        is_warp = kernel.invocations[0] == 32
+        assert text.count("workgroupBarrier();") == (0 if is_warp else text.count("for (var bits")), text
+
+
+def test_elements_that_a_row_needs_twice_are_loaded_once() -> None:
+    """Before anything is stored. Rows that are longer are loaded again."""
+
+    def function(x: Array, scale: Array) -> Array:
+        return (x - ex.reduce_max(x, (1,), keep_dimensions=True)) * scale
+
+    for length in (1024, 1000, 9000):
+        x, scale = array(5, length), array(length)
+        agree(function, x, scale)
+        (kernel,) = kernels(trace(function, "sample", [Desc("float32", a.shape) for a in (x, scale)]), F)
+        text = kernel.source.partition(PRELUDE)[2]
+        places = re.findall(r"x0\[([^]]*)\]", text)
+        if length == 1024:
+            assert len(places) == len(set(places)) == 4
+            assert text.rindex("x1[") < text.index("y0[")
+        elif length == 9000:
+            assert len(places) == 2
+
+
 def test_all_halves() -> None:
     halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -237,6 +289,37 @@ def test_reads_outside_of_buffers_are_found() -> None:
     with pytest.raises(AssertionError, match="reads or writes outside of its buffers"):
         cuda_on_cpu.launch(kernel, [small.address, whole.address])
     cuda_on_cpu.launch(kernel, [whole.address, whole.address])
+
+
+def lanes(statement: str) -> Kernel:
+    """A kernel of two warps."""
+    source = f'extern "C" __global__ void lanes(unsigned* y) {{ unsigned lane = threadIdx.x; {statement} }}'
+    return Kernel("lanes", source, (), (), (1, 1, 1), "lanes", invocations=(64,))
+
+
+def test_lanes_of_a_warp_exchange_registers() -> None:
+    exchange = "__shfl_xor_sync(0xffffffffu, {}, {})"
+    for branch in "", "if (lane >= 32)":  # a warp need not wait for the other one
+        once, twice = exchange.format("lane * 10", 3), exchange.format("y[lane]", 16)
+        memory = cuda_on_cpu.Guarded(256)
+        memory.array[:] = 0
+        cuda_on_cpu.launch(lanes(f"{branch} {{ y[lane] = {once}; y[lane] = {twice}; }}"), [memory.address])
+        number = np.arange(64, dtype=np.uint32)
+        wanted = ((number ^ 16) ^ 3) * 10
+        np.testing.assert_array_equal(memory.array.view(np.uint32), np.where((number >= 32) | (not branch), wanted, 0))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "if (lane < 16) y[lane] = __shfl_xor_sync(0xffffffffu, lane, 1);",
+        "if (lane < 16) __syncthreads(); else y[lane] = __shfl_xor_sync(0xffffffffu, lane, 1);",
+    ],
+)
+def test_threads_that_wait_forever_are_found(statement: str) -> None:
+    memory = cuda_on_cpu.Guarded(256)
+    with pytest.raises(AssertionError, match="wait for others which never come"):
+        cuda_on_cpu.launch(lanes(statement), [memory.address])
 
 
 def test_the_library_is_complete() -> None:

@@ -96,3 +96,49 @@ def test_constants_are_loaded_before_the_kernel_waits_for_the_one_before(terms: 
             assert re.search(r"\bb0\[", before)
             assert not re.search(r"\ba\[", before)
             assert re.search(r"\ba\[", after)
+
+
+@pytest.mark.parametrize(("terms", "columns"), [(2048, 256), (8192, 64), (64, 2048)])
+def test_teams_add_up_with_one_barrier(terms: int, columns: int) -> None:
+    """Inside of warps there is none: a team is a part of one, or several."""
+    arrays = array(1, terms), array(terms, columns), array(columns)
+    (step,) = steps_of(biased, arrays, (1,), FEATURES)
+    assert step.kernel.source.count("    workgroupBarrier();") == 1
+    check(biased, *arrays, kernels=[""], tolerance=1e-5, features=FEATURES)
+
+
+def test_many_parts_are_added_in_a_loop() -> None:
+    """Workgroups of 1,024 have 32 warps."""
+    arrays = array(2, 4096), array(4096, 512), array(512)
+    (step,) = steps_of(biased, arrays, (), FEATURES)
+    assert step.kernel.invocations == (1024,)
+    assert "warp < 32u" in step.kernel.source
+    check(biased, *arrays, constants=(), kernels=[""], tolerance=1e-5, features=FEATURES)
+
+
+def test_what_sums_are_added_to_is_read_before_they_are_computed() -> None:
+    def added(b: ow.MLGraphBuilder, x: Any, w: Any, y: Any) -> Any:
+        return b.add(b.matmul(x, w), y)
+
+    for rows in (1, 2):
+        arrays = array(rows, 2048), array(2048, 64), array(rows, 64)
+        (step,) = steps_of(added, arrays, (1,), FEATURES)
+        work = step.kernel.source.partition("let number")[2]
+        assert ("x0[at]" in work) == (rows == 1)
+        if rows == 1:
+            assert work.index("await_previous();") < work.index("x0[at]") < work.index("fma(")
+        check(added, *arrays, kernels=[""], tolerance=1e-5, features=FEATURES)
+
+
+def test_a_scale_that_is_constant_is_read_before_the_kernel_waits() -> None:
+    def normalized(b: ow.MLGraphBuilder, x: Any, scale: Any, w: Any) -> Any:
+        return b.matmul(composites.rms_normalization(b, b.relu(x), scale), w)
+
+    arrays = array(1, 2048), array(2048), array(2048, 4096) / 32
+    for constants in (2,), (1, 2):
+        (step,) = steps_of(normalized, arrays, constants, FEATURES)
+        before, _, after = step.kernel.source.partition("let number")[2].partition("await_previous();")
+        assert "x1[" in before  # an input of the graph is not written by its kernels, either
+        assert "x1[" not in after
+        assert after.count("workgroupBarrier();") == 3
+        check(normalized, *arrays, constants=constants, kernels=[""], tolerance=1e-5, features=FEATURES)

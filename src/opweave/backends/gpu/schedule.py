@@ -234,7 +234,7 @@ class Schedule:
             for array in stage.targets:
                 self._kernels.places.setdefault(array, Place(array.desc, "between"))
             title = f"attention: {stage.title}" if stage.title else "attention"
-            self._kernels.append([stage.made.kernel(title, self.features)], found.nodes)
+            self._kernels.append([self._kernels.of_program(stage.made, title)], found.nodes)
         self._memory(result, place)
 
     def _read(self, operand: Operand) -> Array:

@@ -77,10 +77,12 @@ def _after(steps: Sequence[Step], step: Step, features: Features) -> tuple[Step,
     if any(not set(maker.places).isdisjoint(_written(other)) for other in between):
         return None
     assert maker.program is not None
-    kernel = step.kernel.after(maker.program, maker.kernel.title.partition(":")[0], features)
+    places = dict(_bound(maker))
+    fixed = [source for source in maker.program.inputs if places[source].is_fixed]
+    kernel = step.kernel.after(maker.program, maker.kernel.title.partition(":")[0], features, fixed)
     if kernel is None:
         return None
-    known = {**dict(_bound(maker)), **dict(_bound(step))}
+    known = {**places, **dict(_bound(step))}
     return maker, Step(kernel, tuple(known[buffer] for buffer in kernel.bindings), (*maker.nodes, *step.nodes))
 
 

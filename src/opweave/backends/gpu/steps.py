@@ -40,6 +40,11 @@ class Place:
     value: Constant | None = None
 
     @property
+    def is_fixed(self) -> bool:
+        """Whether no kernel of the graph writes it. An input that is updated in place is only read to be copied."""
+        return self.kind in ("constant", "input")
+
+    @property
     def array(self) -> np.ndarray:
         """The elements of the constant."""
         assert self.value is not None
@@ -143,7 +148,7 @@ class Kernels:
         if isinstance(made, Input):
             self.places[stage.target] = _viewed(self.places[made], stage.target.desc)
         elif isinstance(made, KernelProgram):
-            self.append([made.kernel(title, self.features)], (node,))
+            self.append([self.of_program(made, title)], (node,))
         elif isinstance(made, Repeated):
             self._repeated(made, node)
         elif isinstance(made, Scatter):
@@ -159,6 +164,10 @@ class Kernels:
             self.fill(place, value, title)
             if place.kind == "output" and (copied := self._copied(value)):
                 self.steps[-1].copies = copied, place
+
+    def of_program(self, made: KernelProgram, title: str) -> Kernel:
+        """The kernel of a program whose arrays have their places."""
+        return made.kernel(title, self.features, lambda source: self.places[source].is_fixed)
 
     def _repeated(self, made: Repeated, node: Node) -> None:
         """Add the kernels of stages once, and the same kernels again, each time with two places swapped."""

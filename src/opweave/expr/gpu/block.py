@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..ir import Call, Cast, Const, Expr, Index, Load, Reduce, size_of, walk
+from ..ir import Call, Cast, Const, Expr, Index, Load, Reduce, Source, size_of, walk
 from ..linear import Linear, is_sum, linear, place
 from ..printing import letter
 from ..ranges import bounds
 from . import elements
-from .dialect import Variable
 from .elements import function, is_simple, operand
+from .mathematics import words
 from .module import Module
-from .reductions import PART, State
+from .reductions import PART, State, gathered
 from .types import computed
 
 MAX_LINE_CHARACTERS = 100
@@ -22,6 +22,8 @@ MAX_LINE_CHARACTERS = 100
 MAX_BRANCHES = 24
 """Maximum number of `where` compiled to branches, so that only one of two loads is executed; the others use `select`. They
 may be nested: WGSL allows 127 levels of braces (https://www.w3.org/TR/WGSL/#limits), some of which are loops'."""
+MAX_WRITTEN_OUT_NODES = 600
+"""Maximum size of what is written out instead of a loop: compilers of shaders take time for each expression."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +55,7 @@ class _Scope:
         lines: the statements.
         own: expressions that only this branch needs.
         together: whether control flow is uniform across the workgroup.
+        keeps: whether elements that are loaded for the flat number are used again, at the same number of another grid.
     """
 
     variables: set[Index]
@@ -62,6 +65,7 @@ class _Scope:
     lines: list[str] = field(default_factory=list)
     own: frozenset[Expr] = frozenset()
     together: bool = False
+    keeps: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class _Loop:
         return f"for (var {name} = {first}; {name} < {end}; {name} += {self.step}{self.unit}) {{"
 
 
-def _exists(load: Load) -> bool:
+def exists(load: Load) -> bool:
     """Whether a load is known to be from a place of its array."""
     ranges = [bounds(part) for part in load.parts]
     return all(
@@ -101,6 +105,10 @@ class Block:
         grid: a domain whose flat number is bound.
         team: number of invocations that share reductions which are uniform across the workgroup, numbered by the
             variable `lane`; 0 if each works alone.
+        fixed: arrays that no kernel writes.
+
+    Attributes:
+        early: statements that precede all others: they read nothing but `fixed`.
     """
 
     def __init__(
@@ -111,8 +119,11 @@ class Block:
         *,
         grid: Grid | None = None,
         team: int = 0,
+        fixed: Collection[Source] = (),
     ) -> None:
-        self.module, self.team = module, team
+        self.module, self.team, self.fixed = module, team, fixed
+        self.early: list[str] = []
+        self._kept: dict[str, str] = {}
         self._scopes: list[_Scope] = []
         self.enter(positions, grid, together=True)
         self._scopes[0].known.update(known or {})
@@ -161,12 +172,17 @@ class Block:
     # Scopes ----------------------------------------------------------------------------------------------------------
 
     def enter(
-        self, variables: Mapping[Index, str] | None = None, grid: Grid | None = None, *, together: bool = False
+        self,
+        variables: Mapping[Index, str] | None = None,
+        grid: Grid | None = None,
+        *,
+        together: bool = False,
+        keeps: bool = False,
     ) -> None:
         """Start a loop in which variables are bound; `together` if its control flow is uniform."""
         bound = {*(variables or {}), *(grid.axes if grid else ())}
         named: dict[Expr, str] = dict((variables or {}).items())
-        self._scopes.append(_Scope(bound, grid, named, together=together))
+        self._scopes.append(_Scope(bound, grid, named, together=together, keeps=keeps))
 
     def leave(self, head: str) -> None:
         """End a loop, whose first line is `head`."""
@@ -176,6 +192,48 @@ class Block:
     def add(self, *statements: str) -> None:
         """Append statements to the innermost scope."""
         self._scopes[-1].lines += statements
+
+    def divide(
+        self, axes: tuple[Index, ...], bodies: Sequence[Expr], add: Callable[[str], None], letter: int = 0
+    ) -> None:
+        """Add the statements for all elements of a domain, which the invocations of a team divide.
+
+        Args:
+            axes: the domain.
+            bodies: what is computed of each element.
+            add: adds the statements for one element, given the text of its flat number.
+            letter: of the first axis, see `Grid`.
+        """
+        size = size_of(axes)
+        if not self._is_written_out(size, bodies):
+            self.enter(grid=Grid(axes, "column", letter))
+            add("column")
+            self.leave(f"for (var column = lane; column < {size}u; column += {self.team}u) {{")
+            return
+        self._write_out(size, lambda flat: Grid(axes, flat, letter), add)
+
+    def _is_written_out(self, size: int, bodies: Sequence[Expr]) -> bool:
+        """Whether invocations have so few elements each that they keep in registers what they load for them."""
+        count = -(-size // self.team)
+        return count <= self.module.dialect.kept and count * len(walk(*bodies)) <= MAX_WRITTEN_OUT_NODES
+
+    def _write_out(self, size: int, grid: Callable[[str], Grid], add: Callable[[str], None]) -> None:
+        """The statements for each element of an invocation. Its flat numbers have the same names for all domains.
+
+        What is kept is loaded before the first element is computed, and stored: devices do not load past a store.
+        """
+        blocks = list[str]()
+        for k in range(-(-size // self.team)):
+            flat = f"lane_{k}" if k else "lane"
+            declared = f"let {flat} = lane + {k * self.team}u;"
+            if k and declared not in self.early:
+                self.early.append(declared)
+            is_whole = (k + 1) * self.team <= size
+            self.enter(grid=grid(flat), keeps=is_whole)
+            add(flat)
+            lines = self._scopes.pop().lines
+            blocks += self.module.dialect.loop("{" if is_whole else f"if ({flat} < {size}u) {{", lines)
+        self.add(*blocks)
 
     def _depth(self, node: Expr) -> int:
         """The outermost scope in which a node can be computed."""
@@ -219,7 +277,7 @@ class Block:
             if whole and is_simple(text):
                 self._scopes[depth].known[node] = text
             long = len(text) > MAX_LINE_CHARACTERS and node is not root
-            early = self.module.features.dialect.is_lazy and isinstance(node, Load) and _exists(node)
+            early = self.module.features.dialect.is_lazy and isinstance(node, Load) and exists(node)
             shared = whole or long or early or uses.get(node, 0) > 1 or depth < len(self._scopes) - 1
             if shared and not is_simple(text):
                 text = self._scopes[depth].known[node] = self._let(text, depth)
@@ -241,7 +299,7 @@ class Block:
             flat = self._sum(place(node), made, unsigned=True)
             if self.module.layout(node.source).lanes > 1 and not is_simple(flat):
                 flat = self._let(flat, self._depth(node))  # used twice
-            return self.module.load(node.source, flat)
+            return self._loaded(node, self.module.load(node.source, flat))
         if isinstance(node, Reduce):
             return self._reduced(node, uses)
         if node in self._branches:
@@ -257,6 +315,20 @@ class Block:
             return elements.cast(parts[0], node.parts[0].type, node.type, self.module.dialect)
         assert isinstance(node, Call)
         return function(node, parts, self.module.dialect)
+
+    def _loaded(self, node: Load, text: str) -> str:
+        """The text of an element: the name of a variable if it is kept."""
+        depth = self._depth(node)
+        scope = self._scopes[depth]
+        if depth != 1 or not scope.keeps or not exists(node) or self.module.layout(node.source).lanes > 1:
+            return text
+        if not words(text).isdisjoint({*scope.known.values(), *scope.runs.values()} - {"lane"}):
+            return text  # its place is computed from more than the flat number
+        if text not in self._kept:
+            is_early = node.source in self.fixed and scope.variables.issuperset(place(node).terms)
+            name = self._kept[text] = f"t{next(self._temporaries)}"
+            (self.early if is_early else self.lines).append(f"let {name} = {text};")
+        return self._kept[text]
 
     def _sum(self, linear: Linear, made: Mapping[Expr, str], unsigned: bool = False) -> str:
         """A linear sum as i32 text; it may be u32 if `unsigned`."""
@@ -362,10 +434,14 @@ class Block:
         self.add(*state.declarations())
         if together:  # adjacent invocations read adjacent elements
             name = f"r{next(self._counters)}"
-            self._steps(
-                node, state, uses, _Loop(name, "lane", size, self.team, "u"), Grid(node.variables, name, prefix=name)
-            )
-            self._gathered(state)
+            if self._is_written_out(size, [node.body]):
+                grid = lambda flat: Grid(node.variables, flat, prefix=name)  # noqa: E731
+                self._write_out(size, grid, lambda _: self._step(node, state, uses))
+            else:
+                loop = _Loop(name, "lane", size, self.team, "u")
+                self._steps(node, state, uses, loop, Grid(node.variables, name, prefix=name))
+            # Loops use the memory of the workgroup again.
+            self.add(*gathered(state, self.team, is_last=len(self._scopes) == 1))
         else:
             *outer, last = (_Loop(f"r{next(self._counters)}", "0", variable.extent) for variable in node.variables)
             for variable, loop in zip(node.variables, outer, strict=False):
@@ -389,38 +465,17 @@ class Block:
         if long:
             self.add(*part.declarations())
         self.enter(None if grid else {node.variables[-1]: loop.name}, grid)
-        value = self._value(node.body, uses)
-        if state.positions and not is_simple(value):
-            value = self.let(value)
-        position = self._sum(Linear(0, {node.variables[0]: 1}), {}) if state.positions else ""
-        self.add(*part.step(value, position))
+        self._step(node, part, uses)
         self.leave(loop.head(parts) if divided else loop.head())
         if long:
             self.add(f"{state.value} += {part.value};")
         if divided:
             self.leave(parts.head())
 
-    def _gathered(self, state: State) -> None:
-        """Combine the partial results of a team in workgroup memory; all invocations receive the result."""
-        memory = [self._memory(f"shared_{'at' if k else type}", type) for k, type in enumerate(state.types)]
-        self.add(*(f"{m}[lane] = {name};" for m, name in zip(memory, state.names, strict=True)))
-        self.add("workgroupBarrier();")
-        other = [f"{m}[lane + stride]" for m in memory]
-        body = [*state.combine(other), *(f"{m}[lane] = {n};" for m, n in zip(memory, state.names, strict=True))]
-        self.add(
-            f"for (var stride = {self.team // 2}u; stride > 0u; stride = stride >> 1u) {{",
-            "    if (lane < stride) {",
-            *(f"        {line}" for line in body),
-            "    }",
-            "    workgroupBarrier();",
-            "}",
-            *(f"{name} = {m}[0];" for m, name in zip(memory, state.names, strict=True)),
-            "workgroupBarrier();",
-        )
-
-    def _memory(self, name: str, type: str) -> str:
-        """Workgroup memory with one value per invocation."""
-        declaration = Variable(name, f"array<{type}, {self.team}>")
-        if declaration not in self.module.shared:
-            self.module.shared.append(declaration)
-        return name
+    def _step(self, node: Reduce, state: State, uses: Mapping[Expr, int]) -> None:
+        """Add the element at the position of the innermost loop."""
+        value = self._value(node.body, uses)
+        if state.positions and not is_simple(value):
+            value = self.let(value)
+        position = self._sum(Linear(0, {node.variables[0]: 1}), {}) if state.positions else ""
+        self.add(*state.step(value, position))

@@ -25,6 +25,10 @@ USER_OPTIONS = ("--device-as-default-execution-space", "--std=c++17")
 PRELUDE: str = files(__package__).joinpath("prelude.cu").read_text("utf-8")
 """What precedes each kernel."""
 
+MIN_RESIDENT = 1024
+"""Invocations of large workgroups that a multiprocessor runs at the same time at the least: compilers then take at most 64
+registers for each. Workgroups of 512 that compute the few vectors of a product would take 74, and run one at a time."""
+
 _IDS = {
     "global": (
         "vec3<u32>",
@@ -56,8 +60,23 @@ inline {T} abs_{T}({T} a) {{
 }}
 """
 
+_EXTREME = """
+inline f32 {name}_f32(f32 a, f32 b) {{
+#if __CUDA_ARCH__ >= 800
+    f32 x;
+    asm("{name}.NaN.f32 %0, %1, %2;" : "=f"(x) : "f"(a), "f"(b));
+    return x;
+#else
+    return is_nan(a) ? a : is_nan(b) ? b : {name}(a, b);
+#endif
+}}
+"""
+"""Chips since sm_80 have instructions whose result is NaN if an operand is."""
+
 
 def _overrides() -> Iterator[tuple[str, str]]:
+    for name in ("max", "min"):
+        yield f"{name}_f32", _EXTREME.format(name=name).strip()
     yield "div_f32", "inline f32 div_f32(f32 a, f32 b) {\n    return a / b;\n}"
     yield "rounded_to_half", "inline f32 rounded_to_half(f32 x) {\n    return f32(f16(x));\n}"
     for signed, unsigned in (("i32", "u32"), ("i64", "u64")):
@@ -77,6 +96,8 @@ class Cuda(Dialect):
     casts_halves = True
     unrolled = "#pragma unroll 8"
     rolled = "#pragma unroll 1"
+    warp = 32
+    kept = 8
     await_previous = "await_previous"
     overrides = MappingProxyType(dict(_overrides()))
 
@@ -107,11 +128,17 @@ class Cuda(Dialect):
                 head = f"const auto {part.name} = [&]({_parameters(part)}) -> {part.result or 'void'} {{"
                 lines += [head, *statements(part.lines).splitlines(), "};"]
         constants = [f"constexpr {c.type} {c.name} = {c.value};" for c in source.constants]
-        head = f'extern "C" __global__ void __launch_bounds__({entry.invocations}) {self.entry_point}({", ".join(buffers)}) {{'
+        head = f'extern "C" __global__ void {_bounds(entry.invocations)} {self.entry_point}({", ".join(buffers)}) {{'
         kernel = f"{head}\n{statements([*lines, *entry.lines])}}}"
         declared = [*source.library, "\n".join(constants), kernel]
         comments = [_comment(line) for line in source.comments]
         return "\n".join([*comments, PRELUDE, *(f"{text}\n" for text in declared if text), "}  // namespace opweave\n"])
+
+
+def _bounds(invocations: int) -> str:
+    """How many invocations a workgroup has, and how many workgroups run at the same time if they are large."""
+    is_large = 256 < invocations < MIN_RESIDENT
+    return f"__launch_bounds__({invocations}{f', {MIN_RESIDENT // invocations}' if is_large else ''})"
 
 
 def _parameters(function: Function) -> str:

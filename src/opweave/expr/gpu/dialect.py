@@ -166,8 +166,12 @@ class Dialect(Library):
         casts_halves: whether `bitcast` takes vectors of f16.
         unrolled: a line before a loop, which asks for some of its iterations to be written out; empty if there is none.
         rolled: a line before a loop whose iterations must not be written out, since they would take more registers.
-        await_previous: the function that a kernel which starts early calls before it reads anything but constants, and before
-            it writes. An entry point that does not call it is printed with a call at its begin. Empty if no kernel does.
+        warp: invocations with adjacent numbers that run together, and that exchange registers by `subgroupShuffleXor`; 0 if
+            their number is not known.
+        kept: elements of a row that an invocation keeps in registers, because it reads them again; 0 if it reads them twice.
+        await_previous: the function that a kernel which starts early calls before it reads what other kernels of the graph
+            write, and before it writes. An entry point that does not call it is printed with a call at its begin. Empty if no
+            kernel does.
     """
 
     name: str
@@ -178,6 +182,8 @@ class Dialect(Library):
     casts_halves: bool = False
     unrolled: str = ""
     rolled: str = ""
+    warp: int = 0
+    kept: int = 0
     await_previous: str = ""
 
     @abstractmethod

@@ -7,12 +7,12 @@ invocations share.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from ..ir import Const, Expr, Index, Load, Output, Reduce, Stored, call, size_of, walk
+from ..ir import Const, Expr, Index, Load, Output, Reduce, Source, Stored, call, size_of, walk
 from ..reductions import COMBINE, written_out
-from .block import Block, Grid
+from .block import MAX_WRITTEN_OUT_NODES, Block, Grid
 from .kernel import Features, Kernel
 from .module import Module
 from .writing import comment_of, converted, guarded, invocations, numbered, pattern_of, read, width_of
@@ -32,8 +32,6 @@ MAX_ROW_ELEMENTS = 1 << 14
 """Maximum length of a row if there are fewer rows than `MIN_ROWS`."""
 MAX_UNROLLED_ELEMENTS = 32
 """Reductions of up to this many elements are unrolled: their loops are slow on GPUs."""
-MAX_UNROLLED_NODES = 600
-"""Maximum size of an unrolled reduction: compilers of shaders take time for each expression."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +80,7 @@ def row_axes(axes: tuple[Index, ...], bodies: Sequence[Expr], lanes: int) -> tup
 def _is_short(node: Reduce) -> bool:
     """Whether a reduction is unrolled."""
     size = size_of(node.variables)
-    short = size <= MAX_UNROLLED_ELEMENTS and size * len(walk(node.body)) <= MAX_UNROLLED_NODES
+    short = size <= MAX_UNROLLED_ELEMENTS and size * len(walk(node.body)) <= MAX_WRITTEN_OUT_NODES
     return short and node.reduction in COMBINE
 
 
@@ -94,24 +92,33 @@ def flat_position(indices: Sequence[Expr], shape: Sequence[int]) -> Expr:
     return flat
 
 
-def shared_elements(module: Module, axes: tuple[Index, ...], body: Expr, place: str, team: int) -> list[str]:
+def shared_elements(
+    module: Module,
+    axes: tuple[Index, ...],
+    body: Expr,
+    place: Callable[[str], str],
+    team: int,
+    fixed: Collection[Source],
+) -> tuple[list[str], list[str]]:
     """Statements by which a workgroup computes all elements of an array into its memory, and waits for them.
 
     Args:
         module: declares what they read.
         axes: axes of the array.
         body: an element; its reductions depend on none of the axes.
-        place: the variable for element `column`, an f32.
+        place: the variable for an element, an f32, given the text of its number.
         team: invocations of the workgroup, numbered by `lane`.
+        fixed: arrays that no kernel writes.
+
+    Returns:
+        Statements that read nothing else, and the others.
     """
-    block = Block(module, {}, team=team)
+    block = Block(module, {}, team=team, fixed=fixed)
     for node in reductions([body]):
         if not node.free and size_of(node.variables) > 4:
             block.value(node)  # all invocations must reach its barriers
-    block.enter(grid=Grid(axes, "column"))
-    block.add(f"{place} = {block.value(body)};")
-    block.leave(f"for (var column = lane; column < {size_of(axes)}u; column += {team}u) {{")
-    return [*block.lines, "workgroupBarrier();"]
+    block.divide(axes, [body], lambda flat: block.add(f"{place(flat)} = {block.value(body)};"))
+    return block.early, [*block.lines, "workgroupBarrier();"]
 
 
 class Form:
@@ -183,7 +190,7 @@ class Form:
         else:
             block = Block(self.module, {}, grid=Grid(rows, "row"), team=width)
             self._row(block, rows, rest, width)
-        return self._finished([*lines, *block.lines], (width, 1, 1), groups)
+        return self._finished([*lines, *block.early, *block.lines], (width, 1, 1), groups)
 
     def _row(self, block: Block, rows: tuple[Index, ...], rest: tuple[Index, ...], width: int) -> None:
         """The statements of a row."""
@@ -197,9 +204,8 @@ class Form:
             block.leave("if (lane == 0u) {")
             return
         if self.lanes == 1:
-            block.enter(grid=Grid(rest, "column", len(rows)))
-            self._stores(block, f"row * {length}u + column")
-            block.leave(f"for (var column = lane; column < {length}u; column += {width}u) {{")
+            add = lambda flat: self._stores(block, f"row * {length}u + {flat}")  # noqa: E731
+            block.divide(rest, self.bodies, add, len(rows))
             return
         words = length // self.lanes
         block.enter()

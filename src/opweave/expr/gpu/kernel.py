@@ -150,5 +150,11 @@ class KernelProgram(ABC):
         """The arrays in memory that are written."""
 
     @abstractmethod
-    def kernel(self, title: str, features: Features) -> Kernel:
-        """The kernel; its title is for tables."""
+    def kernel(self, title: str, features: Features, is_fixed: Callable[[Input], bool] = lambda _: False) -> Kernel:
+        """The kernel.
+
+        Args:
+            title: for tables.
+            features: features and limits of the device.
+            is_fixed: whether no kernel writes an array, so that it may be read before the kernel waits for the one before.
+        """

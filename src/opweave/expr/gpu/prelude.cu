@@ -70,6 +70,7 @@ template <class T> struct alignas(4 * sizeof(T)) vec4 {
         x += v.x, y += v.y, z += v.z, w += v.w;
         return *this;
     }
+    vec4 operator+(vec4 v) const { return vec4(x + v.x, y + v.y, z + v.z, w + v.w); }
 };
 
 inline f32 min(f32 a, f32 b) { return ::fminf(a, b); }
@@ -99,6 +100,16 @@ inline vec4<f32> fma(vec4<f32> a, vec4<f32> b, vec4<f32> c) {
 inline u32 extractBits(u32 x, u32 at, u32 count) { return (x >> at) & ((1u << count) - 1u); }
 inline i32 extractBits(i32 x, u32 at, u32 count) { return i32(u32(x) << (32u - count - at)) >> (32u - count); }
 inline void workgroupBarrier() { __syncthreads(); }
+// What the lane of the same warp has for `x` whose number differs in `bits`. All lanes of the warp must call it.
+template <class T> inline T subgroupShuffleXor(T x, u32 bits) {
+    static_assert(sizeof(T) % 4 == 0, "words are exchanged");
+    u32 words[sizeof(T) / 4];
+    memcpy(words, &x, sizeof(T));
+#pragma unroll
+    for (u32 k = 0; k < sizeof(T) / 4; k++) words[k] = __shfl_xor_sync(0xffffffffu, words[k], bits);
+    memcpy(&x, words, sizeof(T));
+    return x;
+}
 
 // Signed integers wrap around in WGSL; in C++ compilers may assume that they do not.
 inline i32 wrapped_add(i32 a, i32 b) { return i32(u32(a) + u32(b)); }

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from ...dtypes import FLOATS, INFO
 from ..ir import Reduce
 from ..reductions import neutral
+from .dialect import Variable
 from .elements import call
 from .module import Module
+from .teams import Team, Value
 from .types import computed
 
 PART = 64
@@ -79,3 +81,38 @@ class State:
     def part(self) -> State:
         """The state of a partial sum."""
         return State(self.module, self.node, f"{self.name}_part")
+
+
+def gathered(state: State, workgroup: int, *, is_last: bool) -> list[str]:
+    """Statements that combine the states of all invocations of a workgroup, which receive the result.
+
+    Args:
+        state: the variables, the same in each invocation.
+        workgroup: how many invocations there are.
+        is_last: whether these statements run once; else memory is used again.
+    """
+    dialect = state.module.dialect
+    team = Team(dialect, workgroup, workgroup)
+    memory = [] if team.is_in_warp else _memory(state, team)
+    value = Value(state.names, memory, state.combine)
+    lines = team.exchanged([value])
+    if team.is_in_warp:
+        return lines
+    lines += [*team.stored([value]), *(f"{name} = {m}[0];" for m, name in zip(memory, state.names, strict=True))]
+    if team.parts > 1:
+        others = state.combine([f"{m}[warp]" for m in memory])
+        lines += dialect.loop(f"for (var warp = 1u; warp < {team.parts}u; warp++) {{", others)
+    return lines if team.warp and is_last else [*lines, "workgroupBarrier();"]
+
+
+def _memory(state: State, team: Team) -> list[str]:
+    """Workgroup memory for each variable. It is little if there are warps; else, all reductions use the same."""
+    shared, number = state.module.shared, len(state.module.shared)
+    names = [f"shared_{'at' if k else type}" for k, type in enumerate(state.types)]
+    if team.warp:
+        names = [f"{name}_{number}" for name in names]
+    for name, type in zip(names, state.types, strict=True):
+        declaration = Variable(name, f"array<{type}, {team.elements}>")
+        if declaration not in shared:
+            shared.append(declaration)
+    return names

@@ -8,76 +8,25 @@ in workgroup memory, or in registers of its invocations. The elements that are c
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from functools import cached_property
 
 from ...errors import require
 from ...graph import Desc
 from ..array import Array, as_array
-from ..ir import Cast, Const, Expr, Index, Input, Load, Reduce, size_of, walk
-from ..reductions import COMBINE, written_out
-from ..simplify import simplified_elements
+from ..ir import Cast, Expr, Index, Input, Load, Reduce, size_of, walk
+from ..reductions import COMBINE
 from ..tracing import of_input
-from .block import Block, Grid
-from .dialect import Variable
-from .forms import flat_position
 from .kernel import Features, Kernel, KernelProgram
-from .module import Module
 from .reductions import PART
-from .writing import converted, guarded, numbered, pattern_of, width_of
+from .statements import Fill, Local, Repeat, Statement, Write
+from .workgroup_text import Text
+from .writing import width_of
 
-MAX_UNROLLED_ELEMENTS = 8
+UNROLLED_ELEMENTS = 8
 """Reductions of up to this many elements are unrolled: their loads do not wait for each other."""
-
-
-@dataclass(frozen=True, eq=False)
-class Local(Input):
-    """An array that each workgroup keeps for itself, float32.
-
-    Attributes:
-        private: whether elements lie in registers of the invocations that compute them, which read no others.
-    """
-
-    private: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class Fill:
-    """Compute all elements of a local array: `target[axes] = body`."""
-
-    target: Local
-    axes: tuple[Index, ...]
-    body: Expr
-
-
-@dataclass(frozen=True, eq=False)
-class Write:
-    """Write elements of an array in memory: `target[at] = body` at all positions of `axes`."""
-
-    target: Input
-    axes: tuple[Index, ...]
-    at: tuple[Expr, ...]
-    body: Expr
-
-
-@dataclass(frozen=True, eq=False)
-class Repeat:
-    """Execute statements for each `variable` from `first` to before `end`, at most `most` times.
-
-    These limits must not depend on other variables than rows and those of loops around it.
-    """
-
-    variable: Index
-    first: Expr
-    end: Expr
-    most: int
-    statements: list[Statement]
-
-
-Statement: TypeAlias = Fill | Write | Repeat
 
 
 @dataclass(eq=False)
@@ -98,17 +47,19 @@ class Workgroups(KernelProgram):
     Attributes:
         sizes: how many workgroups there are along each axis.
         width: about how many invocations of a workgroup have work at the same time.
+        unrolled: reductions of up to this many elements are unrolled.
         statements: in order.
     """
 
     sizes: Sequence[int]
     width: int = 256
+    unrolled: int = UNROLLED_ELEMENTS
     statements: list[Statement] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.rows = tuple(map(Index, self.sizes))
         self._locals: list[Local] = []
-        self._kernels: dict[Features, Kernel] = {}
+        self._kernels: dict[tuple[Features, frozenset[Input]], Kernel] = {}
 
     @property
     def positions(self) -> tuple[Array, ...]:
@@ -214,18 +165,52 @@ class Workgroups(KernelProgram):
 
     def iterations(self, features: Features) -> int:
         """How often an invocation repeats loops at most, all taken together."""
-        return _iterations(self.statements, width_of(self.width, features))
+        return self._iterations(self.statements, self.invocations(features))
 
-    def kernel(self, title: str, features: Features) -> Kernel:
-        """The kernel of the program; its bindings are `sources` and `targets`."""
+    def invocations(self, features: Features) -> int:
+        """How many invocations a workgroup has."""
+        return width_of(self.width, features)
+
+    def _iterations(self, statements: Sequence[Statement], width: int) -> int:
+        """How often an invocation repeats the loops of statements."""
+        total = 0
+        for statement in statements:
+            if isinstance(statement, Repeat):
+                total += statement.most * (1 + self._iterations(statement.statements, width)) + 1
+            else:
+                total += -(-size_of(statement.axes) // width) * (1 + self._in_reductions(statement.body)) + 1
+        return total
+
+    def _in_reductions(self, body: Expr) -> int:
+        """How often the loops of the reductions in an element are repeated."""
+        total = 0
+        for node in walk(body, enter=lambda node: () if isinstance(node, Reduce) else node.parts):
+            if isinstance(node, Reduce):
+                size, inner = size_of(node.variables), self._in_reductions(node.body)
+                # Long sums have a loop over parts, too. The test that ends a loop counts as an iteration.
+                total += size * inner if self.is_short(node) else size * (1 + inner) + 2 * (size // PART) + 3
+        return total
+
+    def is_short(self, node: Reduce) -> bool:
+        """Whether a reduction is unrolled."""
+        return size_of(node.variables) <= self.unrolled and node.reduction in COMBINE
+
+    def kernel(self, title: str, features: Features, is_fixed: Callable[[Input], bool] = lambda _: False) -> Kernel:
+        """The kernel of the program; its bindings are `sources` and `targets`. See `KernelProgram`."""
         require(
             self.shared_bytes <= features.max_shared, f"{title} takes {self.shared_bytes} bytes of workgroup memory"
         )
         count = self.iterations(features)
         require(count <= features.max_iterations, f"{title} repeats loops {count} times, too often for this device")
-        if features not in self._kernels:
-            self._kernels[features] = _Text(self, title, features).kernel()
-        return replace(self._kernels[features], title=title)
+        key = features, frozenset(filter(is_fixed, self._finished_sources))
+        if key not in self._kernels:
+            self._kernels[key] = Text(self, title, *key).kernel()
+        return replace(self._kernels[key], title=title)
+
+    @cached_property
+    def _finished_sources(self) -> list[Input]:
+        """`sources`, once all statements are there."""
+        return self.sources
 
 
 def _flat(statements: Sequence[Statement]) -> Iterator[Statement]:
@@ -236,189 +221,8 @@ def _flat(statements: Sequence[Statement]) -> Iterator[Statement]:
             yield from _flat(statement.statements)
 
 
-def _iterations(statements: Sequence[Statement], width: int) -> int:
-    """How often an invocation repeats the loops of statements."""
-    total = 0
-    for statement in statements:
-        if isinstance(statement, Repeat):
-            total += statement.most * (1 + _iterations(statement.statements, width)) + 1
-        else:
-            total += -(-size_of(statement.axes) // width) * (1 + _in_reductions(statement.body)) + 1
-    return total
-
-
-def _in_reductions(body: Expr) -> int:
-    """How often the loops of the reductions in an element are repeated."""
-    total = 0
-    for node in walk(body, enter=lambda node: () if isinstance(node, Reduce) else node.parts):
-        if isinstance(node, Reduce):
-            size, inner = size_of(node.variables), _in_reductions(node.body)
-            # Long sums have a loop over parts, too. The test that ends a loop counts as an iteration.
-            total += size * inner if _is_short(node) else size * (1 + inner) + 2 * (size // PART) + 3
-    return total
-
-
 def _element(value: Callable[..., Array | float], axes: tuple[Index, ...]) -> Expr:
     return as_array(value(*(Array((), axis) for axis in axes)), "float32").body
 
 
-def _is_short(node: Reduce) -> bool:
-    return size_of(node.variables) <= MAX_UNROLLED_ELEMENTS and node.reduction in COMBINE
-
-
-class _Text:
-    """Generates the kernel of a program."""
-
-    def __init__(self, program: Workgroups, title: str, features: Features) -> None:
-        self.program, self.title, self.features = program, title, features
-        self.module = Module(features)
-        for source in sorted(program.sources, key=lambda source: source.number):
-            self.module.read(source)
-        for target in program.targets:
-            self.module.write(target)
-        self.width = width_of(program.width, features)
-        self.lines: list[str] = []
-        self.depth = 0
-        self.positions: dict[Index, str] = {}
-        # Local arrays that were read and written since the last barrier.
-        self.read: set[Local] = set()
-        self.written: set[Local] = set()
-        for number, local in enumerate(program._locals):
-            if local.private:
-                self.module.names[local] = f"p{number}"
-                self.lines += [f"var p{number}_{k} = 0.0f;" for k in range(self._chunks(local.desc.element_count))]
-            else:
-                self.module.names[local] = f"m{number}"
-                count = local.desc.element_count
-                self.module.shared.append(Variable(f"m{number}", f"array<f32, {count}>"))
-
-    def kernel(self) -> Kernel:
-        count = size_of(self.program.rows)
-        number, groups = numbered(count, self.features.max_workgroups)
-        head = guarded("row", number, count, math.prod(groups))
-        self._statements(self.program.statements)
-        return self.module.kernel(self.title, [], [*head, *self.lines], (self.width, 1, 1), groups)
-
-    def _chunks(self, count: int) -> int:
-        """How many of `count` elements an invocation computes."""
-        return -(-count // self.width)
-
-    def _add(self, *lines: str) -> None:
-        self.lines += ["    " * self.depth + line for line in lines]
-
-    def _barrier(self) -> None:
-        self._add("workgroupBarrier();")
-        self.read.clear()
-        self.written.clear()
-
-    def _block(self) -> Block:
-        return Block(self.module, self.positions, grid=Grid(self.program.rows, "row"))
-
-    def _statements(self, statements: Sequence[Statement]) -> None:
-        for statement in statements:
-            if isinstance(statement, Repeat):
-                self._repeat(statement)
-            else:
-                self._elements(statement)
-
-    def _repeat(self, loop: Repeat) -> None:
-        block = self._block()
-        first, end = (block.value(limit) for limit in simplified_elements(loop.first, loop.end))
-        name = f"n{len(self.positions)}"
-        self._add("{", *(f"    {line}" for line in block.lines))
-        self._add(f"    for (var {name} = {first}; {name} < {end}; {name} += 1) {{")
-        if self.read or self.written:
-            self.lines[-1:-1] = ["    " * self.depth + "    workgroupBarrier();"]
-            self.read.clear()
-            self.written.clear()
-        self.positions[loop.variable] = name
-        self.depth += 2
-        self._statements(loop.statements)
-        if self.read or self.written:
-            self._barrier()  # before the first statement runs again
-        self.depth -= 2
-        del self.positions[loop.variable]
-        self._add("    }", "}")
-
-    def _elements(self, statement: Fill | Write) -> None:
-        """The statements that compute elements, shared by the invocations."""
-        at = statement.at if isinstance(statement, Write) else ()
-        body, *at_ = simplified_elements(statement.body, *at)
-        body, *where = written_out((body, *at_), _is_short)
-        loads = [n for n in walk(body, *where) if isinstance(n, Load) and isinstance(n.source, Local)]
-        self._wait(statement, loads)
-        target, size = statement.target, size_of(statement.axes)
-        private = {load.source for load in loads if load.source.private}  # type: ignore[union-attr]
-        if private or (isinstance(target, Local) and target.private):
-            for k in range(self._chunks(size)):
-                known: dict[Expr, str] = {}
-                for load in loads:
-                    if load.source in private:
-                        assert _is_aligned(load, statement.axes), f"{self.title}: {load!r}"
-                        known[load] = f"{self.module.names[load.source]}_{k}"
-                self._chunk(statement, body, where, known, k, size)
-            return
-        lines = self._stored(statement, body, where, {}, "flat")
-        self._add("{")
-        if size > self.width:
-            head = f"for (var flat = lane; flat < {size}u; flat += {self.width}u) {{"
-        else:
-            self._add("    let flat = lane;")
-            head = f"if (lane < {size}u) {{" if size < self.width else "{"
-        self._add(*(f"    {line}" for line in self.module.features.dialect.loop(head, lines)), "}")
-
-    def _chunk(
-        self, statement: Fill | Write, body: Expr, where: Sequence[Expr], known: dict[Expr, str], k: int, size: int
-    ) -> None:
-        """The statements for the elements number `k` of all invocations."""
-        lines = self._stored(statement, body, where, known, f"{k}")
-        start = k * self.width
-        self._add("{", f"    let flat = lane + {start}u;" if k else "    let flat = lane;")
-        if start + self.width > size:
-            lines = [f"if (flat < {size}u) {{", *(f"    {line}" for line in lines), "}"]
-        self._add(*(f"    {line}" for line in lines), "}")
-
-    def _stored(
-        self, statement: Fill | Write, body: Expr, where: Sequence[Expr], known: dict[Expr, str], chunk: str
-    ) -> list[str]:
-        """The statements that compute and store the element number `flat`."""
-        # A block of its own: nothing that earlier statements computed is used again, since local arrays change.
-        block = Block(self.module, self.positions, known, grid=Grid(self.program.rows, "row"))
-        block.enter(grid=Grid(statement.axes, "flat", len(self.program.rows)))
-        value, target = block.value(body), statement.target
-        if isinstance(target, Local):
-            name, value = self.module.names[target], converted(body, "float32", value)
-            place = f"{name}_{chunk}"
-            if not target.private:
-                place = f"{name}[{block.value(flat_position(statement.axes, target.desc.shape))}]"
-            block.add(f"{place} = {value};")
-        else:
-            data_type, place = target.desc.data_type, block.named(flat_position(where, target.desc.shape))
-            value = converted(body, data_type, value)
-            if self.module.layout(target).lanes == 1:
-                block.add(self.module.store(target, place, value))
-            else:
-                block.add(*self.module.replace(target, place, pattern_of(value, data_type)))
-        block.leave("{")
-        return block.lines
-
-    def _wait(self, statement: Fill | Write, loads: Sequence[Load]) -> None:
-        """Put a barrier before the statement if another invocation may not have done yet what it depends on."""
-        reads = {load.source for load in loads if not load.source.private}  # type: ignore[union-attr]
-        target = statement.target
-        writes = {target} if isinstance(target, Local) and not target.private else set()
-        if reads & self.written or writes & (self.read | self.written):
-            self._barrier()
-        for load in loads:  # an element that is replaced must not be read by another invocation
-            assert load.source is not target or _is_aligned(load, statement.axes), f"{self.title}: {load!r}"
-        self.read |= reads  # type: ignore[arg-type]
-        self.written |= writes
-
-
-def _is_aligned(load: Load, axes: tuple[Index, ...]) -> bool:
-    """Whether a load reads the element at the position that is computed."""
-    pairs = zip(load.parts, axes, strict=True)
-    return all(part is axis or (axis.extent == 1 and isinstance(part, Const)) for part, axis in pairs)
-
-
-__all__ = ["Fill", "Local", "Repeat", "Workgroups", "Write"]
+__all__ = ["Local", "Workgroups"]

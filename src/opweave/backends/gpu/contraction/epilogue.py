@@ -41,7 +41,12 @@ class Epilogue:
         return Writer.can_store(self.target.desc.data_type, features, vectors and self.problem.contiguous)
 
     def functions(
-        self, module: Module, features: Features, vectors: bool = True, suffix: str = ""
+        self,
+        module: Module,
+        features: Features,
+        vectors: bool = True,
+        suffix: str = "",
+        given: Sequence[Load] = (),
     ) -> tuple[list[Function], Writer]:
         """The functions `finish` and `put`, and the writer of the result.
 
@@ -50,16 +55,16 @@ class Epilogue:
             features: features and limits of the device.
             vectors: whether `put` takes four columns, else one.
             suffix: of the names, if the kernel has several results.
+            given: loads of `aligned`, whose values the functions are given after the sums.
         """
-        problem, sums = self.problem, _sums(len(self.results))
+        problem, sums = self.problem, [*_sums(len(self.results)), *(f"given_{k}" for k in range(len(given)))]
         writer = Writer(self.target, features, vectors and problem.contiguous, f"result{suffix}")
-        shape = self.target.desc.shape
-        known: dict[Expr, str] = {}  # the text of loads that need no index arithmetic
+        # The text of loads that need no index arithmetic.
+        known: dict[Expr, str] = {node: module.load(node.source, "at") for node in self.aligned}
+        known |= {node: f"given_{k}" for k, node in enumerate(given)}
         for node in ir.walk(self.body):
             if isinstance(node, Load) and node.source in self.results:
                 known[node] = sums[self.results.index(node.source)]
-            elif isinstance(node, Load) and node.source.desc.shape == shape and self.is_aligned(node):
-                known[node] = module.load(node.source, "at")
         positions = {axis: f"i{k}" for k, axis in enumerate(self.axes)}
         block = Block(module, positions, known)
         value = block.value(self.body)
@@ -72,6 +77,13 @@ class Epilogue:
         lines = [*definitions, *block.lines, f"return {value};"]
         finish = function(f"finish{suffix}", [*(f"{name}: f32" for name in sums), "at: u32", *PLACE], lines, "f32")
         return [finish, *_put(problem, writer, vectors, sums, suffix)], writer
+
+    @property
+    def aligned(self) -> list[Load]:
+        """The loads, from arrays of the result's shape, of the element at the position that is written."""
+        shape = self.target.desc.shape
+        loads = [node for node in ir.walk(self.body) if isinstance(node, Load) and node.source not in self.results]
+        return [load for load in loads if load.source.desc.shape == shape and self.is_aligned(load)]
 
     def as_kernels(self, title: str, features: Features) -> tuple[list[Epilogue], list[Kernel]]:
         """Move the operations into kernels of their own.

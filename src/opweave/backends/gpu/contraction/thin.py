@@ -7,18 +7,20 @@ products whose sums have the same places, so that the epilogue can combine them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count, product
 
 from ....expr.gpu import Features, Kernel, Module, element_for_workgroup, shared_elements
 from ....expr.gpu.dialect import Part, Variable
 from ....expr.gpu.writing import numbered
-from ....expr.ir import Program
+from ....expr.ir import Program, Source
 from .elements import Reader, Writer
 from .epilogue import assemble
 from .problem import Matrix, Problem
 from .section import Section
+from .team_sums import TeamSums
 from .text import entry, plus, quarter, stack_offset
 
 # For an NVIDIA H200; `python -m benchmarks webgpu gpu` lists the kernel that each contraction has, and its time.
@@ -42,9 +44,6 @@ MAX_SHARED_ELEMENTS = 1 << 13
 time that a kernel takes to start and to end, 256 workgroups read two arrays of this size from the cache."""
 MIN_INVOCATIONS = 64
 """Invocations of a workgroup that memory of the workgroup must leave room for."""
-MAX_PART_BYTES = 1 << 14
-"""Memory of a workgroup for parts of sums: those of as many vectors as fit are added up together, with fewer barriers. An
-estimate: an H200 runs as many workgroups with this memory as its registers allow."""
 MIN_TALL_LINES = 2
 """Lines on the smaller side from which invocations compute four lines of the matrix each, and so load and convert the terms of
 the few vectors once for all four. Without that, an H200 would take twice as long to issue the instructions for four vectors of
@@ -78,18 +77,19 @@ class ThinKernel(Kernel):
             return None
         return _bindable(thin_kernel(sections, features), features)
 
-    def after(self, before: Program, title: str, features: Features) -> ThinKernel | None:
+    def after(self, before: Program, title: str, features: Features, fixed: Collection[Source]) -> ThinKernel | None:
         """The kernel whose workgroups compute the few vectors, too; None if they cannot, or should not.
 
         Args:
             before: computes the array that the few vectors are read from.
             title: of that, for tables.
             features: features and limits of the device.
+            fixed: the inputs of `before` that no kernel writes.
         """
         size = self.sections[0].few.source.desc.element_count
         if self.before is not None or size > MAX_SHARED_ELEMENTS or element_for_workgroup(before) is None:
             return None
-        writing = _Writing(self.sections, features, before)
+        writing = _Writing(self.sections, features, before, fixed)
         if writing.invocations < MIN_INVOCATIONS:
             return None
         made = writing.kernel()
@@ -121,10 +121,17 @@ class _Writing:
         is_early: whether it loads the first of them before anything else: those of constants, while the kernel before ends,
             and those of other matrices while the workgroup computes the few vectors.
         turns: how often a workgroup computes its lines, of others each time, after it has computed the few vectors.
+        sums: adds up the parts of teams, and stores the results.
     """
 
-    def __init__(self, sections: Sequence[Section], features: Features, before: Program | None = None) -> None:
-        self.sections, self.features, self.before = sections, features, before
+    def __init__(
+        self,
+        sections: Sequence[Section],
+        features: Features,
+        before: Program | None = None,
+        fixed: Collection[Source] = (),
+    ) -> None:
+        self.sections, self.features, self.before, self.fixed = sections, features, before, fixed
         self.first = sections[0]
         self.products = max(len(section.problems) for section in sections)
         self.terms = self.first.problems[0].terms
@@ -144,9 +151,6 @@ class _Writing:
         self.totals = [groups * section.stacks for groups, section in zip(self.groups, sections, strict=True)]
         if not self.deep:
             self.invocations = self._invocations()
-        _, fixed = self._memory
-        room = min(MAX_PART_BYTES, features.max_shared - fixed - 4 * self.invocations * (before is not None))
-        self.together = max(1, min(self.first.count, room // (self._part_bytes * self.invocations)))
         self.team, self.turns, self.is_early = self.invocations // self.width, 1, False
         if self.deep:
             every, most = self.terms // self.deep, self.ahead // 4 if self.fours else self.ahead
@@ -155,6 +159,18 @@ class _Writing:
             if before is not None and is_one_round and len(sections) == 1:
                 self._take_turns()
             self.is_early = is_one_round or (self._waits and self.chunks * self.team < every)
+        room = features.max_shared - self._memory[1] - 4 * self.invocations * (before is not None)
+        self.sums = TeamSums(
+            self.first,
+            features,
+            invocations=self.invocations,
+            width=self.width,
+            fours=self.fours,
+            products=self.products,
+            deep=self.deep > 0,
+            turns=self.turns,
+            room=room,
+        )
         self.number, self.workgroups = numbered(sum(self.totals), features.max_workgroups)
         self.in_fours = bool(self.deep) and self.first.few_in_fours
         width = self.deep or (4 if self.first.quads else 1)
@@ -212,8 +228,8 @@ class _Writing:
         return self._part_bytes + 4, 4 * self.first.few.source.desc.element_count
 
     def _within_memory(self, number: int) -> int:
-        each, fixed = self._memory
-        while number > 1 and number * each + fixed > self.features.max_shared:
+        each, whole = self._memory
+        while number > 1 and number * each + whole > self.features.max_shared:
             number //= 2
         return number
 
@@ -233,25 +249,26 @@ class _Writing:
         """The kernel."""
         module, parts, writers = Module(self.features), list[Part](), list[Writer]()
         for s, section in enumerate(self.sections):
-            functions, writer = section.end.functions(module, self.features, section.vectors(self.features), _suffix(s))
+            vectors, given = section.vectors(self.features), self.sums.given(section)
+            functions, writer = section.end.functions(module, self.features, vectors, _suffix(s), given)
             parts += functions
             writers.append(writer)
-        vector, size = "vec4<f32>" if self.fours else "f32", self.invocations * self.together
-        parts += [Variable(f"parts_{j}", f"array<{vector}, {size}>") for j in range(self.products)]
+        parts += self.sums.memory
         readers = [reader for readers in self.many for reader in readers]
-        computed = list[str]()
+        computed = list[str](), list[str]()
         if self.before is None:
             readers = [self.few, *readers]
         else:
             found = element_for_workgroup(self.before)
             assert found is not None
             size = self.first.few.source.desc.element_count
-            place, type = (f"{FEW}[column]", f"array<f32, {size}>")
+            at, type = "{0}[{1}]", f"array<f32, {size}>"
             if self.in_fours:
-                place, type = (f"{FEW}[column / 4u][column % 4u]", f"array<vec4<f32>, {size // 4}>")
-            computed = shared_elements(module, *found, place, self.invocations)
+                at, type = "{0}[{1} / 4u][{1} % 4u]", f"array<vec4<f32>, {size // 4}>"
+            place = partial(at.format, FEW)
+            computed = shared_elements(module, *found, place, self.invocations, self.fixed)
             parts.append(Variable(FEW, type))
-        parts.append(entry(self.invocations, list(self._lines(computed))))
+        parts.append(entry(self.invocations, list(self._lines(module, computed))))
         sizes = "; ".join(map(str, self.sections))
         title = " | ".join(dict.fromkeys(section.title for section in self.sections))
         lines = "fours of lines" if self.fours else "lines"
@@ -262,25 +279,26 @@ class _Writing:
         fields = {name: getattr(made, name) for name in Kernel.__dataclass_fields__}
         return ThinKernel(**fields, sections=tuple(self.sections), before=self.before)
 
-    def _lines(self, computed: Sequence[str]) -> Iterator[str]:
+    def _lines(self, module: Module, computed: tuple[list[str], list[str]]) -> Iterator[str]:
         """All statements; `computed` computes the few vectors."""
         total, start = sum(self.totals), 0
         yield f"let number = {self.number};"
         if self.workgroups[0] * self.workgroups[1] > total:
             yield from (f"if (number >= {total}u) {{", "    return;", "}")
         if len(self.sections) == 1:
-            yield from self._section(0, "number", computed)
+            yield from self._section(module, 0, "number", computed)
             return
         for s, groups in enumerate(self.totals):
             condition = f"if (number < {start + groups}u) " if s + 1 < len(self.totals) else ""
             yield f"{'} else ' if s else ''}{condition}{{"
             number = f"(number - {start}u)" if start else "number"
-            yield from (f"    {line}" for line in self._section(s, number, computed))
+            yield from (f"    {line}" for line in self._section(module, s, number, computed))
             start += groups
         yield "}"
 
-    def _section(self, s: int, number: str, computed: Sequence[str]) -> Iterator[str]:
+    def _section(self, module: Module, s: int, number: str, computed: tuple[list[str], list[str]]) -> Iterator[str]:
         """The statements of a section, given the number of a workgroup in it, and what computes the few vectors."""
+        early, late = computed
         section, team, stacks = self.sections[s], self.team, self.sections[s].stacks
         line, part = ("lane / {t}u", "lane % {t}u") if section.along else ("lane % {w}u", "lane / {w}u")
         stack, block = ("stack", f"{number} % {self.groups[s]}u") if stacks > 1 else ("0u", number)
@@ -294,19 +312,22 @@ class _Writing:
         yield f"let part = {part.format(t=team, w=self.width)};"
         yield f"{declared} start = {self._start(s, 'unit')};"
         yield f"let few_start = {quarter(few_start, 4 if self.in_fours else 1)};"
+        yield from early
         if self.is_early:
             is_last = self.turns == 1 and self.terms // self.deep < 2 * self.chunks * team
             yield from self._loaded(s, "part", self.chunks, "let" if is_last else "var")
             if self._waits:
                 yield f"{self.features.dialect.await_previous}();"
-        yield from computed
-        lines = [*self._sums(s), *self._put(s, stack, block)]
+        given = self.sums.given(section)
+        yield from self.sums.reads(section, given, module, stack, block)
+        yield from late
+        lines = [*self._sums(s), *self.sums.lines(section, f"put{_suffix(s)}", stack, block, len(given))]
         if self.turns == 1:
             yield from lines
             return
         yield f"for (var turn = 0u; turn < {self.turns}u; turn++) {{"
         yield from (f"    {line}" for line in lines)
-        yield from ("    workgroupBarrier();", "    block++;", f"    unit += {self.width}u;", "}")
+        yield from ("    block++;", f"    unit += {self.width}u;", "}")
 
     def _start(self, s: int, unit: str) -> str:
         """Where a line of the matrix begins, or a group of four lines."""
@@ -322,37 +343,6 @@ class _Writing:
         vector, products = "vec4<f32>" if self.fours or self.deep else "f32", range(len(self.sections[s].problems))
         yield from (f"var sum_{k}_{j} = {vector}();" for k in range(self.first.count) for j in products)
         yield from self._deep_loop(s) if self.deep else self._loop(s)
-
-    def _put(self, s: int, stack: str, block: str) -> Iterator[str]:
-        """Add up the sums of a team, and store the results."""
-        section, team, products = self.sections[s], self.team, range(len(self.sections[s].problems))
-        whole = "({0}.x + {0}.y) + ({0}.z + {0}.w)" if self.deep and not self.fours else "{0}"
-        for first in range(0, section.count, self.together):
-            numbers = range(first, min(first + self.together, section.count))
-            at = [plus("lane", k * self.invocations) for k in range(len(numbers))]
-            for k, place in zip(numbers, at, strict=True):
-                yield from (f"parts_{j}[{place}] = {whole.format(f'sum_{k}_{j}')};" for j in products)
-            yield "workgroupBarrier();"
-            half = team // 2
-            while half:
-                distance = half if section.along else half * self.width
-                yield f"if (part < {half}u) {{"
-                for place in at:
-                    yield from (f"    parts_{j}[{place}] += parts_{j}[{place} + {distance}u];" for j in products)
-                yield from ("}", "workgroupBarrier();")
-                half //= 2
-            if self.deep and not self.fours and not section.swapped:  # an invocation stores four adjacent lines
-                yield f"if (lane < {self.width // 4}u) {{"
-                for k in numbers:
-                    line, begin = f"{block} * {self.width}u + lane * 4u", (k - first) * self.invocations
-                    yield from self._put_four(s, k, stack, line, begin)
-            else:
-                yield f"if (part == 0u && unit < {section.units(self.fours)}u) {{"
-                for k, place in zip(numbers, at, strict=True):
-                    yield from self._puts(s, k, stack, place)
-            yield "}"
-            if numbers.stop < section.count:
-                yield "workgroupBarrier();"
 
     def _loop(self, s: int) -> Iterator[str]:
         """The products, with several loads in flight before they are used."""
@@ -468,26 +458,7 @@ class _Writing:
         values = (self.few.load(place, 1) if self.before is None else f"{FEW}[{place}]" for place in places)
         return f"vec4<f32>({', '.join(values)})"
 
-    def _put_four(self, s: int, k: int, stack: str, line: str, begin: int) -> Iterator[str]:
-        places = [plus(f"(lane * 4u + {c}u) * {self.team}u", begin) for c in range(4)]
-        parts = [f"parts_{j}" for j in range(len(self.sections[s].problems))]
-        sums = [f"vec4<f32>({', '.join(f'{part}[{place}]' for place in places)})" for part in parts]
-        yield f"    put{_suffix(s)}({stack}, {k}u, {line}, {', '.join(sums)});"
-
-    def _puts(self, s: int, k: int, stack: str, place: str) -> list[str]:
-        section, put = self.sections[s], f"put{_suffix(s)}"
-        parts = [f"parts_{j}[{place}]" for j in range(len(section.problems))]
-        if self.fours and not section.swapped:
-            return [f"    {put}({stack}, {k}u, unit * 4u, {', '.join(parts)});"]
-        if not self.fours:
-            where = f"unit, {k}u" if section.swapped else f"{k}u, unit"
-            return [f"    {put}({stack}, {where}, {', '.join(parts)});"]
-        return [
-            f"    {put}({stack}, unit * 4u + {c}u, {k}u, {', '.join(f'{part}.{letter}' for part in parts)});"
-            for c, letter in enumerate("xyzw")
-        ]
-
 
 def _suffix(number: int) -> str:
-    """What tells names apart; nothing for the first."""
+    """What tells the names of a section apart; nothing for the first."""
     return f"_{number}" if number else ""

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ....expr import Array, clamp, exp, max as larger_of, max_over, min as lesser_of, sum_over, tanh, where
-from ....expr.gpu import Features, Workgroups
+from ....expr.gpu import Features, Local, Workgroups
+from ....expr.gpu.workgroups import UNROLLED_ELEMENTS
 from ....expr.ir import Input
 from ....expr.tracing import of_input
 from .flash_tensor import on_tensor_cores
@@ -36,6 +37,9 @@ MIN_PARTS = 4
 """Fewest parts of the keys: with fewer, the kernel that combines them takes longer than they save. An estimate."""
 MAX_PARTS = 64
 """Most parts that the keys of a query are divided into."""
+MAX_HELD = 64
+"""Most elements that an invocation loads before it knows their weights. An estimate: as many workgroups as there are parts of
+keys still run at the same time."""
 MAX_SUMS = 16
 """Most elements of the result that an invocation keeps in registers."""
 
@@ -159,17 +163,41 @@ def attend(stages: Stages, problem: Attention, result: Input, place: Place) -> A
         if tile.parts > 1:
             shape = [problem.batches, problem.heads, problem.queries, tile.parts, problem.values + 2]
             target = stages.array("float32", shape)
-        program = _blocks(problem, tile, target, place if tile.parts == 1 else None)
+        program = _blocks(problem, tile, target, place if tile.parts == 1 else None, features)
         if program.iterations(features) <= features.max_iterations or tile.parts * tile.keys >= problem.keys:
             break
         tile = replace(tile, parts=2 * tile.parts)
     if tile.parts == 1:
         return stages.add(program, result)
     stages.add(program, target, "parts of the keys")
-    return stages.add(_combined(problem, of_input(target), result, place), result, "all keys")
+    return stages.add(_combined(problem, of_input(target), result, place, features), result, "all keys")
 
 
-def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None) -> Workgroups:
+def _held(
+    program: Workgroups, features: Features, count: int, shape: Sequence[int], value: Callable[..., Array]
+) -> list[Local]:
+    """Load `value(k, *position)` for each k into registers, before it is known what they are multiplied by.
+
+    Returns:
+        An array for each k; none at all if the dialect does not keep elements in registers, or they are too many.
+    """
+    if not features.dialect.kept or count * -(-math.prod(shape) // program.invocations(features)) > MAX_HELD:
+        return []
+    held = [program.private(shape) for _ in range(count)]
+    for k, local in enumerate(held):
+        program.fill(local, lambda *position, k=k: value(k, *position))
+    return held
+
+
+def _total(terms: Sequence[Array]) -> Array:
+    """A sum, whose terms are added in pairs."""
+    while len(terms) > 1:
+        pairs = [a + b for a, b in zip(terms[::2], terms[1::2], strict=False)]
+        terms = [*pairs, *terms[len(terms) - len(terms) % 2 :]]
+    return terms[0]
+
+
+def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None, features: Features) -> Workgroups:
     """Go through blocks of keys; without a `place`, store the sums, the largest score and the weight of a part."""
     heads, queries, count, values = tile.heads, tile.queries, tile.keys, problem.values
     blocks = -(-problem.keys // count)
@@ -206,8 +234,15 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None)
         of_query = program.shared([*lines, problem.size])
         of_key = program.shared([count, problem.size + 1])  # a row more, so that adjacent keys lie in different banks
         stored = program[of_query]
-        program.fill(of_query, lambda h, i, s: problem.query(batch, head(h), query(i), s))
 
+    def fill_query() -> None:
+        if of_query is not None:
+            program.fill(of_query, lambda h, i, s: problem.query(batch, head(h), query(i), s))
+
+    # If a part is a single block, its queries are loaded at the same time as its keys and values.
+    is_single = tile.parts > 1 and of_part == 1 and features.dialect.kept > 0
+    if not is_single:
+        fill_query()
     first, end = part * of_part, clamp((part + 1) * of_part, None, blocks)
     if problem.first is not None:
         first = larger_of(first, clamp(problem.first(batch, query(0)), 0, problem.keys - 1) // count)
@@ -216,12 +251,17 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None)
         end = lesser_of(end, (last + count - 1) // count)
     with program.repeat(blocks, first, end, most=of_part) as block:
 
-        def key(k: Array) -> Array:
+        def key(k: Array | int) -> Array:
             return clamp(block * count + k, 0, problem.keys - 1)
 
         if of_key is not None:
             shape = [count, problem.size]
             program.fill(of_key, lambda k, s: problem.key(batch, group, key(k), s), shape)
+        held: list[Local] = []
+        if is_single:
+            fill_query()
+            of_value = lambda k, h, i, d: problem.value(batch, group, key(k), d)  # noqa: E731
+            held = _held(program, features, count, [*lines, values], of_value)
 
         def score(h: Array, i: Array, k: Array) -> Array:
             def product(s: Array) -> Array:
@@ -241,9 +281,10 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None)
                 total = where(block * count + k < problem.keys, total, -math.inf)
             return total
 
-        def weighted(h: Array, i: Array, d: Array, k: Array) -> Array:
+        def weighted(h: Array, i: Array, d: Array, k: Array | int) -> Array:
             share = program[scores][h, i, k]
-            product = share * problem.value(batch, group, key(k), d)
+            value = program[held[k]][h, i, d] if isinstance(k, int) else problem.value(batch, group, key(k), d)
+            product = share * value
             return where(share == 0, 0, product) if problem.has_room else product
 
         def exponential(h: Array, i: Array, value: Array) -> Array:
@@ -262,6 +303,8 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None)
 
         def sum_so_far(h: Array, i: Array, d: Array) -> Array:
             more = dot(count, lambda k: weighted(h, i, d, k))
+            if held:
+                more = _total([weighted(h, i, d, k) for k in range(count)])
             return program[sums][h, i, d] * program[factor][h, i] + more
 
         program.fill(scores, score)
@@ -291,14 +334,18 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None)
     return program
 
 
-def _combined(problem: Attention, parts: Array, result: Input, place: Place) -> Workgroups:
+def _combined(problem: Attention, parts: Array, result: Input, place: Place, features: Features) -> Workgroups:
     """Add up the parts of all keys."""
     count, values = parts.shape[3], problem.values
-    program = Workgroups([problem.batches, problem.heads, problem.queries], width=max(count, values))
+    sizes, unrolled = [problem.batches, problem.heads, problem.queries], UNROLLED_ELEMENTS
+    if features.dialect.kept:
+        unrolled = MAX_PARTS
+    program = Workgroups(sizes, width=max(count, values), unrolled=unrolled)
     position = program.positions
     largest, weight, factor = (program.shared([count]) for _ in range(3))
     program.fill(largest, lambda part: parts[(*position, part, values)])
     program.fill(weight, lambda part: parts[(*position, part, values + 1)])
+    held = _held(program, features, count, [values], lambda part, d: parts[(*position, part, d)])
 
     def scaled(part: Array) -> Array:
         # Each invocation finds the largest of all, and adds up all weights, which takes less time than to wait for one.
@@ -309,6 +356,8 @@ def _combined(problem: Attention, parts: Array, result: Input, place: Place) -> 
 
     def element(d: Array) -> Array:
         total = dot(count, lambda part: program[factor][part] * parts[(*position, part, d)])
+        if held:
+            total = _total([program[factor][k] * program[local][d] for k, local in enumerate(held)])
         total_weight = sum_over(count, lambda part: program[factor][part] * program[weight][part])
         return where(total_weight == 0, problem.empty, total / total_weight)
 

@@ -6,7 +6,7 @@ scores are sums over) and "width" (elements of a value).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -141,7 +141,7 @@ class TensorAttention(KernelProgram):
         """The array that is written."""
         return [self.result]
 
-    def kernel(self, title: str, features: Features) -> Kernel:
+    def kernel(self, title: str, features: Features, is_fixed: Callable[[Input], bool] = lambda _: False) -> Kernel:
         """The kernel; its bindings are `sources`, and the result."""
         p, tile = self.problem, self.tile
         comment = f"tensor cores, tiles of {tile.rows} queries and {tile.columns} keys"

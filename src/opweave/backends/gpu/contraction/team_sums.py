@@ -1,0 +1,191 @@
+"""The end of kernels of `thin`: invocations that share the terms of sums add up their parts, and store the results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+
+from ....expr.gpu import Features, Module
+from ....expr.gpu.dialect import Variable
+from ....expr.gpu.teams import Team, Value
+from ....expr.gpu.types import computed
+from ....expr.ir import Load
+from .section import Section
+from .text import plus
+
+MAX_GIVEN_VECTORS = 1
+"""Vectors up to which invocations read what they combine with sums before they compute them: each takes four registers. With
+more, an H200 would run three workgroups instead of four at a time, as counted in the code for sm_90."""
+MAX_PARTS = 8
+"""Parts of a team's sum that are read at the same time; more of them are added in a loop."""
+MAX_PART_BYTES = 1 << 14
+"""Memory of a workgroup for parts of sums: those of as many vectors as fit are added up together, with fewer barriers. An
+estimate: an H200 runs as many workgroups with this memory as its registers allow."""
+
+
+@dataclass(eq=False)
+class TeamSums:
+    """Adds up the parts of sums, and stores the results.
+
+    Attributes:
+        section: one of those of the kernel, which have the same form.
+        features: features and limits of the device.
+        invocations: of a workgroup.
+        width: lines of a workgroup, or groups of four lines, each of a team.
+        fours: whether an invocation computes four lines.
+        products: most products of a section.
+        deep: whether the sum of a line is in four parts.
+        turns: how often a workgroup computes its lines, of others each time.
+        room: bytes of workgroup memory that are left.
+    """
+
+    section: Section
+    features: Features
+    invocations: int
+    width: int
+    fours: bool
+    products: int
+    deep: bool
+    turns: int
+    room: int
+
+    def __post_init__(self) -> None:
+        self.size = self.invocations // self.width
+        distance = 1 if self.section.along else self.width
+        self._team = Team(self.features.dialect, self.invocations, self.size, distance, "part")
+        is_line = self.deep and not self.fours
+        self._whole = "({0}.x + {0}.y) + ({0}.z + {0}.w)" if is_line else "{0}"
+        # Whether an invocation stores four adjacent lines, of as many teams, or one that has the sum in its registers.
+        self._stores_fours = is_line and not self.section.swapped
+        self._is_local = self._team.is_in_warp and not self._stores_fours
+        # Turns use other memory than the one before, so that they need no barrier between them.
+        self._memories = 2 if self.turns > 1 and self._team.warp else 1
+        each = self._memories * self._team.elements * self.products * (16 if self.fours else 4)
+        self._together = max(1, min(self.section.count, min(MAX_PART_BYTES, self.room) // each))
+
+    @property
+    def memory(self) -> list[Variable]:
+        """Memory of the workgroup."""
+        vector, size = "vec4<f32>" if self.fours else "f32", self._memories * self._together * self._team.elements
+        products = range(0 if self._is_local else self.products)
+        return [Variable(f"parts_{j}", f"array<{vector}, {size}>") for j in products]
+
+    def given(self, section: Section) -> list[Load]:
+        """What the invocations that store results can read before they compute sums."""
+        is_four = self._stores_fours or (self.fours and not section.swapped)
+        keeps = self.features.dialect.kept > 0 and is_four and self.turns == 1 and section.count <= MAX_GIVEN_VECTORS
+        has_vectors = section.vectors(self.features) and section.problems[0].contiguous
+        return [load for load in section.end.aligned if keeps and has_vectors and computed(load.type) == "f32"]
+
+    def reads(self, section: Section, loads: Sequence[Load], module: Module, stack: str, block: str) -> Iterator[str]:
+        """The statements that read what `given` says."""
+        for k, n in product(range(section.count if loads else 0), range(len(loads))):
+            yield f"var given_{k}_{n} = vec4<f32>();"
+        for k in range(section.count if loads else 0):
+            problem = section.problems[0]
+            yield from (f"if ({self._stores(section)}) {{", f"    let column = {self._column(block)};")
+            yield f"    if (column < {problem.columns}u) {{"
+            yield f"        let at = {problem.flat(stack, f'{k}u', 'column')};"
+            for n, load in enumerate(loads):
+                values = (module.load(load.source, plus("at", c)) for c in range(4))
+                yield f"        given_{k}_{n} = vec4<f32>({', '.join(values)});"
+            yield from ("    }", "}")
+
+    def _stores(self, section: Section) -> str:
+        """The condition that an invocation stores results."""
+        if self._stores_fours:
+            return f"lane < {self.width // 4}u"
+        return f"part == 0u && unit < {section.units(self.fours)}u"
+
+    def _column(self, block: str) -> str:
+        """The first of four columns of the result that an invocation stores."""
+        return f"{block} * {self.width}u + lane * 4u" if self._stores_fours else "unit * 4u"
+
+    def lines(self, section: Section, put: str, stack: str, block: str, given: int) -> Iterator[str]:
+        """The statements.
+
+        Args:
+            section: what is computed.
+            put: the function that stores a result.
+            stack: text of the number of a matrix in its source.
+            block: text of the number of the workgroup's lines, in units of `width`.
+            given: how many values `reads` has read for each four results.
+        """
+        products, memory = range(len(section.problems)), self._team.elements
+        turn = f"turn % {self._memories}u * {memory * self._together}u" if self._memories > 1 else ""
+        for first in range(0, section.count, self._together):
+            numbers = range(first, min(first + self._together, section.count))
+            begins = {k: plus(turn, (k - first) * memory) if turn else f"{(k - first) * memory}u" for k in numbers}
+            begins[first] = turn
+            values = list[Value]()
+            for k, j in product(numbers, products):
+                name = f"total_{k}_{j}"
+                yield f"var {name} = {self._whole.format(f'sum_{k}_{j}')};"
+                values.append(Value([name], [f"parts_{j}"], partial(_addition, name), begins[k]))
+            yield from self._team.exchanged(values)
+            if not self._is_local:
+                yield from self._team.stored(values)
+            yield f"if ({self._stores(section)}) {{"
+            line = f"lane / {self.size}u" if section.along else f"lane % {self.width}u"
+            if self._team.parts > MAX_PARTS:
+                yield from self._added(numbers, products, line, begins)
+            for k in numbers:
+                more = [f"given_{k}_{n}" for n in range(given)]
+                if self._stores_fours:
+                    fours = ([self._sum(k, j, f"(lane * 4u + {c}u)", begins[k]) for c in range(4)] for j in products)
+                    sums = [*(f"vec4<f32>({', '.join(four)})" for four in fours), *more]
+                    yield f"    {put}({stack}, {k}u, {self._column(block)}, {', '.join(sums)});"
+                else:
+                    sums = [*(self._sum(k, j, line, begins[k]) for j in products), *more]
+                    yield from self._puts(section, put, stack, block, k, sums)
+            yield "}"
+            if numbers.stop < section.count or (self.turns > 1 and self._memories == 1):
+                yield "workgroupBarrier();"
+
+    def _added(
+        self, numbers: Sequence[int], products: Sequence[int], line: str, begins: Mapping[int, str]
+    ) -> list[str]:
+        """The statements that add up many parts of the sums of a line."""
+        step = self.width if self._team.distance > 1 else 1
+        places = {k: self._team.places(line, begins[k])[0] for k in numbers}
+        pairs = [(f"total_{k}_{j}", f"parts_{j}", places[k]) for k, j in product(numbers, products)]
+        lines = [f"{total} += {parts}[{place} + warp * {step}u];" for total, parts, place in pairs]
+        return [
+            *(f"    {total} = {parts}[{place}];" for total, parts, place in pairs),
+            *(
+                f"    {text}"
+                for text in self.features.dialect.loop(
+                    f"for (var warp = 1u; warp < {self._team.parts}u; warp++) {{", lines
+                )
+            ),
+        ]
+
+    def _sum(self, k: int, j: int, line: str, begin: str) -> str:
+        """The text of a sum, of the line with a number in the workgroup."""
+        if self._is_local or self._team.parts > MAX_PARTS:
+            return f"total_{k}_{j}"
+        terms = [f"parts_{j}[{place}]" for place in self._team.places(line, begin)]
+        while len(terms) > 1:
+            terms = [f"({a} + {b})" for a, b in zip(terms[::2], terms[1::2], strict=True)]
+        return terms[0]
+
+    def _puts(self, section: Section, put: str, stack: str, block: str, k: int, sums: Sequence[str]) -> list[str]:
+        """Store the sums of a line, or of four lines."""
+        if self.fours and not section.swapped:
+            return [f"    {put}({stack}, {k}u, {self._column(block)}, {', '.join(sums)});"]
+        if not self.fours:
+            where = f"unit, {k}u" if section.swapped else f"{k}u, unit"
+            return [f"    {put}({stack}, {where}, {', '.join(sums)});"]
+        return [
+            f"    {put}({stack}, unit * 4u + {c}u, {k}u, {', '.join(f'{part}.{letter}' for part in sums)});"
+            for c, letter in enumerate("xyzw")
+        ]
+
+
+def _addition(total: str, other: Sequence[str]) -> list[str]:
+    return [f"{total} += {other[0]};"]
+
+
+__all__ = ["TeamSums"]

@@ -1,0 +1,57 @@
+"""Statements of programs of workgroups (`workgroups`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ..ir import Expr, Index, Input
+
+
+@dataclass(frozen=True, eq=False)
+class Local(Input):
+    """An array that each workgroup keeps for itself, float32.
+
+    Attributes:
+        private: whether elements lie in registers of the invocations that compute them, which read no others.
+    """
+
+    private: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Fill:
+    """Compute all elements of a local array: `target[axes] = body`."""
+
+    target: Local
+    axes: tuple[Index, ...]
+    body: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class Write:
+    """Write elements of an array in memory: `target[at] = body` at all positions of `axes`."""
+
+    target: Input
+    axes: tuple[Index, ...]
+    at: tuple[Expr, ...]
+    body: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class Repeat:
+    """Execute statements for each `variable` from `first` to before `end`, at most `most` times.
+
+    These limits must not depend on other variables than rows and those of loops around it.
+    """
+
+    variable: Index
+    first: Expr
+    end: Expr
+    most: int
+    statements: list[Statement]
+
+
+Statement: TypeAlias = Fill | Write | Repeat
+
+__all__ = ["Fill", "Local", "Repeat", "Statement", "Write"]

@@ -1,0 +1,127 @@
+"""Teams of invocations of a workgroup, which combine their values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .dialect import Dialect
+
+
+@dataclass(frozen=True)
+class Value:
+    """What each invocation contributes.
+
+    Attributes:
+        names: the variables that hold it: one, or a value and its position.
+        memory: an array in workgroup memory for each variable.
+        combine: statements that add the value of another invocation, given the text of each variable.
+        begin: where its part of the memory begins; empty for 0.
+    """
+
+    names: Sequence[str]
+    memory: Sequence[str]
+    combine: Callable[[Sequence[str]], list[str]]
+    begin: str = ""
+
+
+class Team:
+    """Invocations that combine their values; all invocations of the workgroup must take part.
+
+    If the dialect knows warps, invocations of a warp read each other's registers. A team of several warps leaves a part for
+    each of them in workgroup memory. Otherwise, the values are combined there, with a barrier for each level of a tree.
+
+    Args:
+        dialect: the language.
+        workgroup: invocations of the workgroup.
+        size: invocations of a team, a power of two.
+        distance: of its invocations in the workgroup; if not 1, the team reaches from the begin of the workgroup to its end.
+        part: text of the number of an invocation in its team.
+
+    Attributes:
+        warp: invocations of a warp; 0 for a tree.
+        parts: parts of a team's result in memory.
+        elements: elements of memory that a value takes.
+    """
+
+    def __init__(self, dialect: Dialect, workgroup: int, size: int, distance: int = 1, part: str = "lane") -> None:
+        self.dialect, self.size, self.distance, self.part = dialect, size, distance, part
+        has_warps = dialect.warp > 0 and workgroup % dialect.warp == 0 and distance <= dialect.warp
+        self.warp = dialect.warp if has_warps else 0
+        self._inside = min(self.warp // distance, size) if has_warps else 1
+        self.parts = size // self._inside if has_warps else 1
+        self.elements = workgroup // self._inside
+
+    @property
+    def is_in_warp(self) -> bool:
+        """Whether `exchanged` is all: each invocation then has the result in its variables."""
+        return self.warp > 0 and self.parts == 1
+
+    def exchanged(self, values: Sequence[Value]) -> list[str]:
+        """Statements that combine values inside of each warp."""
+        if self._inside == 1:
+            return []
+        lines = list[str]()
+        for value in values:
+            lines += value.combine([f"subgroupShuffleXor({name}, bits)" for name in value.names])
+        first = self._inside * self.distance // 2
+        head = f"for (var bits = {first}u; bits >= {self.distance}u; bits = bits >> 1u) {{"
+        return self.dialect.loop(head, lines)
+
+    def stored(self, values: Sequence[Value]) -> list[str]:
+        """Statements after which all invocations find results in memory at `places`."""
+        if not self.warp:
+            return self._tree(values)
+        place, condition = "lane", ""
+        if self._inside > 1 and self.distance == 1:
+            place, condition = f"lane / {self._inside}u", f"lane % {self._inside}u == 0u"
+        elif self._inside > 1:
+            number = f"lane % {self.warp}u"
+            place, condition = f"lane / {self.warp}u * {self.distance}u + {number}", f"{number} < {self.distance}u"
+        lines = _assigned(values, place)
+        if condition:
+            lines = [f"if ({condition}) {{", *(f"    {line}" for line in lines), "}"]
+        return [*lines, "workgroupBarrier();"]
+
+    def places(self, team: str, begin: str = "") -> list[str]:
+        """Where the parts of the result of a team lie, whose number is a text."""
+        if self.distance > 1:
+            found = [f"{team} + {k * self.distance}u" if k else team for k in range(self.parts)]
+        else:
+            each = self.parts if self.warp else self.size
+            first = f"{team} * {each}u" if each > 1 else team
+            found = [f"{first} + {k}u" if k else first for k in range(self.parts)]
+        return [_at(begin, place) for place in found]
+
+    def _tree(self, values: Sequence[Value]) -> list[str]:
+        lines = list[str]()
+        for value in values:
+            place = _at(value.begin, "lane + stride" + (f" * {self.distance}u" if self.distance > 1 else ""))
+            lines += value.combine([f"{memory}[{place}]" for memory in value.memory])
+        lines += _assigned(values, "lane")
+        return [
+            *_assigned(values, "lane"),
+            "workgroupBarrier();",
+            f"for (var stride = {self.size // 2}u; stride > 0u; stride = stride >> 1u) {{",
+            f"    if ({self.part} < stride) {{",
+            *(f"        {line}" for line in lines),
+            "    }",
+            "    workgroupBarrier();",
+            "}",
+        ]
+
+
+def _assigned(values: Sequence[Value], place: str) -> list[str]:
+    """Write values to memory."""
+    return [
+        f"{memory}[{_at(value.begin, place)}] = {name};"
+        for value in values
+        for memory, name in zip(value.memory, value.names, strict=True)
+    ]
+
+
+def _at(begin: str, place: str) -> str:
+    return f"{begin} + {place}" if begin else place
+
+
+__all__ = ["Team", "Value"]
