@@ -105,31 +105,37 @@ class Steps:
 class Operand:
     """Loads tiles of an operand.
 
-    What is the same in all steps is computed before the loop over them. That also makes the code shorter, which Triton
-    compiles faster: loads are repeated for each stage.
+    What is the same in all steps is computed before the loop over them. That makes the code shorter, which Triton compiles
+    faster: loads are repeated for each stage.
 
     Args:
         side: "a" or "b".
         line: "row" or "column".
         exists: the condition that a line exists; empty if all do.
         steps: the steps.
+        is_alone: whether no other program runs on the same multiprocessor, so that this one may use all of its registers.
 
     Attributes:
         is_even: whether the terms of a step are equally far from each other.
+        is_held: whether the offsets of a tile stay in registers.
+        numbers: the terms of a step.
     """
 
-    def __init__(self, matrix: Matrix | Window, side: str, line: str, exists: str, steps: Steps) -> None:
+    def __init__(
+        self, matrix: Matrix | Window, side: str, line: str, exists: str, steps: Steps, is_alone: bool
+    ) -> None:
         self.matrix, self.side, self.line, self.exists, self.steps = matrix, side, line, exists, steps
         self.problem = steps.problem
         is_flat = isinstance(matrix, Matrix) and matrix.tap == matrix.step * self.problem.channels
         self.is_even = steps.by_tap or is_flat
         self.numbers = f"tl.arange(0, {steps.terms}){'[None, :]' if side == 'a' else '[:, None]'}"
+        self.is_held = self.is_even and is_alone
 
     def start(self) -> Iterator[str]:
         """Statements before the loop over steps."""
         matrix, side, line = self.matrix, self.side, self.line
         offset = python(stack_offset(matrix, "stack", self.problem.stacks))
-        terms = f" + {self.numbers} * {matrix.step}" if self.is_even else ""
+        terms = f" + {self.numbers} * {matrix.step}" if self.is_held else ""
         if isinstance(matrix, Matrix):
             yield f"{side}_start = {offset} + {line} * {matrix.stride}{terms}"
             return
@@ -155,26 +161,29 @@ class Operand:
         conditions = [self.exists]
         tap = "tap" if steps.by_tap else f"{side}_tap"
         last = problem.channels if steps.by_tap else problem.terms
-        if self.is_even:
+        if self.is_held:
             moved, offset = steps.first(matrix.step), f"{side}_start"
             exists = f"{self.numbers} < {last} - {steps.first(1)}"
         else:
             yield f"{side}_term = {steps.first(1)} + {self.numbers}"
-            yield f"{side}_tap = {side}_term // {problem.channels}"
-            moved, offset = "0", f"({side}_start + {side}_term % {problem.channels} * {matrix.step})"
+            channel = f"{side}_term"
+            if not self.is_even:
+                yield f"{side}_tap = {side}_term // {problem.channels}"
+                channel += f" % {problem.channels}"
+            moved, offset = "0", f"({side}_start + {channel} * {matrix.step})"
             exists = f"{side}_term < {last}"
         if steps.ragged:
             conditions.append(exists)
         if isinstance(matrix, Window):
             ahead = "-" if matrix.transposed else "+"
-            at = {"y": f"{side}_y", "x": f"{side}_x"}
+            places = {"y": f"{side}_y", "x": f"{side}_x"}
             if problem.taps > 1:
                 yield f"{side}_down = {tap} // {matrix.kernel[1]} * {matrix.dilations[0]}"
                 yield f"{side}_right = {tap} % {matrix.kernel[1]} * {matrix.dilations[1]}"
                 moved += f" {ahead} ({side}_down * {matrix.size[1]} + {side}_right) * {matrix.pixel}"
-                at = {"y": f"{side}_y {ahead} {side}_down", "x": f"{side}_x {ahead} {side}_right"}
+                places = {"y": f"{side}_y {ahead} {side}_down", "x": f"{side}_x {ahead} {side}_right"}
             if not matrix.inside:  # positions below 0 are large as unsigned numbers
-                sizes = zip(at.values(), matrix.size, strict=True)
+                sizes = zip(places.values(), matrix.size, strict=True)
                 conditions += [f"tl.cast({position}, tl.uint32) < {size}" for position, size in sizes]
         elif problem.taps > 1 and (steps.by_tap or not self.is_even):
             moved += f" + {tap} * {matrix.tap}"
@@ -183,8 +192,9 @@ class Operand:
         if isinstance(matrix, Matrix) and matrix.rest is not None:
             loaded[f"{side}_rest"] = f"{side}_rests"
         for name, pointer in loaded.items():
-            # The sum of the pointer and numbers is one number, which is added to all offsets of the tile.
-            yield f"{name} = tl.load({pointer} + ({moved}) + {offset}{f', mask={mask}, other=0.0' if mask else ''})"
+            # The sum of the pointer and a number is a number, which is added to all offsets of the tile.
+            at = f"{pointer} + ({moved}) + {offset}" if self.is_held else f"{pointer} + ({offset} + {moved})"
+            yield f"{name} = tl.load({at}{f', mask={mask}, other=0.0' if mask else ''})"
 
 
 def is_turned(problem: Problem, features: Features) -> bool:
@@ -215,6 +225,7 @@ class TensorKernel:
         self.steps = Steps(problem, tile.terms)
         self.is_turned = is_turned(problem, features)
         self.down, self.across = ceil(problem.rows / tile.rows), ceil(problem.columns / tile.columns)
+        self.programs, self.units = self.down * self.across * problem.stacks * splits, features.units
         self.inside = {
             "row": f"row < {problem.rows}" if problem.rows % tile.rows else "",
             "column": f"column < {problem.columns}" if problem.columns % tile.columns else "",
@@ -279,7 +290,7 @@ class TensorKernel:
     def _kernel(
         self, title: str, others: Sequence[Input], target: Buffer, library: Sequence[str], finish: Sequence[str]
     ) -> Kernel:
-        problem, tile = self.problem, self.tile
+        tile = self.tile
         sides = dict(zip("ab", self._sides(), strict=True))
         read = {side: matrix.source for side, matrix in sides.items()}
         read |= {f"{side}_rests": m.rest for side, m in sides.items() if isinstance(m, Matrix) and m.rest is not None}
@@ -295,7 +306,7 @@ class TensorKernel:
             source,
             buffers,
             (False,) * (len(buffers) - 1) + (True,),
-            (self.down * self.across * problem.stacks * self.splits, 1, 1),
+            (self.programs, 1, 1),
             "opweave_kernel",
             invocations=(32 * tile.warps,),
             compiler="triton",
@@ -330,8 +341,9 @@ class TensorKernel:
         lines, sizes = ("row", "column"), (tile.rows, tile.columns)
         if self.is_turned:
             lines, sizes = ("column", "row"), (tile.columns, tile.rows)
+        is_alone = self.programs <= self.units
         operands = [
-            Operand(matrix, side, line, self.inside[line], steps)
+            Operand(matrix, side, line, self.inside[line], steps, is_alone)
             for matrix, side, line in zip(self._sides(), "ab", lines, strict=True)
         ]
         for operand in operands:
