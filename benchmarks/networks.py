@@ -222,6 +222,24 @@ def vision_transformer(folder: Path, features: int = 768, layers: int = 12, batc
     return path, feed
 
 
+def plcmos(models: Path) -> tuple[Path, Feed, dict[str, int]]:
+    """plcmos_v2 of the package speechmos (two GRUs in both directions), a random input of 64 frames, and its sizes.
+
+    Args:
+        models: a folder of unpacked packages with models.
+
+    Raises:
+        FileNotFoundError: it is not there; the message says how to get it.
+    """
+    path = models / "speechmos" / "plcmos_models" / "plcmos_v2.onnx"
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: pip install --no-deps --target {models} speechmos")
+    random = np.random.default_rng(0)
+    feed = {"degraded_audio": random.standard_normal((1, 1, 64, 257), "float32")}
+    feed["rater_embed"] = random.standard_normal((1, 64), "float32")
+    return path, feed, {"batch_size": 1, "frames": 64}
+
+
 def unet(folder: Path, size: int = 256, widths: Sequence[int] = (64, 128, 256, 512)) -> tuple[Path, Feed]:
     """A U-Net for pictures of `size` x `size` pixels, with random weights and normalisations after its convolutions."""
     net = Network()
