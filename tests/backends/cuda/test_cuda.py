@@ -221,6 +221,43 @@ def test_a_dispatch_waits_for_what_reads_its_tensors_only_if_that_takes_several_
     np.testing.assert_array_equal(context.read_tensor(y), -1)
 
 
+@pytest.mark.parametrize("way", ["dispatch", "compute"])
+def test_a_graph_of_several_steps_reads_the_same_values_in_all(way: str) -> None:
+    """Others that write the tensor wait for its end, also if they were bound before."""
+    compiler()
+    driver = Reading()
+    context = context_on(driver)
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [3])
+    steps = builder.build({"y": builder.add(x, on_the_processor(x))})
+    builder = ow.MLGraphBuilder(context)
+    negative = builder.build({"x": builder.neg(builder.input("z", "float32", [3]))})
+    read, written, other = (context.create_tensor("float32", [3], readable=True, writable=True) for _ in range(3))
+    context.write_tensor(other, np.float32([1, 2, 3]))
+    context.dispatch(negative, {"z": other}, {"x": read})
+    found: list[np.ndarray] = []
+
+    def run() -> None:
+        if way == "compute":
+            found.append(context.compute(steps, {"x": read})["y"])
+        else:
+            context.dispatch(steps, {"x": read}, {"y": written})
+
+    context.write_tensor(other, np.float32([-1, -1, -1]))
+    first = threading.Thread(target=run, daemon=True)
+    first.start()
+    assert driver.has_begun.wait(SECONDS)
+    second = threading.Thread(target=context.dispatch, args=(negative, {"z": other}, {"x": read}), daemon=True)
+    second.start()
+    second.join(0.2)
+    assert second.is_alive()
+    driver.may_end.set()
+    for thread in (first, second):
+        thread.join(SECONDS)
+    np.testing.assert_array_equal(found[0] if found else context.read_tensor(written), np.float32([-3, -6, -9]))
+    np.testing.assert_array_equal(context.read_tensor(read), 1)
+
+
 def test_profile(context: ow.MLContext) -> None:
     profile = network(context).profile(repeat=3, detail=True)
     assert [round(kernel.median * 1e9) for kernel in profile.kernels] == [*range(1, len(profile.kernels) + 1)]
