@@ -165,6 +165,40 @@ def test_nothing_stays_allocated(driver: CpuDriver) -> None:
     assert driver.calls["allocate"] == driver.calls["free"]
 
 
+def test_an_update_of_arguments_may_be_interrupted(context: ow.MLContext, driver: CpuDriver) -> None:
+    """Each dispatch has all of its own arguments, or ends with the error."""
+    builder = ow.MLGraphBuilder(context)
+    x, w = builder.input("x", "float32", [40, 44]), builder.input("w", "float32", [44, 45])
+    graph = builder.build({"y": builder.softmax(builder.matmul(x, w), 1), "z": builder.softmax(x, 0)})
+    sets = []
+    for value in (1, 2):
+        tensors = {
+            name: context.create_tensor("float32", desc.shape, writable=True) for name, desc in graph.inputs.items()
+        }
+        for tensor in tensors.values():
+            context.write_tensor(tensor, np.random.default_rng(value).random(tensor.shape, np.float32))
+        results = {n: context.create_tensor("float32", desc.shape, readable=True) for n, desc in graph.outputs.items()}
+        context.dispatch(graph, tensors, results)
+        sets.append((tensors, results, {name: context.read_tensor(tensor) for name, tensor in results.items()}))
+    update, count = driver.update, driver.calls["update"]
+    assert count > 1
+
+    def interrupted(graph: Any, number: int, launch: Any) -> None:
+        if driver.calls["update"] == count + 1:
+            raise KeyboardInterrupt
+        update(graph, number, launch)
+
+    driver.update = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        context.dispatch(graph, *sets[0][:2])
+    driver.update = update  # type: ignore[method-assign]
+    for k in (1, 0, 1):
+        context.dispatch(graph, *sets[k][:2])
+        for _, results, wanted in sets:
+            for name, tensor in results.items():
+                np.testing.assert_array_equal(context.read_tensor(tensor), wanted[name])
+
+
 def test_threads_have_intermediates_of_their_own(driver: CpuDriver, context: ow.MLContext) -> None:
     graph, wanted = network(context), reference()
 
