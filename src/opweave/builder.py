@@ -145,8 +145,9 @@ class MLGraphBuilder(Operations):
         - `constant(tensor)`: a tensor of `context.create_constant_tensor`;
         - `constant(array)`: a NumPy array, or an object with DLPack, with its own data type and shape.
 
-        C-contiguous arrays are kept by reference, never copied: do not change them while the graph is used. Do not change the
-        file of a memory-mapped array, either: the engine maps it, too, even after the array is deleted.
+        C-contiguous arrays are kept by reference, never copied: do not change them until their graphs are destroyed, or
+        deleted. (On GPUs, a new graph shares what another one has copied.) Do not change the file of a memory-mapped array,
+        either: the engine maps it, too, even after the array is deleted.
 
         Raises:
             InvalidStateError: the graph is built, or the context lost.

@@ -42,10 +42,8 @@ class ByIdentity(Generic[K, V]):
 
     def put(self, owner: K, value: V) -> V:
         """Set the value of an object, and return the value."""
-        number, mapping = (
-            id(owner),
-            ref(self),
-        )  # `self` would make a cycle, which keeps the values until it is collected
+        # `self` would make a cycle, which keeps the values until it is collected.
+        number, mapping = id(owner), ref(self)
 
         def forget(_: object) -> None:
             found = mapping()

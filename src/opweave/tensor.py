@@ -51,8 +51,9 @@ class MLTensor(Described):
         self._context, self._desc = context, desc
         self._readable, self._writable, self._constant = readable, writable, constant
         self._array: np.ndarray | None = array
-        # Held while a graph runs on the tensor, or its contents are read or written, one at a time.
-        self._lock = RLock()
+        # Held while a graph runs on the tensor, or its contents are read or written, one at a time. Graphs that are one piece
+        # of work for a queue (`backends.submission`) hold it only if others use the tensor in several steps.
+        self._lock, self._in_steps = RLock(), False
         self._bindings: WeakSet[Any] = WeakSet()
         # The array by which pending operations read the memory (`opweave.lazy.borrowed.Borrowed`).
         self._borrowed: ref[Any] | None = None
@@ -117,6 +118,15 @@ class MLTensor(Described):
         """Release the bindings of graphs that were dispatched with the tensor; the next dispatch binds it again."""
         for binding in list(self._bindings):
             binding.release()
+
+    def _use_in_steps(self) -> None:
+        """Note that a graph uses the tensor in several steps, between which no other one may write it.
+
+        The caller holds the lock. Graphs that were bound without it are bound again.
+        """
+        if not self._in_steps:
+            self._in_steps = True
+            self._release_bindings()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a tensor belongs to its context and cannot be copied or pickled; tensor.numpy() can")

@@ -7,10 +7,10 @@ class Submission:
     """A call that runs a graph by handing one piece of work to the queue of a device.
 
     Threads that use the same tensors at the same time need no locks for it: the queue puts their work in an order, and memory
-    lives until what uses it is done.
+    lives until what uses it is done. Tensors need their locks if something else uses them in several pieces of work.
 
     Attributes:
-        max_whole: the bytes of the largest tensors that are read and written in one piece, too. Others need their locks.
+        max_whole: the bytes of the largest tensors that the host reads and writes in one piece.
     """
 
     max_whole: int

@@ -312,21 +312,25 @@ class MLGraph:
         all_tensors = list({id(tensor): tensor for tensor in (*inputs.values(), *outputs.values())}.values())
         for tensor in outputs.values():
             tensor._settle()
-        with Locks(all_tensors), self._lock:
-            # Another thread may have destroyed something meanwhile; from here on it has to wait.
-            program = self._check_alive()
-            sources = {name: self._context._own(inputs[name], f"dispatch: {name!r}") for name in self._inputs}
-            targets = {name: self._context._own(outputs[name], f"dispatch: {name!r}") for name in self._outputs}
-            space = self._context._space
-            for name, array in targets.items() if space.is_host else ():
-                require(bool(array.flags.writeable), f"dispatch: output {name!r} is read-only memory")
-            shared = self._check_overlap(space, sources, targets)
-            key = (len(inputs), *inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values()))
-            call = program.bind(list(sources.values()), list(targets.values()), shared)
-            locked = [t for t in all_tensors if not isinstance(call, Submission) or t.desc.byte_length > call.max_whole]
-            binding = DispatchBinding(self, key, call, locked)
-            self._bindings.put(key, binding)
+        with Locks(all_tensors):
+            with self._lock:
+                # Another thread may have destroyed something meanwhile; from here on it has to wait.
+                program = self._check_alive()
+                sources = {name: self._context._own(inputs[name], f"dispatch: {name!r}") for name in self._inputs}
+                targets = {name: self._context._own(outputs[name], f"dispatch: {name!r}") for name in self._outputs}
+                space = self._context._space
+                for name, array in targets.items() if space.is_host else ():
+                    require(bool(array.flags.writeable), f"dispatch: output {name!r} is read-only memory")
+                shared = self._check_overlap(space, sources, targets)
+                key = (len(inputs), *inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values()))
+                call = program.bind(list(sources.values()), list(targets.values()), shared)
+                whole = call.max_whole if isinstance(call, Submission) else -1
+                locked = [tensor for tensor in all_tensors if tensor._in_steps or tensor.desc.byte_length > whole]
+                binding = DispatchBinding(self, key, call, locked)
+                self._bindings.put(key, binding)
             for tensor in all_tensors:
+                if whole < 0:
+                    tensor._use_in_steps()  # takes locks of other graphs, so without this one's
                 tensor._bindings.add(binding)
         return binding
 
@@ -365,6 +369,9 @@ class MLGraph:
                 if isinstance(value, MLTensor):
                     what = f"compute: input {name!r}"
                     sources[name] = fit_tensor(value, self._context._own(value, what), what, self._inputs[name])
+            if len(program.steps) > 1:
+                for tensor in tensors:
+                    tensor._use_in_steps()
             if outputs:
                 here = {name: array for name, array in sources.items() if isinstance(array, np.ndarray)}
                 shared = self._check_overlap(HOST, here, targets)

@@ -287,6 +287,7 @@ class Layout(Pool[Intermediates]):
         self.plan, self._allocators = self._lay_out()
         given = range(len(spaces))
         self._is_inner = [not any(at in given for at in (*step.reads, *step.writes)) for step in self.steps]
+        del self.program  # it has this layout, and so would keep its memory until Python collects garbage
         super().__init__(0 if self._own else MAX_SMALL)
 
     def is_twin(self, operand: Operand) -> bool:

@@ -165,6 +165,40 @@ def test_nothing_stays_allocated(driver: CpuDriver) -> None:
     assert driver.calls["allocate"] == driver.calls["free"]
 
 
+def test_an_update_of_arguments_may_be_interrupted(context: ow.MLContext, driver: CpuDriver) -> None:
+    """Each dispatch has all of its own arguments, or ends with the error."""
+    builder = ow.MLGraphBuilder(context)
+    x, w = builder.input("x", "float32", [40, 44]), builder.input("w", "float32", [44, 45])
+    graph = builder.build({"y": builder.softmax(builder.matmul(x, w), 1), "z": builder.softmax(x, 0)})
+    sets = []
+    for value in (1, 2):
+        tensors = {
+            name: context.create_tensor("float32", desc.shape, writable=True) for name, desc in graph.inputs.items()
+        }
+        for tensor in tensors.values():
+            context.write_tensor(tensor, np.random.default_rng(value).random(tensor.shape, np.float32))
+        results = {n: context.create_tensor("float32", desc.shape, readable=True) for n, desc in graph.outputs.items()}
+        context.dispatch(graph, tensors, results)
+        sets.append((tensors, results, {name: context.read_tensor(tensor) for name, tensor in results.items()}))
+    update, count = driver.update, driver.calls["update"]
+    assert count > 1
+
+    def interrupted(graph: Any, number: int, launch: Any) -> None:
+        if driver.calls["update"] == count + 1:
+            raise KeyboardInterrupt
+        update(graph, number, launch)
+
+    driver.update = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        context.dispatch(graph, *sets[0][:2])
+    driver.update = update  # type: ignore[method-assign]
+    for k in (1, 0, 1):
+        context.dispatch(graph, *sets[k][:2])
+        for _, results, wanted in sets:
+            for name, tensor in results.items():
+                np.testing.assert_array_equal(context.read_tensor(tensor), wanted[name])
+
+
 def test_threads_have_intermediates_of_their_own(driver: CpuDriver, context: ow.MLContext) -> None:
     graph, wanted = network(context), reference()
 
@@ -219,6 +253,43 @@ def test_a_dispatch_waits_for_what_reads_its_tensors_only_if_that_takes_several_
         thread.join(SECONDS)
     assert driver.calls["launch"] == 2
     np.testing.assert_array_equal(context.read_tensor(y), -1)
+
+
+@pytest.mark.parametrize("way", ["dispatch", "compute"])
+def test_a_graph_of_several_steps_reads_the_same_values_in_all(way: str) -> None:
+    """Others that write the tensor wait for its end, also if they were bound before."""
+    compiler()
+    driver = Reading()
+    context = context_on(driver)
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [3])
+    steps = builder.build({"y": builder.add(x, on_the_processor(x))})
+    builder = ow.MLGraphBuilder(context)
+    negative = builder.build({"x": builder.neg(builder.input("z", "float32", [3]))})
+    read, written, other = (context.create_tensor("float32", [3], readable=True, writable=True) for _ in range(3))
+    context.write_tensor(other, np.float32([1, 2, 3]))
+    context.dispatch(negative, {"z": other}, {"x": read})
+    found: list[np.ndarray] = []
+
+    def run() -> None:
+        if way == "compute":
+            found.append(context.compute(steps, {"x": read})["y"])
+        else:
+            context.dispatch(steps, {"x": read}, {"y": written})
+
+    context.write_tensor(other, np.float32([-1, -1, -1]))
+    first = threading.Thread(target=run, daemon=True)
+    first.start()
+    assert driver.has_begun.wait(SECONDS)
+    second = threading.Thread(target=context.dispatch, args=(negative, {"z": other}, {"x": read}), daemon=True)
+    second.start()
+    second.join(0.2)
+    assert second.is_alive()
+    driver.may_end.set()
+    for thread in (first, second):
+        thread.join(SECONDS)
+    np.testing.assert_array_equal(found[0] if found else context.read_tensor(written), np.float32([-3, -6, -9]))
+    np.testing.assert_array_equal(context.read_tensor(read), 1)
 
 
 def test_profile(context: ow.MLContext) -> None:

@@ -91,6 +91,27 @@ def test_memory_is_freed_with_the_last_graph(driver: CpuDriver, context: ow.MLCo
     assert getweakrefcount(weights) == 0  # many graphs may use an array, one after the other
 
 
+@pytest.mark.parametrize("way", ["destroy", "del"])
+def test_an_array_may_change_when_its_graphs_are_gone(driver: CpuDriver, context: ow.MLContext, way: str) -> None:
+    """Their memory is freed at once, so that later graphs do not share it."""
+    op, shape, sizes = OPS["matmul"]
+    weights = RANDOM.uniform(-1, 1, sizes).astype(np.float32)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            weights += 1
+            graph = graph_of(context, op, shape, weights)
+            check(graph, op, shape, weights, 1e-5)
+            if way == "destroy":
+                graph.destroy()
+            else:
+                del graph
+            assert allocated(driver) == 0
+    finally:
+        gc.enable()
+
+
 @needs_triton
 @pytest.mark.usefixtures("small_tiles")
 def test_contexts_that_round_a_constant_otherwise_do_not_share_it(driver: CpuDriver) -> None:

@@ -142,3 +142,13 @@ def test_a_scale_that_is_constant_is_read_before_the_kernel_waits() -> None:
         assert "x1[" not in after
         assert after.count("workgroupBarrier();") == 3
         check(normalized, *arrays, constants=constants, kernels=[""], tolerance=1e-5, features=FEATURES)
+
+
+def test_vectors_that_read_only_a_part_of_what_is_joined() -> None:
+    """The kernel before has no buffer for an input of which all elements are cut off."""
+
+    def cut(b: ow.MLGraphBuilder, x: Any, y: Any, w: Any) -> Any:
+        return b.matmul(b.sigmoid(b.slice(b.concat([x, y], 1), [0, 0], [1, 64])), w)
+
+    arrays = array(1, 64), array(1, 64), array(64, 64)
+    check(cut, *arrays, constants=(2,), kernels=[""], tolerance=1e-5, features=FEATURES)

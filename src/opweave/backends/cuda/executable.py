@@ -15,7 +15,7 @@ from ..gpu.runner import DeviceCall, Intermediates, KernelRunner
 from ..gpu.steps import Place
 from ..submission import Submission
 from . import compiler
-from .driver import Launch, given_back
+from .driver import Argument, Launch, given_back
 from .engine import Engine
 from .staging import PIECE_BYTES
 
@@ -24,22 +24,27 @@ class _Chain:
     """The CUDA graph of some kernels of a runner.
 
     Attributes:
-        runs: the binding whose arguments its kernels have: the kernels of the runner in order, None for those left out.
+        runs: the binding whose arguments its kernels have: the kernels of the runner in order, None for those left out. None
+            while they are updated, which Ctrl-C may end early.
         graph: the graph.
     """
 
     def __init__(self, engine: Engine, runs: Sequence[Launch | None]) -> None:
-        self.runs, self._driver = runs, engine.driver
-        self.graph = self._driver.graph([run for run in runs if run is not None])
+        self.runs: Sequence[Launch | None] | None = runs
+        self._driver = engine.driver
+        launches = [run for run in runs if run is not None]
+        self._arguments: list[tuple[Argument, ...] | None] = [launch.arguments for launch in launches]
+        self.graph = self._driver.graph(launches)
         finalize(self, given_back, self._driver.release, self.graph).atexit = False
 
     def bind(self, runs: Sequence[Launch | None]) -> None:
         """Update the kernels whose arguments differ in another binding."""
-        pairs = zip(runs, self.runs, strict=True)
-        changed = [(new, new.arguments != old.arguments) for new, old in pairs if new is not None and old is not None]
-        for number, (new, differs) in enumerate(changed):
-            if differs:
-                self._driver.update(self.graph, number, new)
+        self.runs = None
+        for number, launch in enumerate(run for run in runs if run is not None):
+            if launch.arguments != self._arguments[number]:
+                self._arguments[number] = None
+                self._driver.update(self.graph, number, launch)
+                self._arguments[number] = launch.arguments
         self.runs = runs
 
 

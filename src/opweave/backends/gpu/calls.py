@@ -29,9 +29,8 @@ class Calls:
         self._what, self._device, self._process, self._failed = what, device, process, failed
 
     def __enter__(self) -> None:
-        if (
-            getpid() != self._process
-        ):  # drivers do not work there: no thread polls the device, and waiting would never end
+        # Drivers do not work in a forked process: no thread polls the device, and waiting would never end.
+        if getpid() != self._process:
             raise InvalidStateError(
                 f"{self._what}: the {self._device} device belongs to another process, which this one was forked from; "
                 "multiprocessing starts others by 'spawn'"

@@ -78,7 +78,8 @@ def _after(steps: Sequence[Step], step: Step, features: Features) -> tuple[Step,
         return None
     assert maker.program is not None
     places = dict(_bound(maker))
-    fixed = [source for source in maker.program.inputs if places[source].is_fixed]
+    # The kernel has no inputs of which all elements are cut off.
+    fixed = [source for source in maker.program.inputs if source in places and places[source].is_fixed]
     kernel = step.kernel.after(maker.program, maker.kernel.title.partition(":")[0], features, fixed)
     if kernel is None:
         return None
