@@ -91,53 +91,49 @@ class Steps:
         self.ragged = bool((problem.channels if self.by_tap else problem.terms) % terms)
 
     def lines(self) -> Iterator[str]:
-        """The tap of a step."""
-        if self.by_tap and self.problem.taps > 1:
+        """The tap and the channels of a step, for both operands."""
+        first = "step"
+        if self.by_tap:
             yield f"tap = step // {self.blocks}"
+            first = f"(step % {self.blocks})"
+        for side, place in (("a", "[None, :]"), ("b", "[:, None]")):
+            numbers = f"{first} * {self.terms} + tl.arange(0, {self.terms}){place}"
+            if self.by_tap:
+                yield f"{side}_channel = {numbers}"
+            else:
+                yield f"{side}_term = {numbers}"
+                yield f"{side}_tap = {side}_term // {self.problem.channels}"
+                yield f"{side}_channel = {side}_term % {self.problem.channels}"
 
-    def first(self, stride: int) -> str:
-        """The offset of the first term of a step, where terms are `stride` apart: those of its tap, if `by_tap`."""
-        if not self.by_tap or self.problem.taps == 1:
-            return f"step * {self.terms * stride}"
-        return f"step % {self.blocks} * {self.terms * stride}" if self.blocks > 1 else "0"
+    def tap(self, side: str) -> str:
+        """The name of the tap."""
+        return "tap" if self.by_tap else f"{side}_tap"
+
+    def exists(self, side: str) -> str:
+        """The condition that a term exists; empty if all do."""
+        if not self.ragged:
+            return ""
+        return f"{side}_channel < {self.problem.channels}" if self.by_tap else f"{side}_term < {self.problem.terms}"
 
 
 class Operand:
     """Loads tiles of an operand.
 
-    What is the same in all steps is computed before the loop over them. That makes the code shorter, which Triton compiles
-    faster: loads are repeated for each stage.
-
     Args:
         side: "a" or "b".
         line: "row" or "column".
         exists: the condition that a line exists; empty if all do.
-        steps: the steps.
-        is_alone: whether no other program runs on the same multiprocessor, so that this one may use all of its registers.
-
-    Attributes:
-        is_even: whether the terms of a step are equally far from each other.
-        is_held: whether the offsets of a tile stay in registers.
-        numbers: the terms of a step.
     """
 
-    def __init__(
-        self, matrix: Matrix | Window, side: str, line: str, exists: str, steps: Steps, is_alone: bool
-    ) -> None:
-        self.matrix, self.side, self.line, self.exists, self.steps = matrix, side, line, exists, steps
-        self.problem = steps.problem
-        is_flat = isinstance(matrix, Matrix) and matrix.tap == matrix.step * self.problem.channels
-        self.is_even = steps.by_tap or is_flat
-        self.numbers = f"tl.arange(0, {steps.terms}){'[None, :]' if side == 'a' else '[:, None]'}"
-        self.is_held = self.is_even and is_alone
+    def __init__(self, matrix: Matrix | Window, side: str, line: str, exists: str, problem: Problem) -> None:
+        self.matrix, self.side, self.line, self.exists, self.problem = matrix, side, line, exists, problem
 
     def start(self) -> Iterator[str]:
         """Statements before the loop over steps."""
         matrix, side, line = self.matrix, self.side, self.line
         offset = python(stack_offset(matrix, "stack", self.problem.stacks))
-        terms = f" + {self.numbers} * {matrix.step}" if self.is_held else ""
         if isinstance(matrix, Matrix):
-            yield f"{side}_start = {offset} + {line} * {matrix.stride}{terms}"
+            yield f"{side}_start = {offset} + {line} * {matrix.stride}"
             return
         (height, width), (above, before), (down, right) = matrix.output, matrix.before, matrix.strides
         back = "+" if matrix.transposed else "-"
@@ -153,48 +149,34 @@ class Operand:
             matrix.size[1],
         ):  # loads are vectors where Triton sees that pixels are adjacent
             pixel = f"({position} {back} {above * width + before})"
-        yield f"{side}_start = {offset} + {batch} + {pixel} * {matrix.pixel}{terms}"
+        yield f"{side}_start = {offset} + {batch} + {pixel} * {matrix.pixel}"
 
-    def load(self) -> Iterator[str]:
+    def load(self, steps: Steps) -> Iterator[str]:
         """The tile of a step."""
-        matrix, side, steps, problem = self.matrix, self.side, self.steps, self.problem
-        conditions = [self.exists]
-        tap = "tap" if steps.by_tap else f"{side}_tap"
-        last = problem.channels if steps.by_tap else problem.terms
-        if self.is_held:
-            moved, offset = steps.first(matrix.step), f"{side}_start"
-            exists = f"{self.numbers} < {last} - {steps.first(1)}"
+        matrix, side, tap = self.matrix, self.side, steps.tap(self.side)
+        conditions = [self.exists, steps.exists(side)]
+        offset = f"{side}_start + {side}_channel * {matrix.step}"
+        if isinstance(matrix, Matrix):
+            if not steps.by_tap and matrix.tap == matrix.step * self.problem.channels:
+                offset = f"{side}_start + {side}_term * {matrix.step}"
+            elif self.problem.taps > 1:
+                offset += f" + {tap} * {matrix.tap}"
         else:
-            yield f"{side}_term = {steps.first(1)} + {self.numbers}"
-            channel = f"{side}_term"
-            if not self.is_even:
-                yield f"{side}_tap = {side}_term // {problem.channels}"
-                channel += f" % {problem.channels}"
-            moved, offset = "0", f"({side}_start + {channel} * {matrix.step})"
-            exists = f"{side}_term < {last}"
-        if steps.ragged:
-            conditions.append(exists)
-        if isinstance(matrix, Window):
+            (height, width), (down, right) = matrix.size, matrix.dilations
             ahead = "-" if matrix.transposed else "+"
-            places = {"y": f"{side}_y", "x": f"{side}_x"}
-            if problem.taps > 1:
-                yield f"{side}_down = {tap} // {matrix.kernel[1]} * {matrix.dilations[0]}"
-                yield f"{side}_right = {tap} % {matrix.kernel[1]} * {matrix.dilations[1]}"
-                moved += f" {ahead} ({side}_down * {matrix.size[1]} + {side}_right) * {matrix.pixel}"
-                places = {"y": f"{side}_y {ahead} {side}_down", "x": f"{side}_x {ahead} {side}_right"}
-            if not matrix.inside:  # positions below 0 are large as unsigned numbers
-                sizes = zip(places.values(), matrix.size, strict=True)
-                conditions += [f"tl.cast({position}, tl.uint32) < {size}" for position, size in sizes]
-        elif problem.taps > 1 and (steps.by_tap or not self.is_even):
-            moved += f" + {tap} * {matrix.tap}"
+            yield f"{side}_down = {tap} // {matrix.kernel[1]} * {down}"
+            yield f"{side}_right = {tap} % {matrix.kernel[1]} * {right}"
+            offset += f" {ahead} ({side}_down * {width} + {side}_right) * {matrix.pixel}"
+            if not matrix.inside:
+                for name, moved, size in (("y", "down", height), ("x", "right", width)):
+                    at = f"{side}_{name} {ahead} {side}_{moved}"
+                    conditions += [f"{at} >= 0", f"{at} < {size}"]
         mask = " & ".join(f"({condition})" for condition in conditions if condition)
         loaded = {f"{side}_tile": side}
         if isinstance(matrix, Matrix) and matrix.rest is not None:
             loaded[f"{side}_rest"] = f"{side}_rests"
         for name, pointer in loaded.items():
-            # The sum of the pointer and a number is a number, which is added to all offsets of the tile.
-            at = f"{pointer} + ({moved}) + {offset}" if self.is_held else f"{pointer} + ({offset} + {moved})"
-            yield f"{name} = tl.load({at}{f', mask={mask}, other=0.0' if mask else ''})"
+            yield f"{name} = tl.load({pointer} + ({offset}){f', mask={mask}, other=0.0' if mask else ''})"
 
 
 def is_turned(problem: Problem, features: Features) -> bool:
@@ -225,7 +207,6 @@ class TensorKernel:
         self.steps = Steps(problem, tile.terms)
         self.is_turned = is_turned(problem, features)
         self.down, self.across = ceil(problem.rows / tile.rows), ceil(problem.columns / tile.columns)
-        self.programs, self.units = self.down * self.across * problem.stacks * splits, features.units
         self.inside = {
             "row": f"row < {problem.rows}" if problem.rows % tile.rows else "",
             "column": f"column < {problem.columns}" if problem.columns % tile.columns else "",
@@ -290,7 +271,7 @@ class TensorKernel:
     def _kernel(
         self, title: str, others: Sequence[Input], target: Buffer, library: Sequence[str], finish: Sequence[str]
     ) -> Kernel:
-        tile = self.tile
+        problem, tile = self.problem, self.tile
         sides = dict(zip("ab", self._sides(), strict=True))
         read = {side: matrix.source for side, matrix in sides.items()}
         read |= {f"{side}_rests": m.rest for side, m in sides.items() if isinstance(m, Matrix) and m.rest is not None}
@@ -306,7 +287,7 @@ class TensorKernel:
             source,
             buffers,
             (False,) * (len(buffers) - 1) + (True,),
-            (self.programs, 1, 1),
+            (self.down * self.across * problem.stacks * self.splits, 1, 1),
             "opweave_kernel",
             invocations=(32 * tile.warps,),
             compiler="triton",
@@ -337,13 +318,12 @@ class TensorKernel:
         return (right, left) if self.is_turned else (left, right)
 
     def _sums(self) -> Iterator[str]:
-        steps, tile = self.steps, self.tile
+        problem, steps, tile = self.problem, self.steps, self.tile
         lines, sizes = ("row", "column"), (tile.rows, tile.columns)
         if self.is_turned:
             lines, sizes = ("column", "row"), (tile.columns, tile.rows)
-        is_alone = self.programs <= self.units
         operands = [
-            Operand(matrix, side, line, self.inside[line], steps, is_alone)
+            Operand(matrix, side, line, self.inside[line], problem)
             for matrix, side, line in zip(self._sides(), "ab", lines, strict=True)
         ]
         for operand in operands:
@@ -352,7 +332,7 @@ class TensorKernel:
         count = ceil(steps.count / self.splits)
         last = str(steps.count) if self.splits == 1 else f"tl.minimum((part + 1) * {count}, {steps.count})"
         yield f"for step in range({'0' if self.splits == 1 else f'part * {count}'}, {last}):"
-        body = [*steps.lines(), *(line for operand in operands for line in operand.load()), *self._dots()]
+        body = [*steps.lines(), *(line for operand in operands for line in operand.load(steps)), *self._dots()]
         yield from (f"    {line}" for line in body)
 
     def _dots(self) -> Iterator[str]:
