@@ -190,10 +190,14 @@ def test_the_part_about_cuda_tells_what_holds_and_what_failed() -> None:
         cuda.Row("resnet50", "ResNet-50, batch 1", "float32", 1.5, 0.71, 0.5, 89, 1e-6, 0.9),
         cuda.Row("contractions", "matmul 4096", "float16", 0.5, 0.4, 0.2, 1, 1e-3),
         cuda.Row("transformers", "ViT-B/16, batch 1", "tf32", 1.0, 1.05, 1.0, 125, 1e-4, 1.0),
+        cuda.Row("recurrent", "plcmos_v2, 64 frames", "float32", 1.1, 0.2, 0.2, 33, 0.0),
+        cuda.Row("custom", "conv2d, a custom kernel, conv2d", "float32", 1.0, 0.2, 0.117, 4, 1e-7, None, 0.116),
+        cuda.Row("custom", "conv2d, a custom kernel, conv2d", "float32", 1.0, 0.2, 0.119, 4, 1e-7, None, 0.116),
     ]
     text = cuda.section(Results("a GPU", "Python", rows, {"recurrent": "FileNotFoundError: x"}))
     held = [line.rstrip(" |").rpartition(" | ")[2] for line in text.splitlines() if " ms | " in line]
-    assert held == ["NO", "yes", "yes"]
+    assert held == ["NO", "yes", "yes", "NO", "yes", "NO"]
+    assert "<= 0.002 ms more than 0.1160 ms of its parts | yes" in text
     assert "- recurrent: FileNotFoundError: x" in text
 
 
@@ -202,13 +206,14 @@ def test_the_benchmark_of_cuda_goes_on_after_a_part_that_fails(tmp_path: Path, m
         yield cuda.Row("fails", "a row before", "float32", 1, 1, 1, 1)
         raise ValueError("of a reason")
 
-    monkeypatch.setattr(cuda, "PARTS", {"fails": fails, "token": cuda.token})
+    monkeypatch.setattr(cuda, "PARTS", {"fails": fails, "custom": cuda.custom})
     target = tmp_path / "results.json"
     cuda.main(device=gpu_context().device.name, only=None, keep=target, render=None, models=tmp_path, tiny=True)
     found = read(target, cuda.Row)
-    assert [row.part for row in found.rows] == ["fails", "token"]
+    assert [row.part for row in found.rows] == ["fails", "custom"]
     assert found.failures == {"fails": "ValueError: of a reason"}
-    assert found.rows[1].kernels > 5
+    assert found.rows[1].kernels == 3
+    assert found.rows[1].apart is not None
 
 
 def test_models_with_cuda_hold_by_results_and_by_the_time_to_build() -> None:
