@@ -1,4 +1,4 @@
-"""What devices run in an order of their own."""
+"""Work that the queue of a device puts in an order."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from ...errors import InvalidStateError
 class Calls:
     """A context for calls of a device; it can be entered again, and by several threads.
 
-    It is a class, because a function with `contextlib.contextmanager` takes longer than to launch a graph.
+    It is a class, because each dispatch enters it, and `contextlib.contextmanager` makes two objects and calls three more
+    functions.
 
     Args:
         what: leads messages.

@@ -19,7 +19,8 @@ TABLE = "tensor_tiles.json"
 
 ADDITION_US = 1.25
 """Microseconds of the kernel that adds partial sums, without its memory traffic: in a CUDA graph, where a launch takes
-less time than in `tiles`. With it, the estimates of what `cuda_tune` measured on an H200 have the least error."""
+less time than in `tiles`. An estimate: with values from 1 to 1.5, those of `microseconds` come nearest to what `cuda_tune`
+measured on an H200."""
 MAX_EARLY_US = 6.0
 """Most microseconds of a kernel that starts while the one before ends. Its workgroups take the units that are free then,
 several of them the same one, and stay there. If all kernels start early, an H100 takes 0.82 times as long for one sentence
