@@ -102,8 +102,14 @@ def _compiled(source: str, options: Mapping[str, int], folder: Path) -> dict[str
     target = GPUTarget("cuda", options["architecture"], 32)
     stages = options["num_stages"]
     while True:
-        # Products and sums are fused only by tensor cores, so that other functions have the same results everywhere.
-        given = {"num_warps": options["num_warps"], "num_stages": stages, "enable_fp_fusion": False}
+        # Products and sums are fused only by tensor cores, so that other functions have the same results everywhere. Checks of
+        # integers for overflow would be written for Triton's debug mode, and thrown away.
+        given = {
+            "num_warps": options["num_warps"],
+            "num_stages": stages,
+            "enable_fp_fusion": False,
+            "sanitize_overflow": False,
+        }
         made = triton.compile(ASTSource(kernel, signature, attrs=aligned), target=target, options=given)
         if made.metadata.shared <= options["max_shared"] or stages == 1:
             break

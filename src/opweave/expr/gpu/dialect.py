@@ -19,6 +19,8 @@ IDS = ("global", "group", "local", "lane")
 the same as one number (`u32`)."""
 
 
+UNROLLED = 8
+"""Iterations of short loops that are written out."""
 MAX_UNROLLED_LINES = 12
 """Lines of a loop whose iterations are written out; longer ones have several loads of their own. An estimate."""
 
@@ -164,8 +166,7 @@ class Dialect(Library):
         is_lazy: whether `select` computes what it chooses only; loads from places that always exist then come before it, so
             that they do not wait for the condition.
         casts_halves: whether `bitcast` takes vectors of f16.
-        unrolled: a line before a loop, which asks for some of its iterations to be written out; empty if there is none.
-        rolled: a line before a loop whose iterations must not be written out, since they would take more registers.
+        unrolling: a line before a loop that says how many of its iterations are written out, `{}`; empty if there is none.
         warp: invocations with adjacent numbers that run together, and that exchange registers by `subgroupShuffleXor`; 0 if
             their number is not known.
         kept: elements of a row that an invocation keeps in registers, because it reads them again; 0 if it reads them twice.
@@ -180,8 +181,7 @@ class Dialect(Library):
     wraps: bool = True
     is_lazy: bool = False
     casts_halves: bool = False
-    unrolled: str = ""
-    rolled: str = ""
+    unrolling: str = ""
     warp: int = 0
     kept: int = 0
     await_previous: str = ""
@@ -194,10 +194,14 @@ class Dialect(Library):
         """Whether a kernel with this many workgroups in each dimension starts while the one before ends."""
         return bool(self.await_previous) and math.prod(workgroups) <= MAX_EARLY_WORKGROUPS
 
+    def unrolled(self, count: int) -> list[str]:
+        """The line before a loop of which `count` iterations are written out; none if the compiler cannot be told."""
+        return [self.unrolling.format(count)] if self.unrolling else []
+
     def loop(self, head: str, lines: Sequence[str]) -> list[str]:
         """A block whose first line is `head`. Several iterations of short loops load their elements at the same time."""
         is_short = len(lines) <= MAX_UNROLLED_LINES and not any("for (" in line for line in lines)
-        hint = [self.unrolled] if self.unrolled and is_short and head.startswith("for (") else []
+        hint = self.unrolled(UNROLLED) if is_short and head.startswith("for (") else []
         return [*hint, head, *(f"    {line}" for line in lines), "}"]
 
 

@@ -163,7 +163,7 @@ class Contraction:
         a, b = readers = [Reader(name, side.source, features) for name, side in sides]
         if self.method == "tiled" and self.splits > 1:
             sums = Writer(partial_sums(problem, self.splits), features, True)
-            parts, groups = tiled.body(problem, self.tile, a, b, self.splits)
+            parts, groups = tiled.body(problem, self.tile, a, b, self.splits, features.dialect)
             comment = f"{self._size()}; tiles of {self.tile}, {self.splits} parts"
             parts = [put_partial(problem), *parts]
             return [
@@ -174,7 +174,7 @@ class Contraction:
             parts, groups = narrow(problem, a, b)
             how = "an invocation for each position"
         else:
-            parts, groups = tiled.body(problem, self.tile, a, b, self.splits)
+            parts, groups = tiled.body(problem, self.tile, a, b, self.splits, features.dialect)
             how = f"tiles of {self.tile}"
         vectors = self.method == "tiled"
         return self._finished(end, f"{self._size()}; {how}", readers, parts, groups, title, vectors)

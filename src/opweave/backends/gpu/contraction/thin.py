@@ -396,8 +396,7 @@ class _Writing:
         if whole == step:
             yield from lines
             return
-        if self.features.dialect.rolled:
-            yield self.features.dialect.rolled
+        yield from self.features.dialect.unrolled(1)  # more would take registers
         yield f"for (var chunk = part; chunk < {whole}u; chunk += {step}u) {{"
         yield from (f"    {line}" for line in lines)
         yield "}"

@@ -12,11 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from ....expr.gpu.dialect import Part, Variable
+from ....expr.gpu.dialect import Dialect, Part, Variable
 from ....expr.gpu.writing import MAX_WORKGROUPS, numbered
 from .elements import Reader
 from .problem import Matrix, Problem, Window
 from .text import entry, part, plus, quarter, stack_offset, times, window_start, window_tap
+
+UNROLLED = 4
+"""Terms of a loop that are written out: a divisor of all depths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +258,9 @@ def _quad(line: str) -> str:
     return line.removesuffix(" * 4u") if line.endswith(" * 4u") else f"{part(line)} / 4u"
 
 
-def body(problem: Problem, tile: Tile, a: Reader, b: Reader, splits: int) -> tuple[list[Part], tuple[int, int, int]]:
+def body(
+    problem: Problem, tile: Tile, a: Reader, b: Reader, splits: int, dialect: Dialect
+) -> tuple[list[Part], tuple[int, int, int]]:
     """Memory of the workgroup, the entry point, and its dispatch size. It passes sums to `put(stack, row, column, vec4)`.
 
     Args:
@@ -265,6 +270,7 @@ def body(problem: Problem, tile: Tile, a: Reader, b: Reader, splits: int) -> tup
         b: loads the right operand.
         splits: number of workgroups that share the steps of a tile; with several, `put` receives split * stacks + stack
             instead of the stack.
+        dialect: the language.
     """
     left, right = Side("a", problem.left, problem, tile, a), Side("b", problem.right, problem, tile, b)
     a.width, b.width = left.width, right.width
@@ -298,7 +304,7 @@ def body(problem: Problem, tile: Tile, a: Reader, b: Reader, splits: int) -> tup
         "    let ahead = step + 1u;",
         *("    " + line for line in fetch),
         "}",
-        *_compute(tile),
+        *_compute(tile, dialect),
     ]
     text = [
         *once,
@@ -334,19 +340,26 @@ def _locate(steps: Steps, depth: int) -> list[str]:
     return [f"let tap = ahead / {steps.a_tap}u;", f"let first = ahead % {steps.a_tap}u * {depth}u;"]
 
 
-def _compute(tile: Tile) -> Iterator[str]:
-    """The products of a step, unrolled."""
-    down, across = tile.rows // tile.height, tile.columns // tile.width
+def _compute(tile: Tile, dialect: Dialect) -> Iterator[str]:
+    """The products of a step: all terms, or a loop over them where the compiler can be told to write some of them out. NVRTC
+    compiles the loop in half the time, and its kernels are as fast.
+    """
+    if hint := dialect.unrolled(UNROLLED):
+        yield from (*hint, f"for (var k = 0u; k < {tile.depth}u; k++) {{", *_products(tile, "k"), "}")
+        return
     for k in range(tile.depth):
-        yield "{"
-        for r in range(tile.height // 4):
-            yield f"    let a{r} = tile_a[{k}][{plus('ty', r * down)}];"
+        yield from ("{", *_products(tile, str(k)), "}")
+
+
+def _products(tile: Tile, term: str) -> Iterator[str]:
+    down, across = tile.rows // tile.height, tile.columns // tile.width
+    for r in range(tile.height // 4):
+        yield f"    let a{r} = tile_a[{term}][{plus('ty', r * down)}];"
+    for c in range(tile.width // 4):
+        yield f"    let b{c} = tile_b[{term}][{plus('tx', c * across)}];"
+    for r in range(tile.height):
         for c in range(tile.width // 4):
-            yield f"    let b{c} = tile_b[{k}][{plus('tx', c * across)}];"
-        for r in range(tile.height):
-            for c in range(tile.width // 4):
-                yield f"    sum_{r}_{c} = fma(vec4<f32>(a{r // 4}.{'xyzw'[r % 4]}), b{c}, sum_{r}_{c});"
-        yield "}"
+            yield f"    sum_{r}_{c} = fma(vec4<f32>(a{r // 4}.{'xyzw'[r % 4]}), b{c}, sum_{r}_{c});"
 
 
 def _finish(tile: Tile, stack: str) -> Iterator[str]:
