@@ -3,7 +3,8 @@
 Needs the extra cuda; with PyTorch, times of cuBLAS and cuDNN stand beside ours (float32 is their IEEE float32 for tf32x3, and
 TF32 for tf32). Times are the least of several runs, with an event before and after each. Results of tiles are compared with
 float64; errors are relative to the greatest value, beside those of kernels without tensor cores. "in order" is the time of the
-kernels that bring operands into the order of tensor cores; the rate counts it.
+kernels that bring operands into the order of tensor cores; the rate counts it. Last come geometric means of times, relative to
+the faster of the chosen tile and kernels without tensor cores.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
 import numpy as np
+import typer
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -111,6 +113,27 @@ SHAPES = (
         )
     ),
     conv("8 images of 28x28, 128 to 128", 28, 128, 128, 3, batch=8),
+    *(
+        conv(f"32 images of {n}x{n}, {c} to {k}, {size}x{size} by {stride}", n, c, k, size, stride, batch=32)
+        for n, c, k, size, stride in (
+            *((56, 64, 256, 1, 1), (56, 256, 64, 1, 1), (28, 512, 128, 1, 1), (14, 1024, 256, 1, 1)),
+            *((14, 256, 1024, 1, 1), (7, 512, 2048, 1, 1), (56, 256, 512, 1, 2), (28, 256, 256, 3, 2)),
+        )
+    ),
+    # Networks that detect and read, one image at a time: few channels and pixels.
+    *(
+        conv(f"{n}x{n}, {c} to {k}, {size}x{size}", n, c, k, size)
+        for n, c, k, size in (
+            *((80, 16, 32, 3), (52, 48, 48, 3), (40, 32, 32, 3), (26, 96, 96, 3), (25, 32, 96, 3), (20, 64, 64, 3)),
+            *((13, 64, 256, 3), (13, 192, 192, 3), (10, 128, 128, 3)),
+            *((80, 32, 48, 1), (62, 64, 64, 1), (40, 96, 96, 1), (31, 256, 240, 1), (22, 480, 480, 1)),
+            *((20, 192, 192, 1), (10, 384, 384, 1)),
+        )
+    ),
+    *(
+        Case(f"matmul {m}x{k} by {k}x{n}", "matmul", ((m, k), (k, n)))
+        for m, k, n in ((20, 1024, 8210), (40, 128, 6625))
+    ),
     # Both operands are inputs, as in attention.
     *(
         Case(f"matmul {n} of {m}x{k} by {k}x{m}", "matmul", ((n, m, k), (n, k, m)), constant=False)
@@ -172,16 +195,17 @@ def fitted(tile: Tile, samples: Sequence[tuple[int, int, float]]) -> Measured:
     return min(found, key=lambda pair: pair[0])[1]
 
 
-def tables(record: Record) -> dict[str, list[Measured]]:
+def tables(records: Sequence[Record]) -> dict[str, list[Measured]]:
     """The tiles of each kind, fitted to the times that were measured.
 
     Where no case has a way to read the right operand, all cases with the same products count.
     """
     cases = {case.name: case for case in SHAPES}
-    info = Info(record["device"], record["architecture"], record["units"], 49152, record["max_shared"], 0)
+    infos = [Info(r["device"], r["architecture"], r["units"], 49152, r["max_shared"], 0) for r in records]
     samples: dict[str, dict[Tile, list[tuple[int, int, float]]]] = {}
     found = dict[tuple[str, str], tuple[Problem, Features]]()
-    for kind, name, row, splits, time in record["times"]:
+    times = ((info, *time) for info, record in zip(infos, records, strict=True) for time in record["times"])
+    for info, kind, name, row, splits, time in times:
         if tuple(row) not in TILES[kind]:
             continue
         precision, data_type = KINDS[kind]
@@ -213,7 +237,7 @@ def contraction(case: Case, features: Features, data_type: str) -> tuple[Contrac
     inputs, operands = inputs_of([operand.desc for operand in result.node.operands])
     made = applied(result.node, cuda, dict(zip(result.node.operands, operands, strict=True)))
     constants = {inputs[1]: arrays[1]} if case.constant else {}
-    found = Contraction(made.problem, Input(2, result.desc), constants, features)
+    found = Contraction(made.problem, Input(2, result.desc), constants, features, is_faster=True)
     read: dict[Buffer, np.ndarray] = dict(zip(inputs, arrays, strict=True))
     return found, read | {source: constant.make() for source, constant in found.arranged.items()}
 
@@ -292,7 +316,7 @@ def jobs(driver: Driver, cases: Sequence[Case], kind: str) -> list[Job]:
     return made
 
 
-def measure(driver: Driver, cases: Sequence[Case], samples: Path | None) -> tuple[Record, Table]:
+def measure(driver: Driver, cases: Sequence[Case], kinds: Sequence[str], samples: Path | None) -> tuple[Record, Table]:
     """All times, which are written to `samples` after each kind of products, and a table of the fastest way of each case."""
     info = driver.info
     shown = Table(
@@ -306,7 +330,8 @@ def measure(driver: Driver, cases: Sequence[Case], samples: Path | None) -> tupl
         "tile",
         "chosen",
         "error",
-        "without",
+        "without us",
+        "error",
         box=None,
     )
     record: Record = {
@@ -316,7 +341,8 @@ def measure(driver: Driver, cases: Sequence[Case], samples: Path | None) -> tupl
         "max_shared": info.max_dynamic_shared,
         "times": [],
     }
-    for kind in KINDS:
+    losses: dict[str, list[tuple[float, float]]] = {}
+    for kind in kinds:
         for job in track(jobs(driver, cases, kind), kind):
             case, found = job.case, job.found
             memory: dict[Buffer, int] = {}
@@ -335,12 +361,15 @@ def measure(driver: Driver, cases: Sequence[Case], samples: Path | None) -> tupl
                 record["times"].append((kind, case.name, list(astuple(tile)), splits, round(times[way], 2)))
                 if errors[way] > MAX_ERROR[kind]:
                     raise SystemExit(f"{case.name}, {kind}, {tile}, {splits} parts: wrong by {errors[way]:.1e}")
-            microseconds(driver, plain.kernels(None, case.name), memory, 1)
+            plainly = microseconds(driver, plain.kernels(None, case.name), memory, REPEAT)
             without = error(driver, memory[plain.result], plain.result.desc, wanted)
             driver.wait()
             for address in memory.values():
                 driver.free(address)
             best = min(times, key=lambda way: times[way])
+            usual = times[job.chosen] + ordering
+            taken = usual if tensor_tiles.is_faster(found.problem, found.features) else plainly
+            losses.setdefault(kind, []).append((taken / min(usual, plainly), usual / min(usual, plainly)))
             function = torch_function(case, operands, tf32=kind == "tf32")
             theirs = torch_milliseconds(function) * 1e3 if function is not None else None
             flops = operations(case) / 1e6
@@ -355,47 +384,62 @@ def measure(driver: Driver, cases: Sequence[Case], samples: Path | None) -> tupl
                 f"{best[0]}, {best[1]} parts",
                 f"{times[job.chosen] / times[best]:.2f}x",
                 f"{errors[best]:.1e}",
+                f"{plainly:.1f}",
                 f"{without:.1e}",
             )
         if samples is not None:
             samples.write_text(json.dumps(record), "utf-8")
+    shown.caption = "\n".join(
+        f"{kind}: tensor cores where they are estimated to be faster {taken:.2f}x, always {always:.2f}x"
+        for kind, its in losses.items()
+        for taken, always in [np.exp(np.log(its).mean(0))]
+    )
     return record, shown
 
 
-def write(target: Path, record: Record) -> None:
-    """Write the table."""
-    rows = {
-        kind: [[*astuple(m.tile), round(m.rate), round(m.latency, 3), m.fixed] for m in measured]
-        for kind, measured in tables(record).items()
-    }
+def write(target: Path, records: Sequence[Record]) -> None:
+    """Write the table. Rows of products that were not measured stay as they are."""
+    rows = json.loads(TARGET.read_text("utf-8"))["tiles"]
+    for kind, measured in tables(records).items():
+        rows[kind] = [[*astuple(m.tile), round(m.rate), round(m.latency, 3), m.fixed] for m in measured]
     lines = [
         f'    "{kind}": [\n      ' + ",\n      ".join(map(json.dumps, its)) + "\n    ]" for kind, its in rows.items()
     ]
     columns = (
         "rows, columns, terms, warps, stages, products/us of a multiprocessor, us of a lone step, us without steps"
     )
+    measured_on = dict.fromkeys(f"{record['device']}, {record['architecture']}" for record in records)
     head = (
         '{\n  "written by": "python -m benchmarks cuda_tune",\n'
-        f'  "device": {json.dumps(", ".join((record["device"], record["architecture"])))},\n'
+        f'  "devices": {json.dumps(list(measured_on))},\n'
         f'  "columns": "{columns}",\n'
     )
     target.write_text(head + '  "tiles": {\n' + ",\n".join(lines) + "\n  }\n}\n", "utf-8")
 
 
-def main(cases: int = 0, target: Path = TARGET, samples: Path | None = None, fit: Path | None = None) -> None:
-    """Measure tiles, and write the table.
-
-    Args:
-        cases: how many of the cases, from the first; 0 for all.
-        target: the file to write.
-        samples: where to write all times, as JSON.
-        fit: a file of times that were written; nothing is measured.
-    """
-    if fit is not None:
-        write(target, json.loads(fit.read_text("utf-8")))
+def main(
+    only: Annotated[
+        list[str] | None, typer.Option(help="A case, by a part of its name; no table is written. Default: all.")
+    ] = None,
+    products: Annotated[
+        list[str] | None, typer.Option(help=f"Products to measure: {', '.join(KINDS)}. Default: all.")
+    ] = None,
+    target: Annotated[Path, typer.Option(help="The file of the table.")] = TARGET,
+    samples: Annotated[Path | None, typer.Option(help="Where all times are written, as JSON.")] = None,
+    fit: Annotated[
+        list[Path] | None, typer.Option(help="Measure nothing, and make the table of times that were written here.")
+    ] = None,
+) -> None:
+    """Measure tiles, and write the table."""
+    if fit:
+        write(target, [json.loads(path.read_text("utf-8")) for path in fit])
         return
     if devices.trouble():
         raise SystemExit(f"cuda_tune: {devices.trouble()}")
-    record, shown = measure(NvidiaDriver(0), SHAPES[: cases or None], samples)
+    cases = [case for case in SHAPES if not only or any(part in case.name for part in only)]
+    if unknown := set(products or ()) - set(KINDS):
+        raise typer.BadParameter(f"no products '{min(unknown)}'; known are: {', '.join(KINDS)}")
+    record, shown = measure(NvidiaDriver(0), cases, products or list(KINDS), samples)
     Console(width=160).print(shown)
-    write(target, record)
+    if not only:
+        write(target, [record])

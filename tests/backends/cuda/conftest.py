@@ -33,4 +33,5 @@ def small_tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     """Tensor cores for small problems, with small tiles, and as many parts of each sum as the test says."""
     splits = getattr(request, "param", 1)
     monkeypatch.setattr(tensor, "MIN_PRODUCTS", 0)
+    monkeypatch.setattr(tensor_tiles, "is_faster", lambda *_: True)
     monkeypatch.setattr(tensor_tiles, "choose", lambda *_: (SMALL, splits))

@@ -25,7 +25,7 @@ from opweave.backends.cuda.engine import features_of
 from opweave.backends.gpu.contraction import tensor, tensor_tiles, terms
 from opweave.backends.gpu.contraction.problem import View, product
 from opweave.backends.gpu.contraction.tensor import Tile
-from opweave.backends.gpu.contraction.tensor_tiles import Measured, choose
+from opweave.backends.gpu.contraction.tensor_tiles import Measured, choose, is_faster
 from opweave.expr.gpu import Features, Kernel, TensorCores
 from opweave.expr.gpu.mathematics import BOUNDS
 from opweave.expr.ir import Input
@@ -343,6 +343,26 @@ def test_what_keeps_other_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compilers(matmul, array(128, 128), array(128, 128)) == {"triton"}
 
 
+def test_tensor_cores_are_taken_where_they_save_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TF32x3 takes three products for one, and longer for windows that start at each second column."""
+    monkeypatch.setattr(tensor, "MIN_PRODUCTS", 1 << 23)
+    monkeypatch.setattr(tensor_tiles, "is_faster", is_faster)
+
+    def compilers(build: Build, *arrays: np.ndarray, kind: str = "tf32x3") -> set[str]:
+        features = replace(F, units=132, tensor_cores=TensorCores(kind, 227 << 10))
+        return {step.kernel.compiler for step in steps_of(build, arrays, (1,), features)} - {""}
+
+    assert not compilers(matmul, array(64, 384), array(384, 384))
+    assert compilers(matmul, array(64, 384), array(384, 384), kind="tf32")
+    assert compilers(matmul, array(64, 384, data_type="float16"), array(384, 384, data_type="float16"))
+    assert compilers(matmul, array(512, 1024), array(1024, 1024))
+    for stride in (1, 2):
+        image, filter = array(1, 32, 28 * stride, 28 * stride), array(128, 32, 3, 3)
+        conv: Build = lambda b, x, w, s=stride: b.conv2d(x, w, padding=[1, 1, 1, 1], strides=[s, s])  # noqa: E731
+        assert bool(compilers(conv, image, filter)) == (stride == 1)
+        assert compilers(conv, image, filter, kind="tf32")
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Graphs
 
@@ -468,27 +488,40 @@ def test_tiles_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     driver = CpuDriver()
     case = Case("matmul 64", "matmul", ((64, 512), (512, 64)))
     monkeypatch.setattr(cuda_tune, "SHAPES", (case,))
-    record, shown = cuda_tune.measure(driver, [case], tmp_path / "samples.json")
+    record, shown = cuda_tune.measure(driver, [case], list(cuda_tune.KINDS), tmp_path / "samples.json")
     assert json.loads((tmp_path / "samples.json").read_text("utf-8"))["times"] == [
         list(time) for time in record["times"]
     ]
     rows = {kind: [list(row) for row in rows] for kind, rows in cuda_tune.TILES.items()}
     for kind, its in rows.items():
         assert [row for row in its if row in [time[2] for time in record["times"] if time[0] == kind]] == its
-    cuda_tune.write(tmp_path / "table.json", record)
+    cuda_tune.write(tmp_path / "table.json", [record])
     written = json.loads((tmp_path / "table.json").read_text("utf-8"))
-    assert {key: [row[:5] for row in its] for key, its in written["tiles"].items()} == {
-        f"{kind}, {reading}": its for kind, its in rows.items() for reading in tensor_tiles.READINGS
-    }
+    tiles = {key: [row[:5] for row in its] for key, its in written["tiles"].items()}
+    for kind, its in rows.items():
+        assert [tiles[f"{kind}, {reading}"] for reading in tensor_tiles.READINGS] == [its] * len(tensor_tiles.READINGS)
     assert (shown.row_count, driver.memory) == (3, {})
     monkeypatch.setattr(cuda_tune, "reference", lambda *_: np.ones((64, 64)))
     with pytest.raises(SystemExit, match=r"matmul 64, float16, 64 x 64 x 64, 1 parts: wrong by"):
-        cuda_tune.measure(driver, [case], None)
+        cuda_tune.measure(driver, [case], ["float16"], None)
+
+
+def test_rows_of_other_products_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(cuda_tune, "REPEAT", 1)
+    monkeypatch.setattr(cuda_tune, "TILES", {kind: tiles[:1] for kind, tiles in cuda_tune.TILES.items()})
+    case = Case("matmul 64", "matmul", ((64, 512), (512, 64)))
+    monkeypatch.setattr(cuda_tune, "SHAPES", (case,))
+    record, _ = cuda_tune.measure(CpuDriver(), [case], ["tf32"], None)
+    cuda_tune.write(tmp_path / "table.json", [record])
+    kept, written = (json.loads(p.read_text("utf-8"))["tiles"] for p in (cuda_tune.TARGET, tmp_path / "table.json"))
+    assert list(written) == list(kept)
+    assert {key for key in kept if written[key] != kept[key]} == {f"tf32, {r}" for r in tensor_tiles.READINGS}
 
 
 def test_the_table_was_measured() -> None:
     kept = json.loads(cuda_tune.TARGET.read_text("utf-8"))
-    assert "sm_" in kept["device"]
+    assert kept["devices"]
+    assert all("sm_" in device for device in kept["devices"])
     for key, rows in kept["tiles"].items():
         kind = key.split(", ")[0].removesuffix(" in kernels")
         assert [tuple(row[:5]) for row in rows] == list(cuda_tune.TILES[kind])

@@ -33,6 +33,11 @@ def by_table(contraction: Contraction) -> tuple[tensor.Tile, int]:
     return tensor_tiles.choose(contraction.problem, contraction.features)
 
 
+def takes_tensor_cores(problem: Problem, features: Features) -> bool:
+    """Whether tensor cores compute a problem of which nothing is a constant."""
+    return tensor.suits(problem, features) and tensor_tiles.is_faster(problem, features)
+
+
 class Contraction:
     """The kernels of a contraction.
 
@@ -42,6 +47,7 @@ class Contraction:
         constants: those of the sources that are constants, which may be rearranged.
         features: features and limits of the device.
         choose: chooses the tile on tensor cores.
+        is_faster: whether tensor cores take less time, where they can compute it; None lets estimates decide.
 
     Attributes:
         arranged: the rearranged constants, which take the place of others as sources.
@@ -59,13 +65,16 @@ class Contraction:
         constants: Mapping[Input, np.ndarray],
         features: Features,
         choose: Choose = by_table,
+        is_faster: bool | None = None,
     ) -> None:
         self.result, self.features = result, features
         self.combined: tuple[Contraction, ...] = (self,)
-        self.arranged: dict[Input, Constant] = {}
-        problem = self._divided(problem, constants)
+        problem, divided = _divided(problem, constants)
         on_tensor_cores = tensor.suits(problem, features)
-        self.problem = self._arrange(problem, constants, on_tensor_cores)
+        self.problem, self.arranged = self._arranged(problem, constants, divided, on_tensor_cores)
+        if on_tensor_cores and not (tensor_tiles.is_faster(self.problem, features) if is_faster is None else is_faster):
+            on_tensor_cores = False
+            self.problem, self.arranged = self._arranged(problem, constants, divided, on_tensor_cores)
         self.orderings = terms.orderings(self.problem, self.arranged, features) if on_tensor_cores else []
         for ordering in self.orderings:
             self.problem = ordering.applied(self.problem)
@@ -116,32 +125,31 @@ class Contraction:
         found = [source for source in (*self.sources, *rests) if source not in written]
         return (*found, *(ordering.matrix.source for ordering in self.orderings))
 
-    def _divided(self, problem: Problem, constants: Mapping[Input, np.ndarray]) -> Problem:
-        """The problem with a transposed convolution divided by the phases of its strides, if its filter is a constant."""
-        if problem.filter.source in constants and is_spread(problem) and not is_narrow(problem):
-            problem, source, made = divided(problem, Constant.of(constants[problem.filter.source]))
-            self.arranged[source] = made
-        return problem
-
-    def _arrange(self, problem: Problem, constants: Mapping[Input, np.ndarray], on_tensor_cores: bool) -> Problem:
-        """The problem with constants in the order in which kernels read them."""
-        sides = [problem.left, problem.right]
+    def _arranged(
+        self,
+        problem: Problem,
+        constants: Mapping[Input, np.ndarray],
+        divided: Mapping[Input, Constant],
+        on_tensor_cores: bool,
+    ) -> tuple[Problem, dict[Input, Constant]]:
+        """The problem with constants in the order in which kernels read them, and these."""
+        arranged, sides = dict(divided), [problem.left, problem.right]
         given = {source: Constant.of(array) for source, array in constants.items()}
         for k, side in enumerate(sides):
             if isinstance(side, Matrix) and on_tensor_cores:
-                constant = self.arranged.pop(side.source, None) or given.get(side.source)
+                constant = arranged.pop(side.source, None) or given.get(side.source)
                 if constant is not None:
                     sides[k], made = terms.by_term(side, problem, constant, terms.form_of(problem, self.features))
-                    self.arranged |= made
+                    arranged |= made
             elif isinstance(side, Matrix) and side.source in given:
                 constant = given[side.source]
                 if is_thin(problem) and side.lines == max(problem.rows, problem.columns) and not problem.terms % 4:
                     sides[k], made = terms.by_term(side, problem, constant, "")
-                    self.arranged |= made
+                    arranged |= made
                 else:
                     laid, constant = (_by_channel if is_narrow(problem) else _by_line)(side, problem, constant)
-                    sides[k], self.arranged[laid.source] = laid, constant
-        return replace(problem, left=sides[0], right=sides[1])
+                    sides[k], arranged[laid.source] = laid, constant
+        return replace(problem, left=sides[0], right=sides[1]), arranged
 
     def kernels(self, epilogue: Program | None, title: str) -> list[Kernel]:
         """The kernels, in order.
@@ -242,6 +250,14 @@ class Contraction:
         p = self.problem
         stacks = f"{p.stacks} times " if p.stacks > 1 else ""
         return f"{stacks}{p.rows} x {p.columns}, sums of {p.terms}"
+
+
+def _divided(problem: Problem, constants: Mapping[Input, np.ndarray]) -> tuple[Problem, dict[Input, Constant]]:
+    """The problem with a transposed convolution divided by the phases of its strides if its filter is a constant, and that."""
+    if problem.filter.source not in constants or not is_spread(problem) or is_narrow(problem):
+        return problem, {}
+    problem, source, made = divided(problem, Constant.of(constants[problem.filter.source]))
+    return problem, {source: made}
 
 
 def _without_matrix(problem: Problem) -> Problem:

@@ -10,7 +10,8 @@ from importlib.resources import files
 from math import ceil
 
 from ....expr.gpu import Features
-from .problem import Matrix, Problem, is_float32
+from . import tiles
+from .problem import Matrix, Problem, Window, is_float32
 from .tensor import Steps, Tile
 from .tiles import MAX_PARTIAL_BYTES, PARTIAL_SUMS_PER_US
 
@@ -27,6 +28,9 @@ several of them the same one, and stay there. If all kernels start early, an H10
 with MiniLM, but 1.05 times as long for 32 of them."""
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Numbers of programs that may share the terms of a sum."""
+SAVED_US = 1.5
+"""Microseconds of a kernel of `tiles` that a CUDA graph saves: their estimates are of launches one by one. An estimate: with
+values from 1 to 2, `is_faster` is right most often where `cuda_tune` measured on an H200."""
 MIN_STEPS = 4
 """Steps of a program, below which loads are not ahead of their use; so terms are not divided further."""
 
@@ -55,9 +59,10 @@ def table() -> dict[str, tuple[Measured, ...]]:
     return {kind: tuple(Measured(Tile(*row[:5]), *row[5:]) for row in rows) for kind, rows in data["tiles"].items()}
 
 
-READINGS = ("terms", "columns", "windows")
+READINGS = ("terms", "columns", "windows", "strided windows")
 """How a kernel reads the right operand: a matrix whose terms lie side by side, one whose columns do, or the windows of a
-convolution. Hardware takes TF32 from shared memory only in the first case, and addresses of windows take time."""
+convolution, which start side by side or not. Hardware takes TF32 from shared memory only in the first case, addresses of
+windows take time, and steps of TF32x3 twice as much where windows start at each second column."""
 
 
 def kind_of(problem: Problem, features: Features) -> str:
@@ -71,8 +76,26 @@ def kind_of(problem: Problem, features: Features) -> str:
         kind = "tf32x3 in kernels"
     if not (is_float32(problem.left) and kind.startswith("tf32")):
         kind = "float16"
-    right = problem.right
-    return f"{kind}, {('terms' if right.step == 1 else 'columns') if isinstance(right, Matrix) else 'windows'}"
+    return f"{kind}, {_reading(problem.right)}"
+
+
+def _reading(right: Matrix | Window) -> str:
+    """One of `READINGS`."""
+    if isinstance(right, Matrix):
+        return "terms" if right.step == 1 else "columns"
+    is_strided = right.transposed or right.strides[1] != 1
+    return "strided windows" if is_strided and right.step != 1 else "windows"
+
+
+def is_faster(problem: Problem, features: Features) -> bool:
+    """Whether tensor cores are estimated to take less time than kernels of `tiles`."""
+    return least(problem, features) < tiles.least(problem, features) - SAVED_US
+
+
+def least(problem: Problem, features: Features) -> float:
+    """Estimated microseconds with the tile of `choose`."""
+    options = _options(problem, features)
+    return min(microseconds(problem, known, splits, features.units) for known, splits in options)
 
 
 def choose(problem: Problem, features: Features) -> tuple[Tile, int]:

@@ -84,10 +84,18 @@ def microseconds(problem: Problem, shape: Shape, depth: int, splits: int, units:
 
 def choose(problem: Problem, features: Features) -> tuple[Tile, int]:
     """The tile, and the number of workgroups that share its steps."""
-    options = list(_options(problem, features))
-    times = [microseconds(problem, shape, depth, splits, features.units) for shape, depth, splits in options]
-    shape, depth, splits = options[times.index(min(times))]
+    _, (shape, depth, splits) = _fastest(problem, features)
     return _tile(shape, depth), splits
+
+
+def least(problem: Problem, features: Features) -> float:
+    """Estimated microseconds with the tile of `choose`."""
+    return _fastest(problem, features)[0]
+
+
+def _fastest(problem: Problem, features: Features) -> tuple[float, tuple[Shape, int, int]]:
+    options = ((microseconds(problem, *option, features.units), option) for option in _options(problem, features))
+    return min(options, key=lambda pair: pair[0])
 
 
 def _options(problem: Problem, features: Features) -> Iterator[tuple[Shape, int, int]]:
