@@ -39,8 +39,8 @@ arithmetic on positions for each load. An estimate."""
 
 
 MAX_HELD_STEPS = 8
-"""Most steps of a program whose offsets stay in registers. It compiles an eighth faster, as loads are repeated for each stage;
-in long loops, ResNet-50 for 32 images takes 6% longer so, because other programs have fewer registers."""
+"""Most steps of a program that keeps the offsets of its loads in registers. Its kernel compiles a tenth faster, as loads are
+repeated for each stage. In long loops, ResNet-50 for 32 images takes 6% longer so: other programs get fewer registers."""
 
 
 @dataclass(frozen=True, slots=True)
