@@ -1,10 +1,10 @@
 """Tiles of kernels for tensor cores, measured on an NVIDIA GPU: the table that they are chosen by.
 
 Needs the extra cuda; with PyTorch, times of cuBLAS and cuDNN stand beside ours (float32 is their IEEE float32 for tf32x3, and
-TF32 for tf32). Times are the least of several runs, with an event before and after each. Results of tiles are compared with
-float64; errors are relative to the greatest value, beside those of kernels without tensor cores. "in order" is the time of the
-kernels that bring operands into the order of tensor cores; the rate counts it. Last come geometric means of times, relative to
-the faster of the chosen tile and kernels without tensor cores.
+TF32 for tf32). Times are the least of several CUDA graphs, each of which has the kernels many times. Results of tiles are
+compared with float64; errors are relative to the greatest value, beside those of kernels without tensor cores. "in order" is
+the time of the kernels that bring operands into the order of tensor cores; the rate counts it. Last come geometric means of
+times, relative to the faster of the chosen tile and kernels without tensor cores.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Annotated, TypedDict
 
@@ -198,33 +199,34 @@ def fitted(tile: Tile, samples: Sequence[tuple[int, int, float]]) -> Measured:
 def tables(records: Sequence[Record]) -> dict[str, list[Measured]]:
     """The tiles of each kind, fitted to the times that were measured.
 
-    Where no case has a way to read the right operand, all cases with the same products count.
+    Where no case has a way to read the right operand, those count that read it so and have one operand divided before, of
+    windows, or else all cases with the same products.
     """
     cases = {case.name: case for case in SHAPES}
     infos = [Info(r["device"], r["architecture"], r["units"], 49152, r["max_shared"], 0) for r in records]
     samples: dict[str, dict[Tile, list[tuple[int, int, float]]]] = {}
-    found = dict[tuple[str, str], tuple[Problem, Features]]()
+    found = dict[tuple[str, str, str], tuple[Problem, Features]]()
     times = ((info, *time) for info, record in zip(infos, records, strict=True) for time in record["times"])
     for info, kind, name, row, splits, time in times:
         if tuple(row) not in TILES[kind]:
             continue
         precision, data_type = KINDS[kind]
-        if (kind, name) not in found:
+        key = info.architecture, kind, name  # operands may be in another order
+        if key not in found:
             features = features_of(info, precision)
-            found[kind, name] = contraction(cases[name], features, data_type)[0].problem, features
-        problem, features = found[kind, name]
+            found[key] = contraction(cases[name], features, data_type)[0].problem, features
+        problem, features = found[key]
         tile, products = Tile(*row), tensor_tiles.kind_of(problem, features)
         if (rest := time - tensor_tiles.addition(problem, splits)) > 0:
             sample = (*tensor_tiles.work(problem, tile, splits, info.units), rest)
-            for key in (products, products.split(", ")[0]):
-                samples.setdefault(key, {Tile(*row): [] for row in TILES[kind]})[tile].append(sample)
-    kinds = dict.fromkeys(key.split(", ")[0] for key in samples)
-    made = {
-        f"{kind}, {reading}": samples.get(f"{kind}, {reading}", samples[kind])
-        for kind in kinds
-        for reading in tensor_tiles.READINGS
-    }
-    return {key: [fitted(tile, its) for tile, its in tiles.items() if its] for key, tiles in made.items()}
+            for those in (products, products.split(", ")[0]):
+                samples.setdefault(those, {Tile(*row): [] for row in TILES[kind]})[tile].append(sample)
+    made = {}
+    for kind, reading in product(dict.fromkeys(key.split(", ")[0] for key in samples), tensor_tiles.READINGS):
+        others = [f"{kind.removesuffix(' in kernels')}, {reading}"] if "windows" in reading else []
+        tiles = next(samples[key] for key in (f"{kind}, {reading}", *others, kind) if key in samples)
+        made[f"{kind}, {reading}"] = [fitted(tile, its) for tile, its in tiles.items() if its]
+    return made
 
 
 def contraction(case: Case, features: Features, data_type: str) -> tuple[Contraction, dict[Buffer, np.ndarray]]:
@@ -399,8 +401,12 @@ def measure(driver: Driver, cases: Sequence[Case], kinds: Sequence[str], samples
 
 def write(target: Path, records: Sequence[Record]) -> None:
     """Write the table. Rows of products that were not measured stay as they are."""
-    rows = json.loads(TARGET.read_text("utf-8"))["tiles"]
-    for kind, measured in tables(records).items():
+    kept = json.loads(TARGET.read_text("utf-8"))
+    rows, measured_on = kept["tiles"], [f"{record['device']}, {record['architecture']}" for record in records]
+    made = tables(records)
+    if set(rows) - set(made):
+        measured_on += kept["devices"]
+    for kind, measured in made.items():
         rows[kind] = [[*astuple(m.tile), round(m.rate), round(m.latency, 3), m.fixed] for m in measured]
     lines = [
         f'    "{kind}": [\n      ' + ",\n      ".join(map(json.dumps, its)) + "\n    ]" for kind, its in rows.items()
@@ -408,10 +414,9 @@ def write(target: Path, records: Sequence[Record]) -> None:
     columns = (
         "rows, columns, terms, warps, stages, products/us of a multiprocessor, us of a lone step, us without steps"
     )
-    measured_on = dict.fromkeys(f"{record['device']}, {record['architecture']}" for record in records)
     head = (
         '{\n  "written by": "python -m benchmarks cuda_tune",\n'
-        f'  "devices": {json.dumps(list(measured_on))},\n'
+        f'  "devices": {json.dumps(list(dict.fromkeys(measured_on)))},\n'
         f'  "columns": "{columns}",\n'
     )
     target.write_text(head + '  "tiles": {\n' + ",\n".join(lines) + "\n  }\n}\n", "utf-8")
@@ -434,12 +439,15 @@ def main(
     if fit:
         write(target, [json.loads(path.read_text("utf-8")) for path in fit])
         return
+    kinds = list(dict.fromkeys(products or KINDS))
+    if unknown := set(kinds) - set(KINDS):
+        raise typer.BadParameter(f"no products '{min(unknown)}'; known are: {', '.join(KINDS)}")
+    cases = [case for case in SHAPES if not only or any(part in case.name for part in only)]
+    if not cases:
+        raise typer.BadParameter(f"no case has '{', '.join(only or [])}' in its name")
     if devices.trouble():
         raise SystemExit(f"cuda_tune: {devices.trouble()}")
-    cases = [case for case in SHAPES if not only or any(part in case.name for part in only)]
-    if unknown := set(products or ()) - set(KINDS):
-        raise typer.BadParameter(f"no products '{min(unknown)}'; known are: {', '.join(KINDS)}")
-    record, shown = measure(NvidiaDriver(0), cases, products or list(KINDS), samples)
+    record, shown = measure(NvidiaDriver(0), cases, kinds, samples)
     Console(width=160).print(shown)
     if not only:
         write(target, [record])

@@ -176,6 +176,26 @@ def test_conv2d(
     check(conv, image, filter, constants=constants)
 
 
+@pytest.mark.parametrize("held", [0, 100])
+@pytest.mark.parametrize("channels", [16, 20, 64])
+def test_offsets_in_registers_or_not(held: int, channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of one tap, steps that go over taps, and several steps of a tap."""
+    monkeypatch.setattr(tensor, "MAX_HELD_STEPS", held)
+    image, filter = array(2, channels, 9, 8), array(40, channels, 5, 5)
+
+    def conv(b: ow.MLGraphBuilder, x: Any, w: Any) -> Any:
+        return b.conv2d(x, w, padding=[2, 1, 0, 2], dilations=[1, 2])
+
+    check(conv, image, filter)
+    (step,) = steps_of(conv, (image, filter), (1,), F)
+    sides = [side for side in "ab" if f"{side}_held" in step.kernel.source]
+    assert len(sides) == (
+        0 if held == 0 else 2 if channels == 64 else 1
+    )  # windows of steps that go over taps are not even
+    flat: Build = lambda b, x, y: b.matmul(b.transpose(x), y)  # noqa: E731
+    check(flat, array(90, 40), array(90, 36))
+
+
 @pytest.mark.parametrize("layout", ["oihw", "hwio", "ohwi", "ihwo"])
 def test_layouts_of_filters(layout: Any) -> None:
     filter = array(32, 16, 3, 3).transpose(["oihw".index(letter) for letter in layout])
@@ -363,6 +383,17 @@ def test_tensor_cores_are_taken_where_they_save_time(monkeypatch: pytest.MonkeyP
         assert compilers(conv, image, filter, kind="tf32")
 
 
+def test_operands_are_read_transposed_where_tensor_cores_take_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The constant, which is brought into order, decides that tensor cores are faster."""
+    monkeypatch.setattr(tensor, "MIN_PRODUCTS", 1 << 23)
+    monkeypatch.setattr(tensor_tiles, "is_faster", is_faster)
+    features = replace(F, units=132, tensor_cores=TensorCores("tf32x3", 227 << 10))
+    turned: Build = lambda b, x, y: b.matmul(b.transpose(x), y)  # noqa: E731
+    for depth, columns, compilers in ((256, 1024, ["triton"]), (384, 384, ["", "", ""])):
+        steps = steps_of(turned, (array(depth, 64), array(depth, columns)), (1,), features)
+        assert [step.kernel.compiler for step in steps] == compilers  # one transposes, one adds up parts of sums
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Graphs
 
@@ -501,6 +532,7 @@ def test_tiles_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     for kind, its in rows.items():
         assert [tiles[f"{kind}, {reading}"] for reading in tensor_tiles.READINGS] == [its] * len(tensor_tiles.READINGS)
     assert (shown.row_count, driver.memory) == (3, {})
+    assert [line.split(":")[0] for line in str(shown.caption).splitlines()] == list(rows)
     monkeypatch.setattr(cuda_tune, "reference", lambda *_: np.ones((64, 64)))
     with pytest.raises(SystemExit, match=r"matmul 64, float16, 64 x 64 x 64, 1 parts: wrong by"):
         cuda_tune.measure(driver, [case], ["float16"], None)
@@ -516,6 +548,9 @@ def test_rows_of_other_products_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     kept, written = (json.loads(p.read_text("utf-8"))["tiles"] for p in (cuda_tune.TARGET, tmp_path / "table.json"))
     assert list(written) == list(kept)
     assert {key for key in kept if written[key] != kept[key]} == {f"tf32, {r}" for r in tensor_tiles.READINGS}
+    known = json.loads(cuda_tune.TARGET.read_text("utf-8"))["devices"]
+    found = json.loads((tmp_path / "table.json").read_text("utf-8"))["devices"]
+    assert found == [f"{record['device']}, {record['architecture']}", *known]
 
 
 def test_the_table_was_measured() -> None:

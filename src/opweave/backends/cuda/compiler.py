@@ -224,6 +224,7 @@ def begin(kernels: Sequence[Kernel], architecture: str) -> list[Future[Compiled]
 def _begun(kernels: Sequence[Kernel], architecture: str) -> dict[Hashable, Future[Compiled]]:
     """The jobs of kernels that are not compiled yet, by their keys."""
     fresh = {kernel.key: kernel for kernel in kernels if kernel.compiled is None}
+    # Of the others, a longer text is taken to compile longer.
     slow_first = sorted(fresh.values(), key=lambda kernel: (not _is_slow(kernel), -len(kernel.source)))
     return {kernel.key: _jobs.job(kernel, architecture) for kernel in slow_first}
 

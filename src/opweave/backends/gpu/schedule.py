@@ -22,7 +22,7 @@ from ...kernels.expression import descs_of, in_data_type
 from ...ops.movement import concat, reshape
 from .backend import GpuBackend
 from .constants import Constant
-from .contraction.kernels import Contraction, takes_tensor_cores
+from .contraction.kernels import Contraction
 from .forms import applied, is_users_kernel, traced
 from .fusion import Pending, Reading, combined, joins, readings
 from .meetings import meeting
@@ -203,7 +203,8 @@ class Schedule:
         known = {o: views[o].result if o in views else self._loaded(o) for o in pending}
         made: Products = applied(node, self.backend, known)
         nodes = dict.fromkeys(its for value in views.values() for its in value.nodes)
-        return (made, tuple(nodes)) if takes_tensor_cores(made.problem, self.features) else None
+        is_fast = self._kernels.contraction(made, node.outputs[0].desc).method == "tensor"
+        return (made, tuple(nodes)) if is_fast else None
 
     def _stages(self, node: Node, made: Staged) -> None:
         """The kernels of an operation that takes several. All operations that are alike have the same stages."""

@@ -132,11 +132,15 @@ class Kernels:
                     self._made.pop(self.places.setdefault(key, Place(key.desc, "between")), None)
                 self.steps.append(Step(kernel, tuple(self.places[key] for key in kernel.bindings), nodes))
 
-    def multiplied(self, made: Products, desc: Desc, nodes: tuple[Node, ...]) -> Pending:
-        """Products as a pending value; constants that are rearranged for them are constants of the graph."""
+    def contraction(self, made: Products, desc: Desc) -> Contraction:
+        """The contraction of products."""
         places = {side.source: self.places[side.source] for side in (made.problem.left, made.problem.right)}
         constants = {source: place.array for source, place in places.items() if place.kind == "constant"}
-        found = Contraction(made.problem, Input(len(self.places), desc), constants, self.features, self.backend.tile)
+        return Contraction(made.problem, Input(len(self.places), desc), constants, self.features, self.backend.tile)
+
+    def multiplied(self, made: Products, desc: Desc, nodes: tuple[Node, ...]) -> Pending:
+        """Products as a pending value; constants that are rearranged for them are constants of the graph."""
+        found = self.contraction(made, desc)
         for source, constant in found.arranged.items():
             self.places[source] = Place(source.desc, "constant", value=constant)
         return Pending(made.finish(of_input(found.result)), nodes, found)

@@ -19,7 +19,7 @@ IDS = ("global", "group", "local", "lane")
 the same as one number (`u32`)."""
 
 
-UNROLLED = 8
+UNROLLED_ITERATIONS = 8
 """Iterations of short loops that are written out."""
 MAX_UNROLLED_LINES = 12
 """Lines of a loop whose iterations are written out; longer ones have several loads of their own. An estimate."""
@@ -201,7 +201,7 @@ class Dialect(Library):
     def loop(self, head: str, lines: Sequence[str]) -> list[str]:
         """A block whose first line is `head`. Several iterations of short loops load their elements at the same time."""
         is_short = len(lines) <= MAX_UNROLLED_LINES and not any("for (" in line for line in lines)
-        hint = self.unrolled(UNROLLED) if is_short and head.startswith("for (") else []
+        hint = self.unrolled(UNROLLED_ITERATIONS) if is_short and head.startswith("for (") else []
         return [*hint, head, *(f"    {line}" for line in lines), "}"]
 
 

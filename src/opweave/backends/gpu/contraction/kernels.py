@@ -33,11 +33,6 @@ def by_table(contraction: Contraction) -> tuple[tensor.Tile, int]:
     return tensor_tiles.choose(contraction.problem, contraction.features)
 
 
-def takes_tensor_cores(problem: Problem, features: Features) -> bool:
-    """Whether tensor cores compute a problem of which nothing is a constant."""
-    return tensor.suits(problem, features) and tensor_tiles.is_faster(problem, features)
-
-
 class Contraction:
     """The kernels of a contraction.
 

@@ -36,14 +36,12 @@ Triton's tutorial on matrix products (https://triton-lang.org/main/getting-start
 MAX_WASTE = 0.25
 """Share of a step that may be empty because it ends with the channels of a tap; beyond, steps go over taps, with more
 arithmetic on positions for each load. An estimate."""
-
-
 MAX_HELD_STEPS = 8
 """Most steps of a program that keeps the offsets of its loads in registers. Its kernel compiles a tenth faster, as loads are
 repeated for each stage. In long loops, ResNet-50 for 32 images takes 6% longer so: other programs get fewer registers."""
 MAX_DOUBLED_STEPS = 5
 """Most steps of a program that has two stages at most if it computes three products for windows, whose loads are the longest.
-Its kernel compiles a fifth faster. On an H200, a GRU net behind convolutions takes 2% less time, and ResNet-50 for one image 2%
+Its kernel compiles a fifth faster. On an H200, a net of convolutions and GRUs takes 2% less time, ResNet-50 for one image 2%
 more."""
 
 
@@ -103,12 +101,12 @@ class Steps:
         """The tap and the channels of a step, for both operands."""
         if self.by_tap:
             yield f"tap = step // {self.blocks}"
-        yield f"first = {f'step % {self.blocks}' if self.by_tap else 'step'} * {self.terms}"
+        yield f"begin = {f'step % {self.blocks}' if self.by_tap else 'step'} * {self.terms}"
         for side in "ab":
             if self.by_tap:
-                yield f"{side}_channel = first + {self.numbers(side)}"
+                yield f"{side}_channel = begin + {self.numbers(side)}"
             else:
-                yield f"{side}_term = first + {self.numbers(side)}"
+                yield f"{side}_term = begin + {self.numbers(side)}"
                 yield f"{side}_tap = {side}_term // {self.problem.channels}"
                 yield f"{side}_channel = {side}_term % {self.problem.channels}"
 
@@ -179,7 +177,7 @@ class Operand:
         """The tile of a step."""
         matrix, side, tap = self.matrix, self.side, self.steps.tap(self.side)
         conditions = [self.exists, self.steps.exists(side)]
-        offset = f"first * {matrix.step}" if self.is_held else f"{side}_start + {side}_{self.term} * {matrix.step}"
+        offset = f"begin * {matrix.step}" if self.is_held else f"{side}_start + {side}_{self.term} * {matrix.step}"
         if isinstance(matrix, Matrix):
             if self.term == "channel" and self.problem.taps > 1:
                 offset += f" + {tap} * {matrix.tap}"

@@ -18,7 +18,7 @@ from .elements import Reader
 from .problem import Matrix, Problem, Window
 from .text import entry, part, plus, quarter, stack_offset, times, window_start, window_tap
 
-UNROLLED = 4
+UNROLLED_TERMS = 4
 """Terms of a loop that are written out: a divisor of all depths."""
 
 
@@ -344,7 +344,7 @@ def _compute(tile: Tile, dialect: Dialect) -> Iterator[str]:
     """The products of a step: all terms, or a loop over them where the compiler can be told to write some of them out. NVRTC
     compiles the loop in half the time, and its kernels are as fast.
     """
-    if hint := dialect.unrolled(UNROLLED):
+    if hint := dialect.unrolled(UNROLLED_TERMS):
         yield from (*hint, f"for (var k = 0u; k < {tile.depth}u; k++) {{", *_products(tile, "k"), "}")
         return
     for k in range(tile.depth):
