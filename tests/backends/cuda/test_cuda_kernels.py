@@ -68,6 +68,12 @@ def test_tiles_read_no_terms_behind_the_last(columns: int, constants: tuple[int,
     check(lambda b, x, w: b.matmul(x, w), x, w, constants=constants, kernels=[""], features=F)
 
 
+def test_all_parts_of_sums_have_terms() -> None:
+    """With 90 steps, parts of 3 are 30 and not 32: the others would read behind the operands."""
+    image, filter = array(1, 480, 1, 40), array(60, 480, 1, 3)
+    check(lambda b, x, w: b.conv2d(x, w, padding=[0, 0, 1, 1]), image, filter, kernels=["", ""], features=F)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Expressions
 
