@@ -114,7 +114,8 @@ def _options(problem: Problem, features: Features) -> Iterator[tuple[Shape, int,
                 bytes = 4 * splits * problem.stacks * problem.rows * problem.columns
                 if splits > 1 and (steps < 2 * splits or bytes > MAX_PARTIAL_BYTES):
                     break
-                yield shape, depth, ceil(steps / ceil(steps / splits))  # a part without steps would read what is not there
+                # A part without steps would read what is not there.
+                yield shape, depth, ceil(steps / ceil(steps / splits))
 
 
 def _depths(problem: Problem) -> Iterator[int]:
