@@ -199,8 +199,8 @@ def fitted(tile: Tile, samples: Sequence[tuple[int, int, float]]) -> Measured:
 def tables(records: Sequence[Record]) -> dict[str, list[Measured]]:
     """The tiles of each kind, fitted to the times that were measured.
 
-    Where no case has a way to read the right operand, those count that read it so and have one operand divided before, of
-    windows, or else all cases with the same products.
+    Where no case reads the right operand in a certain way, all cases with the same products count. For windows of kernels that
+    divide both operands, the cases count in which one is divided before.
     """
     cases = {case.name: case for case in SHAPES}
     infos = [Info(r["device"], r["architecture"], r["units"], 49152, r["max_shared"], 0) for r in records]

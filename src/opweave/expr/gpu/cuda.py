@@ -17,7 +17,7 @@ from .dialect import Dialect, Function, Source, Variable, statements
 
 OPTIONS = ("--device-as-default-execution-space", "--std=c++17", "--fmad=false", "--minimal")
 """Options of NVRTC that kernels need. Products and sums are fused only where a kernel says `fma`, so that library functions
-have the same results as on other devices. Without textures and the device's runtime, kernels compile an eighth faster."""
+have the same results as on other devices. Without textures and the device's runtime, they compile faster."""
 
 USER_OPTIONS = ("--device-as-default-execution-space", "--std=c++17")
 """Options of NVRTC for kernels that users write in CUDA C++."""

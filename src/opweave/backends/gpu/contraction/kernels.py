@@ -42,7 +42,7 @@ class Contraction:
         constants: those of the sources that are constants, which may be rearranged.
         features: features and limits of the device.
         choose: chooses the tile on tensor cores.
-        is_faster: whether tensor cores take less time, where they can compute it; None lets estimates decide.
+        is_faster: whether tensor cores compute it if they can; None: if they are estimated to be faster.
 
     Attributes:
         arranged: the rearranged constants, which take the place of others as sources.
@@ -127,7 +127,7 @@ class Contraction:
         divided: Mapping[Input, Constant],
         on_tensor_cores: bool,
     ) -> tuple[Problem, dict[Input, Constant]]:
-        """The problem with constants in the order in which kernels read them, and these."""
+        """The problem with constants in the order in which kernels read them, and these constants."""
         arranged, sides = dict(divided), [problem.left, problem.right]
         given = {source: Constant.of(array) for source, array in constants.items()}
         for k, side in enumerate(sides):
@@ -248,7 +248,7 @@ class Contraction:
 
 
 def _divided(problem: Problem, constants: Mapping[Input, np.ndarray]) -> tuple[Problem, dict[Input, Constant]]:
-    """The problem with a transposed convolution divided by the phases of its strides if its filter is a constant, and that."""
+    """The problem, and constants that are made for it: transposed convolutions with constant filters are divided by phases."""
     if problem.filter.source not in constants or not is_spread(problem) or is_narrow(problem):
         return problem, {}
     problem, source, made = divided(problem, Constant.of(constants[problem.filter.source]))

@@ -29,8 +29,8 @@ with MiniLM, but 1.05 times as long for 32 of them."""
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Numbers of programs that may share the terms of a sum."""
 SAVED_US = 1.5
-"""Microseconds of a kernel of `tiles` that a CUDA graph saves: their estimates are of launches one by one. An estimate: with
-values from 1 to 2, `is_faster` is right most often where `cuda_tune` measured on an H200."""
+"""Microseconds that a kernel of `tiles` takes less in a CUDA graph: the estimates there are of kernels that are launched one
+by one. An estimate: `cuda_tune` prints how near the choices of `is_faster` come to the best ones."""
 MIN_STEPS = 4
 """Steps of a program, below which loads are not ahead of their use; so terms are not divided further."""
 

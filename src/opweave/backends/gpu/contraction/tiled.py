@@ -342,7 +342,7 @@ def _locate(steps: Steps, depth: int) -> list[str]:
 
 def _compute(tile: Tile, dialect: Dialect) -> Iterator[str]:
     """The products of a step: all terms, or a loop over them where the compiler can be told to write some of them out. NVRTC
-    compiles the loop in half the time, and its kernels are as fast.
+    compiles the loop faster, and its kernels are as fast.
     """
     if hint := dialect.unrolled(UNROLLED_TERMS):
         yield from (*hint, f"for (var k = 0u; k < {tile.depth}u; k++) {{", *_products(tile, "k"), "}")
