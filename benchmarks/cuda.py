@@ -42,6 +42,8 @@ RECORD = DOCS / "benchmarks-cuda.json"
 RUNS = 100
 TURNS = 5
 """How often a custom kernel and the operations around it are measured, in turn; the least times count."""
+PAUSE_SECONDS = 0.5
+"""The pause before kernels in a row, ours and PyTorch's: a GPU that was at its limit of power computes slower for a while."""
 KINDS: tuple[tuple[DataType, Precision], ...] = (("float32", "float32"), ("float32", "tf32"), ("float16", "float32"))
 """Data types, and the precisions of contexts."""
 ALL_KINDS = {"matmul 4096": (*KINDS, ("float32", "bfloat16"))}
@@ -164,6 +166,7 @@ class Bench:
         clock, flow = milliseconds(context, graph, inputs, outputs, 3 if self.tiny else RUNS)
         runners: list[Any] = [step.part.runner for step in graph._check_alive().steps if step.part]
         if part in ("contractions", "custom") and isinstance(runners[0], CudaRunner):
+            time.sleep(PAUSE_SECONDS)
             flow = kernel_milliseconds(runners[0], list(inputs.values()), list(outputs.values()))
         error = None
         if expected is not None:
@@ -172,6 +175,7 @@ class Bench:
                 raise AssertionError(f"{name}, {kind}: results differ by {error:.1e}")
         beside = None
         if torch is not None:
+            time.sleep(PAUSE_SECONDS)
             beside = parts.torch_milliseconds(torch) if part == "contractions" else torch_milliseconds(torch)
         return Row(part, name, kind, seconds, clock, flow, sum(len(r.steps) for r in runners), error, beside)
 
@@ -447,11 +451,12 @@ Written by `python -m benchmarks cuda`: {results.device}; {results.machine}.
 
 One CUDA graph each. Times on the clock are medians, from the call until the device is done; those in a row are shares of
 {RUNS} dispatches, about the time on the device, and of contractions shares of a CUDA graph that has the kernels many times,
-as PyTorch's. PyTorch runs as a CUDA graph with the same precision: networks are compiled
-(`torch.compile`) and on the clock, contractions are those of cuBLAS and cuDNN, in a row. Budgets are those of an H200: for
-networks on the clock, for contractions and custom kernels in a row. Errors are relative to results computed on the CPU. Both
-operands of `matmul 1024`, `2048`, `4096` and `12 of` are inputs, as in cuBLAS's calls. Second operands of other
-contractions are constants, laid out when a graph is built.
+as PyTorch's, each after a pause of {PAUSE_SECONDS} s, since a GPU at its limit of power slows down. PyTorch runs as a CUDA
+graph with the same precision: networks are compiled (`torch.compile`) and on the clock, contractions are those of cuBLAS and
+cuDNN, in a row. Budgets are those of an H200: for networks on the clock, for contractions and custom kernels in a row. Errors
+are relative to results computed on the CPU. Both operands of `matmul 1024`, `2048`, `4096` and `12 of` are inputs, as in
+cuBLAS's calls; in bfloat16, our time is also that of rounding them, from float32. Second operands of other contractions are
+constants, laid out when a graph is built.
 
 {table(head, rows, right=range(2, 8))}
 
