@@ -38,7 +38,7 @@ https://docs.nvidia.com/cuda/parallel-thread-execution); other orders are copied
 RATES = {"tf32": (95.0, 267.0), "tf32x3": (67.8, 78.0), **dict.fromkeys(ROUNDED, (250.0, 648.0))}
 """For each kind of products of float32, TFLOP/s of a matmul of 4096 on an NVIDIA H200, with operands as they are and in order.
 For TF32, the lines of the right operand are adjacent in memory, or its terms are: the fastest of eight tiles in Triton. For
-others, both operands are float32, or rounded. These rates, and 67.8, are those of docs/benchmarks-gpu.md."""
+others, both operands are float32, or rounded. These rates, and 67.8, are of an earlier run of `python -m benchmarks cuda`."""
 COPIED_BYTES_PER_US = 3.5e6
 """Bytes that a kernel reads and writes in a microsecond: three quarters of what the memory of an H200 can. An estimate."""
 START_US = 2.0
