@@ -2,15 +2,19 @@
 
     python tests/wpt_page.py gpu docs/conformance-h200.md
 
-The cases are those that `tests/backends/all/test_wpt.py` runs; this is for devices that the tests do not have.
+The cases are those that `tests/backends/all/test_wpt.py` runs; this is for devices that the tests do not have. `--reports`
+adds what pytest ran there: files that its option `--junitxml` has written.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from xml.etree import ElementTree
 
 import wpt
 from rich.progress import track
@@ -19,20 +23,53 @@ import opweave as ow
 
 HEAD = """# The conformance cases on {description}
 
-Written by `python tests/wpt_page.py {device} {page}`: all {count} conformance cases of the Web Platform Tests, built, run
+Written by `{command}`: all {count} conformance cases of the Web Platform Tests, built, run
 through tensors and compared within the specification's tolerances, in {seconds:.0f} s. {passed} pass{rest}.
 
-Data types that its shaders support natively: {types}.
+Data types that its kernels support natively: {types}.
 
 | Operation | Cases | Pass |
 | --- | ---: | ---: |
 """
+TESTS = """
+## Other tests
+
+The same command has run these tests on the device.
+
+| Tests | Passed | Skipped | Failed |
+| --- | ---: | ---: | ---: |
+"""
+OUTCOMES = {"skipped": "skipped", "failure": "failed", "error": "failed"}
+"""What the elements within a test of a report mean."""
+
+
+def tests(reports: Sequence[Path]) -> Iterator[str]:
+    """The lines of a table of files with tests, and why some were skipped."""
+    counts: dict[str, Counter[str]] = {}
+    skipped = []
+    for report in reports:
+        for test in ElementTree.parse(report).iter("testcase"):
+            module = test.attrib["classname"]
+            outcome = next((OUTCOMES[child.tag] for child in test if child.tag in OUTCOMES), "passed")
+            counts.setdefault(module, Counter())[outcome] += 1
+            if (child := test.find("skipped")) is not None:
+                skipped.append(f"- `{test.attrib['name']}`: {child.attrib['message']}\n")
+    for module, found in counts.items():
+        said = ast.get_docstring(ast.parse(Path(*module.split(".")).with_suffix(".py").read_text()))
+        assert said, f"{module} lacks a docstring"
+        numbers = " | ".join(str(found[outcome]) for outcome in ("passed", "skipped", "failed"))
+        yield f"| `{module.rpartition('.')[2]}`: {' '.join(said.split())} | {numbers} |\n"
+    if skipped:
+        yield "\nSkipped:\n\n"
+        yield from skipped
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("device", help="a name of `opweave devices`")
     parser.add_argument("page", type=Path, help="the Markdown file to write")
+    parser.add_argument("--reports", nargs="+", type=Path, default=(), help="of pytest")
+    parser.add_argument("--command", help="what the page says it was written by, if not this script alone")
     arguments = parser.parse_args()
     context = ow.ml.create_context(device=arguments.device)
     cases = wpt.cases("conformance")
@@ -50,15 +87,13 @@ def main() -> None:
         else:
             passed[case["op"]] += 1
     seconds = time.perf_counter() - start
-    memory = context.backend.space
-    features = getattr(memory, "features", None)
+    features = getattr(context.backend, "features", None)
     types = [
         name for name, there in (("float16", "float16"), ("int64 and uint64", "int64")) if getattr(features, there, 0)
     ]
     text = HEAD.format(
         description=context.device.description,
-        device=arguments.device,
-        page=arguments.page.name,
+        command=arguments.command or f"python tests/wpt_page.py {arguments.device} {arguments.page}",
         count=len(cases),
         seconds=seconds,
         passed=sum(passed.values()),
@@ -69,6 +104,8 @@ def main() -> None:
     if failures:
         text += "\n| Case | Name | What happened |\n| --- | --- | --- |\n"
         text += "".join(f"| {case} | {name} | {reason} |\n" for case, name, reason in failures)
+    if arguments.reports:
+        text += TESTS + "".join(tests(arguments.reports))
     arguments.page.write_text(text)
     print(f"{sum(passed.values())} of {len(cases)} pass; {arguments.page} says more")
 
