@@ -43,7 +43,8 @@ RUNS = 100
 TURNS = 5
 """How often a custom kernel and the operations around it are measured, in turn; the least times count."""
 PAUSE_SECONDS = 0.5
-"""The pause before kernels in a row, ours and PyTorch's: a GPU that was at its limit of power computes slower for a while."""
+"""The pause before our kernels are measured in a row, and before PyTorch is measured. After long load, a GPU is at its limit
+of power, and computes slower for a while."""
 KINDS: tuple[tuple[DataType, Precision], ...] = (("float32", "float32"), ("float32", "tf32"), ("float16", "float32"))
 """Data types, and the precisions of contexts."""
 ALL_KINDS = {"matmul 4096": (*KINDS, ("float32", "bfloat16"))}

@@ -68,7 +68,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("device", help="a name of `opweave devices`")
     parser.add_argument("page", type=Path, help="the Markdown file to write")
-    parser.add_argument("--reports", nargs="+", type=Path, default=(), help="of pytest")
+    parser.add_argument(
+        "--reports", nargs="+", type=Path, default=(), help="files that pytest's option --junitxml has written"
+    )
     parser.add_argument("--command", help="what the page says it was written by, if not this script alone")
     arguments = parser.parse_args()
     context = ow.ml.create_context(device=arguments.device)
