@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ import pytest
 import opweave as ow
 from opweave import backends
 from opweave.backends.onnxruntime import OnnxRuntime, ort
-from opweave.compile import tuning
+from opweave.compile import engines, tuning
 from opweave.graph import Graph
 
 
@@ -24,7 +27,8 @@ class Rival(OnnxRuntime):
     def __init__(self) -> None:
         super().__init__()
         self.rules = ort.rules
-        self.refuses, self.error = False, 0.0
+        self.refuses, self.error, self.wrong_output = False, 0.0, -1  # of all outputs
+        self.fault, self.faulty_run = "", False  # one of FAULTS, while the engine compiles or runs
 
     def version(self) -> str:
         return "1"
@@ -36,7 +40,11 @@ class Rival(OnnxRuntime):
     def compile(self, graph: Graph, **options: Any) -> Any:
         if self.refuses:
             raise ow.OperationError("it does not want to")
+        if self.fault and not self.faulty_run:
+            FAULTS[self.fault]()
         runner = super().compile(graph, **options)
+        if self.fault and self.faulty_run:
+            runner.bind = runner.run = lambda *_: FAULTS[self.fault]()
         if self.error:  # relative to each result
             bind = runner.bind
 
@@ -45,8 +53,9 @@ class Rival(OnnxRuntime):
 
                 def run() -> None:
                     call()
-                    for output in outputs:
-                        output *= np.asarray(1 - self.error, output.dtype)
+                    for number, output in enumerate(outputs):
+                        if self.wrong_output in (-1, number):
+                            output *= np.asarray(1 - self.error, output.dtype)
 
                 return run
 
@@ -56,9 +65,39 @@ class Rival(OnnxRuntime):
         return runner
 
 
-def add_rival(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Rival:
-    """Let contexts on the CPU choose between ONNX Runtime and a rival, with a cache of their own."""
+def _eat() -> None:
+    """Take memory until the process ends."""
+    taken = []
+    while True:
+        taken.append(bytearray(os.urandom(2**20) * 16))
+
+
+def _spin() -> None:
+    while True:
+        pass
+
+
+FAULTS: dict[str, Callable[[], Any]] = {
+    "signal": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "exit": lambda: os._exit(3),
+    "wait": lambda: time.sleep(600),
+    "spin": _spin,
+    "memory": _eat,
+}
+"""What a faulty engine does to its process."""
+
+
+def add_rival(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_trials: bool = False) -> Rival:
+    """Let contexts on the CPU choose between ONNX Runtime and a rival, with a cache of their own.
+
+    Args:
+        monkeypatch: takes it back.
+        tmp_path: the folder for the cache.
+        has_trials: whether the rival is tried in a process of its own, which takes a second.
+    """
     made = Rival()
+    if not has_trials:
+        monkeypatch.setattr(engines, "is_unverified", lambda name, ways: False)
     monkeypatch.setattr(
         backends, "competing", lambda device, precision: [made] if device.backend == "onnxruntime" else []
     )

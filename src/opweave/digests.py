@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 try:  # part of Python itself; `hashlib` also loads OpenSSL, into every process
-    from _blake2 import blake2b
+    from _blake2 import blake2b as blake2b
 except ImportError:  # a Python that is built without it
-    from hashlib import blake2b
+    from hashlib import blake2b as blake2b
 
 DIGEST_BYTES = 32
 """The size of a digest."""

@@ -21,7 +21,7 @@ from opweave import cli
 from opweave.cli import bench
 from opweave.cli.chart import chart
 from opweave.cli.common import Settings
-from opweave.cli.engines import Engine, Result, _receive, engines
+from opweave.cli.engines import Engine, Result, engines
 
 
 def write(
@@ -230,16 +230,6 @@ def test_bench_names_unknown_engines(run, pair: Path) -> None:  # type: ignore[n
     assert "there is no engine 'nothing' here; there are auto, cpu" in run(
         "bench", pair, "--engines", "nothing", code=1
     )
-
-
-def test_an_engine_whose_process_ends_is_a_reason() -> None:
-    class Closed:
-        def recv(self) -> object:
-            raise EOFError
-
-    result = Result(Engine("x"))
-    _receive(Closed(), result)
-    assert result.reason == "its process ended, as after a crash"
 
 
 def test_convert_writes_what_another_engine_takes(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -28,6 +28,9 @@ from opweave.onnx.shape_cache import OWN_SESSION, ShapeCache
 from opweave.onnx.trace import Trace
 from opweave.onnx.tuning import random_feed
 
+UNTRIED = (
+    "engine: onnxruntime, untuned: rival is expected to be faster (2 operations): tune() compares and measures both"
+)
 X = np.arange(-3, 3, dtype=np.float32).reshape(2, 3)
 
 
@@ -94,18 +97,17 @@ def test_results_of_quantised_models_may_differ_more(
         ((2.0, 1.0, 2.0), "onnxruntime"),
         ((2.0, 2.0, 1.0), "rival"),
         ((1.0, 2.0, 2.0), OWN_SESSION),
-        ((1.0, 1.0, 1.02), "rival"),  # which has run it until then
-        ((1.02, 1.0, 1.1), OWN_SESSION),  # which has nothing to compile
+        ((1.0, 1.02, 1.0), "onnxruntime"),  # which has run it until then
     ],
 )
-def test_a_static_model_goes_by_the_rule_of_thumb_until_it_is_tuned(
+def test_static_session_runs_on_onnxruntime_until_it_is_tuned(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, times: tuple[float, ...], chosen: str
 ) -> None:
     monkeypatch.setattr(session_tuning, "_timed", lambda build: (build(), 0.0))
     path = write(tmp_path / "static.onnx", 2)
     made = session(path)
     check(made)
-    assert engine(made) == "engine: rival, by rule of thumb: 2 operations"
+    assert engine(made) == UNTRIED
     pinned = ow.InferenceSession(path, context=ow.ml.create_context(backend="onnxruntime"))
     assert engine(pinned) == ""
     faster(monkeypatch, times)
@@ -338,7 +340,7 @@ def test_sessions_whose_threads_sleep_choose_between_engines_too(rival: Rival, t
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     made = ow.InferenceSession(write(tmp_path / "static.onnx", 2), options, providers=["CPUExecutionProvider"])
     assert made.context.power_preference == "low-power"
-    assert engine(made) == "engine: rival, by rule of thumb: 2 operations"
+    assert engine(made) == UNTRIED
 
 
 def test_values_can_be_given(rival: Rival, tmp_path: Path) -> None:

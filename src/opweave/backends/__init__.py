@@ -190,6 +190,8 @@ class Backend(RuleTable, ABC):
     """The largest tensor in bytes."""
     expressions: Engine = "auto"
     """The engine for expressions on the host."""
+    needs_trial = False
+    """Whether its engine was seen to end processes: `diff` runs it in a process of its own."""
     stand_in: str | None = None
     """The back end on the host that runs operations for which it has no rule, and which have neither a kernel, an expression
     nor a decomposition; None where such operations are an error."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..agreement import difference
+from ..backends.isolation import EngineFailureError, ending, max_memory, resident, watch
 from ..errors import MLError, NotSupportedError, OperationError
 from .common import declare
 
@@ -23,6 +23,16 @@ BASE_LINE = "ONNX Runtime itself"
 
 ROUNDS = 5
 """How many turns each engine has."""
+
+BUILD_SECONDS = 120.0
+"""An engine hangs if its first run takes longer than this and `BUILD_FACTOR` times that of ONNX Runtime. An estimate:
+compilers for GPUs take seconds, and software in place of a GPU runs a thousand times slower."""
+
+BUILD_FACTOR = 2000
+"""See `BUILD_SECONDS`."""
+
+ENDING_SECONDS = 5.0
+"""How long to wait for a process that has closed its connection."""
 
 PAUSE = 0.05
 """Seconds before each turn. Threads of the engine before may wait for more work, and take the processors meanwhile."""
@@ -149,17 +159,17 @@ def measure(
             there.close()
             workers.append((worker, here))
             result = Result(engine)
-            _receive(here, result)
+            _receive(worker, here, result, "the first run", _seconds_to_build(results))
             results.append(result)
-        able = [(result, here) for result, (_, here) in zip(results, workers, strict=True) if not result.reason]
+        able = [(result, *each) for result, each in zip(results, workers, strict=True) if not result.reason]
         turns = ROUNDS * len(able)
         for turn in range(turns):
             round_number, place = divmod(turn, len(able))
-            result, here = able[(place + round_number) % len(able)]  # another one is first in each round
+            result, worker, here = able[(place + round_number) % len(able)]  # another one is first in each round
             if not result.reason:
                 time.sleep(PAUSE)
                 here.send(seconds / turns)
-                _receive(here, result)
+                _receive(worker, here, result, "a run", seconds + _seconds_to_build(results))
             progress((turn + 1) / turns)
     finally:
         for worker, here in workers:
@@ -171,12 +181,23 @@ def measure(
     return results
 
 
-def _receive(connection: Any, result: Result) -> None:
-    """Take what a worker sends; one that has ended is a reason."""
+def _seconds_to_build(results: Sequence[Result]) -> float:
+    """The time after which an engine that is not done with its first run hangs."""
+    return BUILD_SECONDS + BUILD_FACTOR * (results[0].build if results else 0.0)
+
+
+def _receive(worker: Any, connection: Any, result: Result, work: str, seconds: float) -> None:
+    """Take what a worker sends, or the reason why it sends nothing: it ends, hangs, or takes too much memory."""
+    sent: dict[str, Any]
     try:
+        watch(worker.pid, connection.poll, work, seconds, max_memory())
         sent = connection.recv()
+    except EngineFailureError as failure:
+        worker.kill()
+        sent = {"reason": str(failure)}
     except (EOFError, OSError):
-        sent = {"reason": "its process ended, as after a crash"}
+        worker.join(ENDING_SECONDS)
+        sent = {"reason": f"{ending(worker.exitcode or 0)} during {work}"}
     result.times += sent.pop("times", [])
     for name, value in sent.items():
         setattr(result, name, value)
@@ -201,10 +222,10 @@ def _work(connection: Any, engine: Engine, job: Job) -> None:
     for stream in (1, 2):  # engines print to them
         os.dup2(nowhere, stream)
     try:
-        before, start = _resident(), perf_counter()
+        before, start = resident(os.getpid()), perf_counter()
         run = _prepared(engine, job)
         outputs = run()
-        connection.send({"build": perf_counter() - start, "outputs": outputs, "memory": _resident() - before})
+        connection.send({"build": perf_counter() - start, "outputs": outputs, "memory": resident(os.getpid()) - before})
         while True:
             seconds = connection.recv()
             run()  # caches are cold after the turns of others
@@ -214,7 +235,7 @@ def _work(connection: Any, engine: Engine, job: Job) -> None:
                 before_run = perf_counter()
                 run()
                 times.append(perf_counter() - before_run)
-            connection.send({"times": times, "memory": _resident() - before})
+            connection.send({"times": times, "memory": resident(os.getpid()) - before})
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return
     except Exception as error:  # whatever an engine raises is the reason why it cannot run the model
@@ -238,18 +259,3 @@ def _prepared(engine: Engine, job: Job) -> Callable[[], list[Any]]:
     context = ml.create_context(device=engine.device, backend=engine.backend, precision=job.precision)  # type: ignore[arg-type]
     session = InferenceSession(Path(job.model), context, specialise="always", **job.options)
     return lambda: list(session.run(None, job.feed))
-
-
-def _resident() -> int:
-    """The bytes of memory that this process holds now; the most it has held, where the system does not say."""
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        pass
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024

@@ -1,12 +1,14 @@
-"""Which of several engines runs a graph: the one that was measured to be faster, else the one of the rule of thumb.
+"""Which of several engines runs a graph: the context's own, unless another was verified and measured to be faster.
 
-What was measured is kept on disk (`disk_cache`), by graph, processor, threads and versions. A digest of a graph has its
-operations, attributes, shapes and data types, not the values of its constants: times hardly depend on these.
+Engines rewrite graphs, and some rewrites are wrong or end the process. So an engine is used unasked only for graphs on which
+`tune` has compared its results, after a trial in a process of its own (`backends.isolation`).
+
+What was measured is kept on disk (`disk_cache`), by graph, processor, threads and versions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -16,10 +18,14 @@ from ..graph import Graph, Operand, each
 from ..processors import processor_name, processors
 from ..words import duration, table
 
-FORMAT = 2
+FORMAT = 3
 """The format of what is kept; others are not read."""
 
 KIND = "tuning"
+
+SMALL_BYTES = 2**16
+"""The digest of a graph has the values of constants up to this size: engines rewrite a graph by its scales, zero points and
+bounds. Of larger ones, the weights, it has the data type and the shape: times and rewrites hardly depend on their values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +116,7 @@ class Choice:
 
 
 def choose_engine(graph: Graph, backend: Backend, alone: bool = True) -> Choice:
-    """Choose what runs a graph of a context on `backend`.
+    """Choose what runs a graph of a context on `backend`: its own engine, unless a rival was measured to be faster.
 
     Args:
         graph: what is to run.
@@ -120,20 +126,31 @@ def choose_engine(graph: Graph, backend: Backend, alone: bool = True) -> Choice:
     if not backend.rivals:
         return Choice(backend)
     ways = backend.tunable(graph)
-    own, *others = ways
+    own = next(iter(ways))
     if not alone:
         return Choice(ways[own], f"{own}, since it takes turns with other graphs")
     for known in find(lambda: digest(graph), ways).values():
         if known.chosen in ways:
             return Choice(ways[known.chosen], known.reason)
-    whys = []
-    for name in others:
-        is_faster, why = ways[name].gains(graph)
+    return Choice(ways[own], f"{own}, untuned: {'; '.join(_advice(graph, backend, ways))}")
+
+
+def _advice(graph: Graph, backend: Backend, ways: Mapping[str, Backend]) -> Iterator[str]:
+    """For each rival, whether `tune` may show that it is faster, and why."""
+    for rival in backend.rivals:
+        if rival.name not in ways:
+            yield f"{rival.name} cannot run {rival.lacks(graph)}"
+            continue
+        is_faster, why = rival.gains(graph)
         if is_faster:
-            return Choice(ways[name], f"{name}, by rule of thumb: {why}")
-        whys.append(why)
-    lacking = [f"{rival.name} cannot run {rival.lacks(graph)}" for rival in backend.rivals if rival.name not in ways]
-    return Choice(ways[own], f"{own}, by rule of thumb: {'; '.join([*whys, *lacking])}")
+            yield f"{rival.name} is expected to be faster ({why}): tune() compares and measures both"
+        else:
+            yield f"{rival.name} is not expected to be faster: {why}"
+
+
+def is_unverified(name: str, ways: Mapping[str, Backend]) -> bool:
+    """Whether one of the ways to run a graph has another engine than the first way, which must be tried before it is used."""
+    return name in ways and ways[name].name != next(iter(ways.values())).name
 
 
 def find(digest: Callable[[], str], ways: Mapping[str, Backend]) -> dict[str, Measurement]:
@@ -191,11 +208,13 @@ def versions(ways: Mapping[str, Backend]) -> str:
 
 
 def digest(graph: Graph) -> str:
-    """A digest of a graph's operations, attributes, shapes and data types."""
+    """A digest of a graph's operations, attributes, shapes, data types and small constants."""
     numbers: dict[Operand, int] = {}
     described = digests.digest()
 
     def number(operand: Operand) -> str:
+        if operand.is_constant and operand not in numbers and operand.desc.byte_length <= SMALL_BYTES:
+            described.update(operand.value.tobytes())
         place = numbers.setdefault(operand, len(numbers))
         return f"{place} {operand.desc} {operand.is_constant}"
 

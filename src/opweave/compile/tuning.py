@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,8 +19,14 @@ from ..words import duration
 from . import engines
 from .engines import Measurement
 
+if TYPE_CHECKING:
+    from ..backends.isolation import EngineProcess
+
 Run = Callable[[], Sequence[Any]]
 """Runs a graph once, and returns its outputs."""
+
+Build = Callable[[str, "EngineProcess | None"], Run]
+"""Makes the function that runs a graph in the way of a name. Its engine is in the process, if one is given."""
 
 REFUSALS = (NotSupportedError, OperationError)
 """What an engine raises that cannot run a graph."""
@@ -42,8 +49,20 @@ the models in docs/engines.md, which take tens to hundreds of milliseconds longe
 run pay in tens of runs, and those that gain a few percent of 3 ms in hundreds. The duration is for small models, which
 programs run more often."""
 
-MAX_DIFFERENCE = 1e-2
-"""Engines whose results differ by more (`agreement.difference`) are not chosen."""
+MAX_DIFFERENCE = 1e-3
+"""Engines whose results differ by more (`agreement.difference`) are not chosen. Those of the models in docs/engines.md differ
+by 1e-6 to 1e-4; one product of float16, or a dropped rounding to float16, is 5e-4 off."""
+
+TRIAL_SECONDS = 30.0
+"""An engine hangs if it takes longer than this to compile a graph or to run it, and `TRIAL_FACTOR` times what the first way
+took. An estimate: starting a process and loading an engine take 0.5 s, and OpenVINO compiles up to twice as long as ONNX
+Runtime (`benchmarks/engines.py`)."""
+
+TRIAL_FACTOR = 30
+"""See `TRIAL_SECONDS`."""
+
+TRIAL_RUNS = 2
+"""Runs in a trial: an engine may leave something behind that changes the next one."""
 
 MAX_QUANTISED_DIFFERENCE = 0.25
 """The same where intermediates are quantised. Engines that round one of them to the next step are as accurate, and a step is
@@ -55,14 +74,18 @@ def measure(
     what: str,
     digest: str,
     ways: Mapping[str, Backend],
-    made: Callable[[str], Run],
+    build: Build,
     names: Sequence[str],
+    outputs: Sequence[str],
     seconds: float,
     is_quantised: bool = False,
     current: str = "",
     builds: Mapping[str, float] | None = None,
 ) -> Measurement:
     """Measure the ways to run a graph alternately, each after a pause, and keep which one is the fastest.
+
+    Another engine than that of the first way is tried in a process of its own before, and refused if it ends the process,
+    hangs, takes too much memory or gives other results; that is kept, too.
 
     Of those that take at most 3% longer than the fastest, the current one is kept, or else the first of `names`. If `builds`
     is given, what counts is the time to build it once and to run it so often that a longer build should pay for itself, and
@@ -73,8 +96,9 @@ def measure(
         what: the graph, or the shapes of the model's inputs, in a few words.
         digest: of the graph.
         ways: what `Backend.tunable` gives.
-        made: makes the function that runs the graph in one of the ways; raises `OperationError` where that is refused.
+        build: makes the function that runs the graph in one of the ways; raises `OperationError` where that is refused.
         names: the names of the ways; results of the others are compared with those of the first.
+        outputs: the names of the outputs, in the order in which all ways return them.
         seconds: about how long to measure all of them, without compiling.
         is_quantised: whether the graph quantises what it computes; results may differ more then.
         current: the name of the way that has run the graph until now; empty for none of them.
@@ -85,28 +109,29 @@ def measure(
         KeyboardInterrupt: the user interrupts it. What was measured until then is kept if it is enough.
     """
     most = MAX_QUANTISED_DIFFERENCE if is_quantised else MAX_DIFFERENCE
-    runs: dict[str, Run] = {}
     refused: dict[str, str] = {}
-    first, *_ = names
+    first, *others = names
     plain = replace(unmeasured(model, what, ways), chosen=first, refused=refused)
-    if len(names) == 1:
+    if not others:
         return plain
     with reported(f"tuning {plain.title}: compiling for {', '.join(names)}"):
-        for name in names:
+        begin = time.perf_counter()
+        runs = {first: build(first, None)}
+        expected = {output: np.array(result) for output, result in zip(outputs, runs[first](), strict=True)}
+        limit = TRIAL_SECONDS + TRIAL_FACTOR * (time.perf_counter() - begin)
+        for name in others:
+            why = ""
             try:
-                runs[name] = made(name)
-                results = runs[name]()
+                if engines.is_unverified(name, ways):
+                    why = _trial(partial(build, name), expected, most, limit)
+                if not why:
+                    runs[name] = build(name, None)
+                    why = _wrong(runs[name](), expected, most)
             except REFUSALS as error:
-                if name == first:
-                    raise
+                why = f"refused: {error}"
+            if why:
+                refused[name] = why
                 runs.pop(name, None)
-                refused[name] = f"refused: {error}"
-                continue
-            if name == first:
-                expected = [np.array(result) for result in results]
-            elif wrong := _wrong(results, expected, most):
-                refused[name] = wrong
-                del runs[name]
     if len(runs) == 1:
         return replace(plain, is_kept=engines.keep(digest, ways, plain))
     times: dict[str, list[float]] = {name: [] for name in runs}
@@ -177,16 +202,47 @@ def _seconds(run: Run, count: int) -> float:
     return (time.perf_counter() - start) / count
 
 
-def _wrong(results: Sequence[Any], expected: Sequence[np.ndarray], most: float) -> str:
+def _trial(
+    build: Callable[[EngineProcess], Run], expected: Mapping[str, np.ndarray], most: float, seconds: float
+) -> str:
+    """Compile and run a graph in a process of its own.
+
+    Args:
+        build: makes the function that runs it.
+        expected: the outputs of the first way, by name.
+        most: the largest difference from these that is accepted.
+        seconds: the time after which the engine hangs.
+
+    Returns:
+        The reason why the engine must not be used, in words that follow its name; empty if it may be.
+
+    Raises:
+        NotSupportedError, OperationError: the engine refuses the graph.
+    """
+    from ..backends.isolation import EngineFailureError, EngineProcess, Limits  # few programs tune
+
+    with EngineProcess(Limits(seconds)) as process:
+        try:
+            run = build(process)
+            for _ in range(TRIAL_RUNS):
+                if wrong := _wrong(run(), expected, most):
+                    return wrong
+            process.close()
+        except EngineFailureError as failure:
+            return str(failure)
+    return ""
+
+
+def _wrong(results: Sequence[Any], expected: Mapping[str, np.ndarray], most: float) -> str:
     """How results differ from those of the first engine by more than `most`; empty if they agree."""
-    for number, (given, wanted) in enumerate(zip(results, expected, strict=True)):
-        array = np.asarray(given)
+    for result, (name, wanted) in zip(results, expected.items(), strict=True):
+        array, output = np.asarray(result), f"is wrong: its output {shown(name)}"
         if array.shape != wanted.shape:
-            return f"its result {number} has shape {list(array.shape)}, not {list(wanted.shape)}"
-        found = difference(array, wanted)
-        if found == float("inf"):
-            return f"its result {number} has NaN or infinities elsewhere"
-        if found > most:
+            return f"{output} has shape {list(array.shape)}, not {list(wanted.shape)}"
+        distance = difference(array, wanted)
+        if distance == float("inf"):
+            return f"{output} has NaN or infinities elsewhere"
+        if distance > most:
             what = "of the largest number" if array.dtype.kind == "f" else "of its elements"
-            return f"its result {number} differs by {found:.1%} {what}"
+            return f"{output} differs by {distance:.1%} {what}"
     return ""

@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import links, memory
 from ..arrays import as_array, contiguous, fit
+from ..backends.isolation import EngineProcess
 from ..compile import engines, tuning
 from ..compile.driver import compile
 from ..compile.engines import Tuning
@@ -31,9 +32,10 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
     ways = context.backend.tunable(user_graph)
     programs: dict[str, Program] = {}
 
-    def made(name: str) -> tuning.Run:
+    def build(name: str, process: EngineProcess | None) -> tuning.Run:
         device, preference = context.device.name, context.power_preference
-        program = compile(user_graph, ways[name], device=device, power_preference=preference, fuse=graph._fuse)
+        backend = ways[name] if process is None else process.backend(ways[name])
+        program = compile(user_graph, backend, device=device, power_preference=preference, fuse=graph._fuse)
         programs[name] = program
         targets = [memory.empty(desc) for desc in graph.outputs.values()]
         call = program.bind(sources, targets)
@@ -47,7 +49,8 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
     what = f"a graph of {counted(len(user_graph.nodes), 'operation')}"
     digest, is_quantised = engines.digest(user_graph), any(node.op is quantize_linear for node in user_graph.nodes)
     current = graph._check_alive().choice.partition(",")[0]
-    found = tuning.measure("", what, digest, ways, made, list(ways), seconds, is_quantised, current)
+    names, outputs = list(ways), list(graph.outputs)
+    found = tuning.measure("", what, digest, ways, build, names, outputs, seconds, is_quantised, current)
     if found.chosen in programs:
         program = programs[found.chosen]
         program.choice = found.reason

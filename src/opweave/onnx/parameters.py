@@ -1,4 +1,4 @@
-"""The weights of a model: which there are, how many bytes they have, and a digest of the model without their values."""
+"""The weights of a model: which there are, how many bytes they have, and a digest of the model without large weights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from math import prod
 
 import numpy as np
 
-from ..digests import digest
+from ..compile.engines import SMALL_BYTES
+from ..digests import blake2b, digest
+from ..errors import DataError
 from .messages import PLAIN, AttributeProto, GraphProto, TensorProto, stored_bytes, sub_graphs
 from .model import Model
 from .wire import LEAST_BYTES
@@ -44,22 +46,37 @@ def weight_bytes(model: Model) -> tuple[int, int]:
 
 
 def digest_of(model: Model) -> str:
-    """A digest of the nodes of a model, and of the names, data types and shapes of its weights, but not of their values.
+    """A digest of the nodes of a model, and of the names, data types and shapes of its weights.
 
-    It has the names of the user's operations that nodes use: the engines run something else where there are others.
+    It has the values of small constants, as that of a graph (`engines.SMALL_BYTES`), and the names of the user's operations
+    that nodes use: the engines run something else where there are others.
     """
     operations = [
         (key, converter.op.name if converter.op is not None else "")
         for key, converter in sorted(model.operations.items())
     ]
-    found = digest(f"{sorted(model.opsets.items())} {operations}".encode())
+    described = digest(f"{sorted(model.opsets.items())} {operations}".encode())
     graph = model.proto.graph
-    found.update("".join(f"{t.name} {t.data_type} {t.dims[:]}\n" for t in graph.initializer).encode())
+    try:
+        arrays = dict(model.weights)
+    except DataError:  # the session refuses the model
+        arrays = {}
+    for tensor in graph.initializer:
+        _add(described, tensor, arrays.get(tensor.name))
     for node in graph.node:
         tensors = [(a.name, a.t) for a in node.attribute[:] if a.HasField("t")]
-        large = [(name, t.data_type, t.dims[:]) for name, t in tensors if stored_bytes(t) >= LEAST_BYTES]
-        if large:  # a weight
-            found.update(f"{node.op_type} {list(node.input)} {list(node.output)} {large}".encode())
-        else:
-            found.update(node.SerializeToString(deterministic=True))
-    return found.hexdigest()
+        if all(stored_bytes(tensor) < LEAST_BYTES for _, tensor in tensors):
+            described.update(node.SerializeToString(deterministic=True))
+            continue
+        described.update(f"{node.op_type} {list(node.input)} {list(node.output)}".encode())
+        for name, tensor in tensors:
+            described.update(name.encode())
+            _add(described, tensor, model.array(tensor) if stored_bytes(tensor) <= SMALL_BYTES else None)
+    return described.hexdigest()
+
+
+def _add(described: blake2b, tensor: TensorProto, array: np.ndarray | None) -> None:
+    """Add a weight to a digest, with its values if they are small. Strings have no bytes that could be compared."""
+    described.update(f"{tensor.name} {tensor.data_type} {tensor.dims[:]}\n".encode())
+    if array is not None and array.nbytes <= SMALL_BYTES and array.dtype.kind != "O":
+        described.update(array.tobytes())

@@ -1,8 +1,7 @@
 """Choose what runs a call of a session: a model compiled for its input shapes, or the model's own session.
 
 The model's own session (`symbolic`) takes all shapes, and runs the first call with new ones. The second call with the same
-shapes starts to compile them in the background; later calls use the compiled model. Shapes that change at every call are
-never compiled.
+shapes starts to compile them in the background; later calls use the compiled model. Shapes that never recur are not.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from threading import Lock
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakSet
 
 import numpy as np
@@ -34,6 +33,9 @@ from .parameters import digest_of, weight_bytes
 from .shape_keys import Key as Key, text_of as text_of
 from .symbolic import must_be_traced, open_program
 from .trace import Trace, Tracer, ValuesNeeded, may_decide
+
+if TYPE_CHECKING:
+    from ..backends.isolation import EngineProcess
 
 Specialise = Literal["recurring", "always", "never"]
 """Which shapes of inputs are compiled: those that recur, all, or none."""
@@ -176,10 +178,7 @@ class ShapeCache:
 
     @property
     def only_own(self) -> ModelProgram | None:
-        """The model's own session, if it runs calls of all shapes; None if it does not, or is not made yet.
-
-        Only what it fails on is compiled.
-        """
+        """The model's own session, if it exists and runs calls of all shapes, but for those that it fails on; else None."""
         return self._own_session if self._why_none and not self._compiles_all and not self.tuned else None
 
     def select(self, shapes: Shapes, feed: Mapping[str, Any]) -> tuple[ModelProgram, bool]:
@@ -394,9 +393,12 @@ class ShapeCache:
                 self._keep(key, compiled)
         return compiled
 
-    def compiled_on(self, name: str, trace: Trace, whole: bool = False) -> CompiledModel:
-        """Compile a trace for one of the engines; with an empty name, for the one that is chosen for each graph."""
+    def compiled_on(
+        self, name: str, trace: Trace, whole: bool = False, process: EngineProcess | None = None
+    ) -> CompiledModel:
+        """Compile a trace for an engine, perhaps in another process; with an empty name, for those chosen for each graph."""
         backend = self.ways[name] if name else None
+        backend = process.backend(backend) if process and backend else backend
         return CompiledModel(self._model, self._context, trace, self._outputs, self._fallback, whole, backend)
 
     # Tuning -----------------------------------------------------------------------------------------------------------

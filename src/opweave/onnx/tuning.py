@@ -21,6 +21,7 @@ from .compiled import CompiledModel
 from .shape_cache import NEVER, OWN_SESSION, Shapes, text_of
 
 if TYPE_CHECKING:
+    from ..backends.isolation import EngineProcess
     from .session import InferenceSession
 
 log = logging.getLogger("opweave")
@@ -124,21 +125,22 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
     made: dict[str, CompiledModel] = {}
     builds = dict[str, float]()
 
-    def run_of(name: str) -> tuning.Run:
+    def build(name: str, process: EngineProcess | None = None) -> tuning.Run:
         if own is not None and name == OWN_SESSION:
             model = own
             _, builds[name] = _timed(cache.new_own)
+        elif process is not None:
+            model = cache.compiled_on(name, trace, process=process)
         else:
             made[name], taken = _timed(lambda: cache.compiled_on(name, trace))
             model, builds[name] = made[name], trace_seconds + taken
-        inputs, outputs = [feed[each] for each in model.inputs], list(range(len(model.outputs)))
-        names = sorted(outputs, key=lambda k: model.outputs[k])  # in one order on all engines
-        return partial(model.returning(names), inputs)
+        order = sorted(range(len(model.outputs)), key=lambda k: model.outputs[k])  # one order on all engines
+        return partial(model.returning(order), [feed[each] for each in model.inputs])
 
     names = list(cache.ways)
     if own is not None:
         try:
-            run_of(OWN_SESSION)()
+            build(OWN_SESSION)()
             names.insert(0, OWN_SESSION)
         except tuning.REFUSALS as error:  # WebNN defines more than the engine does: indices out of range, say
             log.info("%s is not measured: %s", OWN_SESSION, error)
@@ -146,8 +148,10 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
     is_quantised = any(step.node.op_type in QUANTISING for step in trace.steps)
     compiled = cache.compiled.get(key)
     current = OWN_SESSION if compiled is None else compiled.choice.partition(",")[0]
-    digest = cache.digest()
-    found = tuning.measure(name, what, digest, cache.ways, run_of, names, seconds, is_quantised, current, builds)
+    digest, outputs = cache.digest(), sorted(session._outputs)
+    found = tuning.measure(
+        name, what, digest, cache.ways, build, names, outputs, seconds, is_quantised, current, builds
+    )
     cache.use_tuned(key, found, made.get(found.chosen))
     if session._is_static and not had_own and found.chosen != OWN_SESSION:
         cache.drop_own()

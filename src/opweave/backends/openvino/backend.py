@@ -18,6 +18,7 @@ class OpenVino(Backend):
     """Intel's OpenVINO."""
 
     name = "openvino"
+    needs_trial = True
     stand_in = "onnxruntime"
 
     def devices(self) -> list[Device]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...backends import PRECISIONS, Precision, discover
+from ...backends.isolation import EngineProcess
 from ...compile.driver import compile
 from ...compile.engines import choose_engine
 from ...compile.legalise import cut_out
@@ -52,13 +53,16 @@ class Side:
         fuse: whether chains of element-wise operations become loops where that is faster.
 
     Attributes:
-        backend: what runs all of it; where several engines could, the one that is chosen for the whole graph.
+        backend: what runs all of it; where several engines could, the one that is chosen for the whole graph. An engine that
+            needs a trial is in a process of its own: parts of a graph are not the graph that it was verified for.
         nodes: the nodes of the graph, in order.
     """
 
     def __init__(self, context: MLContext, graph: Graph, fuse: bool = True) -> None:
         self.context, self.graph, self.fuse = context, graph, fuse
         self.backend = choose_engine(graph, context.backend, True).backend
+        if self.backend.needs_trial:
+            self.backend = EngineProcess().backend(self.backend)
         self.nodes = graph.nodes
 
     @property

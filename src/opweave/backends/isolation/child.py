@@ -1,0 +1,85 @@
+"""The child process of an engine: it compiles graphs and runs them, as messages ask for."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from ... import memory
+from ...errors import NotSupportedError, OperationError
+from ...graph import Desc
+from .. import Runner
+from .messages import Close, Compile, Free, Refusal, Run, receive, send
+
+OOM_SCORE = "1000"
+"""Linux ends a process with this score first if memory runs out."""
+
+PR_SET_PDEATHSIG = 1
+"""The option of Linux's `prctl` by which a child gets a signal when its parent ends."""
+
+
+def serve() -> None:
+    """Answer messages of the standard input on the standard output, until the input ends or asks to close."""
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):  # engines print to them
+        os.dup2(nowhere, stream)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
+    _die_first()
+    send(answers, None)  # the parent measures the time of its requests from here
+    compiled: dict[int, tuple[Runner, Sequence[Desc]]] = {}
+    while True:
+        try:
+            request = receive(requests)
+        except EOFError:
+            break
+        answer: Any
+        try:
+            if isinstance(request, Close):
+                compiled.clear()
+                gc.collect()  # engines that have damaged the heap end here
+                send(answers, None)
+                break
+            answer = _answer(request, compiled)
+        except Exception as error:  # whatever an engine raises is its refusal
+            is_known = isinstance(error, (NotSupportedError, OperationError))
+            kind: type[Exception] = type(error) if is_known else OperationError
+            answer = Refusal(kind, str(error) if is_known else f"{type(error).__name__}: {error}")
+        send(answers, answer)
+    os._exit(0)  # without destructors of libraries, whose order at the end of Python is not defined
+
+
+def _answer(request: Compile | Run | Free, compiled: dict[int, tuple[Runner, Sequence[Desc]]]) -> Any:
+    """Do what a request asks for."""
+    if isinstance(request, Compile):
+        graph = request.graph.graph()
+        runner = request.backend.backend().compile(graph, **request.options)
+        runner.complete()
+        compiled[request.runner] = runner, [operand.desc for operand in graph.outputs.values()]
+        return None
+    if isinstance(request, Free):
+        compiled.pop(request.runner, None)
+        return None
+    runner, descs = compiled[request.runner]
+    outputs: list[np.ndarray] = [memory.empty(desc) for desc in descs]
+    runner.run(request.inputs, outputs)
+    return outputs
+
+
+def _die_first() -> None:
+    """Let the system end this process before others when memory runs out, and together with its parent."""
+    if sys.platform != "linux":
+        return
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(OOM_SCORE)
+    import ctypes
+
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

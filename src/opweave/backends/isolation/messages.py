@@ -1,0 +1,213 @@
+"""Messages between a process and the child that runs an engine: pickled objects whose arrays follow without a copy."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ...graph import Builder, Desc, Graph, Node, Operand, each
+from ...operation import Op
+from .. import Backend, Precision, discover
+
+PROTOCOL = 5
+"""The first version of pickle that keeps the buffers of arrays apart."""
+
+OWN_STATE = frozenset({"threads", "precision", "rivals"})
+"""Attributes of a back end that a message holds by themselves, or that the child does not need."""
+
+SIZE = struct.Struct("<Q")
+"""The number of buffers of a message, then the number of bytes of each."""
+
+
+def send(stream: BinaryIO, message: Any) -> None:
+    """Write a message.
+
+    Raises:
+        pickle.PicklingError, AttributeError, TypeError: a part of the message cannot be pickled; nothing is written.
+        BrokenPipeError: the other process has ended.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    body = pickle.dumps(message, PROTOCOL, buffer_callback=buffers.append)
+    views = [memoryview(body), *(buffer.raw() for buffer in buffers)]
+    stream.write(SIZE.pack(len(views)) + b"".join(SIZE.pack(view.nbytes) for view in views))
+    for view in views:
+        stream.write(view)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> Any:
+    """Read a message.
+
+    Raises:
+        EOFError: the other process has ended.
+    """
+    (count,) = SIZE.unpack(_read(stream, SIZE.size))
+    sizes = [SIZE.unpack(_read(stream, SIZE.size))[0] for _ in range(count)]
+    body, *buffers = [_read(stream, size) for size in sizes]
+    return pickle.loads(body, buffers=buffers)
+
+
+def _read(stream: BinaryIO, size: int) -> bytearray:
+    data = bytearray(size)
+    view, done = memoryview(data), 0
+    while done < size:
+        count = stream.readinto(view[done:])  # type: ignore[attr-defined]
+        if not count:
+            raise EOFError
+        done += count
+    return data
+
+
+NodeMessage = tuple[Op[..., Any], Mapping[str, Any], Mapping[str, Any], str, tuple[Desc, ...]]
+"""Operation, numbers of operands by parameter, attributes, label, and descriptors of the results of a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphMessage:
+    """A graph without references to its builder. Operands are numbered: inputs, constants, then results of nodes.
+
+    Attributes:
+        inputs: name and descriptor of each input.
+        constants: the arrays of the constants.
+        nodes: the nodes, in order.
+        outputs: the number of the operand of each output, by name.
+    """
+
+    inputs: list[tuple[str, Desc]]
+    constants: list[np.ndarray]
+    nodes: list[NodeMessage]
+    outputs: dict[str, int]
+
+    @classmethod
+    def of(cls, graph: Graph) -> GraphMessage:
+        """Describe a graph."""
+        constants = graph.constants
+        constants += [o for o in graph.outputs.values() if o.is_constant and o not in constants]
+        numbers = {operand: k for k, operand in enumerate([*graph.inputs.values(), *constants])}
+        nodes: list[NodeMessage] = []
+        for node in graph.nodes:
+            inputs = each(node.inputs, numbers.__getitem__)
+            descs = tuple(output.desc for output in node.outputs)
+            nodes.append((node.op, inputs, dict(node.attributes), node.label, descs))
+            for output in node.outputs:
+                numbers[output] = len(numbers)
+        return cls(
+            [(name, operand.desc) for name, operand in graph.inputs.items()],
+            [np.asarray(operand.value) for operand in constants],
+            nodes,
+            {name: numbers[operand] for name, operand in graph.outputs.items()},
+        )
+
+    def graph(self) -> Graph:
+        """Make the graph again, with operands of a builder of its own."""
+        builder = Builder()
+        operands = [Operand(builder, desc, name=name) for name, desc in self.inputs]
+        inputs = {operand.name: operand for operand in operands}
+        for array in self.constants:
+            operands.append(Operand(builder, Desc(array.dtype.name, array.shape), value=array))  # type: ignore[arg-type]
+        nodes = []
+        for serial, (op, numbered, attributes, label, descs) in enumerate(self.nodes):
+            node = Node(op, each(numbered, operands.__getitem__), attributes, label, serial)
+            node.outputs = tuple(Operand(builder, desc, node=node) for desc in descs)
+            nodes.append(node)
+            operands += node.outputs
+        return Graph(inputs, {name: operands[number] for name, number in self.outputs.items()}, tuple(nodes))
+
+
+@dataclass(frozen=True, slots=True)
+class BackendMessage:
+    """A back end, which the child makes again.
+
+    Attributes:
+        kind: its class.
+        name: its name, by which it is found if it is one of those that `discover` lists.
+        threads: of its context.
+        precision: of its context.
+        state: other attributes, which the back end gets if it is not listed.
+    """
+
+    kind: type[Backend]
+    name: str
+    threads: int | None
+    precision: Precision
+    state: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, backend: Backend) -> BackendMessage:
+        """Describe a back end."""
+        state = {name: value for name, value in vars(backend).items() if name[0] != "_" and name not in OWN_STATE}
+        return cls(type(backend), backend.name, backend.threads, backend.precision, state)
+
+    def backend(self) -> Backend:
+        """Find the back end, or make it again."""
+        backend = discover().get(self.name)
+        if type(backend) is not self.kind:
+            backend = self.kind()
+            vars(backend).update(self.state)
+        assert backend is not None
+        threads = self.threads
+        return (backend if threads is None else backend.with_threads(threads)).with_precision(self.precision)
+
+
+@dataclass(frozen=True, slots=True)
+class Compile:
+    """Ask to compile a graph; the answer is None.
+
+    Attributes:
+        runner: the number of its runner.
+        backend: what compiles it.
+        graph: a legal graph.
+        options: of `Backend.compile`.
+    """
+
+    runner: int
+    backend: BackendMessage
+    graph: GraphMessage
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Ask to run a compiled graph; the answer is a list of its outputs.
+
+    Attributes:
+        runner: the number of its runner.
+        inputs: an array for each input.
+    """
+
+    runner: int
+    inputs: list[np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Ask to free a compiled graph; the answer is None.
+
+    Attributes:
+        runner: the number of its runner.
+    """
+
+    runner: int
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Ask to free all compiled graphs, and to end; the answer is None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The answer in place of a result: the engine raised an error.
+
+    Attributes:
+        kind: the class of the error.
+        text: its message.
+    """
+
+    kind: type[Exception]
+    text: str

@@ -1,0 +1,298 @@
+"""Start, watch and end the child process of an engine."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass
+from itertools import count
+from queue import Empty, SimpleQueue
+from threading import Thread
+from time import monotonic
+from types import TracebackType
+from typing import Any, BinaryIO, cast
+from weakref import finalize
+
+import numpy as np
+
+from ... import memory
+from ...errors import OperationError
+from ...graph import Graph, Node
+from ...words import duration, size
+from .. import Backend, How, PowerPreference, Runner
+from . import messages
+
+POLL_SECONDS = 0.02
+"""Interval in which the memory and the time of a busy child are checked."""
+
+START_SECONDS = 60.0
+"""How long a child may take to start Python and to import Opweave."""
+
+CLOSE_SECONDS = 10.0
+"""How long a child may take to free what it has compiled."""
+
+COMMAND = "from opweave.backends.isolation.child import serve; serve()"
+
+BASE_BYTES = 2**30
+"""Memory of a child besides what depends on the graph: Python and an engine take 0.1 to 0.3 GiB, and its kernels more."""
+
+CONSTANT_COPIES = 8
+"""Copies of the constants that an engine may hold while it compiles. OpenVINO was seen to hold three."""
+
+TENSOR_COPIES = 3
+"""Copies of all inputs, intermediates and outputs that an engine may hold: more than any that plans its memory."""
+
+MAX_SHARE = 0.5
+"""The share of the available memory that a child may take."""
+
+PATTERN = "165"
+"""The byte that glibc fills new memory with in a child, so that results of an engine that reads such memory are wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of a child process.
+
+    Attributes:
+        seconds: the longest time for one answer.
+        max_bytes: the most memory; None for a limit that follows from each graph (`memory_of`).
+    """
+
+    seconds: float = 60.0
+    max_bytes: int | None = None
+
+
+class EngineFailureError(OperationError):
+    """The engine ended its process, hung, or took too much memory; the message follows the name of the engine."""
+
+
+class EngineProcess:
+    """A child process that compiles and runs graphs for one engine. It is started when it is first needed, and after it ended.
+
+    Args:
+        limits: what the child may take.
+    """
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
+        self._max_bytes = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._answers: SimpleQueue[Any] = SimpleQueue()
+        self._numbers = count()
+        self._unused: list[int] = []  # runners that the parent has dropped
+
+    def __enter__(self) -> EngineProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def backend(self, backend: Backend) -> Backend:
+        """The back end with the same rules, whose engine is in this process."""
+        isolated = copy(backend)
+        # On the instance, so that all else is that of the back end's own class.
+        isolated.__dict__["compile"] = lambda graph, **options: self._compile(backend, graph, **options)
+        return isolated
+
+    def close(self) -> None:
+        """Free what the child has compiled, and end it.
+
+        Raises:
+            EngineFailureError: the engine fails meanwhile, as it does if it has damaged the heap.
+        """
+        if self._process is not None:
+            try:
+                self._ask(messages.Close(), "the release of its graphs", CLOSE_SECONDS)
+            finally:
+                self.end()
+
+    def end(self) -> None:
+        """End the child at once."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout):
+                with suppress(BrokenPipeError):
+                    cast("BinaryIO", stream).close()
+
+    # Requests --------------------------------------------------------------------------------------------------------
+
+    def _compile(
+        self, backend: Backend, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True
+    ) -> Runner:
+        """See `Backend.compile`."""
+        self._max_bytes = max(self._max_bytes, self._limits.max_bytes or memory_of(graph))
+        options = {"device": device, "power_preference": power_preference, "alone": alone}
+        number = next(self._numbers)
+        described = messages.BackendMessage.of(backend), messages.GraphMessage.of(graph)
+        while self._unused and self._process is not None:
+            self._ask(messages.Free(self._unused.pop()), "the release of a graph", CLOSE_SECONDS)
+        self._ask(messages.Compile(number, *described, options), "compilation", self._limits.seconds)
+        runner = _RemoteRunner(self, backend, number)
+        finalize(runner, self._unused.append, number)
+        return runner
+
+    def run(self, number: int, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Run a compiled graph in the child.
+
+        Raises:
+            OperationError: the engine fails.
+        """
+        outputs: list[np.ndarray] = self._ask(messages.Run(number, list(inputs)), "a run", self._limits.seconds)
+        return outputs
+
+    def _ask(self, request: Any, work: str, seconds: float) -> Any:
+        """Send a request, and wait for its answer."""
+        try:
+            process = self._start() if self._process is None else self._process
+            with suppress(BrokenPipeError):  # the child has ended, which is found below
+                messages.send(cast("BinaryIO", process.stdin), request)
+            answer = self._wait(process, work, seconds)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise EngineFailureError(f"cannot be tried in a process of its own: {error}") from error
+        except BaseException:
+            self.end()
+            raise
+        if isinstance(answer, messages.Refusal):
+            raise answer.kind(answer.text)
+        return answer
+
+    def _wait(self, process: subprocess.Popen[bytes], work: str, seconds: float) -> Any:
+        """The answer of the child, which ends if it exceeds its limits meanwhile."""
+        answers: list[Any] = []
+
+        def is_done(timeout: float) -> bool:
+            with suppress(Empty):
+                answers.append(self._answers.get(timeout=timeout))
+            return bool(answers)
+
+        watch(process.pid, is_done, work, seconds, self._max_bytes)
+        if answers[0] is _ENDED:
+            raise EngineFailureError(f"{ending(process.wait())} during {work}")
+        return answers[0]
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        """Start the child, and a thread that reads its answers."""
+        from multiprocessing import spawn
+
+        # What is imported here must be imported there; the folder of a script, say, is in this path only.
+        paths = os.pathsep.join(path for path in sys.path if path)
+        environment = os.environ | {"PYTHONPATH": paths, "MALLOC_PERTURB_": PATTERN}
+        executable = os.fsdecode(spawn.get_executable() or "")
+        if not executable:
+            raise EngineFailureError("cannot be tried in a process of its own: Python's executable is not known")
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(
+            [executable, "-P", "-c", COMMAND], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment
+        )
+        self._process, self._answers = process, SimpleQueue()
+        self._unused.clear()
+        finalize(self, process.kill)
+        Thread(target=_read, args=(process.stdout, self._answers), name="opweave-engine", daemon=True).start()
+        self._wait(process, "its start", START_SECONDS)
+        return process
+
+
+_ENDED = object()
+
+
+def _read(stream: BinaryIO, answers: SimpleQueue[Any]) -> None:
+    """Put the answers of a child into a queue, until it ends."""
+    try:
+        while True:
+            answers.put(messages.receive(stream))
+    except (EOFError, OSError, ValueError):  # it has ended, or the stream is closed
+        answers.put(_ENDED)
+
+
+class _RemoteRunner(Runner):
+    """Runs a graph in the child."""
+
+    def __init__(self, process: EngineProcess, backend: Backend, number: int) -> None:
+        self.name = backend.name
+        self._process, self._number = process, number
+
+    def bind(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[[], None]:
+        def run() -> None:
+            for output, result in zip(outputs, self._process.run(self._number, inputs), strict=True):
+                memory.copy(output, result, "engine in another process")
+
+        return run
+
+    def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
+        return "native", f"{self.name} in another process"
+
+
+def watch(pid: int, is_done: Callable[[float], bool], work: str, seconds: float, max_bytes: int) -> None:
+    """Wait for a child process of an engine, within limits.
+
+    Args:
+        pid: of the child.
+        is_done: waits for at most so many seconds, and tells whether the child is done.
+        work: what the child does, for the error.
+        seconds: the time limit.
+        max_bytes: the limit of its memory.
+
+    Raises:
+        EngineFailureError: the child exceeds a limit.
+    """
+    deadline = monotonic() + seconds
+    while not is_done(POLL_SECONDS):
+        taken = resident(pid)
+        if taken > max_bytes:
+            text = f"is too large: it took {size(taken)} of memory during {work}"
+            raise EngineFailureError(f"{text}, and the limit is {size(max_bytes)}")
+        if monotonic() > deadline:
+            raise EngineFailureError(f"hung: {work} was not done after {duration(seconds)}")
+
+
+def ending(code: int) -> str:
+    """How a process ended, in words that follow the name of the engine."""
+    if code >= 0:
+        return f"ended its process with status {code}"
+    with suppress(ValueError):
+        return f"ended its process by a signal, {signal.Signals(-code).name},"
+    return f"ended its process by signal {-code}"
+
+
+def memory_of(graph: Graph) -> int:
+    """The most bytes that an engine may take to compile and run a graph."""
+    tensors = {operand for node in graph.nodes for operand in (*node.operands, *node.outputs)}
+    constants = sum(operand.desc.byte_length for operand in tensors if operand.is_constant)
+    others = sum(operand.desc.byte_length for operand in tensors if not operand.is_constant)
+    return min(BASE_BYTES + CONSTANT_COPIES * constants + TENSOR_COPIES * others, max_memory())
+
+
+def max_memory() -> int:
+    """The most bytes that the child process of an engine may take, whatever it runs."""
+    return int(MAX_SHARE * available())
+
+
+def available() -> int:
+    """Bytes of memory that programs can still take; the physical memory, where the system does not say."""
+    with suppress(OSError, ValueError, IndexError), open("/proc/meminfo") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
+    return memory.physical()
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process holds. Where the system does not say: the peak of this process, and 0 for others."""
+    with suppress(OSError, ValueError, IndexError, AttributeError), open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    if pid != os.getpid():
+        return 0
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
