@@ -16,9 +16,13 @@ from ..errors import DataError
 from ..names import shown
 from ..shapes import broadcasts_to
 from .engine_rules import ENGINE_RULES, Node, Rule
+from .limits import Limits
 from .messages import AttributeProto, FunctionProto, ModelProto, NodeProto, domain_of
 from .registry import MICROSOFT
 from .scopes import all_nodes
+
+Callee = tuple[str, str, str]
+"""The key of a function: its domain, name and overload."""
 
 MAX_RANK = 1024
 """The largest rank of a tensor. Shape inference allocates one axis for each element of an input that holds a shape."""
@@ -148,15 +152,15 @@ def count_nodes(nodes: Sequence[NodeProto], functions: Iterable[FunctionProto]) 
     bodies = {(f.domain, f.name, f.overload): list(all_nodes(f.node)) for f in functions}
     if not bodies:
         return len(nodes)
-    callees = {key: {_callee(node) for node in body} & bodies.keys() for key, body in bodies.items()}
-    counts: dict[tuple[str, str, str], int] = {}
+    callees = {key: {callee_of(node) for node in body} & bodies.keys() for key, body in bodies.items()}
+    counts: dict[Callee, int] = {}
     try:
         for key in TopologicalSorter(callees).static_order():
-            counts[key] = sum(counts.get(_callee(node), 1) for node in bodies[key])
+            counts[key] = sum(counts.get(callee_of(node), 1) for node in bodies[key])
     except CycleError as error:
         _, name, _ = error.args[1][0]
         raise DataError(f"the function {name[:200]!r} calls itself") from None
-    return sum(counts.get(_callee(node), 1) for node in nodes)
+    return sum(counts.get(callee_of(node), 1) for node in nodes)
 
 
 def with_expected_inputs(proto: ModelProto, nodes: list[NodeProto]) -> tuple[ModelProto, list[NodeProto]]:
@@ -186,8 +190,14 @@ def _expected_inputs(node: NodeProto) -> list[str] | None:
     return None
 
 
-def _callee(node: NodeProto) -> tuple[str, str, str]:
+def callee_of(node: NodeProto) -> Callee:
+    """Domain, name and overload of the function that a node calls, if the model has that function."""
     return node.domain, node.op_type, node.overload
+
+
+def check_node_count(count: int, limits: Limits, what: str) -> None:
+    """Raise `DataError` if a model has too many nodes; `what` is the model in messages."""
+    limits.check("nodes", count, f"{what}: the number of nodes, those of functions included")
 
 
 # Rules by operator ---------------------------------------------------------------------------------------------------

@@ -21,8 +21,18 @@ from .. import memory
 from ..errors import DataError, NotSupportedError, require
 from ..names import shown
 from .booleans import check_bool
-from .checks import MAX_RANK, check_node, count_nodes, needs_inputs, needs_values, title_of, with_expected_inputs
+from .checks import (
+    MAX_RANK,
+    check_node,
+    check_node_count,
+    count_nodes,
+    needs_inputs,
+    needs_values,
+    title_of,
+    with_expected_inputs,
+)
 from .contents import LARGE_BYTES, Contents
+from .functions import inlined
 from .limits import DEFAULT, Limits
 from .messages import (
     KNOWN_TYPES,
@@ -118,13 +128,12 @@ class Model:
         if not is_utf8:
             proto = with_text(proto, what, is_owned=proto is not source)
         nodes, is_flat = flattened(proto.graph)
-        count = count_nodes(nodes, proto.functions)
-        limits.check("nodes", count, f"{what}: the number of nodes, those of functions included")
+        check_node_count(count_nodes(nodes, proto.functions), limits, what)
         if proto.functions:
-            from onnx import inliner
-
             try:
-                proto = inliner.inline_local_functions(proto, convert_version=True)
+                proto = inlined(proto, limits, what, is_owned=proto is not source)
+            except DataError:
+                raise
             except Exception as error:  # it is written in C++, and raises errors of many types
                 raise DataError(f"{what}: its functions cannot be put in place ({_first_line(error)})") from None
             nodes, is_flat = flattened(proto.graph)
