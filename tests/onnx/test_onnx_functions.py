@@ -199,5 +199,7 @@ def test_graphs_that_attributes_copy_count_as_nodes() -> None:
     ]
     call = "(bool c) => (float y) { y = local.f0 (c) <body = b () => (r) { r = Constant <value_float = 1.0> () }> }"
     proto = model(call, *functions, f"f15 <body: graph> (c) => (y) {inner}")
-    with pytest.raises(ow.DataError, match=r"number of nodes, those of functions included: .* at most 1000 are allowed"):
+    with pytest.raises(
+        ow.DataError, match=r"number of nodes, those of functions included: .* at most 1000 are allowed"
+    ):
         ow.InferenceSession(proto, limits=ow.onnx.Limits(nodes=1000))

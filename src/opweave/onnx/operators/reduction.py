@@ -10,6 +10,7 @@ import numpy as np
 
 from ... import ops
 from ...builder import MLGraphBuilder
+from ...dtypes import INFO
 from ...graph import MLOperand
 from ...operation import Op
 from ...ops.reduction import narrowed, widened
@@ -22,9 +23,30 @@ from .elementwise import is_float
 def _mean(b: MLGraphBuilder, x: MLOperand, axes: Sequence[int], keep_dimensions: bool) -> MLOperand:
     if is_float(x):
         return b.reduce_mean(x, axes=axes, keep_dimensions=keep_dimensions)
-    total = b.reduce_sum(x, axes=axes, keep_dimensions=keep_dimensions)
     count = prod(x.shape[axis] for axis in axes)
-    return b.div(total, count)
+    if count == 1:
+        return b.reduce_sum(x, axes=axes, keep_dimensions=keep_dimensions)
+    if count**2 <= INFO[x.data_type].highest:
+        return _integer_mean(b, x, count, axes, keep_dimensions)
+    return b.cast(_integer_mean(b, b.cast(x, "int64"), count, axes, keep_dimensions), x.data_type)
+
+
+def _integer_mean(b: MLGraphBuilder, x: MLOperand, count: int, axes: Sequence[int], keep_dimensions: bool) -> MLOperand:
+    """The mean of integers, rounded towards zero as in ONNX Runtime.
+
+    The sum may exceed the data type. For x = count * q + r, the mean is Σq + Σr / count, and |Σr| < count².
+    """
+    quotients = b.div(x, count)
+    remainders = b.sub(x, b.mul(quotients, count))
+    total, excess = (b.reduce_sum(part, axes=axes, keep_dimensions=keep_dimensions) for part in (quotients, remainders))
+    carry = b.div(excess, count)
+    mean = b.add(total, carry)
+    if x.data_type.startswith("u"):
+        return mean
+    left = b.sub(excess, b.mul(carry, count))
+    is_below = b.logical_and(b.greater(mean, 0), b.lesser(left, 0))
+    is_above = b.logical_and(b.lesser(mean, 0), b.greater(left, 0))
+    return b.sub(b.add(mean, b.cast(is_above, x.data_type)), b.cast(is_below, x.data_type))
 
 
 def _reduction(op: Callable[..., Any]) -> Callable[..., Any]:
