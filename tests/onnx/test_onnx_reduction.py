@@ -34,6 +34,27 @@ def test_reductions_over_no_axes(name: str) -> None:
     check_node(f"Reduce{name}", x, np.zeros(0, "int64"), opset=18, constants=(1,), noop_with_empty_axes=0)
 
 
+@pytest.mark.parametrize("op_type", [*(f"Reduce{name}" for name in REDUCTIONS), "ArgMax", "ArgMin"])
+@pytest.mark.parametrize("opset", [8, 11, 13, 18])
+def test_keepdims_other_than_0_and_1_drops_axes(op_type: str, opset: int) -> None:
+    x = np.abs(X) + 0.1
+    for keepdims in (-1, 2, 2**40):
+        if op_type.startswith("Arg"):
+            check_node(op_type, x, opset=opset, axis=1, keepdims=keepdims)
+        elif opset == 18 or (opset == 13 and op_type == "ReduceSum"):
+            check_node(op_type, x, np.array([1]), opset=opset, constants=(1,), keepdims=keepdims)
+        else:
+            check_node(op_type, x, opset=opset, axes=[1], keepdims=keepdims)
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("noop", [-1, 0, 2])
+def test_noop_with_empty_axes_other_than_1_reduces_all_axes(name: str, noop: int) -> None:
+    x = np.abs(X) + 0.1
+    check_node(f"Reduce{name}", x, opset=18, noop_with_empty_axes=noop)
+    check_node(f"Reduce{name}", x, np.zeros(0, "int64"), opset=18, constants=(1,), noop_with_empty_axes=noop)
+
+
 @pytest.mark.parametrize("name", ["Max", "Mean", "Min", "Sum", "Prod", "L1", "SumSquare"])
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_reductions_of_integers(name: str, dtype: str) -> None:

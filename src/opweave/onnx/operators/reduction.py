@@ -17,7 +17,8 @@ from ...ops.reduction import narrowed, widened
 from ..registry import Tensor, converts, integers, named, normalized, unsupported_if
 from .elementwise import is_float
 
-# Without axes to reduce, WebNN applies the function to each element, as ONNX does.
+# Without axes to reduce, WebNN applies the function to each element, as ONNX does. Of the attributes `keepdims` and
+# `noop_with_empty_axes`, ONNX Runtime and ONNX's shape inference take 1 alone for true.
 
 
 def _mean(b: MLGraphBuilder, x: MLOperand, axes: Sequence[int], keep_dimensions: bool) -> MLOperand:
@@ -60,9 +61,9 @@ def _reduction(op: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Tensor:
         given = [] if axes is None else integers(axes, "the list of axes")
         reduced = sorted({normalized(axis, x.rank) for axis in given})
-        if not given and not noop_with_empty_axes:
+        if not given and noop_with_empty_axes != 1:
             reduced = list(range(x.rank))
-        result: Tensor = op(b, x, axes=reduced, keep_dimensions=bool(keepdims))
+        result: Tensor = op(b, x, axes=reduced, keep_dimensions=keepdims == 1)
         return result
 
     return convert
@@ -81,7 +82,7 @@ def _position(op: Op[..., Any]) -> Callable[..., Any]:
         b: MLGraphBuilder, x: MLOperand, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
     ) -> Tensor:
         along = normalized(axis, x.rank)
-        options: dict[str, Any] = {"keep_dimensions": bool(keepdims), "output_data_type": "int64"}
+        options: dict[str, Any] = {"keep_dimensions": keepdims == 1, "output_data_type": "int64"}
         if not select_last_index:
             return op(b, x, along, **options)  # type: ignore[no-any-return]
         from_end = op(b, b.reverse(x, axes=[along]), along, **options)
