@@ -124,6 +124,28 @@ def lasting(array: np.ndarray) -> np.ndarray:
     return array if stays and isinstance(memory.owner(array), (mmap, bytes)) else contiguous(array)
 
 
+def is_immutable(array: np.ndarray) -> bool:
+    """Whether an array and all arrays that it is a view of are read-only, and so is the memory that they share.
+
+    >>> text = np.frombuffer(b"abcd", np.uint8)
+    >>> is_immutable(text), is_immutable(np.zeros(2)), is_immutable(np.broadcast_to(np.zeros(1), 2))
+    (True, False, False)
+    """
+    base: object = array
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:
+            return False
+        base = base.base
+    if base is None:
+        return True
+    try:
+        with memoryview(base) as buffer:  # type: ignore[arg-type]
+            held = buffer.obj
+            return buffer.readonly and (isinstance(held, (bytes, mmap)))
+    except (TypeError, ValueError, BufferError):
+        return False
+
+
 def describe(array: np.ndarray, what: str) -> Desc:
     """The descriptor of an array.
 

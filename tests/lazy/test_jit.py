@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
+import tempfile
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import as_strided, sliding_window_view
 
 import opweave as ow
 from opweave import memory
@@ -194,6 +196,142 @@ def test_what_a_function_finds_elsewhere() -> None:
         ow.ValidationError, match=r"jit '<lambda>': .*an array of <MLContext on cpu.*in a function that runs"
     ):
         ow.jit(lambda x: x + bias)(context.tensor_from(X))
+
+
+def mapped_array(mode: Any) -> tuple[Any, Any]:
+    with tempfile.TemporaryFile() as file:
+        file.write(np.ones(6, "float32").tobytes())
+        file.flush()
+        base = np.memmap(file, "float32", mode, shape=(6,))
+    return base[1:5].view(np.ndarray), base
+
+
+def of_base(view: Callable[[np.ndarray], np.ndarray]) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
+    def make() -> tuple[np.ndarray, np.ndarray]:
+        base = np.ones(6, "float32")
+        return view(base), base
+
+    return make
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
+
+
+VIEWS: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "itself": of_base(lambda base: base),
+    "view": of_base(lambda base: base[1:5]),
+    "view of a view": of_base(lambda base: base[1:][:4][::-1][1:]),
+    "reshaped": of_base(lambda base: base.reshape(2, 3)),
+    "transposed": of_base(lambda base: base.reshape(2, 3).T),
+    "strided": of_base(lambda base: base[::2]),
+    "other type": of_base(lambda base: base.view("int32").view("float32")),
+    "field": of_base(lambda base: base.view([("a", "float32"), ("b", "float32")])["b"]),
+    "broadcast": of_base(lambda base: np.broadcast_to(base, (2, 6))),
+    "strides of its own": of_base(lambda base: as_strided(base, (2, 3), (4, 8), writeable=False)),
+    "writable strides of its own": of_base(lambda base: as_strided(base, (6,), (4,))),
+    "windows": of_base(lambda base: sliding_window_view(base, 2)),
+    "read-only view": of_base(lambda base: read_only(base[1:5])),
+    "buffer": of_base(lambda base: np.frombuffer(memoryview(base), "float32")),
+    "asarray of a buffer": of_base(lambda base: np.asarray(memoryview(base))[1:]),
+    "mapped file": lambda: mapped_array("r+"),
+    "mapped file, copied on write": lambda: mapped_array("c"),
+    "opweave.array": of_base(lambda base: cast("np.ndarray", ow.array(base[:4], copy=False))),
+}
+
+
+@pytest.mark.parametrize("kind", VIEWS)
+def test_jit_makes_all_arrays_read_only_that_a_captured_array_is_a_view_of(kind: str) -> None:
+    captured, base = VIEWS[kind]()
+    plus = ow.jit(lambda x: (x + captured).reduce_sum())
+    expected = np.asarray(captured).sum()
+    for _ in range(2):
+        assert plus(np.float32(0)).item() == expected
+        with pytest.raises(ValueError, match="read-only"):
+            base[:] = 5
+    plus.clear_cache()
+    gc.collect()
+    if kind != "opweave.array":
+        base[:] = 5
+        assert plus(np.float32(0)).item() == np.asarray(captured).sum() == 5 * expected
+
+
+def bytearray_array() -> tuple[Any, Any]:
+    memory = bytearray(np.ones(6, "float32").tobytes())
+    return np.frombuffer(memory, "float32"), np.frombuffer(memory, "float32")
+
+
+def exported(value: np.ndarray) -> Any:
+    class Exporter:
+        def __dlpack__(self, **options: Any) -> Any:
+            return value.__dlpack__(**options)
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return value.__dlpack_device__()
+
+        def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+            return value
+
+    return Exporter()
+
+
+def foreign(value: np.ndarray) -> Any:
+    class Foreign:
+        __array_interface__ = value.__array_interface__
+        keep = value
+
+    return np.asarray(Foreign())
+
+
+FOREIGN: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "bytearray": bytearray_array,
+    "view of a bytearray": lambda: (lambda pair: (pair[0][1:5], pair[1]))(bytearray_array()),
+    "array interface": of_base(foreign),
+    "view by the array interface": of_base(lambda base: cast("np.ndarray", foreign(base)[1:5])),
+    "DLPack": of_base(np.from_dlpack),
+    "object with DLPack": of_base(exported),
+    "second view": lambda: (lambda base: (base[1:5], base[:]))(np.ones(6, "float32")),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_jit_copies_captured_arrays_whose_memory_others_can_write(kind: str) -> None:
+    """The values stay those that the function was traced with, in all operations."""
+    captured, other = FOREIGN[kind]()
+    plus = ow.jit(lambda x: (x + captured, x.reduce_sum() + ow.ops.exp(captured)))
+    zero = np.zeros(np.asarray(captured).shape, "float32")
+    before = [y.numpy().copy() for y in plus(zero)]
+    other[:] = 5
+    after = [y.numpy() for y in plus(zero)]
+    np.testing.assert_array_equal(after, before)
+    np.testing.assert_array_equal(after[0], 1)
+
+
+def test_arrays_that_were_captured_become_writable_again() -> None:
+    base = np.ones((2, 6), "float32")
+    view, foreign_array = base[:, 1:].T[1:], foreign(np.ones(3, "float32"))
+    strided, of_bytes = as_strided(base, (2,), (4,)), np.frombuffer(bytearray(8), "float32")
+    constant = read_only(np.ones(2, "float32"))
+    captured = [view, foreign_array, strided, of_bytes, constant]
+    total = ow.jit(lambda x: [x + each for each in captured])
+    total(np.float32(1))
+    assert not any(array.flags.writeable for array in (base, view, of_bytes))
+    with pytest.raises(ValueError, match="read-only"):
+        base[:] = 2
+    total.clear_cache()
+    gc.collect()
+    for array in (base, view, foreign_array, strided, of_bytes):
+        array[:] = 2
+    assert not constant.flags.writeable
+
+
+def test_jit_copies_no_captured_array_that_is_protected() -> None:
+    weight, fixed = np.ones((64, 64), "float32"), np.frombuffer(bytes(64 * 256), "float32").reshape(64, 64)
+    multiplied = ow.jit(lambda x: x @ weight + fixed)
+    before = memory.copies.count
+    multiplied(np.ones((1, 64), "float32"))
+    assert memory.copies.count == before
 
 
 def test_results_that_are_not_computed() -> None:

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 
 from .. import memory
-from ..arrays import as_array, contiguous, describe
+from ..arrays import as_array, contiguous, describe, is_immutable
 from ..context import MLContext, current_context
 from ..dtypes import INFO, DataType, check
 from ..errors import ValidationError, require
@@ -151,8 +151,8 @@ class Adopted(Array):
                 locked.owner, locked.readers = owner, 1
             else:
                 locked.readers += 1
-            # Another thread may just have released it. Arrays from DLPack could not be made writable again.
-            if (is_writable or array.flags.writeable) and (base is None or type(base).__name__ != "PyCapsule"):
+            # Another thread may just have released it.
+            if (is_writable or array.flags.writeable) and (base is None or _is_writable_buffer(base)):
                 array.setflags(False)  # type: ignore[call-arg]  # quicker than array.flags, and than write=False
                 locked.append(array)
             _adopted[id(array)] = ref(self)
@@ -172,17 +172,42 @@ class Adopted(Array):
             known = found() if found is not None else None
             if known is None or known is self:  # else it belongs to another context
                 _adopted.pop(source, None)
-            locked = _locked[number]
-            locked.readers -= 1
-            if locked.readers:
-                return
-            del _locked[number]
-            if len(locked) > 1:  # the owner first: its views cannot be writable before
-                locked.sort(key=lambda array: array.base is not None)
-            for array in locked:
-                array.setflags(True)  # type: ignore[call-arg]
+            _release(number)
         finally:
             lock.release()
+
+
+def _release(number: int) -> None:
+    """Count one reader less of the memory of an owner; after the last, make its arrays writable. The caller holds `_lock`."""
+    locked = _locked[number]
+    locked.readers -= 1
+    if locked.readers:
+        return
+    del _locked[number]
+    if len(locked) > 1:  # the owner first: its views cannot be writable before
+        locked.sort(key=_depth)
+    for array in locked:
+        array.setflags(True)  # type: ignore[call-arg]
+
+
+def _depth(array: np.ndarray) -> int:
+    """The number of arrays that an array is a view of, directly or through other views."""
+    depth, base = 0, array.base
+    while isinstance(base, np.ndarray):
+        depth, base = depth + 1, base.base
+    return depth
+
+
+def _is_writable_buffer(base: object) -> bool:
+    """Whether arrays over the memory of an object, which is no array, can be made writable again.
+
+    Not those from DLPack or the array interface: NumPy asks for a buffer.
+    """
+    try:
+        with memoryview(base) as buffer:  # type: ignore[arg-type]
+            return not buffer.readonly
+    except (TypeError, ValueError, BufferError):
+        return False
 
 
 def adopt(context: MLContext, value: np.ndarray, desc: Desc, code: int) -> Array:
@@ -199,6 +224,79 @@ def adopt(context: MLContext, value: np.ndarray, desc: Desc, code: int) -> Array
         if made is not None and made._context is context and made._source is value and made._code == code:
             return made
     return Adopted(context, desc, code, value, is_writable)
+
+
+class Captured:
+    """A NumPy array whose values are a constant of a graph that is cached.
+
+    The array, and all arrays that it is a view of, are read-only as long as this object exists.
+
+    Attributes:
+        array: the values: the array itself if its memory is its own, or can never be written; else a copy.
+    """
+
+    __slots__ = ("_owners", "_source", "array")
+
+    def __init__(self, source: np.ndarray) -> None:
+        self._source, self._owners = source, list[int]()
+        is_private = source.base is None or is_immutable(source)
+        segments = _segments(source)
+        with _lock:
+            for arrays, base in segments:
+                owner = arrays[-1]
+                locked = _locked.get(id(owner))
+                if locked is None:
+                    locked = _locked[id(owner)] = _Locked()
+                    locked.owner, locked.readers = owner, 0
+                locked.readers += 1
+                self._owners.append(id(owner))
+                if base is None or _is_writable_buffer(base):
+                    for array in arrays:
+                        if array.flags.writeable:
+                            array.setflags(write=False)
+                            locked.append(array)
+        # Other views of shared memory, and other libraries, can still write to it.
+        usable = contiguous(source)
+        if usable is source and not is_private:
+            usable = np.empty(source.shape, source.dtype)
+            memory.copy(usable, source, "captured by a function of jit")
+        self.array = usable.view(np.ndarray)
+
+    def __del__(self) -> None:
+        with _lock:
+            for number in self._owners:
+                _release(number)
+
+
+def source_of(value: Any) -> np.ndarray | None:
+    """The caller's NumPy array, or a view of the memory of another library; None for arrays that own their values.
+
+    Raises:
+        ValidationError: `value` is no array.
+    """
+    if isinstance(value, Array):
+        return value._source if isinstance(value, Adopted) else None
+    plain = as_array(value, "an array")
+    return (
+        value if isinstance(value, np.ndarray) else plain
+    )  # a view of a subclass would not make the original read-only
+
+
+def _segments(array: np.ndarray) -> list[tuple[list[np.ndarray], object]]:
+    """The arrays that an array is a view of, itself first, and the object that holds their memory; None for an array.
+
+    Objects between arrays, as memoryviews, part them into several lists.
+    """
+    segments: list[tuple[list[np.ndarray], object]] = []
+    base: object = array
+    while isinstance(base, np.ndarray):
+        arrays = [base]
+        while isinstance(base := arrays[-1].base, np.ndarray):
+            arrays.append(base)
+        segments.append((arrays, base))
+        # `as_strided` and `sliding_window_view` keep the array in the attribute `base` of an object of their own.
+        base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
+    return segments
 
 
 # ---------------------------------------------------------------------------------------------------------------------

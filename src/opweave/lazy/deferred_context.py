@@ -15,7 +15,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import count
-from mmap import mmap
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from weakref import finalize, ref
@@ -23,6 +22,7 @@ from weakref import finalize, ref
 import numpy as np
 
 from .. import memory
+from ..arrays import is_immutable
 from ..context import MLContext
 from ..errors import require
 from ..graph import Desc, Graph, Operand, title
@@ -73,7 +73,7 @@ class DeferredTensor(MLTensor):
 
     def __init__(self, context: MLContext, desc: Any, array: np.ndarray, *, pinned: bool, **flags: bool) -> None:
         self._pinned, self._code = pinned, code_of(desc)
-        self._is_fixed = pinned and _is_immutable(array)
+        self._is_fixed = pinned and is_immutable(array)
         self._window: ref[np.ndarray] | None = None
         self._value: Value | None = None
         self._stored: np.ndarray | None = array
@@ -169,16 +169,6 @@ class DeferredTensor(MLTensor):
     def _forget_bindings(self) -> None:
         if self._bindings:
             self._release_bindings()
-
-
-def _is_immutable(array: np.ndarray) -> bool:
-    """Whether an array and all arrays that it is a view of are read-only."""
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        if base.flags.writeable:
-            return False
-        base = base.base
-    return base is None or isinstance(base, (bytes, mmap))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -60,7 +60,8 @@ def jit(function: Callable[..., Any] | None = None, /, *, static: Sequence[str] 
         The function. It returns what the traced function returned, with an `opweave.Array` in place of each operand.
 
     Arrays that are not arguments (globals, members of `self`) become constants of the graph. NumPy arrays among them are
-    read-only while the graph is cached, so that they cannot change unnoticed. Tensors are read at each call.
+    read-only while the graph is cached, so that they cannot change unnoticed, and so are the arrays that they are views of.
+    Views of writable memory and memory of other libraries are also copied. Tensors are read at each call.
 
     >>> import numpy as np, opweave as ow
     >>> @ow.jit

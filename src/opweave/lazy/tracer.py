@@ -18,7 +18,7 @@ from ..builder import MLGraphBuilder
 from ..context import MLContext
 from ..dtypes import DataType
 from ..errors import ValidationError
-from ..graph import Desc, MLOperand, Operand
+from ..graph import Desc, MLOperand, Operand, check_desc
 from ..memory.spaces import Memory
 from ..names import file_name, shown
 from ..operators import Operators
@@ -212,7 +212,7 @@ class Tracer(MLGraphBuilder):
 
     def _as_operand(self, value: Any, data_type: DataType) -> Operand:
         """The operand for an array that is not an argument: a constant, or a hidden input for a tensor."""
-        if not isinstance(value, (Array, MLTensor, np.ndarray)):
+        if isinstance(value, (int, float, Sequence)):
             return super()._as_operand(value, data_type)
         known = self._captured.get(id(value))
         if known is not None:
@@ -228,8 +228,13 @@ class Tracer(MLGraphBuilder):
         elif isinstance(value, MLTensor):
             operand = self.constant(value)
         else:
-            keep = value if isinstance(value, Array) else borrowed.array(value, copy=False)
-            operand = Traced(self, keep.desc, value=keep._on_host())
+            if (source := borrowed.source_of(value)) is None:
+                desc, constant = value.desc, value._on_host()
+            else:
+                desc = check_desc(describe(source, "an array"), self._max_byte_length, "an array")
+                keep = borrowed.Captured(source)
+                constant = keep.array
+            operand = Traced(self, desc, value=constant)
         self._captured[id(value)] = (value, keep), operand
         return operand
 
@@ -255,6 +260,8 @@ class Tracer(MLGraphBuilder):
 
     def _marked(self, value: Any) -> Any:
         """A result, or the marker for one that is computed."""
+        if isinstance(value, np.ndarray):
+            value = self._as_operand(value, "float32")
         if isinstance(value, Operand):
             if value.builder is not self:
                 raise ValidationError(f"{self.title}: a result is an operand of another graph: {shown(value)}")
@@ -268,8 +275,6 @@ class Tracer(MLGraphBuilder):
                 self._markers[value] = _Made(len(self._outputs))
                 self._outputs[f"y{len(self._outputs)}"] = value
             return self._markers[value]
-        if isinstance(value, np.ndarray):
-            return _copied(self.context, value, describe(value, "a result"))
         if not isinstance(value, (Array, MLTensor)):
             try:
                 hash(value)
