@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -84,25 +85,57 @@ def _integer_remainder(a, b):  # type: ignore[no-untyped-def]
     return a % b
 
 
+def _float_division(x1: Array, x2: Array) -> tuple[Array, Array]:
+    """The rounded down quotient of floats, and the remainder, in [0, |x2|] and with the sign of x2.
+
+    In float16 both are exact before they are rounded: bits of the quotient are found twelve at a time in float32, which holds
+    the products of twelve bits and a float16 number. In float32, the product of quotient and divisor is rounded.
+    """
+    is_half = x1.data_type == "float16"
+    a, b = (ops.cast(x, "float32") for x in (x1, x2)) if is_half else (x1, x2)
+    size, divisor = ops.abs(a), ops.abs(b)
+    ratio = ops.div(size, divisor)
+    whole, rest = ops.mul(ratio, 0.0), size
+    for scale in (2.0**36, 2.0**24, 2.0**12, 1.0) if is_half else (1.0,):
+        digits = ops.floor(ops.div(ops.mul(rest, 1 / scale), divisor))
+        part = ops.mul(digits, scale)
+        # An infinite divisor, and 0 times that, leave the number as it is.
+        rest = ops.where(ops.equal(digits, 0.0), rest, ops.sub(rest, ops.mul(part, divisor)))
+        # A ratio just below an integer is rounded to that one.
+        is_beyond = ops.lesser(rest, 0.0)
+        rest = ops.where(is_beyond, ops.add(rest, ops.mul(divisor, scale)), rest)
+        whole = ops.add(whole, ops.where(is_beyond, ops.sub(part, scale), part))
+    if not is_half:
+        is_short = ops.logical_and(ops.greater_or_equal(rest, divisor), ops.lesser(divisor, math.inf))
+        rest = ops.max(ops.where(is_short, ops.sub(rest, divisor), rest), 0.0)
+        whole = ops.where(is_short, ops.add(whole, 1.0), whole)
+        # From here on, a number and its neighbour are about a divisor apart: no digit of the remainder is correct.
+        is_vast = ops.greater_or_equal(ratio, 2.0**24)
+        rest = ops.where(is_vast, 0.0, ops.min(rest, divisor))
+        whole = ops.where(is_vast, ratio, whole)
+    is_undefined = ops.logical_or(ops.is_nan(ratio), ops.logical_or(ops.is_infinite(a), ops.equal(b, 0.0)))
+    rest = ops.where(is_undefined, math.nan, rest)
+    is_opposite = ops.not_equal(is_negative(a), is_negative(b))
+    is_above = ops.logical_and(is_opposite, ops.greater(rest, 0.0))
+    rest = ops.where(is_above, ops.sub(divisor, rest), rest)
+    whole = ops.where(is_above, ops.add(whole, 1.0), whole)
+    # The standard divides by infinity without rounding to -1, and by 0.
+    whole = ops.where(ops.logical_or(is_undefined, ops.is_infinite(b)), ratio, whole)
+    quotient = ops.mul(ops.mul(whole, _sign_factor(a)), _sign_factor(b))
+    remainder = ops.mul(rest, _sign_factor(b))
+    return (ops.cast(quotient, "float16"), ops.cast(remainder, "float16")) if is_half else (quotient, remainder)
+
+
 def _floor_divide(x1: Any, x2: Any) -> Array:
     a, b = as_operands(x1, x2)
-    made: Array = ops.floor(ops.div(a, b)) if is_float(a) else _integer_quotient(a, b)
+    made: Array = _float_division(a, b)[0] if is_float(a) else _integer_quotient(a, b)
     return made
 
 
 def _remainder(x1: Any, x2: Any) -> Array:
     a, b = as_operands(x1, x2)
-    if not is_float(a):
-        whole: Array = _integer_remainder(a, b)
-        return whole
-    # A quotient beyond the last place of `a` leaves no digit of the remainder; an infinite divisor leaves `a`, or itself.
-    rest = ops.sub(a, ops.mul(ops.floor(ops.div(a, b)), b))
-    same_side = ops.logical_or(ops.equal(a, 0.0), ops.equal(ops.lesser(a, 0.0), ops.lesser(b, 0.0)))
-    wide = ops.logical_and(ops.is_infinite(b), ops.logical_not(ops.is_infinite(a)))
-    bounded = ops.where(wide, ops.where(same_side, a, b), rest)
-    made = ops.where(ops.is_nan(a), a, bounded)
-    is_zero = ops.equal(made, 0.0)
-    return ops.mul(ops.where(is_zero, 0.0, made), ops.where(is_zero, _sign_factor(b), 1.0))
+    made: Array = _float_division(a, b)[1] if is_float(a) else _integer_remainder(a, b)
+    return made
 
 
 def is_negative(x: Array) -> Array:

@@ -191,10 +191,16 @@ def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
     1.0
     """
     x = as_array(x, "var")
-    require_kind(x, "real floating", "var")
-    axes = axes_of(axis, x.rank, "var")
+    return converted(_variance(x, axis, correction, keepdims, "var"), x.dtype)
+
+
+def _variance(x: Array, axis: Axis, correction: float, keepdims: bool, what: str) -> Array:
+    """The variance, in float32: squares of float16 overflow before their mean or its square root does."""
+    require_kind(x, "real floating", what)
+    axes = axes_of(axis, x.rank, what)
     count = product(x.shape[at] for at in axes)
-    off = ops.sub(x, mean(x, axis=axes, keepdims=True))
+    wide = ops.cast(x, "float32") if x.data_type == "float16" else x
+    off = ops.sub(wide, mean(wide, axis=axes, keepdims=True))
     squares = sum(ops.mul(off, off), axis=axes, keepdims=keepdims)
     return ops.div(squares, float(count - correction if count > correction else 0))
 
@@ -219,7 +225,8 @@ def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
     >>> xp.std(xp.asarray([1.0, 3.0])).tolist()
     1.0
     """
-    return ops.sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
+    x = as_array(x, "std")
+    return converted(ops.sqrt(_variance(x, axis, correction, keepdims, "std")), x.dtype)
 
 
 @axis_by_name

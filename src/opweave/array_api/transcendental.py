@@ -7,12 +7,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from .. import ops
 from ..lazy.array import Array
 from .declare import as_operands, binary, unary
 from .elementwise import is_negative, with_sign_of
+
+
+def _wide(compute: Callable[..., Array]) -> Callable[..., Array]:
+    """The function in float32 inside: in float16, parts of the formulas overflow or underflow before the result does."""
+
+    def function(*arguments: Array) -> Array:
+        data_type = arguments[0].data_type
+        if data_type == "float32":
+            return compute(*arguments)
+        return ops.cast(compute(*(ops.cast(x, "float32") for x in arguments)), data_type)
+
+    return function
+
 
 exp = unary(
     "exp", "real floating", ops.exp, "e to the power of each element.", "xp.asarray([0.0, 1.0])", "[1.0, 2.718...]"
@@ -28,7 +40,7 @@ log = unary(
 log2 = unary(
     "log2",
     "real floating",
-    lambda x: ops.div(ops.log(x), math.log(2)),
+    _wide(lambda x: ops.div(ops.log(x), math.log(2))),
     "The base-2 logarithm of each element.",
     "xp.asarray([1.0, 10.0])",
     "[0.0, 3.321...]",
@@ -36,7 +48,7 @@ log2 = unary(
 log10 = unary(
     "log10",
     "real floating",
-    lambda x: ops.div(ops.log(x), math.log(10)),
+    _wide(lambda x: ops.div(ops.log(x), math.log(10))),
     "The base-10 logarithm of each element.",
     "xp.asarray([1.0, 2.0])",
     "[0.0, 0.301...]",
@@ -106,23 +118,22 @@ def _cosh(x: Array) -> Array:
     return ops.add(ops.mul(ops.mul(half, 0.5), half), ops.div(ops.div(0.5, half), half))
 
 
+_FAR = 1e4
+"""A size whose square is finite, and to which one more makes no difference after squaring."""
+
+
 def _asinh(x: Array) -> Array:
     size = ops.abs(x)
     near = ops.add(size, ops.div(ops.mul(size, size), ops.add(ops.sqrt(ops.add(ops.mul(size, size), 1.0)), 1.0)))
     far = ops.add(ops.log(size), math.log(2))
-    return with_sign_of(ops.where(ops.greater(size, _far(x)), far, _log1p(near)), x)
+    return with_sign_of(ops.where(ops.greater(size, _FAR), far, _log1p(near)), x)
 
 
 def _acosh(x: Array) -> Array:
     above = ops.sub(x, 1.0)
     near = ops.add(above, ops.sqrt(ops.add(ops.mul(above, 2.0), ops.mul(above, above))))
-    made = ops.where(ops.greater(x, _far(x)), ops.add(ops.log(x), math.log(2)), _log1p(near))
+    made = ops.where(ops.greater(x, _FAR), ops.add(ops.log(x), math.log(2)), _log1p(near))
     return ops.where(ops.lesser(x, 1.0), math.nan, made)  # far below, `near` is rounded to 0
-
-
-def _far(x: Array) -> float:
-    """A size whose square is finite, and to which one more makes no difference after squaring."""
-    return 1e4 if x.data_type == "float32" else 100.0
 
 
 def _atanh(x: Array) -> Array:
@@ -130,14 +141,13 @@ def _atanh(x: Array) -> Array:
     return with_sign_of(ops.mul(_log1p(ops.div(ops.mul(size, 2.0), ops.sub(1.0, size))), 0.5), x)
 
 
-def _logaddexp(x1: Any, x2: Any) -> Array:
-    a, b = as_operands(x1, x2)
+def _logaddexp(a: Array, b: Array) -> Array:
     apart = ops.where(ops.equal(a, b), 0.0, ops.abs(ops.sub(a, b)))  # 0 also for two infinities
     return ops.add(ops.max(a, b), _log1p(ops.exp(ops.neg(apart))))
 
 
-def _hypot(x1: Any, x2: Any) -> Array:
-    a, b = (ops.abs(x) for x in as_operands(x1, x2))
+def _hypot(x1: Array, x2: Array) -> Array:
+    a, b = ops.abs(x1), ops.abs(x2)
     large, small = ops.max(a, b), ops.min(a, b)
     part = ops.div(small, large)
     made = ops.mul(large, ops.sqrt(ops.add(ops.mul(part, part), 1.0)))
@@ -152,18 +162,6 @@ def _polynomial(z: Array, *coefficients: float) -> Array:
     for coefficient in coefficients[1:-1]:
         made = ops.mul(ops.add(made, coefficient), z)
     return ops.add(made, coefficients[-1])
-
-
-def _wide(compute: Callable[..., Array]) -> Callable[..., Array]:
-    """The function in float32 inside, where its polynomials have the accuracy of the type."""
-
-    def function(*arguments: Array) -> Array:
-        data_type = arguments[0].data_type
-        if data_type == "float32":
-            return compute(*arguments)
-        return ops.cast(compute(*(ops.cast(x, "float32") for x in arguments)), data_type)
-
-    return function
 
 
 def _atan_of_size(size: Array) -> Array:
@@ -221,21 +219,31 @@ def _atan2(y: Array, x: Array) -> Array:
 log1p = unary(
     "log1p",
     "real floating",
-    _log1p,
+    _wide(_log1p),
     "The logarithm of 1 + x, accurate for small x.",
     "xp.asarray([0.0, 1.0])",
     "[0.0, 0.693...]",
 )
 expm1 = unary(
-    "expm1", "real floating", _expm1, "exp(x) - 1, accurate for small x.", "xp.asarray([0.0, 1.0])", "[0.0, 1.718...]"
+    "expm1",
+    "real floating",
+    _wide(_expm1),
+    "exp(x) - 1, accurate for small x.",
+    "xp.asarray([0.0, 1.0])",
+    "[0.0, 1.718...]",
 )
 sinh = unary(
-    "sinh", "real floating", _sinh, "The hyperbolic sine of each element.", "xp.asarray([0.0, 1.0])", "[0.0, 1.175...]"
+    "sinh",
+    "real floating",
+    _wide(_sinh),
+    "The hyperbolic sine of each element.",
+    "xp.asarray([0.0, 1.0])",
+    "[0.0, 1.175...]",
 )
 cosh = unary(
     "cosh",
     "real floating",
-    _cosh,
+    _wide(_cosh),
     "The hyperbolic cosine of each element.",
     "xp.asarray([0.0, 1.0])",
     "[1.0, 1.543...]",
@@ -243,7 +251,7 @@ cosh = unary(
 asinh = unary(
     "asinh",
     "real floating",
-    _asinh,
+    _wide(_asinh),
     "The inverse hyperbolic sine of each element.",
     "xp.asarray([0.0, 1.0])",
     "[0.0, 0.881...]",
@@ -251,7 +259,7 @@ asinh = unary(
 acosh = unary(
     "acosh",
     "real floating",
-    _acosh,
+    _wide(_acosh),
     "The inverse hyperbolic cosine of each element; NaN below 1.",
     "xp.asarray([1.0, 2.0])",
     "[0.0, 1.316...]",
@@ -259,7 +267,7 @@ acosh = unary(
 atanh = unary(
     "atanh",
     "real floating",
-    _atanh,
+    _wide(_atanh),
     "The inverse hyperbolic tangent of each element; NaN outside of [-1, 1].",
     "xp.asarray([0.0, 0.5])",
     "[0.0, 0.549...]",
@@ -267,7 +275,7 @@ atanh = unary(
 logaddexp = binary(
     "logaddexp",
     "real floating",
-    _logaddexp,
+    lambda x1, x2: _wide(_logaddexp)(*as_operands(x1, x2)),
     "The logarithm of exp(x1) + exp(x2), without overflow of the exponentials.",
     "xp.asarray([0.0, 500.0]), xp.asarray([0.0, 500.0])",
     "[0.693..., 500.693...]",
@@ -307,7 +315,7 @@ atan2 = binary(
 hypot = binary(
     "hypot",
     "real floating",
-    _hypot,
+    lambda x1, x2: _wide(_hypot)(*as_operands(x1, x2)),
     "The square root of x1² + x2², without overflow of the squares.",
     "xp.asarray([3.0, 5.0]), xp.asarray([4.0, 12.0])",
     "[5.0, 13.0]",
