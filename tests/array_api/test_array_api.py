@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every_device import DEVICES, context_on
 
 import opweave as ow
 from opweave import array_api as xp
@@ -247,6 +248,29 @@ def test_results_at_the_ends_of_what_is_defined(data_type: str) -> None:
     assert np.isnan(xp.acosh(xp.asarray(np.array([-6e4, -1.0, 0.5], data_type))).numpy()).all()
     if data_type == "float32":
         assert np.isnan(xp.acosh(xp.asarray(np.float32([-1.6e16, -1e30, -np.inf]))).numpy()).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("data_type", ["float32", "float16"])
+def test_sort_argsort_and_searchsorted_order_nan_beyond_infinity(data_type: str, device: str) -> None:
+    rng = np.random.default_rng(4)
+    x = rng.choice(np.array([np.nan, np.inf, -np.inf, 0, -0.0, 2, -3], data_type), (4, 30))
+    line, few = np.sort(x[0]), np.array([-np.inf, -4, 0, 2, 5, np.inf, np.nan], data_type)
+    with context_on(device):
+        for axis in (0, 1):
+            np.testing.assert_array_equal(xp.sort(xp.asarray(x), axis=axis).numpy(), np.sort(x, axis))
+            order = np.argsort(x, axis, kind="stable")
+            np.testing.assert_array_equal(xp.argsort(xp.asarray(x), axis=axis).numpy(), order)
+            down = np.flip(np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
+            down = x.shape[axis] - 1 - down  # equal elements keep their order
+            np.testing.assert_array_equal(xp.argsort(xp.asarray(x), axis=axis, descending=True).numpy(), down)
+            falling = np.flip(np.sort(x, axis), axis)
+            np.testing.assert_array_equal(xp.sort(xp.asarray(x), axis=axis, descending=True).numpy(), falling)
+        for side in ("left", "right"):
+            found = xp.searchsorted(xp.asarray(line), xp.asarray(few), side=side).numpy()
+            np.testing.assert_array_equal(found, np.searchsorted(line, few, side=side))
+            found = xp.searchsorted(xp.asarray(line[:1]), xp.asarray(few), side=side).numpy()
+            np.testing.assert_array_equal(found, np.searchsorted(line[:1], few, side=side))
 
 
 def test_arrays_answer_with_the_namespace() -> None:

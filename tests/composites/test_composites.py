@@ -13,6 +13,7 @@ import pytest
 import witness
 from agreement import outputs_of, record
 from composite_cases import CASES, CPU, REFERENCE, check, few, run
+from every_device import DEVICES, context_on
 from hypothesis import given, strategies as st
 from onnx_nodes import MICROSOFT, node_model, run_engine
 from samples import Call, Make
@@ -244,13 +245,32 @@ def test_operands_need_no_builder() -> None:
     assert [line.split()[0] for line in graph.explain().splitlines()[-2:]] == ["rms_normalization", "swiglu"]
 
 
-def test_top_k_of_equals_and_of_nan() -> None:
-    x = np.array([np.nan, 2, np.inf, 2, -np.inf, np.nan, 2], "float32")
-    for context in (CPU, REFERENCE):
-        values, positions = run(context, composites.top_k, Call(x, 7))
-        assert positions.tolist() == [0, 2, 5, 1, 3, 6, 4]
-        np.testing.assert_array_equal(values, x[positions])
-        assert run(context, composites.top_k, Call(x, 7, largest=False))[1].tolist() == [4, 1, 3, 6, 0, 2, 5]
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_top_k_orders_nan_beyond_infinity_and_keeps_the_order_of_equals(dtype: str, device: str) -> None:
+    x = np.array([np.nan, 2, np.inf, 2, -np.inf, np.nan, 2, np.inf, np.finfo(dtype).max], dtype)
+    rows = np.stack([x, x[::-1]])
+    for k in (9, 5, 1):  # by counting, and one after the other
+        for largest, order in ((True, [0, 5, 2, 7, 8, 1, 3, 6, 4]), (False, [4, 1, 3, 6, 8, 2, 7, 0, 5])):
+            values, positions = run(context_on(device), composites.top_k, Call(x, k, largest=largest))
+            assert positions.tolist() == order[:k]
+            np.testing.assert_array_equal(values, x[positions])
+            values, positions = run(context_on(device), composites.top_k, Call(rows.T.copy(), k, 0, largest=largest))
+            np.testing.assert_array_equal(values, np.stack([x[order[:k]]] * 2, 1))
+
+
+@pytest.mark.parametrize("largest", [False, True])
+def test_top_k_of_nan_agrees_with_onnx_runtime(largest: bool) -> None:
+    rng = np.random.default_rng(5)
+    x = rng.choice(np.float32([np.nan, np.inf, -np.inf, 1, 2]), (3, 50))
+    for k in (1, 4, 40):
+        proto, feed = node_model("TopK", [x, np.array([k])], {"largest": int(largest)}, outputs=2)
+        for ours, theirs in zip(
+            ow.InferenceSession(proto, REFERENCE, fallback="error").run(None, feed),
+            run_engine(proto, feed),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("context", [CPU, REFERENCE], ids=["cpu", "reference"])

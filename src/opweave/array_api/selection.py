@@ -141,7 +141,7 @@ def searchsorted(
 
     Args:
         x1: the sorted array, integers or floats of one dimension.
-        x2: the elements. NaN is sorted after all other numbers, as in `sort`.
+        x2: the elements. NaN is sorted after all numbers, as in `sort`.
         side: "left" for the first possible position, "right" for the last one.
         sorter: integers: the result of `argsort` for an `x1` that is not sorted.
 
@@ -160,13 +160,21 @@ def searchsorted(
     require(x1.rank == 1, f"searchsorted: x1 must have one dimension, got {x1.desc}")
     line = x1 if sorter is None else take(x1, sorter)
     is_before = ops.lesser if side == "left" else ops.lesser_or_equal
+    is_float = x2.dtype.kind == "f"
+    if is_float:  # comparisons with NaN are not defined on GPUs
+        is_number = ops.logical_not(ops.is_nan(line))
     found = zeros_like(x2, dtype="int32")
     for bit in reversed(range(x1.size.bit_length())):  # a binary search for all elements at the same time
         ahead = ops.add(found, 1 << bit)
         last = ops.sub(ops.min(ahead, x1.size), 1)
         fits = ops.logical_and(ops.lesser_or_equal(ahead, x1.size), is_before(ops.gather(line, last), x2))
+        if is_float:
+            fits = ops.logical_and(fits, ops.gather(is_number, last))
         found = ops.where(fits, ahead, found)
-    return ops.where(ops.is_nan(x2), x1.size, found) if x2.dtype.kind == "f" else found
+    if not is_float:
+        return found
+    numbers = ops.reduce_sum(ops.cast(is_number, "int32")) if side == "left" else x1.size
+    return ops.where(ops.is_nan(x2), numbers, found)
 
 
 def _sorted(x: Any, axis: int, descending: bool, what: str) -> tuple[Array, Array]:
@@ -178,7 +186,7 @@ def _sorted(x: Any, axis: int, descending: bool, what: str) -> tuple[Array, Arra
 
 
 def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """Sort elements along an axis. NaN is sorted like positive infinity.
+    """Sort elements along an axis. NaN is larger than infinity: last, or first if `descending`.
 
     Args:
         x: integers or floats, of one dimension or more.
@@ -200,7 +208,7 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
 
 
 def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """Find the positions of the elements in sorted order. NaN is sorted like positive infinity.
+    """Find the positions of the elements in sorted order. NaN is larger than infinity: last, or first if `descending`.
 
     Args:
         x: integers or floats, of one dimension or more.

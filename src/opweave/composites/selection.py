@@ -32,7 +32,7 @@ def top_k(
 ) -> tuple[Desc, Desc]:
     """Find the `k` largest (or smallest) elements along an axis, in order, and where they are.
 
-    Of equal elements the first comes first. NaN is sorted like positive infinity, and stays NaN in the result.
+    Of equal elements the first comes first. NaN counts as larger than positive infinity.
 
     Args:
         input: any data type, rank 1 or more.
@@ -67,24 +67,40 @@ top_k.default("axis")(last_axis)
 
 @top_k.decompose
 def _(b: Operations, input: Operand, k: int, axis: int, largest: bool, index_type: DataType) -> tuple[Operand, Operand]:
-    keys = input
+    # Comparisons with NaN are false, or not defined on GPUs, so NaN has a key, and goes before or after infinity.
+    keys, is_first = input, None
     if input.data_type in FLOATS:
-        keys = b.where(b.is_nan(input), b._as_operand(float("inf"), input.data_type), input)
+        is_nan = b.is_nan(input)
+        keys = b.where(is_nan, b._as_operand(float("inf"), input.data_type), input)
+        is_first = is_nan if largest else b.logical_not(is_nan)
     choose = _by_counting if input.shape[axis] <= min(MAX_COUNTED, 4 * k) else _one_by_one
-    positions = b.cast(choose(b, keys, k, axis, largest), index_type)
+    positions = b.cast(choose(b, keys, is_first, k, axis, largest), index_type)
     return b.gather_elements(input, positions, axis=axis), positions
 
 
-def _by_counting(b: Operations, keys: Operand, k: int, axis: int, largest: bool) -> Operand:
-    """The positions of the first `k`: an element's rank is the number of elements that come before it."""
+def _by_counting(b: Operations, keys: Operand, is_first: Operand | None, k: int, axis: int, largest: bool) -> Operand:
+    """The positions of the first `k`: an element's rank is the number of elements that come before it.
+
+    Args:
+        b: the builder.
+        keys: compared first.
+        is_first: whether an element comes before others that have its key; None if all are equal.
+        k: the number of positions.
+        axis: the axis.
+        largest: whether the largest key comes first.
+    """
     count, shape = keys.shape[axis], keys.shape
     # [outer, element, other, inner]: whether the other comes before the element.
     outer, inner = prod(shape[:axis]), prod(shape[axis + 1 :])
-    element, other = b.reshape(keys, [outer, count, 1, inner]), b.reshape(keys, [outer, 1, count, inner])
+    of_element, of_other = [outer, count, 1, inner], [outer, 1, count, inner]
+    element, other = b.reshape(keys, of_element), b.reshape(keys, of_other)
     line = b._as_operand(range(count), "int32")
-    earlier = b.lesser(b.reshape(line, [1, 1, count, 1]), b.reshape(line, [1, count, 1, 1]))
+    before = b.lesser(b.reshape(line, [1, 1, count, 1]), b.reshape(line, [1, count, 1, 1]))
+    if is_first is not None:
+        this, that = b.reshape(is_first, of_element), b.reshape(is_first, of_other)
+        before = b.logical_or(b.greater(that, this), b.logical_and(b.equal(that, this), before))
     beyond = b.greater(other, element) if largest else b.lesser(other, element)
-    before = b.logical_or(beyond, b.logical_and(b.equal(other, element), earlier))
+    before = b.logical_or(beyond, b.logical_and(b.equal(other, element), before))
     ranks = b.reduce_sum(b.cast(before, "int32"), axes=[2])
     positions = b.expand(b.reshape(line, [1, count, 1]), [outer, count, inner])
     ordered = b.scatter_elements(positions, ranks, positions, axis=1)
@@ -92,19 +108,24 @@ def _by_counting(b: Operations, keys: Operand, k: int, axis: int, largest: bool)
     return b.reshape(first, [*shape[:axis], k, *shape[axis + 1 :]])
 
 
-def _one_by_one(b: Operations, keys: Operand, k: int, axis: int, largest: bool) -> Operand:
-    """The positions of the first `k`: find the best element `k` times, each time without those found before."""
+def _one_by_one(b: Operations, keys: Operand, is_first: Operand | None, k: int, axis: int, largest: bool) -> Operand:
+    """The positions of the first `k`: find the best element `k` times, each time without those found before.
+
+    The arguments are those of `_by_counting`.
+    """
     # A mask excludes the elements found before. No value could, because elements may have the worst value themselves.
     line = b.reshape(b._as_operand(range(keys.shape[axis]), "int32"), column(axis, keys.shape[axis], keys.rank))
     best = b.reduce_max if largest else b.reduce_min
     wide = b.cast(keys, "int32") if keys.data_type in ("int8", "uint8") else keys
     worst = b._as_operand(_worst(wide.data_type, largest), wide.data_type)
     left = b.expand(b._as_operand(1, "uint8"), keys.shape)
+    priority = None if is_first is None else b.cast(is_first, "int32") + 1
     found = []
     for _ in range(k):
         extreme = best(b.where(left, wide, worst), axes=[axis], keep_dimensions=True)
-        candidates = b.logical_and(left, b.equal(wide, extreme))
-        position = b.arg_max(b.cast(candidates, "int32"), axis, keep_dimensions=True, output_data_type="int32")
+        candidates = b.cast(b.logical_and(left, b.equal(wide, extreme)), "int32")
+        scores = candidates if priority is None else candidates * priority
+        position = b.arg_max(scores, axis, keep_dimensions=True, output_data_type="int32")
         left = b.logical_and(left, b.not_equal(line, position))
         found.append(position)
     return b.concat(found, axis)
