@@ -1630,7 +1630,7 @@ class BuilderMethods:
         """
 
     def prelu(self, input: OperandLike, slope: OperandLike, *, label: str = '') -> MLOperand:
-        """Rectified linear unit with a learned slope for negative values: max(0, x) + slope * min(0, x).
+        """Rectified linear unit with a learned slope for negative values: slope * x where x < 0, else x.
 
         Args:
             input: float32, float16, int64, int32 or int8, any rank.
@@ -1638,7 +1638,8 @@ class BuilderMethods:
             label: a name for messages and tables.
 
         Returns:
-            An operand of the data type of `input` and the broadcast shape.
+            An operand of the data type of `input` and the broadcast shape. Slopes of NaN or infinity have no effect on elements
+            that are not negative.
 
         Raises:
             ValidationError: the data types differ, or the shapes do not broadcast.
@@ -2469,7 +2470,7 @@ class ArrayMethods:
         """Take the maximum of each window of each channel; the lowest value of the data type for windows without elements."""
 
     def prelu(self: Same, slope: OperandLike, *, label: str = '') -> Same:
-        """Rectified linear unit with a learned slope for negative values: max(0, x) + slope * min(0, x)."""
+        """Rectified linear unit with a learned slope for negative values: slope * x where x < 0, else x."""
 
     def reduce_l1(self: Same, *, axes: Sequence[int] | None = None, keep_dimensions: bool = False, label: str = '') -> Same:
         """Sum the absolute values along `axes`."""
@@ -3374,7 +3375,7 @@ class _prelu(Op[..., MLOperand]):
     def __call__(self, input: OperandLike, slope: OperandLike, *, label: str = '') -> MLOperand: ...
 
 prelu: _prelu
-"""Rectified linear unit with a learned slope for negative values: max(0, x) + slope * min(0, x)."""
+"""Rectified linear unit with a learned slope for negative values: slope * x where x < 0, else x."""
 
 class _reduce_l1(Op[..., MLOperand]):
     @overload

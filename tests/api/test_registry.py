@@ -458,6 +458,21 @@ def _() -> None:
     assert np.array_equal(results["cpu"], [[np.nan, 1], [np.nan, 0.5]], equal_nan=True)
 
 
+@demonstrates("change", "MLGraphBuilder.prelu: slopes that are not finite")
+@demonstrates("change", "MLGraphBuilder.leaky_relu: slopes that are not finite")
+@demonstrates("change", "MLGraphBuilder.elu: slopes that are not finite")
+def _() -> None:
+    x = np.float32([3, 0, -2])
+    for context in CONTEXTS.values():
+        builder = ow.MLGraphBuilder(context)
+        operand = builder.input("x", "float32", [3])
+        outputs = {"prelu": builder.prelu(operand, np.float32([np.inf, np.nan, 2]))}
+        outputs |= {name: getattr(builder, name)(operand, alpha=1e39) for name in ("leaky_relu", "elu")}
+        results = context.compute(builder.build(outputs), {"x": x})
+        assert results["prelu"].tolist() == [3, 0, -4]
+        assert results["leaky_relu"].tolist() == results["elu"].tolist() == [3, 0, -np.inf]
+
+
 @demonstrates("addition", "MLGraphBuilder: numbers and arrays as operands")
 def _() -> None:
     builder = new_builder()

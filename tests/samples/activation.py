@@ -31,6 +31,5 @@ def _(make: Make) -> Call:
 @sample(ops.prelu)
 def _(make: Make) -> Call:
     shape = make.shape()
-    # Slopes are finite: the specification's sum multiplies them by 0 where the input is positive, ONNX does not.
     input = make.array("input", make.broadcastable(shape), special=True)
-    return Call(input, make.array("slope", make.broadcastable(shape)))
+    return Call(input, make.array("slope", make.broadcastable(shape), special=True))

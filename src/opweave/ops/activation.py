@@ -67,14 +67,15 @@ elu.cast("alpha", like="input")
 
 @elu.decompose
 def _(b: Operations, input: Operand, alpha: float) -> Operand:
-    return b.relu(input) + (b.exp(b.clamp(input, max_value=0)) - 1) * alpha
+    below = (b.exp(b.clamp(input, max_value=0)) - 1) * alpha
+    return b.where(b.lesser(input, b._as_operand(0, input.data_type)), below, input)
 
 
 @elu.expression
 def _(input: expr.Array, alpha: float) -> expr.Array:
     # exp(x) - 1 is inaccurate for small x; this form in terms of tanh is not.
     half = expr.tanh(expr.min(input, 0) * 0.5)
-    return expr.where(input > 0, input, 2 * half / (1 - half) * alpha)
+    return expr.where(input < 0, 2 * half / (1 - half) * alpha, input)
 
 
 gelu = _activation.named(
@@ -183,7 +184,7 @@ leaky_relu.cast("alpha", like="input")
 
 @leaky_relu.decompose
 def _(b: Operations, input: Operand, alpha: float) -> Operand:
-    return b.relu(input) + b.clamp(input, max_value=0) * alpha
+    return b.where(b.lesser(input, b._as_operand(0, input.data_type)), input * alpha, input)
 
 
 @leaky_relu.expression
@@ -231,7 +232,7 @@ def _(input: expr.Array, alpha: float, beta: float) -> expr.Array:
 
 @op(input=Limits(SIGNED), slope=Limits("input"), output=Limits("input"))
 def prelu(self: Builder, input: Operand, slope: Operand, *, label: str = "") -> Desc:
-    """Rectified linear unit with a learned slope for negative values: max(0, x) + slope * min(0, x).
+    """Rectified linear unit with a learned slope for negative values: slope * x where x < 0, else x.
 
     Args:
         input: float32, float16, int64, int32 or int8, any rank.
@@ -239,7 +240,8 @@ def prelu(self: Builder, input: Operand, slope: Operand, *, label: str = "") -> 
         label: a name for messages and tables.
 
     Returns:
-        An operand of the data type of `input` and the broadcast shape.
+        An operand of the data type of `input` and the broadcast shape. Slopes of NaN or infinity have no effect on elements
+        that are not negative.
 
     Raises:
         ValidationError: the data types differ, or the shapes do not broadcast.
@@ -255,7 +257,7 @@ def prelu(self: Builder, input: Operand, slope: Operand, *, label: str = "") -> 
 
 @prelu.decompose
 def _(b: Operations, input: Operand, slope: Operand) -> Operand:
-    return b.relu(input) + slope * b.clamp(input, max_value=0)
+    return b.where(b.lesser(input, b._as_operand(0, input.data_type)), input * slope, input)
 
 
 @prelu.expression

@@ -222,7 +222,7 @@ def test_int8_constants_are_converted_only_where_products_saturate() -> None:
 
 @pytest.mark.parametrize("known", [False, True], ids=["input", "constant"])
 def test_prelu_with_slopes_that_are_not_finite(known: bool) -> None:
-    """The specification's formula multiplies 0 by the slope where the input is positive."""
+    """The kernel multiplies zeros by the slope."""
     slopes = np.float32([np.nan, np.inf, -np.inf, 0.5])
     x = np.float32([[1, 1, 1, 1], [-1, -1, -1, -1], [0, 0, 0, 0], [np.inf, -np.inf, np.nan, np.inf]])
 

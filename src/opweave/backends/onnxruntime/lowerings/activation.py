@@ -32,9 +32,7 @@ def _(ctx: Emitter, input: Value, alpha: float, beta: float) -> Value:
 
 
 def _slope_fits(input: Operand, slope: Operand) -> bool:
-    """Whether the PRelu kernel is correct: it ignores the slope of positive elements, where a slope of NaN or infinity
-    gives NaN.
-    """
+    """Whether the PRelu kernel is correct: it multiplies zeros by the slope, too, so that NaN and infinity give NaN."""
     if not broadcasts_to(slope.shape, input.shape):
         return False
     return input.data_type in FLOATS and slope.is_constant and bool(np.isfinite(slope.value).all())
@@ -45,8 +43,8 @@ ort.rename({ops.prelu: "PRelu"}, when=_slope_fits)
 
 @ort.lower(ops.prelu)
 def _(ctx: Emitter, input: Value, slope: Value) -> Value:
-    zero = ctx.scalar(0, input)
-    return ctx.emit("Add", ctx.emit("Max", input, zero), ctx.emit("Mul", slope, ctx.emit("Min", input, zero)))
+    is_below = ctx.emit("Less", input, ctx.scalar(0, input), data_type="bool")
+    return ctx.emit("Where", is_below, ctx.emit("Mul", slope, input), input)
 
 
 ort.rename({ops.relu: "Relu"}, when=lambda input: input.data_type in FLOATS)

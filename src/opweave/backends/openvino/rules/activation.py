@@ -5,6 +5,8 @@ There is none for softplus: the engine's kernel returns -2e-6 for -20.
 
 from __future__ import annotations
 
+from math import isfinite
+
 from ....dtypes import FLOATS
 from ....ops import activation as ops
 from ..backend import openvino
@@ -30,7 +32,10 @@ def _(ctx: Emitter, input: Value) -> Value:
     return ctx.cast(ctx.emit("maximum", ctx.scalar(0, x), x), input.data_type)
 
 
-@openvino.lower(ops.elu)
+# With a factor that is infinite in the data type, these kernels return NaN for 0.
+
+
+@openvino.lower(ops.elu, when=lambda alpha: isfinite(alpha))
 def _(ctx: Emitter, input: Value, alpha: float) -> Value:
     return ctx.emit("elu", input, alpha)
 
@@ -47,7 +52,7 @@ def _(ctx: Emitter, input: Value, alpha: float, beta: float) -> Value:
     return clamped(ctx, _scaled(ctx, input, alpha, beta), 0, 1)
 
 
-@openvino.lower(ops.leaky_relu)
+@openvino.lower(ops.leaky_relu, when=lambda alpha: isfinite(alpha))
 def _(ctx: Emitter, input: Value, alpha: float) -> Value:
     return ctx.emit("prelu", input, ctx.constant([alpha], input.data_type))
 
