@@ -77,7 +77,9 @@ class Mask:
         if not terms:
             return None, None
         total = reduce(b.add, terms)
-        if not self.may_hide_all:
+        # Keys that each part leaves may be hidden by another.
+        is_certain = not self.allowed or self.constant is None or not np.isneginf(self.constant).any()
+        if not self.may_hide_all and is_certain:
             return total, seen
         if not total.rank:
             total = b.reshape(total, [1])

@@ -233,7 +233,7 @@ def group_query_attention(
             [positions, pairs]. The first new key has the position `lengths`, or past. Default: no rotation.
         sines: the sines that belong to `cosines`.
         bias: added to the scores, broadcasts to [batches, heads, new, keys], where `keys` is the length of the keys that
-            are returned. It must leave each query a finite score.
+            are returned; -inf hides a key.
         sinks: [heads]: for each head, the score of one more key that all queries see, and whose value is zero.
         heads: the number of heads of the queries.
         groups: the number of heads of keys and values; divides `heads`.
@@ -246,7 +246,7 @@ def group_query_attention(
     Returns:
         The result [batches, new, heads * size], and the keys and values to pass as the past next time: of the shape of
         `past_key` if there are `lengths` (the contents of the room that is left are not specified), otherwise
-        [batches, groups, past + new, size]. All have the data type of `query`.
+        [batches, groups, past + new, size]. All have the data type of `query`. A query that sees no key gives zeros.
 
     Raises:
         ValidationError: shapes that do not fit; before a graph runs on a CPU, an input `lengths` that leaves no room for
@@ -356,7 +356,7 @@ def _(
     q, k, v = heads_first(b, query, heads), heads_first(b, key, groups), heads_first(b, value, groups)
     mask = Mask()
     if bias is not None:
-        mask.add(bias, finite=True)
+        mask.add(bias)
     if lengths is None:
         if past_key is not None and past_value is not None:
             k, v = b.concat([past_key, k], 2), b.concat([past_value, v], 2)

@@ -116,9 +116,16 @@ Its other kernel stores few scores, and skips those of keys that a query does no
 only (https://github.com/microsoft/onnxruntime/pull/29216)."""
 
 
-def _gains_from_products(ctx: Emitter, query: Value, past_key: Value | None, heads: int, window: int) -> bool:
-    """Whether GroupQueryAttention is faster with matrix products. They use a thread for each head, and ignore windows."""
+def _gains_from_products(
+    ctx: Emitter, query: Value, past_key: Value | None, bias: Value | None, heads: int, window: int
+) -> bool:
+    """Whether GroupQueryAttention is faster with matrix products. They use a thread for each head, and ignore windows.
+
+    A query whose keys are all hidden by the bias gives NaN with products, and zeros with the other kernel.
+    """
     batches, new = query.dims[:2]
+    if bias is not None and ((known := ctx.array_of(bias)) is None or np.isneginf(known).any()):
+        return False
     if not IS_X86 or ctx.portable or query.data_type != "float32" or past_key is None or window:
         return False
     scores = batches * heads * new * ctx.node.outputs[1].shape[2]
@@ -156,12 +163,13 @@ def _(
     # With as many keys as new ones the kernel ignores the past. Otherwise it reads the lengths from `last`, and only the room
     # that it returns from `all_keys`: the size of the past, where the new keys fit.
     all_keys = new if _has_no_past(arguments["lengths"], arguments["bias"]) else total
+    gains = _gains_from_products(ctx, query, past_key, bias, heads, window)
     if bias is not None:
         shape = [*[1] * (4 - bias.rank), *bias.dims]
         bias, whole = ctx.reshape(bias, shape), [*shape[:2], new, total]
         if shape != whole:
             bias = ctx.emit("Expand", bias, ctx.constant(whole))
-    if _gains_from_products(ctx, query, past_key, heads, window):
+    if gains:
         # With a scale other than 1, the product of a single query would copy all keys first.
         query, scale = ctx.emit("Mul", query, ctx.scalar(scale, query)), 1.0
         if sinks is None:  # the kernel of products is used where there are sinks; these have no weight
