@@ -458,6 +458,43 @@ def _() -> None:
     assert np.array_equal(results["cpu"], [[np.nan, 1], [np.nan, 0.5]], equal_nan=True)
 
 
+def _results_beyond_float32(name: str, size: float, **options: Any) -> dict[str, np.ndarray]:
+    x = np.float32([size, size / 2] * 8).reshape(1, 1, 4, 4)
+    results = {}
+    for key, context in CONTEXTS.items():
+        builder = ow.MLGraphBuilder(context)
+        operand = builder.input("x", "float32", x.shape)
+        results[key] = context.compute(builder.build({"y": getattr(builder, name)(operand, **options)}), {"x": x})["y"]
+    return results
+
+
+@demonstrates("change", "MLGraphBuilder.reduce_mean: sums beyond float32")
+@demonstrates("change", "MLGraphBuilder.average_pool2d: sums beyond float32")
+@demonstrates("change", "MLGraphBuilder.reduce_log_sum: sums beyond float32")
+@demonstrates("change", "MLGraphBuilder.reduce_l2: sums beyond float32")
+@demonstrates("change", "MLGraphBuilder.l2_pool2d: sums beyond float32")
+def _() -> None:
+    for name, size, expected in (
+        ("reduce_mean", 3e38, 2.25e38),
+        ("average_pool2d", 3e38, 2.25e38),
+        ("reduce_log_sum", 3e38, np.log(3e38) + np.log(12)),
+        ("reduce_l2", 1e30, np.sqrt(10) * 1e30),
+        ("l2_pool2d", 1e30, np.sqrt(10) * 1e30),
+    ):
+        results = _results_beyond_float32(name, size)
+        np.testing.assert_allclose(results["reference"].item(), expected, rtol=1e-6)
+        assert results["cpu"].item() == np.inf, name
+
+
+@demonstrates("change", "MLGraphBuilder.layer_normalization: sums beyond float32")
+@demonstrates("change", "MLGraphBuilder.instance_normalization: sums beyond float32")
+def _() -> None:
+    for name in ("layer_normalization", "instance_normalization"):
+        results = _results_beyond_float32(name, 3e38)
+        np.testing.assert_allclose(np.abs(results["reference"]), 1, rtol=1e-6)
+        assert not np.abs(results["cpu"]).any() or np.isnan(results["cpu"]).all()
+
+
 @demonstrates("change", "MLGraphBuilder.prelu: slopes that are not finite")
 @demonstrates("change", "MLGraphBuilder.leaky_relu: slopes that are not finite")
 @demonstrates("change", "MLGraphBuilder.elu: slopes that are not finite")

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every_device import DEVICES, context_on
 from onnx import TensorProto, helper, numpy_helper
-from onnx_nodes import CONTEXT, MICROSOFT, check_fallback, check_node, integers, node_model, randn
+from onnx_nodes import CONTEXT, MICROSOFT, check_fallback, check_node, integers, node_model, randn, run_engine
 
 from opweave.graph import Graph
 from opweave.onnx.model import Model
@@ -233,6 +234,19 @@ def test_clip(low: float | None, high: float | None) -> None:
 def test_clip_between_crossed_bounds_is_the_upper_one(constants: tuple[int, ...]) -> None:
     low, high = np.array(2, "float32"), np.array(-1, "float32")
     check_node("Clip", X, low, high, constants=constants, wanted=np.full_like(X, -1))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("dynamic", [(0,), (0, 1), (0, 2), (0, 1, 2)])
+def test_clip_takes_nan_for_no_bound(dynamic: tuple[int, ...], dtype: str, device: str) -> None:
+    """Whether bounds are constants or computed; ONNX Runtime does so, ONNX's reference returns NaN."""
+    x = np.array([1, -3, np.nan, np.inf, -np.inf, 5], dtype)
+    for low, high in ((np.nan, 2), (-2, np.nan), (np.nan, np.nan)):
+        arrays = [x, np.array(low, dtype), np.array(high, dtype)]
+        proto, feed = node_model("Clip", arrays, opset=13, dynamic=dynamic)
+        session = InferenceSession(proto, context_on(device), fallback="error")
+        np.testing.assert_array_equal(session.run(None, feed)[0], run_engine(proto, feed)[0])
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64", "float16"])

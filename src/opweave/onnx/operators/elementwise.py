@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
@@ -216,10 +217,25 @@ def _(b: MLGraphBuilder, x: MLOperand, min: Tensor | None = None, max: Tensor | 
         return b.clamp(x, min_value=low, max_value=high)
     # Where the lower bound exceeds the upper one, the result is the upper one.
     if min is not None:
-        x = b.max(x, min if low is None else low)
+        x = b.max(x, _bound(b, x, min, low, -math.inf))
     if max is not None:
-        x = b.min(x, max if high is None else high)
+        x = b.min(x, _bound(b, x, max, high, math.inf))
     return x
+
+
+def _bound(b: MLGraphBuilder, x: MLOperand, bound: Tensor, number: int | float | None, none: float) -> Tensor | float:
+    """A bound of Clip, or `none` in place of NaN: NaN is no bound in ONNX Runtime, nor in `clamp`.
+
+    Args:
+        b: the builder.
+        x: the input of Clip.
+        bound: the bound.
+        number: its value, if that is known.
+        none: infinity, which has no effect.
+    """
+    if number is not None:
+        return none if math.isnan(number) else number
+    return b.where(b.is_nan(bound), np.array(none, x.data_type), bound) if is_float(x) else bound
 
 
 # Cumulative sums and products ----------------------------------------------------------------------------------------
