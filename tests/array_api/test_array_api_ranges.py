@@ -85,7 +85,7 @@ def divided(dtype: str) -> tuple[np.ndarray, np.ndarray]:
     else:
         a, b = (rng.standard_normal(60000) * 2.0 ** rng.integers(-100, 100, 60000) for _ in range(2))
         b[:30000] = a[:30000] * 2.0 ** rng.uniform(-30, 2, 30000)
-    special = [
+    special: list[Any] = [
         0.0,
         -0.0,
         1,
@@ -100,7 +100,7 @@ def divided(dtype: str) -> tuple[np.ndarray, np.ndarray]:
         np.finfo(dtype).max,
         np.finfo(dtype).smallest_normal,
     ]
-    c, d = (each.ravel() for each in np.meshgrid(special, special))
+    c, d = np.repeat(special, len(special)), np.tile(special, len(special))
     return np.concatenate([a, c]).astype(dtype), np.concatenate([b, d]).astype(dtype)
 
 

@@ -41,7 +41,7 @@ def test_group_query_attention_of_a_query_that_sees_no_key_is_zero(
         memory = total + 2 if past == "room" else before
         arrays |= {name: randn(1, 1, memory, size) for name in ("pk", "pv")}
     if past == "room":
-        arrays["n"] = np.int32([before])
+        arrays["n"] = np.array([before], "int32")
         bias = np.pad(bias, [(0, 0), (0, 2)])
     if not known:
         arrays["bias"] = bias
@@ -77,13 +77,18 @@ def test_attention_of_hidden_keys_agrees_with_the_reference_of_onnx(
 ) -> None:
     lowest = float(np.finfo("float32").min)
     sees = np.array([[0, 0, 0, 0], [1, 0, 1, 0], [1, 1, 1, 1]], bool)
-    mask = {
+    masks: dict[str, np.ndarray] = {
         "bool": sees,
         "-inf": np.where(sees, 0, -INF).astype("float32"),
         "lowest": np.where(sees, 0, lowest).astype("float32"),
-        "both": np.float32([[lowest, -INF, -INF, lowest], [0, lowest, lowest, -INF], [lowest, lowest, lowest, 0]]),
-    }[kind]
-    feed = {"q": randn(1, 2, 3, 4), "k": randn(1, 1, 4, 4), "v": randn(1, 1, 4, 4), "m": mask}
+        "both": np.array([[lowest, -INF, -INF, lowest], [0, lowest, lowest, -INF], [lowest] * 3 + [0]], "float32"),
+    }
+    feed: dict[str, np.ndarray] = {
+        "q": randn(1, 2, 3, 4),
+        "k": randn(1, 1, 4, 4),
+        "v": randn(1, 1, 4, 4),
+        "m": masks[kind],
+    }
     node = helper.make_node("Attention", list(feed), ["y"], is_causal=causal)
     inputs = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in feed.items()

@@ -26,6 +26,14 @@ def _wide(compute: Callable[..., Array]) -> Callable[..., Array]:
     return function
 
 
+def _log2(x: Array) -> Array:
+    return ops.div(ops.log(x), math.log(2))
+
+
+def _log10(x: Array) -> Array:
+    return ops.div(ops.log(x), math.log(10))
+
+
 exp = unary(
     "exp", "real floating", ops.exp, "e to the power of each element.", "xp.asarray([0.0, 1.0])", "[1.0, 2.718...]"
 )
@@ -40,7 +48,7 @@ log = unary(
 log2 = unary(
     "log2",
     "real floating",
-    _wide(lambda x: ops.div(ops.log(x), math.log(2))),
+    _wide(_log2),
     "The base-2 logarithm of each element.",
     "xp.asarray([1.0, 10.0])",
     "[0.0, 3.321...]",
@@ -48,7 +56,7 @@ log2 = unary(
 log10 = unary(
     "log10",
     "real floating",
-    _wide(lambda x: ops.div(ops.log(x), math.log(10))),
+    _wide(_log10),
     "The base-10 logarithm of each element.",
     "xp.asarray([1.0, 2.0])",
     "[0.0, 0.301...]",
