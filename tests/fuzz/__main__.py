@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from importlib import import_module
+from math import inf
 from pathlib import Path
 
 from fuzz import frame, record
@@ -27,15 +28,24 @@ CAMPAIGNS = {
     "deployment": "deployment",
     "threads": "threads",
     "wasm": "wasm",
+    "patterns": "patterns",
+    "patterns-ieee": "patterns",
+    "patterns-openvino": "patterns",
+    "patterns-openvino-ieee": "patterns",
+    "patterns-openvino-bfloat16": "patterns",
+    "patterns-openvino-float16": "patterns",
+    "patterns-gpu-software": "patterns",
+    "patterns-cuda": "patterns",
 }
 """The module that holds each campaign, as an entry of its table `CAMPAIGNS`."""
 
-_OWN_TESTS = {"misbehaving": "misbehaving"}
+_OWN = {"misbehaving": "misbehaving", "pattern-trials": "patterns", "pattern-faults": "patterns"}
+"""Campaigns that tests and other campaigns use, and that are not run for themselves."""
 
 
 def campaign(name: str) -> frame.Campaign:
     """The campaign of that name."""
-    found: frame.Campaign = import_module(f"fuzz.{(CAMPAIGNS | _OWN_TESTS)[name]}").CAMPAIGNS[name]
+    found: frame.Campaign = import_module(f"fuzz.{(CAMPAIGNS | _OWN)[name]}").CAMPAIGNS[name]
     return found
 
 
@@ -44,7 +54,7 @@ def main() -> int:
     parser = _parser()
     options = parser.parse_args()
     names = list(CAMPAIGNS) if "all" in options.campaigns else options.campaigns
-    if unknown := [name for name in names if name not in CAMPAIGNS | _OWN_TESTS]:
+    if unknown := [name for name in names if name not in CAMPAIGNS | _OWN]:
         parser.error(f"there is no campaign {', '.join(unknown)}")
     if not names and not options.render:
         parser.error("which campaigns? all, or names")
@@ -64,7 +74,9 @@ def main() -> int:
         if options.list:
             print(f"{name}: {chosen.about}; {chosen.count} cases, {chosen.short} in the tests")
         elif missing := chosen.missing():
-            print(f"{name}: not run, since {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed")
+            print(f"{name}: not run, since {missing}")
+        elif options.reduce:
+            _reduced(chosen, options)
         elif options.case is not None:
             found |= _alone(chosen, options)
         elif options.record is not None:
@@ -72,7 +84,7 @@ def main() -> int:
         else:
             numbers = range(options.start, options.start + _count(chosen, options))
             out = options.out.resolve()
-            limits = {"most": options.most, "jobs": options.jobs}
+            limits = {"most": options.most, "jobs": options.jobs, "minutes": options.minutes}
             result = frame.run(chosen, numbers, seed=options.seed, out=out, progress=sys.stdout, **limits)
             found |= bool(result.findings)
     return int(found)
@@ -96,6 +108,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, default=Path("findings"), help="folder for findings; default: %(default)s")
     parser.add_argument("--most", type=int, default=50, metavar="N", help="stop after N findings")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="children at a time; default: %(default)s")
+    parser.add_argument("--minutes", type=float, default=inf, metavar="N", help="begin nothing after N minutes")
+    parser.add_argument("--reduce", action="store_true", help="make the findings smaller, and count their kinds")
     parser.add_argument("--list", action="store_true", help="say what the campaigns do, and how long they are")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--processors", type=int, nargs="+", default=[], help=argparse.SUPPRESS)
@@ -114,8 +128,26 @@ def _recorded(chosen: frame.Campaign, options: argparse.Namespace) -> bool:
     folder = options.record.resolve()
     if options.again:
         return bool(record.run_again(chosen, folder, seed=options.seed, progress=sys.stdout).open)
-    limits = {"count": _count(chosen, options), "most": options.most, "jobs": options.jobs}
-    return bool(record.go_on(chosen, folder, seed=options.seed, progress=sys.stdout, **limits).open)
+    limits = {"most": options.most, "jobs": options.jobs, "minutes": options.minutes}
+    return bool(
+        record.go_on(
+            chosen, folder, seed=options.seed, count=_count(chosen, options), progress=sys.stdout, **limits
+        ).open
+    )
+
+
+def _reduced(chosen: frame.Campaign, options: argparse.Namespace) -> None:
+    """Make the findings of a folder, of a record, or one case smaller, and write their kinds."""
+    from fuzz.reduction import reduce_findings
+
+    folder = options.out.resolve() if options.record is None else options.record.resolve() / "findings"
+    if options.case is not None:
+        numbers = [options.case]
+    elif options.record is not None:
+        numbers = sorted(record.Record.read(record.file_of(options.record, chosen), chosen.name, options.seed).open)
+    else:
+        numbers = frame.reported(chosen, options.seed, folder)
+    reduce_findings(chosen, numbers, seed=options.seed, out=folder, jobs=options.jobs, progress=sys.stdout)
 
 
 def _rendered(options: argparse.Namespace) -> int:
@@ -135,6 +167,8 @@ def _alone(chosen: frame.Campaign, options: argparse.Namespace) -> bool:
         for step in (chosen.prepare, chosen.setup):
             if step is not None:
                 step(Path(name))
+        if chosen.describe is not None:
+            print(chosen.describe(chosen.rng(options.seed, options.case), options.case), flush=True)
         word, what, _ = frame.attempt(chosen, options.seed, options.case)
     print(f"{chosen.name} {options.case}: {word}\n{what}".rstrip())
     return bool(what)

@@ -22,12 +22,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
+from math import inf
 from pathlib import Path
 from threading import Lock
 from typing import TextIO
 
 MEMORY = 2 * 2**30
 SECONDS = 20
+MESSAGE = 20_000
+"""The characters of a message that are kept."""
 FINDINGS = frozenset({"finding", "died"})
 """The words for cases that found something."""
 TESTS = Path(__file__).resolve().parents[1]
@@ -57,10 +60,14 @@ class Campaign:
         outcomes: the words that `case` may return; None for any.
         write: writes what a case consists of into files that begin with a path, and returns them; None if the command is
             all there is to tell.
+        describe: the text of what a case consists of, which is written beside its findings, and printed before it runs alone.
+        reduce: makes a finding smaller, with processes of its own: takes what `case` does and a folder for files, and returns
+            the kind of the smaller finding in one line, and its text.
         prepare: called once, in the parent, with a folder for files that all children read.
         setup: called once in each child, with that folder.
         environment: variables of the children besides those of the parent.
         needs: packages without which it cannot run, as they are imported.
+        obstacle: returns what else keeps it from running on this machine; an empty string if nothing does.
     """
 
     name: str
@@ -75,14 +82,19 @@ class Campaign:
     unit: str = "cases"
     outcomes: frozenset[str] | None = None
     write: Callable[[random.Random, int, Path], list[Path]] | None = None
+    describe: Callable[[random.Random, int], str] | None = None
+    reduce: Callable[[random.Random, int, Path], tuple[str, str]] | None = None
     prepare: Callable[[Path], None] | None = None
     setup: Callable[[Path], None] | None = None
     environment: dict[str, str] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
+    obstacle: Callable[[], str] | None = None
 
-    def missing(self) -> list[str]:
-        """The packages that it needs and that are not installed."""
-        return [package for package in self.needs if find_spec(package) is None]
+    def missing(self) -> str:
+        """Why it cannot run here; empty if it can."""
+        if missing := [package for package in self.needs if find_spec(package) is None]:
+            return f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
+        return self.obstacle() if self.obstacle is not None else ""
 
     def on(self, backend: str, case: Callable[..., str], count: int) -> Campaign:
         """This campaign on another back end, with `count` cases; `case` takes its name as `backend`."""
@@ -113,6 +125,7 @@ def run(
     out: Path,
     most: int = 50,
     jobs: int = 1,
+    minutes: float = inf,
     progress: TextIO | None = None,
 ) -> Result:
     """Run cases of a campaign in child processes.
@@ -124,9 +137,11 @@ def run(
         out: the folder for the files of findings; made when there is one.
         most: the number of findings after which it stops.
         jobs: how many children run at a time, each on two processors of its own as long as there are enough.
+        minutes: after which no case is begun.
         progress: where to tell how far it is.
     """
     state = _Progress(campaign, list(numbers), seed, out, most, progress)
+    state.end = time.monotonic() + 60 * minutes
     with tempfile.TemporaryDirectory(prefix="opweave-fuzz-") as name, ThreadPoolExecutor(jobs) as pool:
         folder = Path(name)
         if campaign.prepare is not None:
@@ -159,7 +174,7 @@ class _Progress:
         self, campaign: Campaign, pending: list[int], seed: int, out: Path, most: int, progress: TextIO | None
     ) -> None:
         self.campaign, self.seed, self.result = campaign, seed, Result()
-        self.is_stopped = False
+        self.is_stopped, self.end = False, inf
         self._pending, self._out, self._most, self._progress = pending, out, most, progress
         self._total, self._told = len(pending), time.monotonic()
         self._lock = Lock()
@@ -186,6 +201,7 @@ class _Progress:
                 report(self.campaign, self.seed, number, what, self._out)
                 self.tell(f"{self.campaign.name} {number}: {what.splitlines()[0]}")
                 self.is_stopped |= len(self.result.findings) >= self._most
+            self.is_stopped |= time.monotonic() > self.end
             if time.monotonic() - self._told > 10:
                 self._told = time.monotonic()
                 self.tell(self.summary())
@@ -204,7 +220,7 @@ class _Progress:
 def _work(state: _Progress, folder: Path, processors: list[int]) -> None:
     """Run cases in one child after the other, until there are none."""
     while batch := state.take():
-        with _Child(state.campaign, state.seed, folder, processors) as child:
+        with Child(state.campaign, state.seed, folder, processors) as child:
             while batch and not child.is_dead and not state.is_stopped:
                 number = batch.pop(0)
                 state.note(number, *child.ask(number))
@@ -216,9 +232,12 @@ def report(campaign: Campaign, seed: int, number: int, what: str, out: Path) -> 
     out.mkdir(parents=True, exist_ok=True)
     stem = out / f"{campaign.name}-{seed}-{number}"
     files = []
-    if campaign.write is not None:
+    if campaign.write is not None or campaign.describe is not None:
         try:
-            files = campaign.write(campaign.rng(seed, number), number, stem)
+            if campaign.write is not None:
+                files = campaign.write(campaign.rng(seed, number), number, stem)
+            if campaign.describe is not None:
+                what += f"\n{campaign.describe(campaign.rng(seed, number), number)}"
         except Exception as error:
             what += f"\nits files could not be written: {error!r}"
     command = f"cd {shlex.quote(str(TESTS))} && {shlex.quote(sys.executable)} -m fuzz {campaign.name}"
@@ -228,7 +247,13 @@ def report(campaign: Campaign, seed: int, number: int, what: str, out: Path) -> 
     return text
 
 
-class _Child:
+def reported(campaign: Campaign, seed: int, out: Path) -> list[int]:
+    """The numbers of the cases whose findings are in a folder."""
+    names = (path.stem.removeprefix(f"{campaign.name}-{seed}-") for path in out.glob(f"{campaign.name}-{seed}-*.txt"))
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+class Child:
     """A process that runs cases, one after the other."""
 
     def __init__(self, campaign: Campaign, seed: int, folder: Path, processors: list[int]) -> None:
@@ -249,7 +274,7 @@ class _Child:
         )
         self.is_dead = False
 
-    def __enter__(self) -> _Child:
+    def __enter__(self) -> Child:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -352,6 +377,6 @@ def attempt(campaign: Campaign, seed: int, number: int) -> tuple[str, str, int]:
 def _described(error: BaseException) -> str:
     try:
         first = str(error) if isinstance(error, Finding) else f"{type(error).__name__}: {error}"
-        return f"{first[:2000]}\n{''.join(traceback.format_exception(error))[-8000:]}"
+        return f"{first[:MESSAGE]}\n{''.join(traceback.format_exception(error))[-8000:]}"
     except Exception as other:  # a message that cannot be formatted is what some campaigns look for
         return f"{type(error).__name__}, whose message raises {other!r}"

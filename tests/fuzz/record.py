@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path
 from typing import TextIO
 
@@ -90,6 +92,7 @@ def go_on(
     count: int,
     most: int = 50,
     jobs: int = 1,
+    minutes: float = inf,
     progress: TextIO | None = None,
 ) -> Record:
     """Run the cases of a campaign that its record lacks, and write the record after each part of them.
@@ -101,6 +104,7 @@ def go_on(
         count: how many cases the record has in the end.
         most: the number of open findings after which it stops.
         jobs: how many children run at a time.
+        minutes: after which no part is begun, since a record has all cases up to a number.
         progress: where to tell how far it is.
 
     Raises:
@@ -110,7 +114,8 @@ def go_on(
     file = file_of(folder, campaign)
     record = Record.read(file, campaign.name, seed)
     part = PART_BATCHES * campaign.batch * jobs
-    while record.cases < count and len(record.open) < most:
+    end = time.monotonic() + 60 * minutes
+    while record.cases < count and len(record.open) < most and time.monotonic() < end:
         numbers = range(record.cases, min(record.cases + part, count))
         result = frame.run(
             campaign, numbers, seed=seed, out=folder / "findings", most=len(numbers), jobs=jobs, progress=progress

@@ -21,7 +21,7 @@ TESTS = Path(__file__).parents[1]
 def test_a_short_campaign_finds_nothing(name: str, tmp_path: Path) -> None:
     chosen = campaign(name)
     if missing := chosen.missing():
-        pytest.skip(f"{', '.join(missing)} not installed")
+        pytest.skip(missing)
     result = frame.run(chosen, range(chosen.short), seed=31, out=tmp_path)
     assert not result.findings, [path.read_text() for path in tmp_path.glob("*.txt")]
     assert sum(result.outcomes.values()) == chosen.short
@@ -62,7 +62,7 @@ def test_children_are_bound_to_two_processors(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system binds no processes to processors")
 def test_a_child_runs_where_it_is_told_to(tmp_path: Path) -> None:
     for processor in sorted(os.sched_getaffinity(0))[:2]:
-        with frame._Child(campaign("misbehaving"), 3, tmp_path, [processor]) as child:
+        with frame.Child(campaign("misbehaving"), 3, tmp_path, [processor]) as child:
             assert child.ask(8) == ("finding", f"it gave 'processors [{processor}]'", 1)
 
 

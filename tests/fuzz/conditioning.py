@@ -1,0 +1,475 @@
+"""Judge results of an engine by a graph's own conditioning.
+
+A graph is evaluated in float64: once as it is, and several times with random errors of rounding in the result of each
+operation. The spread of these runs is what rounding may change. Results must be as near as that, so that a sum without
+cancellation is judged to its last bits, and a difference of nearly equal numbers is not. Integers, and other results of jumps,
+are judged where all runs agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from opweave.backends.reference import reference
+from opweave.compile.legalise import legalise
+from opweave.graph import Graph, Node, Operand, each
+
+Array = np.ndarray
+
+ERRORS = 4.0
+"""Units of roundoff in the result of an operation: libraries of functions are off by up to two units in the last place, which
+are four of these."""
+MARGIN = 4.0
+"""The part of the largest spread that a result may be off, since few runs do not find the largest."""
+FIRST_RUNS, ALL_RUNS = 3, 32
+"""Runs before a result is accepted, and before it is refused."""
+UNITS = {"float32": 2.0**-24, "float16": 2.0**-11}
+"""Half of a unit in the last place, relative to the number."""
+BITS = {"float32": 24, "float16": 11}
+TINY = {"float32": 2.0**-126, "float16": 2.0**-24}
+"""What may become zero: engines flush subnormal numbers of float32."""
+LARGEST = {"float32": float(np.finfo(np.float32).max), "float16": float(np.finfo(np.float16).max)}
+PRECISIONS = {"float32": 0.0, "ieee": 0.0, "tf32": 2.0**-11, "bfloat16": 2.0**-9, "float16": 2.0**-11}
+"""The unit of roundoff that a precision allows inside of operations of float32; 0 for that of float32."""
+
+_MOVEMENT = """
+    identity transpose reshape slice split concat pad tile expand reverse triangular gather gather_elements
+    gather_nd scatter_elements scatter_nd where max min clamp relu abs neg reduce_max reduce_min max_pool2d
+    floor ceil round_even sign arg_min arg_max equal not_equal greater greater_or_equal lesser
+    lesser_or_equal logical_not logical_and logical_or logical_xor is_nan is_infinite cast
+"""
+MOVEMENT = frozenset(_MOVEMENT.split())
+"""Operations whose results are not rounded, or are exactly what a cast declares."""
+
+Magnitude = Callable[[Mapping[str, Any], Array, Callable[..., Array]], Any]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The rounding that an engine may do.
+
+    Attributes:
+        precision: the precision of its context.
+        factor: its units of roundoff, relative to `ERRORS`.
+        rounds_to_bytes: whether a product with a dequantised constant may round its other operand to 8 bits.
+        quantises_by_range: whether a quantised value is computed from the range of its data type, as OpenVINO's FakeQuantize
+            does, so that errors are relative to this range.
+    """
+
+    precision: str = "float32"
+    factor: float = 1.0
+    rounds_to_bytes: bool = False
+    quantises_by_range: bool = False
+
+
+def _absolute(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: abs(v) if isinstance(v, np.ndarray) and v.dtype.kind == "f" else v for k, v in arguments.items()}
+
+
+def _of_absolutes(a: Mapping[str, Any], _: Array, again: Callable[..., Array]) -> Any:
+    """The operation on absolute values: the sum of the sizes of all terms."""
+    return again(**_absolute(a))
+
+
+def _gemm(a: Mapping[str, Any], _: Array, again: Callable[..., Array]) -> Any:
+    return again(**{**_absolute(a), "alpha": abs(a["alpha"]), "beta": abs(a["beta"])})
+
+
+def _normalized(axes: Callable[[Mapping[str, Any]], tuple[int, ...]]) -> Magnitude:
+    def magnitude(a: Mapping[str, Any], y: Array, _: Callable[..., Array]) -> Any:
+        x, along = a["input"], axes(a)
+        deviation = np.sqrt(np.var(x, along, keepdims=True) + abs(a["epsilon"]))
+        largest = abs(a["scale"]).max() if a["scale"] is not None else 1.0
+        offset = abs(a["bias"]).max() if a["bias"] is not None else 0.0
+        terms = abs(x) + np.mean(abs(x), along, keepdims=True)
+        return largest * terms / np.maximum(deviation, 1e-30) + 2 * (abs(y) + offset)
+
+    return magnitude
+
+
+def _batch_normalization(a: Mapping[str, Any], y: Array, again: Callable[..., Array]) -> Any:
+    wide = {name: a[name] if a[name] is None else abs(a[name]) for name in ("scale", "bias")}
+    return abs(y) + abs(again(**{**a, **wide, "input": abs(a["input"]), "mean": -abs(a["mean"])}))
+
+
+def _softmax(a: Mapping[str, Any], y: Array, _: Callable[..., Array]) -> Any:
+    x = a["input"]
+    with np.errstate(invalid="ignore"):
+        below = np.max(x, a["axis"], keepdims=True) - x
+    return y * (3 + np.where(np.isfinite(below), below, 0) + np.max(np.where(np.isfinite(x), abs(x), 0), initial=0) / 8)
+
+
+def _with_operand(a: Mapping[str, Any], y: Array, _: Callable[..., Array]) -> Any:
+    return abs(y) + abs(a["input"])
+
+
+def _with_one(_a: Mapping[str, Any], y: Array, _: Callable[..., Array]) -> Any:
+    return abs(y) + 1
+
+
+_MAGNITUDES: dict[str, Magnitude] = {
+    **dict.fromkeys(
+        ["add", "sub", "matmul", "conv2d", "conv_transpose2d", "average_pool2d", "reduce_sum", "reduce_mean"],
+        _of_absolutes,
+    ),
+    "sub": lambda a, y, _: abs(a["a"]) + abs(a["b"]),
+    **dict.fromkeys(["reduce_l1", "cumulative_sum"], _of_absolutes),
+    "gemm": _gemm,
+    "exp": lambda a, y, _: y * (2 + abs(a["input"])),
+    "pow": lambda a, y, _: abs(y) * (2 + abs(a["b"] * np.log(np.maximum(abs(a["a"]), 1e-300)))),
+    "linear": lambda a, y, _: abs(a["alpha"] * a["input"]) + abs(a["beta"]),
+    "hard_sigmoid": lambda a, y, _: abs(a["alpha"] * a["input"]) + abs(a["beta"]),
+    **dict.fromkeys(["log", "tanh", "sigmoid", "erf", "softplus", "sin", "cos", "tan", "softsign"], _with_one),
+    "elu": lambda a, y, _: abs(y) + abs(a["alpha"]),
+    **dict.fromkeys(["gelu", "hard_swish"], _with_operand),
+    "softmax": _softmax,
+    "layer_normalization": _normalized(lambda a: tuple(a["axes"])),
+    "instance_normalization": _normalized(lambda a: tuple(a["layout"].index(c) for c in "hw")),
+    "batch_normalization": _batch_normalization,
+    "reduce_log_sum": lambda a, y, _: abs(y) + 1,
+    "reduce_log_sum_exp": lambda a, y, _: abs(y) + 1 + np.max(abs(a["input"]), initial=0),
+    "resample2d": lambda a, y, _: np.max(abs(a["input"]), initial=0) if a["mode"] == "linear" else 0.0,
+}
+"""What errors of rounding are relative to, if it is not the result: the largest numbers that are added."""
+
+
+def _summands(node: Node) -> int:
+    """The number of terms that are added up in one element of the result."""
+    inputs, name = node.inputs, node.op.name
+    if name == "matmul":
+        return int(inputs["a"].shape[-1])  # type: ignore[union-attr]
+    if name == "gemm":
+        return max(inputs["a"].shape)  # type: ignore[union-attr]
+    if name in ("conv2d", "conv_transpose2d"):
+        filter = inputs["filter"]
+        return prod(filter.shape)  # type: ignore[union-attr]
+    if name.startswith("reduce_") or name == "cumulative_sum" or name.endswith("normalization") or name == "softmax":
+        return max(1, node.operands[0].desc.element_count // max(1, node.outputs[0].desc.element_count))
+    if name.endswith("pool2d"):
+        return prod(node.attributes["window_dimensions"])
+    return 1
+
+
+def _quantum(array: Array) -> float:
+    """The largest power of two that divides all elements; infinite if all are zero."""
+    values = array[array != 0] if array.ndim else array.reshape(-1)[array.reshape(-1) != 0]
+    if not values.size:
+        return float("inf")
+    if not np.isfinite(values).all():
+        return 0.0
+    fractions, exponents = np.frexp(values)
+    numbers = (fractions * 2.0**53).astype(np.int64)
+    low = np.ldexp((numbers & -numbers).astype(np.float64), exponents - 53)
+    return float(low.min())
+
+
+def _is_power_of_two(array: Array) -> bool:
+    return bool(np.all(np.abs(np.frexp(array)[0]) == 0.5))
+
+
+def _is_exact(node: Node, a: Mapping[str, Any], result: Array, magnitude: Array) -> bool:
+    """Whether every engine computes the result without rounding, in whatever order it adds up the terms."""
+    name = node.op.name
+    bits = BITS[node.outputs[0].data_type]
+    if name in ("add", "sub"):
+        quantum = min(_quantum(a["a"]), _quantum(a["b"]))
+    elif name in ("mul", "matmul"):
+        quantum = _quantum(a["a"]) * _quantum(a["b"])
+    elif name == "div" and _is_power_of_two(a["b"]):
+        quantum = _quantum(a["a"]) / float(abs(a["b"]).max())
+    elif name in ("conv2d", "conv_transpose2d") and a["bias"] is None:
+        quantum = _quantum(a["input"]) * _quantum(a["filter"])
+    elif name in ("reduce_sum", "reduce_l1", "cumulative_sum"):
+        quantum = _quantum(a["input"])
+    elif name in ("reduce_mean", "average_pool2d"):
+        count = _summands(node)
+        if count & (count - 1) or any(node.attributes.get("padding", ())):
+            return False
+        quantum = _quantum(a["input"]) / count
+    elif name == "gemm" and a["c"] is None and a["alpha"] == 1:
+        quantum = _quantum(a["a"]) * _quantum(a["b"])
+    elif name == "dequantize_linear":
+        quantum = _quantum(a["scale"])
+        magnitude = 256 * abs(a["scale"])
+    else:
+        return False
+    largest = float(np.max(magnitude, initial=0))
+    return largest == 0 or (quantum > TINY[node.outputs[0].data_type] and largest <= 2.0**bits * quantum)
+
+
+class Evaluation:
+    """The values of operands, computed in float64 on demand.
+
+    Attributes:
+        arrays: values by operand: float64 for floats, the declared data type for integers.
+        exact: operands that every engine computes without rounding.
+        undefined: operands that depend on NaN, or on a float too large for its data type.
+    """
+
+    def __init__(self, feeds: Mapping[str, Array]) -> None:
+        self._feeds = feeds
+        self.arrays: dict[Operand, Array] = {}
+        self.exact: set[Operand] = set()
+        self.undefined: set[Operand] = set()
+        self.expanded: dict[Node, Graph] = {}
+
+    def __call__(self, operand: Operand) -> Array:
+        """The value of an operand."""
+        if operand not in self.arrays:
+            pending = [operand]
+            while pending:
+                last = pending[-1]
+                if last in self.arrays:
+                    pending.pop()
+                elif last.node is None:
+                    self._enter(last, last.value if last.is_constant else self._feeds[last.name])
+                elif missing := [each for each in last.node.operands if each not in self.arrays]:
+                    pending += missing
+                else:
+                    self._compute(last.node)
+        return self.arrays[operand]
+
+    def _enter(self, operand: Operand, value: Any) -> None:
+        array = np.asarray(value)
+        self.arrays[operand] = array.astype(np.float64) if array.dtype.kind == "f" else array
+        self.exact.add(operand)
+
+    def _graph_of(self, node: Node) -> Graph:
+        """The decomposition of a node that the reference does not have as a whole."""
+        if node not in self.expanded:
+            operands = dict.fromkeys(node.operands)
+            boundary = {operand: f"x{k}" for k, operand in enumerate(operands)}
+            whole = Graph.reaching({f"y{k}": output for k, output in enumerate(node.outputs)}, boundary)
+            self.expanded[node] = legalise(whole, reference.supports)[0]
+        return self.expanded[node]
+
+    def _compute(self, node: Node) -> None:
+        rule = reference.rule(node)
+        if rule is None:
+            graph = self._graph_of(node)
+            operands = list(dict.fromkeys(node.operands))
+            for name, inner in graph.inputs.items():
+                self._alias(inner, operands[int(name[1:])])
+            for k, output in enumerate(node.outputs):
+                self(graph.outputs[f"y{k}"])
+                self._alias(output, graph.outputs[f"y{k}"])
+            return
+        arguments = {**each(node.inputs, self.arrays.__getitem__), **node.attributes}
+        with np.errstate(all="ignore"):
+            arguments = self._disturbed(node, arguments)
+            made = rule((), arguments)
+            results = made if isinstance(made, tuple) else (made,)
+            for output, result in zip(node.outputs, results, strict=True):
+                self.arrays[output] = self._finished(node, output, arguments, np.asarray(result), rule)
+
+    def _alias(self, operand: Operand, source: Operand) -> None:
+        self.arrays[operand] = self.arrays[source]
+        for words in (self.exact, self.undefined):
+            if source in words:
+                words.add(operand)
+
+    def _disturbed(self, node: Node, arguments: dict[str, Any]) -> dict[str, Any]:
+        return arguments
+
+    def _finished(self, node: Node, output: Operand, arguments: dict[str, Any], result: Array, rule: Any) -> Array:
+        data_type = output.data_type
+        inexact = any(operand not in self.exact for operand in node.operands)
+        if any(operand in self.undefined for operand in node.operands):
+            self.undefined.add(output)
+        if data_type not in UNITS:
+            if node.op.name == "quantize_linear" and not (
+                _is_power_of_two(arguments["scale"]) and _quantum(arguments["input"]) > 0
+            ):
+                inexact = True
+            if not inexact:
+                self.exact.add(output)
+            return result.astype(data_type)
+        result = result.astype(np.float64)
+        finite = np.isfinite(result)
+        if node.op.name not in MOVEMENT:
+            size = _magnitude(node, arguments, result, rule)
+            if not inexact and _is_exact(node, arguments, result, size):
+                self.exact.add(output)
+            result = self._rounded(node, output, result, size)
+            if not finite.all() and all(np.isfinite(self.arrays[operand]).all() for operand in node.operands):
+                self.undefined.add(output)
+        elif not inexact:
+            self.exact.add(output)
+        if np.isnan(result).any() or (abs(result[finite]) > LARGEST[data_type]).any():
+            self.undefined.add(output)
+        if node.op.name == "cast" and not finite.all():
+            self.undefined.add(output)
+        return result
+
+    def _rounded(self, node: Node, output: Operand, result: Array, size: Any) -> Array:
+        return result
+
+
+class Disturbed(Evaluation):
+    """A run with random errors of rounding, where the undisturbed run is not exact."""
+
+    def __init__(self, feeds: Mapping[str, Array], base: Evaluation, engine: Engine, number: int) -> None:
+        super().__init__(feeds)
+        self._base, self._engine, self._number = base, engine, number
+        self._unit = PRECISIONS[engine.precision]
+        self._range = 256 if engine.quantises_by_range else 0
+        self._numbers = np.random.default_rng(number)
+        self.expanded = base.expanded
+
+    def _noise(self, shape: Sequence[int]) -> Array:
+        return self._numbers.uniform(-1, 1, shape)
+
+    def _enter(self, operand: Operand, value: Any) -> None:
+        super()._enter(operand, value)
+        array = self.arrays[operand]
+        if array.dtype.kind == "f" and self._number % 2:
+            with np.errstate(invalid="ignore"):
+                self.arrays[operand] = np.where(abs(array) < TINY["float32"], 0.0, array)
+
+    def _disturbed(self, node: Node, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Round operands as a low precision may, those of products with constants of 8 bits, and quotients before ties."""
+        name = node.op.name
+        if self._unit and name not in ("cast", "where", "gather"):
+            arguments = {
+                k: v * (1 + self._unit * self._noise(v.shape))
+                if isinstance(v, np.ndarray) and v.dtype.kind == "f"
+                else v
+                for k, v in arguments.items()
+            }
+        if name == "quantize_linear" and node.outputs[0] not in self._base.exact:
+            unit = max(UNITS[node.operands[0].data_type], self._unit) * ERRORS * self._engine.factor
+            spread = _repeated(arguments["scale"], arguments["input"].shape)
+            zero = _repeated(arguments["zero_point"].astype(np.float64), arguments["input"].shape)
+            size = abs(arguments["input"]) + abs(spread) * (1 + abs(zero) + self._range)
+            arguments = {**arguments, "input": arguments["input"] + unit * size * self._noise(size.shape)}
+        if self._engine.rounds_to_bytes and name in ("matmul", "gemm") and _is_dequantised(node.operands[1]):
+            a = arguments["a"]
+            arguments = {**arguments, "a": a + np.max(abs(a)) / 127 * self._noise(a.shape)}
+        return arguments
+
+    def _rounded(self, node: Node, output: Operand, result: Array, size: Any) -> Array:
+        if not self._unit and output in self._base.exact:
+            return result
+        data_type = output.data_type
+        unit = max(UNITS[data_type], self._unit) * ERRORS * self._engine.factor * (_summands(node) ** 0.5)
+        size = np.where(np.isfinite(size), size, 0)
+        if self._range and node.op.name == "dequantize_linear":
+            size = size + self._range * abs(_repeated(self.arrays[node.operands[1]], result.shape))
+        noise = self._noise(result.shape)
+        return result + noise * (unit * size + ERRORS * TINY[data_type])
+
+
+def _repeated(blocks: Array, shape: Sequence[int]) -> Array:
+    for axis, size in enumerate(shape):
+        blocks = np.repeat(blocks, size // blocks.shape[axis], axis)
+    return blocks
+
+
+def _is_dequantised(operand: Operand) -> bool:
+    """Whether it is a constant that is dequantised directly before."""
+    node = operand.node
+    return node is not None and node.op.name == "dequantize_linear" and node.operands[0].is_constant
+
+
+def _magnitude(node: Node, arguments: dict[str, Any], result: Array, rule: Any) -> Any:
+    magnitude = _MAGNITUDES.get(node.op.name)
+    if magnitude is None:
+        return abs(result)
+    return magnitude(arguments, result, lambda **changed: np.asarray(rule((), changed)))
+
+
+@dataclass
+class Verdict:
+    """What is wrong with one output.
+
+    Attributes:
+        output: its name.
+        text: what is wrong, in one line.
+        rows: some of the elements that differ, with what was wanted and the tolerance.
+    """
+
+    output: str
+    text: str
+    rows: str = ""
+
+
+class Judge:
+    """Compares results with a graph.
+
+    Args:
+        graph: the graph, of any builder.
+        feeds: the arrays of its inputs.
+        engine: the rounding that is allowed.
+        base: its undisturbed evaluation, if there is one.
+    """
+
+    def __init__(
+        self, graph: Graph, feeds: Mapping[str, Array], engine: Engine, base: Evaluation | None = None
+    ) -> None:
+        self._graph, self._feeds, self._engine = graph, feeds, engine
+        self.base = base or Evaluation(feeds)
+        self._runs: list[Disturbed] = []
+        for output in graph.outputs.values():
+            self.base(output)
+
+    def _spread_to(self, count: int) -> None:
+        while len(self._runs) < count:
+            run = Disturbed(self._feeds, self.base, self._engine, len(self._runs))
+            self._runs.append(run)
+            for output in self._graph.outputs.values():
+                run(output)
+
+    def is_defined(self, output: Operand) -> bool:
+        """Whether an output has no NaN and nothing too large behind it, in any run."""
+        return all(output not in run.undefined for run in (self.base, *self._runs))
+
+    def tolerance(self, output: Operand) -> Array:
+        """How far each element may be off; infinite where integers depend on rounding."""
+        wanted = self.base(output)
+        if wanted.dtype.kind != "f":
+            agree = np.ones(wanted.shape, bool)
+            for run in self._runs:
+                agree &= run(output) == wanted
+            return np.where(agree, 0.0, np.inf)
+        spread = np.zeros(wanted.shape)
+        with np.errstate(invalid="ignore"):
+            for run in self._runs:
+                spread = np.maximum(spread, abs(run(output) - wanted))
+            unit = max(UNITS[output.data_type], PRECISIONS[self._engine.precision])
+            bound = MARGIN * spread + 2 * unit * abs(wanted) + TINY[output.data_type]
+        return np.where(np.isfinite(wanted) & np.isfinite(bound), bound, np.inf)
+
+    def verdicts(self, results: Mapping[str, Array]) -> list[Verdict]:
+        """The outputs that are wrong; those that seem so after few runs are judged again after many."""
+        for count in (FIRST_RUNS, ALL_RUNS):
+            self._spread_to(count)
+            made = [verdict for name in self._graph.outputs if (verdict := self._verdict(name, results[name]))]
+            if not made:
+                break
+        return made
+
+    def _verdict(self, name: str, got: Array) -> Verdict | None:
+        output = self._graph.outputs[name]
+        if (got.dtype.name, got.shape) != (output.data_type, output.shape):
+            return Verdict(name, f"{got.dtype.name}{list(got.shape)} instead of {output.desc}")
+        if not self.is_defined(output):
+            return None
+        wanted, tolerance = self.base(output), self.tolerance(output)
+        with np.errstate(invalid="ignore", over="ignore"):
+            if wanted.dtype.kind == "f":
+                wrong = (tolerance < np.inf) & ~(abs(got.astype(np.float64) - wanted) <= tolerance)
+            else:
+                wrong = (tolerance < np.inf) & (got != wanted)
+        if not wrong.any():
+            return None
+        rows = []
+        for place in np.argwhere(wrong)[:8]:
+            at = tuple(int(k) for k in place)
+            rows.append(f"{list(at)}: got {got[at]!s}, wanted {wanted[at]!s}, tolerance {tolerance[at]:.2g}")
+        text = f"{int(wrong.sum())} of {wrong.size} elements differ, first at {rows[0]}"
+        return Verdict(name, text, "\n".join(f"  {row}" for row in rows))

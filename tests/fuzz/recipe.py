@@ -1,0 +1,215 @@
+"""Graphs as plain data: they are sent to other processes, built in any context, printed, and made smaller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+import opweave as ow
+from opweave import composites
+from opweave.graph import Graph, Operand, each
+from opweave.ops import Operations
+
+Ref = str
+"""The name of a value: of an input, of a constant (`c0`), or of a result (`v0`)."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation.
+
+    Attributes:
+        op: its name.
+        inputs: names of values by parameter.
+        attributes: by parameter.
+        results: names of its results.
+        descs: their data types and shapes.
+    """
+
+    op: str
+    inputs: dict[str, Any]
+    attributes: dict[str, Any]
+    results: tuple[Ref, ...]
+    descs: tuple[tuple[str, tuple[int, ...]], ...]
+
+    def operands(self) -> Iterator[Ref]:
+        for value in self.inputs.values():
+            if isinstance(value, tuple):
+                yield from value
+            elif value is not None:
+                yield value
+
+    def renamed(self, names: Mapping[Ref, Ref]) -> Step:
+        return replace(self, inputs=each(self.inputs, lambda ref: names.get(ref, ref)))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A graph with the arrays of its inputs and constants.
+
+    Attributes:
+        feeds: arrays of inputs by name.
+        constants: arrays of constants by name.
+        steps: operations in order.
+        outputs: names of values by the names of outputs.
+        fuse: the option of `build`.
+    """
+
+    feeds: dict[str, np.ndarray]
+    constants: dict[str, np.ndarray]
+    steps: tuple[Step, ...]
+    outputs: dict[str, Ref]
+    fuse: bool = True
+
+    @classmethod
+    def of(cls, graph: Graph, feeds: Mapping[str, np.ndarray], fuse: bool) -> Recipe:
+        """The recipe of a graph of any builder."""
+        names: dict[Operand, Ref] = {operand: name for name, operand in graph.inputs.items()}
+        constants: dict[Ref, np.ndarray] = {}
+        for number, operand in enumerate(graph.constants):
+            names[operand] = f"c{number}"
+            constants[f"c{number}"] = np.array(operand.value)
+        steps = []
+        for node in graph.nodes:
+            results = tuple(f"v{len(names) + k}" for k in range(len(node.outputs)))
+            descs = tuple((str(output.data_type), output.shape) for output in node.outputs)
+            steps.append(
+                Step(node.op.name, each(node.inputs, names.__getitem__), dict(node.attributes), results, descs)
+            )
+            names.update(zip(node.outputs, results, strict=True))
+        outputs = {name: names[operand] for name, operand in graph.outputs.items()}
+        return cls({name: feeds[name] for name in graph.inputs}, constants, tuple(steps), outputs, fuse)
+
+    def build(self, builder: ow.MLGraphBuilder) -> dict[str, Any]:
+        """Add the operations to a builder; the outputs by name."""
+        values: dict[Ref, Any] = {
+            name: builder.input(name, array.dtype.name, array.shape) for name, array in self.feeds.items()
+        }
+        values |= {name: builder.constant(array) for name, array in self.constants.items()}
+        for step in self.steps:
+            op = Operations.listing().get(step.op) or getattr(composites, step.op)
+            made = op(builder, **each(step.inputs, values.__getitem__), **step.attributes)
+            results = made if isinstance(made, (tuple, list)) else (made,)
+            values.update(zip(step.results, results, strict=True))
+        return {name: values[ref] for name, ref in self.outputs.items()}
+
+    def cleaned(self) -> Recipe:
+        """Without operations, constants and inputs that no output needs."""
+        needed, kept = set(self.outputs.values()), []
+        for step in reversed(self.steps):
+            if needed.intersection(step.results):
+                needed.update(step.operands())
+                kept.append(step)
+        feeds = {name: array for name, array in self.feeds.items() if name in needed}
+        constants = {name: array for name, array in self.constants.items() if name in needed}
+        return replace(self, feeds=feeds, constants=constants, steps=tuple(reversed(kept)))
+
+    def descs(self) -> dict[Ref, tuple[str, tuple[int, ...]]]:
+        """Data types and shapes by name."""
+        made = {name: (a.dtype.name, a.shape) for name, a in (self.feeds | self.constants).items()}
+        for step in self.steps:
+            made.update(zip(step.results, step.descs, strict=True))
+        return made
+
+    def kind(self) -> str:
+        """The operations in order."""
+        return " ".join(step.op for step in self.steps)
+
+    def __str__(self) -> str:
+        descs = self.descs()
+
+        def shown(ref: Any) -> str:
+            if isinstance(ref, tuple):
+                return f"[{', '.join(map(shown, ref))}]"
+            return str(ref)
+
+        def desc(ref: Ref) -> str:
+            data_type, shape = descs[ref]
+            return f"{data_type}{list(shape)}"
+
+        lines = [f"fuse={self.fuse}"]
+        lines += [f"  {name} = input {desc(name)} {_values(array)}" for name, array in self.feeds.items()]
+        lines += [f"  {name} = constant {desc(name)} {_values(array)}" for name, array in self.constants.items()]
+        for step in self.steps:
+            arguments = [f"{name}={shown(ref)}" for name, ref in step.inputs.items() if ref is not None]
+            arguments += [f"{name}={value!r}" for name, value in step.attributes.items()]
+            results = ", ".join(f"{ref}: {desc(ref)}" for ref in step.results)
+            lines.append(f"  {results} = {step.op}({', '.join(arguments)})")
+        lines += [f"  output {name} = {ref}" for name, ref in self.outputs.items()]
+        return "\n".join(lines)
+
+
+def _values(array: np.ndarray) -> str:
+    numbers = array.ravel()[:8].tolist()
+    text = ", ".join(f"{number:.6g}" if isinstance(number, float) else str(number) for number in numbers)
+    return f"({text}{', …' if array.size > 8 else ''})"
+
+
+# Smaller graphs ------------------------------------------------------------------------------------------------------
+
+
+def reduced(
+    recipe: Recipe, values: Callable[[Recipe], Mapping[Ref, np.ndarray]], fails: Callable[[Recipe], bool]
+) -> Recipe:
+    """The smallest recipe that the reducer comes to and that still fails.
+
+    Args:
+        recipe: one that fails.
+        values: evaluates all values of a recipe, as the reference does.
+        fails: whether a recipe fails in the same way.
+    """
+    recipe = recipe.cleaned()
+    is_smaller = True
+    while is_smaller:
+        is_smaller = False
+        arrays = values(recipe)
+        for candidate in _smaller(recipe, arrays):
+            if fails(candidate):
+                recipe, is_smaller = candidate, True
+                break
+    return recipe
+
+
+def _smaller(recipe: Recipe, arrays: Mapping[Ref, np.ndarray]) -> Iterator[Recipe]:
+    """Recipes with less in them, those first that lose most."""
+    for name in recipe.outputs:
+        if len(recipe.outputs) > 1:
+            yield replace(recipe, outputs={name: recipe.outputs[name]}).cleaned()
+    final = set(recipe.outputs.values())
+    for step in recipe.steps:
+        for ref in step.results:
+            if {ref} != final:
+                yield replace(recipe, outputs={"y": ref}).cleaned()
+    for step in reversed(recipe.steps):
+        if not final.intersection(step.results) and len(step.results) == 1:
+            yield _with_array(recipe, step.results[0], arrays)
+    descs = recipe.descs()
+    for step in recipe.steps:
+        fit = [ref for ref in step.operands() if descs[ref] == step.descs[0]]
+        for ref in fit[:2]:
+            results = {ref for other in recipe.steps for ref in other.results}
+            if len(step.results) == 1 and (ref in results or not final.intersection(step.results)):
+                yield _dropped(recipe, step, ref)
+    for name in list(recipe.feeds):
+        feeds = {other: array for other, array in recipe.feeds.items() if other != name}
+        if feeds:
+            yield replace(recipe, feeds=feeds, constants=recipe.constants | {name: recipe.feeds[name]})
+    if recipe.fuse and any(recipe.steps):
+        yield replace(recipe, fuse=False)
+
+
+def _with_array(recipe: Recipe, ref: Ref, arrays: Mapping[Ref, np.ndarray]) -> Recipe:
+    """An input in place of a value in between."""
+    steps = tuple(step for step in recipe.steps if step.results != (ref,))
+    return replace(recipe, feeds=recipe.feeds | {ref: arrays[ref]}, steps=steps).cleaned()
+
+
+def _dropped(recipe: Recipe, step: Step, ref: Ref) -> Recipe:
+    """Without an operation: one of its operands stands for its result."""
+    names = {step.results[0]: ref}
+    steps = tuple(other.renamed(names) for other in recipe.steps if other is not step)
+    outputs = {name: names.get(output, output) for name, output in recipe.outputs.items()}
+    return replace(recipe, steps=steps, outputs=outputs).cleaned()
