@@ -362,7 +362,7 @@ class Disturbed(Evaluation):
         data_type = output.data_type
         unit = max(UNITS[data_type], self._unit) * ERRORS * self._engine.factor * (_summands(node) ** 0.5)
         size = np.where(np.isfinite(size), size, 0)
-        if self._range and node.op.name == "dequantize_linear":
+        if self._range and node.op.name == "dequantize_linear" and not node.operands[0].is_constant:
             size = size + self._range * abs(_repeated(self.arrays[node.operands[1]], result.shape))
         noise = self._noise(result.shape)
         return result + noise * (unit * size + ERRORS * TINY[data_type])

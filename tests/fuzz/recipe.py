@@ -162,43 +162,85 @@ def reduced(
         fails: whether a recipe fails in the same way.
     """
     recipe = recipe.cleaned()
-    is_smaller = True
-    while is_smaller:
-        is_smaller = False
-        arrays = values(recipe)
-        for candidate in _smaller(recipe, arrays):
-            if fails(candidate):
-                recipe, is_smaller = candidate, True
-                break
+    before = ""
+    while before != str(recipe):
+        before = str(recipe)
+        for attempts in (_fewer_outputs, _fewer_operations, _fewer_inputs):
+            recipe = _reduced_by(attempts, recipe, values(recipe), fails)
     return recipe
 
 
-def _smaller(recipe: Recipe, arrays: Mapping[Ref, np.ndarray]) -> Iterator[Recipe]:
-    """Recipes with less in them, those first that lose most."""
-    for name in recipe.outputs:
-        if len(recipe.outputs) > 1:
-            yield replace(recipe, outputs={name: recipe.outputs[name]}).cleaned()
-    final = set(recipe.outputs.values())
+Arrays = Mapping[Ref, np.ndarray]
+Attempts = Callable[[Recipe, Arrays], Iterator[Callable[[Recipe], Recipe | None]]]
+
+
+def _reduced_by(attempts: Attempts, recipe: Recipe, arrays: Arrays, fails: Callable[[Recipe], bool]) -> Recipe:
+    """Make each attempt once, on what those before have left."""
+    for attempt in attempts(recipe, arrays):
+        candidate = attempt(recipe)
+        if candidate is not None and fails(candidate):
+            recipe = candidate
+    return recipe
+
+
+def _fewer_outputs(recipe: Recipe, arrays: Arrays) -> Iterator[Callable[[Recipe], Recipe | None]]:
+    """Only one output: the first value that fails, if the values before it are not at fault."""
+
+    def alone(now: Recipe, ref: Ref) -> Recipe | None:
+        # Values are tried in order, and the first that fails is what is left.
+        is_first = now is recipe and set(now.outputs.values()) != {ref}
+        return replace(now, outputs={"y": ref}).cleaned() if is_first else None
+
     for step in recipe.steps:
         for ref in step.results:
-            if {ref} != final:
-                yield replace(recipe, outputs={"y": ref}).cleaned()
+            yield lambda now, ref=ref: alone(now, ref)  # type: ignore[misc]
+    for name in recipe.outputs:
+        yield lambda now, name=name: (  # type: ignore[misc]
+            replace(now, outputs={name: now.outputs[name]}).cleaned()
+            if len(now.outputs) > 1 and name in now.outputs
+            else None
+        )
+
+
+def _fewer_operations(recipe: Recipe, arrays: Arrays) -> Iterator[Callable[[Recipe], Recipe | None]]:
+    """Inputs in place of values, the last ones first, and operands in place of results."""
+
+    def cut(now: Recipe, step: Step) -> Recipe | None:
+        ref = step.results[0]
+        is_inner = any(other.results == step.results for other in now.steps) and ref not in now.outputs.values()
+        return _with_array(now, ref, arrays) if is_inner and len(step.results) == 1 else None
+
+    def drop(now: Recipe, step: Step, number: int) -> Recipe | None:
+        current = next((other for other in now.steps if other.results == step.results), None)
+        if current is None or len(step.results) != 1:
+            return None
+        descs = now.descs()
+        fit = [ref for ref in current.operands() if descs[ref] == current.descs[0]]
+        if number >= len(fit):
+            return None
+        results = {ref for other in now.steps for ref in other.results}
+        is_output = step.results[0] in now.outputs.values()
+        return _dropped(now, current, fit[number]) if fit[number] in results or not is_output else None
+
     for step in reversed(recipe.steps):
-        if not final.intersection(step.results) and len(step.results) == 1:
-            yield _with_array(recipe, step.results[0], arrays)
-    descs = recipe.descs()
+        yield lambda now, step=step: cut(now, step)  # type: ignore[misc]
     for step in recipe.steps:
-        fit = [ref for ref in step.operands() if descs[ref] == step.descs[0]]
-        for ref in fit[:2]:
-            results = {ref for other in recipe.steps for ref in other.results}
-            if len(step.results) == 1 and (ref in results or not final.intersection(step.results)):
-                yield _dropped(recipe, step, ref)
-    for name in list(recipe.feeds):
-        feeds = {other: array for other, array in recipe.feeds.items() if other != name}
-        if feeds:
-            yield replace(recipe, feeds=feeds, constants=recipe.constants | {name: recipe.feeds[name]})
-    if recipe.fuse and any(recipe.steps):
-        yield replace(recipe, fuse=False)
+        for number in range(2):
+            yield lambda now, step=step, number=number: drop(now, step, number)  # type: ignore[misc]
+
+
+def _fewer_inputs(recipe: Recipe, arrays: Arrays) -> Iterator[Callable[[Recipe], Recipe | None]]:
+    """Constants in place of inputs, and no fusion."""
+
+    def fixed(now: Recipe, name: str) -> Recipe | None:
+        feeds = {other: array for other, array in now.feeds.items() if other != name}
+        if not feeds or name not in now.feeds:
+            return None
+        return replace(now, feeds=feeds, constants=now.constants | {name: now.feeds[name]})
+
+    for name in recipe.feeds:
+        yield lambda now, name=name: fixed(now, name)  # type: ignore[misc]
+    yield lambda now: replace(now, fuse=False) if now.fuse else None
 
 
 def _with_array(recipe: Recipe, ref: Ref, arrays: Mapping[Ref, np.ndarray]) -> Recipe:

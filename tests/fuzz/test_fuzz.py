@@ -52,6 +52,27 @@ def test_a_campaign_of_many_jobs_stops_after_the_findings_asked_for(tmp_path: Pa
     assert result.outcomes["finding"] in (1, 2)  # the other child may have been at one, too
 
 
+def test_a_campaign_begins_nothing_after_its_minutes(tmp_path: Path) -> None:
+    chosen = replace(campaign("misbehaving"), batch=1)
+    result = frame.run(chosen, [0] * 5, seed=3, out=tmp_path, minutes=0)
+    assert result.outcomes == {"result": 1}, "time is looked at after each case"
+    assert record.go_on(chosen, tmp_path, seed=3, count=5, minutes=0).cases == 0
+
+
+def test_a_campaign_says_what_keeps_it_from_running() -> None:
+    chosen = campaign("misbehaving")
+    assert chosen.missing() == ""
+    assert replace(chosen, needs=("no_such_package",)).missing() == "no_such_package is not installed"
+    assert replace(chosen, obstacle=lambda: "there is no such device").missing() == "there is no such device"
+
+
+def test_findings_are_written_with_the_description_of_their_case(tmp_path: Path) -> None:
+    chosen = replace(campaign("misbehaving"), describe=lambda rng, number: f"the text of case {number}")
+    frame.run(chosen, [0, 2], seed=3, out=tmp_path)
+    assert "the text of case 2" in (tmp_path / "misbehaving-3-2.txt").read_text()
+    assert frame.reported(chosen, 3, tmp_path) == [2]
+
+
 def test_children_are_bound_to_two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {9, 2, 3, 5, 8}, raising=False)
     assert frame.processor_pairs(4) == [[2, 3], [5, 8], [9, 2], [3, 5]]
