@@ -188,10 +188,11 @@ def _fewer_outputs(recipe: Recipe, arrays: Arrays) -> Iterator[Callable[[Recipe]
 
     def alone(now: Recipe, ref: Ref) -> Recipe | None:
         # Values are tried in order, and the first that fails is what is left.
-        is_first = now is recipe and set(now.outputs.values()) != {ref}
-        return replace(now, outputs={"y": ref}).cleaned() if is_first else None
+        return replace(now, outputs={"y": ref}).cleaned() if now is recipe else None
 
     for step in recipe.steps:
+        if len(recipe.outputs) == 1 and set(step.results).issuperset(recipe.outputs.values()):
+            break
         for ref in step.results:
             yield lambda now, ref=ref: alone(now, ref)  # type: ignore[misc]
     for name in recipe.outputs:

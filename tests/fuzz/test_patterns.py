@@ -349,6 +349,11 @@ def test_reduced_leaves_the_operation_that_is_at_fault() -> None:
     assert reduced(recipe, patterns.values_of, lambda r: "leaky_relu" in r.kind().split()).kind() == "leaky_relu"
 
 
+def test_reduced_ends_where_every_result_of_an_operation_fails() -> None:
+    recipe = recipe_of(lambda b, x: b.mul(*b.split(b.relu(x), 2, axis=1)), ROW)
+    assert reduced(recipe, patterns.values_of, lambda r: "split" in r.kind().split()).kind() == "split"
+
+
 def test_reduce_findings_counts_kinds(tmp_path: Path) -> None:
     """The engine of `pattern-faults` computes the sigmoid of 1.01 times its operand."""
     chosen = campaign("pattern-faults")
