@@ -877,44 +877,50 @@ def _norm(make: Maker, x: Any, kind: str) -> Any:
 
 
 def encoder(make: Maker) -> Any:
-    """A stack of equal layers of a transformer."""
+    """A stack of equal layers of a transformer: with or without norms, biases, scales and heads."""
     b, r = make.b, make.r
-    width, length, layers = r.choice([4, 8, 16]), r.randint(1, 5), r.randint(1, 6)
-    heads = r.choice([1, 2])
+    width = r.choices([4, 8, 16, 32, 128], [3, 3, 3, 2, 1])[0]
+    length, layers = r.choice([1, 2, 3, 5, 9, 17]), r.choice([1, 2, 3, 4, 4, 5, 6])
     x = make.input(make.array([r.choice([1, 1, 2]), length, width]))
-    kind, is_first = r.choice(["layer", "rms", "spelled", "spelled rms"]), make.chance(0.5)
-    activation = r.choice([b.relu, b.gelu, lambda v: b.mul(v, b.sigmoid(v)), b.tanh])
-    is_whole, causal = make.chance(0.5), make.chance(0.3)
+    heads, factor = r.choice([0, 1, 2]), r.choice([1, 2, 4])
+    kind, is_first = r.choice(["none", "none", "layer", "rms", "spelled", "spelled rms"]), make.chance(0.5)
+    activation = r.choice([b.relu, b.relu, b.gelu, lambda v: b.mul(v, b.sigmoid(v)), b.tanh])
+    is_whole, causal, is_biased = heads > 0 and make.chance(0.5), make.chance(0.3), make.chance(0.5)
+    scale = r.choice([None, 1.0, (width / max(1, heads)) ** -0.5])
 
-    def weight(rows: int, columns: int) -> Any:
+    def dense(v: Any, rows: int, columns: int) -> Any:
         if make.chance(0.05):
-            return b.mul(make.dequantised([rows, columns], "float32"), make.number(0.3, "float32"))
-        return b.constant((make.numbers.normal(size=(rows, columns)) * rows**-0.5).astype("float32"))
-
-    def bias(size: int) -> Any:
-        return b.constant(make.array([size]))
+            weight = b.mul(make.dequantised([rows, columns], "float32"), make.number(0.3, "float32"))
+        else:
+            weight = b.constant((make.numbers.normal(size=(rows, columns)) * rows**-0.5).astype("float32"))
+        y = b.matmul(v, weight)
+        return b.add(y, b.constant(make.array([columns]))) if is_biased else y
 
     def attended(v: Any) -> Any:
-        q, k, u = (b.add(b.matmul(v, weight(width, width)), bias(width)) for _ in range(3))
-        q, k, u = (_heads(make, each, heads) for each in (q, k, u))
+        q, k, u = (dense(v, width, width) for _ in range(3))
+        if heads:
+            q, k, u = (_heads(make, each, heads) for each in (q, k, u))
         if is_whole:
-            y = composites.scaled_dot_product_attention(q, k, u, causal=causal)
+            y = composites.scaled_dot_product_attention(q, k, u, causal=causal, scale=scale)
         else:
-            scores = b.mul(
-                b.matmul(q, b.transpose(k, permutation=[0, 1, 3, 2])), make.number((width / heads) ** -0.5, "float32")
-            )
+            order = [*range(q.rank - 2), q.rank - 1, q.rank - 2]
+            scores = b.matmul(q, b.transpose(k, permutation=order))
+            if scale is not None:
+                scores = b.mul(scores, make.number(scale, "float32"))
             if causal:
                 scores = b.add(scores, b.constant(np.where(np.tri(length), 0, -np.inf).astype("float32")))
-            y = b.matmul(b.softmax(scores, 3), u)
-        return b.add(b.matmul(_joined(make, y), weight(width, width)), bias(width))
+            y = b.matmul(b.softmax(scores, scores.rank - 1), u)
+        return dense(_joined(make, y), width, width) if heads else y
 
     def forward(v: Any) -> Any:
-        inner = activation(b.add(b.matmul(v, weight(width, 2 * width)), bias(2 * width)))
-        return b.add(b.matmul(inner, weight(2 * width, width)), bias(width))
+        return dense(activation(dense(v, width, factor * width)), factor * width, width)
 
     for _ in range(layers):
         for part in (attended, forward):
-            x = b.add(x, part(_norm(make, x, kind))) if is_first else _norm(make, b.add(x, part(x)), kind)
+            if kind == "none":
+                x = b.add(x, part(x))
+            else:
+                x = b.add(x, part(_norm(make, x, kind))) if is_first else _norm(make, b.add(x, part(x)), kind)
     make.values.append(x)
     return x
 

@@ -161,6 +161,8 @@ def test_judge_finds_faults_planted_into_graphs_of_the_campaign(fault: Fault) ->
     """Faults that change a well-conditioned result by more than one percent are found; few results are not judged."""
     planted = seen = 0
     for _, recipe in cases(250):
+        if planted == 30:
+            break
         wrong = fault(recipe)
         if str(wrong) == str(recipe) and is_equal(wrong.constants, recipe.constants):
             continue
