@@ -7,21 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from time import perf_counter_ns
-from typing import Any
 
 import numpy as np
 
+from ..cache import Cache
 from ..errors import MLError, OperationError
 from ..onnx.arguments import Argument
 from ..onnx.session import InferenceSession
+from .proofs import Proofs, Shapes
 from .protocol import Interface, Request
 
 log = logging.getLogger("opweave")
 
-MAX_DIFFERENCE = 1e-3
-"""Largest difference between results alone and in a batch, relative to the largest value. Sums of float32 in another order
-differ by 1e-6 to 1e-4 after a network; rows that influence each other (a recurrent network over them, quantization with the
-range of the whole batch) differ by more."""
+MAX_REASONS = 1024
+"""Shapes of requests that run alone for which the reason is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +56,36 @@ class Answer:
 class BatchedModel:
     """Runs requests of many clients; an error of one does not touch the others.
 
-    Requests are joined along the first dimension if that is dynamic in all inputs and outputs, and the other dimensions of
-    the requests agree. The first batch is also run request by request: if the results differ, nothing is joined any more.
+    Requests are joined along the first dimension if that is dynamic in all inputs and outputs, the other dimensions of the
+    requests agree, and the graph proves for these that each row is computed apart (see `batch_axis`). Nothing that a request
+    contains decides whether others are joined.
 
     Args:
         session: the model.
         interface: its inputs and outputs.
         batch: the most rows to join; 1 runs each request alone.
-
-    Attributes:
-        why_alone: why each request runs alone; empty if they are joined.
     """
 
     def __init__(self, session: InferenceSession, interface: Interface, batch: int) -> None:
         self._session, self._batch = session, batch
         self._names = [output.name for output in interface.outputs]
-        self.why_alone = "the batch is 1" if batch == 1 else why_alone(interface.inputs, interface.outputs)
-        self._is_compared = False
+        self._proofs, self._is_joined = Proofs(session), False
+        self._reasons: Cache[Shapes, str] = Cache(MAX_REASONS)
+        self._why_never = "the batch is 1" if batch == 1 else why_alone(interface.inputs, interface.outputs)
+        shapes = [(argument.dims or ())[1:] for argument in interface.inputs]
+        fixed = tuple(tuple(size for size in shape if isinstance(size, int)) for shape in shapes)
+        if not self._why_never and fixed == tuple(shapes):  # all requests have these shapes
+            self._why_never = self._why_mixed(fixed, 2, [1])
+
+    @property
+    def why_alone(self) -> str:
+        """Why each request runs alone: the reason for those that came last; empty if some are, or may be, joined."""
+        latest = self._reasons.items()[-1:]
+        return self._why_never or (latest[0][1] if latest and not self._is_joined else "")
+
+    def runs_alone(self, request: Request) -> bool:
+        """Whether it is known that a checked request will run alone, so that it need not wait for others."""
+        return bool(self._why_never or self._reasons.get(self._shapes_of(request)))
 
     def check(self, request: Request) -> Request:
         """A request whose inputs fit the declared shapes and ranges, in memory that the engine can read.
@@ -104,14 +116,14 @@ class BatchedModel:
     def _groups(self, requests: Sequence[Request]) -> list[list[int]]:
         """The numbers of the requests that run together: at most `batch` rows, or one request."""
         groups: list[list[int]] = []
-        latest: dict[Any, tuple[int, list[int]]] = {}  # rows and requests of the last group of these shapes
+        latest: dict[Shapes, tuple[int, list[int]]] = {}  # rows and requests of the last group of these shapes
         for number, request in enumerate(requests):
             rows = {array.shape[:1] for array in request.feed.values()}
-            count = min(rows)[0] if len(rows) == 1 and min(rows) and not self.why_alone else 0
+            count = min(rows)[0] if len(rows) == 1 and min(rows) and not self.runs_alone(request) else 0
             if not count:
                 groups.append([number])
                 continue
-            key = tuple(array.shape[1:] for array in request.feed.values())
+            key = self._shapes_of(request)
             before, group = latest.get(key, (0, []))
             if not group or before + count > self._batch:
                 before, group = 0, []
@@ -121,30 +133,33 @@ class BatchedModel:
         return groups
 
     def _run_group(self, group: Sequence[Request]) -> list[Answer]:
-        if len(group) == 1:
-            return [self._run_alone(group[0])]
+        counts = [next(iter(request.feed.values())).shape[0] for request in group] if len(group) > 1 else []
+        if not counts or self._why_mixed(self._shapes_of(group[0]), sum(counts), counts):
+            return [self._run_alone(request) for request in group]
+        self._is_joined = True
         try:
-            joined = self._run_joined(group)
+            return self._run_joined(group)
         except MLError:  # of one of them, which now finds its own error
             return [self._run_alone(request) for request in group]
-        if self._is_compared:
-            return joined
-        alone = [self._run_alone(request) for request in group]
-        self._is_compared = True
-        for one, other in zip(alone, joined, strict=True):
-            if isinstance(one.outcome, MLError) or isinstance(other.outcome, MLError):
-                continue
-            different = [name for name in self._names if _differ(one.outcome[name], other.outcome[name])]
-            if different:
-                self.why_alone = f"in a batch, the outputs {different} of a request depend on the other requests"
-                log.warning("requests run one by one: %s", self.why_alone)
-                return alone
-        return joined
+
+    def _why_mixed(self, shapes: Shapes, rows: int, counts: Sequence[int]) -> str:
+        """Why requests of these shapes and numbers of rows cannot be joined, which is logged and kept; empty if they can."""
+        for count in dict.fromkeys(counts):
+            if reason := self._proofs.why_mixed(shapes, rows, count):
+                if (
+                    reason not in dict(self._reasons.items()).values()
+                ):  # clients choose the shapes: one line for a reason
+                    log.warning("requests run one by one: %s; shapes of a row: %s", reason, [*map(list, shapes)])
+                return self._reasons.put(shapes, reason)
+        return ""
+
+    def _shapes_of(self, request: Request) -> Shapes:
+        return tuple(request.feed[argument.name].shape[1:] for argument in self._session._inputs)
 
     def _run_alone(self, request: Request) -> Answer:
         started = perf_counter_ns()
         first = next(iter(request.feed.values()), None)
-        rows = first.shape[0] if first is not None and first.ndim and not self.why_alone else 1
+        rows = first.shape[0] if first is not None and first.ndim and not self._why_never else 1
         try:
             results = self._session.run(None, request.feed)
         except MLError as error:
@@ -195,14 +210,3 @@ def why_alone(inputs: Sequence[Argument], outputs: Sequence[Argument]) -> str:
     if len(names) > 1:
         return f"the first dimensions of the inputs are different ones: {names}"
     return "" if inputs and outputs else "it has no inputs or no outputs"
-
-
-def _differ(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether results differ by more than rounding, or in more than one of 100 integers (classes found by rounding)."""
-    if one.shape != other.shape:
-        return True
-    if one.dtype.kind not in "fV":
-        return bool(np.mean(one != other) > 0.01) if one.size else False
-    one, other = one.astype(np.float64), other.astype(np.float64)
-    largest = np.abs(one, where=np.isfinite(one), out=np.zeros_like(one)).max(initial=0)
-    return not np.allclose(one, other, rtol=0, atol=MAX_DIFFERENCE * largest, equal_nan=True)

@@ -199,7 +199,7 @@ class Replica:
             parsed = self._interface.parse(body, http.headers.get(protocol.HEADER_LENGTH))
             request = self._model.check(parsed)
             answer: Answer
-            if self._model.why_alone:  # nothing to wait for
+            if self._model.runs_alone(request):  # nothing to wait for
                 (answer,) = await self._run([request])
             else:
                 answer = await self._join(request)

@@ -1,0 +1,245 @@
+"""Follow the batch axis through a graph: a proof that each row of a batch is computed from its own row alone.
+
+A graph is traced twice, for different numbers of rows, and both are walked side by side. Every value has either a batch axis,
+or the same contents in both graphs. Where an operation may mix rows, or the graphs differ in more than the number of rows,
+there is no proof. An operation that has no rule (see `batch_rules`) is decomposed; without a decomposition, it proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from ..errors import MLError
+from ..graph import Node, Operand, each
+from ..operation import call_with
+from ..recorder import Recorder
+from .batch_rules import RULES, SIZES, Axis, BatchAxis, Call, NotApart
+
+
+class Comparison:
+    """Two graphs of one model, for different numbers of rows.
+
+    Args:
+        rows: the number of rows of the first graph, 2 or more, and of the second one, which differs.
+        axes: the batch axes of inputs, which are pairs of operands: one of the first graph, and one of the second.
+        follow: finds the batch axis of another input by its name, or raises `NotApart`.
+
+    Attributes:
+        axes: the batch axes of all pairs that were compared.
+    """
+
+    def __init__(
+        self,
+        rows: tuple[int, int],
+        axes: Mapping[tuple[Operand, Operand], Axis],
+        follow: Callable[[str], Axis],
+    ) -> None:
+        self.axes: dict[tuple[Operand, Operand], Axis] = dict(axes)
+        self._rows, self._follow = rows, follow
+
+    def axis(self, one: Operand, other: Operand) -> Axis:
+        """The batch axis of a value: an operand of the first graph, and the one of the second that corresponds to it.
+
+        Raises:
+            NotApart: rows are mixed, or no rule proves that they are not.
+        """
+        axes, pending = self.axes, [(one, other)]
+        while pending:
+            pair = pending[-1]
+            if pair not in axes:
+                missing = [need for need in self._needs(*pair) if need not in axes]
+                if missing:
+                    pending += missing
+                    continue
+                self._add(*pair)
+            pending.pop()
+        return axes[one, other]
+
+    def axis_of_constant(self, one: np.ndarray, other: np.ndarray) -> Axis:
+        """The batch axis of a constant, whose rows are equal.
+
+        Raises:
+            NotApart: its values, or more than one size, depend on the number of rows.
+        """
+        if one.shape == other.shape:
+            if _is_same(one, other):
+                return None
+            raise NotApart("a constant depends on the number of rows")
+        number = next((k for k, sizes in enumerate(zip(one.shape, other.shape, strict=False)) if len({*sizes}) > 1), 0)
+        size = one.shape[number] if one.ndim == other.ndim and one.ndim else 0
+        axis = BatchAxis(number, size // self._rows[0])
+        self._check_shapes(axis, one.shape, other.shape, "a constant")
+        block = np.split(other, self._rows[1], number)[0]
+        parts = [*np.split(one, self._rows[0], number), *np.split(other, self._rows[1], number)]
+        if not all(_is_same(part, block) for part in parts):
+            raise NotApart("a constant has other values for each row")
+        return axis
+
+    def _needs(self, one: Operand, other: Operand) -> list[tuple[Operand, Operand]]:
+        """The pairs whose axes determine that of a pair."""
+        if (one.is_constant and other.is_constant) or (one.name and one.name == other.name):
+            return []
+        plain = _plain(one), _plain(other)
+        if plain != (one, other):
+            return [plain]
+        first, second = one.node, other.node
+        if first is not None and first.op is ops.expand and (second is None or second.op is not ops.expand):
+            return [(first.operands[0], other)]  # one row needs no copies
+        if first is None or second is None or first.op is not second.op:
+            raise NotApart(f"{_title(one)} for {self._rows[0]} rows is {_title(other)} for {self._rows[1]}")
+        pairs = []
+        for name, value in first.inputs.items():
+            values = [v if isinstance(v, tuple) else (v,) for v in (value, second.inputs[name])]
+            fits = len(values[0]) == len(values[1]) and [v is None for v in values[0]] == [v is None for v in values[1]]
+            if not fits:
+                raise NotApart(f"{first.title} has other operands for {self._rows[0]} rows than for {self._rows[1]}")
+            pairs += [(v, w) for v, w in zip(*values, strict=True) if v is not None and w is not None]
+        return pairs
+
+    def _add(self, one: Operand, other: Operand) -> None:
+        """Add the batch axis of a pair, or of all results of its nodes; those of its operands are there."""
+        if one.is_constant and other.is_constant:
+            self.axes[one, other] = self.axis_of_constant(np.asarray(one.value), np.asarray(other.value))
+            return
+        if one.name and one.name == other.name:
+            axis = self._follow(one.name)
+            self._check_shapes(axis, one.shape, other.shape, repr(one.name))
+            self.axes[one, other] = axis
+            return
+        plain = _plain(one), _plain(other)
+        if plain != (one, other):
+            self.axes[one, other] = self.axes[plain]
+            return
+        first, second = one.node, other.node
+        assert first is not None
+        if first.op is ops.expand and (second is None or second.op is not ops.expand):
+            if self.axes[first.operands[0], other] is not None:
+                raise NotApart(f"{first.title} depends on the number of rows")
+            self.axes[one, other] = self._copied(one, other)
+            return
+        assert second is not None
+        named = {name: self._axes_of(value, second.inputs[name]) for name, value in first.inputs.items()}
+        axes = self._results(Call(first, named), second)
+        for left, right, axis in zip(first.outputs, second.outputs, axes, strict=True):
+            self._check_shapes(axis, left.shape, right.shape, first.title)
+            self.axes[left, right] = axis
+        for name in first.attributes:
+            self._check_attribute(first, second, name, axes[0])
+
+    def _axes_of(self, value: Any, other: Any) -> Any:
+        """The batch axes of an argument: one operand, several, or none."""
+        if isinstance(value, tuple):
+            return tuple(self.axes[pair] for pair in zip(value, other, strict=True))
+        return None if value is None else self.axes[value, other]
+
+    def _results(self, call: Call, second: Node) -> tuple[Axis, ...]:
+        """The batch axes of the results of a pair of nodes."""
+        node, count = call.node, len(call.node.outputs)
+        axes = [axis for value in call.axes.values() for axis in (value if isinstance(value, tuple) else (value,))]
+        if not any(axis is not None for axis in axes):
+            is_copied = node.op is ops.expand and node.outputs[0].shape != second.outputs[0].shape
+            return (self._copied(node.outputs[0], second.outputs[0]) if is_copied else None,) * count
+        if (rule := RULES.get(node.op)) is not None:
+            result = rule(call)
+            return result if isinstance(result, tuple) else (result,)
+        if node.op.decomposition is None or node.op.kernels:
+            raise NotApart(f"{node.title} may mix the rows of a batch: no rule says that it does not")
+        inputs: dict[tuple[Operand, Operand], Axis] = {}
+        sources = zip(node.operands, second.operands, strict=True)
+        known = [self.axes[pair] for pair in sources]
+        first_in, first_out = _decomposed(node)
+        second_in, second_out = _decomposed(second)
+        for left, right, axis in zip(first_in, second_in, known, strict=True):
+            if not (left.is_constant and right.is_constant):
+                inputs[left, right] = axis
+        inner = Comparison(self._rows, inputs, self._follow)
+        try:
+            return tuple(inner.axis(left, right) for left, right in zip(first_out, second_out, strict=True))
+        except NotApart as error:
+            raise NotApart(f"{node.title}: {error}") from None
+
+    def _copied(self, one: Operand, other: Operand) -> BatchAxis:
+        """The batch axis that an expanded value gets, whose rows are equal."""
+        node = one.node
+        assert node is not None
+        source, count = node.operands[0], self._rows[0]
+        new = [
+            number
+            for number, sizes in enumerate(zip(one.shape, other.shape, strict=False))
+            if len({*sizes}) > 1 and sizes[0] % count == 0
+        ]
+        number = new[0] if len(new) == 1 and one.rank == other.rank else -1
+        within = number - (one.rank - source.rank)
+        if number < 0 or (within >= 0 and source.shape[within] != 1):
+            raise NotApart(f"{node.title} depends on the number of rows")
+        axis = BatchAxis(number, one.shape[number] // count)
+        self._check_shapes(axis, one.shape, other.shape, node.title)
+        return axis
+
+    def _check_shapes(self, axis: Axis, one: Sequence[int], other: Sequence[int], what: str) -> None:
+        """Require shapes that differ by the batch axis alone, which has whole rows."""
+        expected, sizes = list(one), list(self._rows)
+        if axis is not None and axis.number < len(expected) and expected[axis.number] == axis.size(sizes[0]):
+            expected[axis.number] = axis.size(sizes[1])
+        elif axis is not None:
+            expected = []
+        if expected != list(other) or (axis is not None and axis.block < 1):
+            raise NotApart(f"{what} has other sizes than those of the batch: {list(one)} and {list(other)}")
+
+    def _check_attribute(self, first: Node, second: Node, name: str, axis: Axis) -> None:
+        """Require attributes that differ by the size of the batch axis alone."""
+        one, other = first.attributes[name], second.attributes[name]
+        if axis is not None and SIZES.get(first.op) == name:
+            one, other = ([*sizes[: axis.number], *sizes[axis.number + 1 :]] for sizes in (one, other))
+        if repr(one) != repr(other):  # NaN is equal to itself
+            raise NotApart(f"{first.title}: {name} depends on the number of rows")
+
+
+def _decomposed(node: Node) -> tuple[list[Operand], list[Operand]]:
+    """The operands and the results of what an operation is made of, in a graph of its own."""
+    builder = Recorder()
+    operands: list[Operand] = []
+
+    def follow(operand: Operand) -> Operand:
+        name = "" if operand.is_constant else f"operand {len(operands)}"
+        operands.append(Operand(builder, operand.desc, name=name, value=operand.value))
+        return operands[-1]
+
+    inputs = each(node.inputs, follow)
+    assert node.op.decomposition is not None
+    try:
+        result = call_with(node.op.decomposition, {**inputs, **node.attributes}, builder)
+    except MLError as error:
+        raise NotApart(f"{node.title} may mix the rows of a batch: {error}") from None
+    return operands, [result] if isinstance(result, Operand) else list(result)
+
+
+_PLAIN = (ops.reshape, ops.expand, ops.identity, ops.cast)
+
+
+def _plain(operand: Operand) -> Operand:
+    """The operand that another one equals: graphs for one row leave out some of these operations, or have them in addition."""
+    while (node := operand.node) is not None and node.op in _PLAIN and node.operands[0].desc == operand.desc:
+        operand = node.operands[0]
+    return operand
+
+
+def _title(operand: Operand) -> str:
+    node = operand.node
+    return node.title if node is not None else "a constant" if operand.is_constant else f"the input {operand.name!r}"
+
+
+def _is_same(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether arrays of one shape have the same bytes; NaN is equal to itself."""
+    if one is other or (one.__array_interface__ == other.__array_interface__ and one.dtype == other.dtype):
+        return True
+    if one.dtype != other.dtype:
+        return False
+    if one.dtype.kind == "O":
+        return bool(one.tolist() == other.tolist())
+    left, right = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (one, other))
+    return np.array_equal(left, right)
