@@ -41,7 +41,7 @@ def limits() -> dict[str, list[int]]:
         "memory and time of a WebAssembly module": [timeout],
         "nodes of an expression": [of_expressions.MAX_NODES, of_expressions.MAX_WORK // 1000],
         "memory and contexts of a connection": [of_connections.memory, of_connections.contexts],
-        "body of a request to a deployment": [protocol.MAX_BODY_BYTES],
+        "body of a request to a deployment": [protocol.MAX_BODY_BYTES, protocol.MAX_JSON_BYTES],
         "the cache on disk": [disk_cache.DEFAULT_LIMIT],
         "threads": [],
     }

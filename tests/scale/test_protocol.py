@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx.parser
 import pytest
 from served_models import TEXTS, identity, served_model
 
@@ -351,6 +354,144 @@ def test_a_compressed_body_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatc
     assert len(protocol.uncompressed(gzip.compress(bytes(1000)), "gzip")) == 1000
     with pytest.raises(ow.ValidationError, match="at most 1,000 bytes"):
         protocol.uncompressed(gzip.compress(bytes(10**6)), "gzip")
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "GZIP", "x-gzip", "deflate", "identity", ""])
+def test_uncompressed_bounds_what_it_returns(encoding: str) -> None:
+    pack: Any = {"deflate": zlib.compress, "identity": bytes, "": bytes}.get(encoding, gzip.compress)
+    for size in (0, 1, 10**6):
+        data = random_bytes(size)
+        assert protocol.uncompressed(pack(data), encoding) == data
+        if pack is not bytes:
+            assert protocol.uncompressed(pack(data), encoding, size) == data
+            with pytest.raises(ow.ValidationError, match=f"at most {max(size - 1, 0):,} bytes"):
+                protocol.uncompressed(pack(data + b"1"), encoding, max(size - 1, 0))
+
+
+def random_bytes(size: int) -> bytes:
+    return np.random.default_rng(size).bytes(size)
+
+
+def test_uncompressed_takes_the_parts_of_a_gzip_body() -> None:
+    parts = [random_bytes(size) for size in (0, 10, 300_000, 1, 0, 500_000)]
+    assert protocol.uncompressed(b"".join(map(gzip.compress, parts)), "gzip") == b"".join(parts)
+    many = gzip.compress(b"1")
+    assert protocol.uncompressed(many * protocol.MAX_MEMBERS, "gzip") == b"1" * protocol.MAX_MEMBERS
+    with pytest.raises(ow.ValidationError, match="at most 4,096 parts"):
+        protocol.uncompressed(many * (protocol.MAX_MEMBERS + 1), "gzip")
+    with pytest.raises(ow.ValidationError, match="at most 6 bytes"):
+        protocol.uncompressed(many * 7, "gzip", 6)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [
+        ("gzip", b""),
+        ("gzip", zlib.compress(b"1")),
+        ("deflate", gzip.compress(b"1")),
+        ("deflate", zlib.compress(b"1") * 2),
+        ("gzip", gzip.compress(b"1") + bytes(8)),
+        ("gzip", gzip.compress(b"1") + gzip.compress(b"2")[:-1]),
+        ("gzip", gzip.compress(random_bytes(10**6))[:-9]),
+        ("gzip", b'{"inputs": []}'),
+    ],
+)
+def test_uncompressed_refuses_other_data(encoding: str, body: bytes) -> None:
+    with pytest.raises(ow.ValidationError, match=f"the body is not {encoding}"):
+        protocol.uncompressed(body, encoding)
+
+
+@pytest.mark.parametrize("encoding", ["gzip, gzip", "br", "gzip\r\nX: 1", "\u202e"])
+def test_uncompressed_refuses_other_encodings(encoding: str) -> None:
+    with pytest.raises(ow.ValidationError, match="must be gzip or deflate") as caught:
+        protocol.uncompressed(b"", encoding)
+    assert str(caught.value).isprintable()
+
+
+def onnx_identity(type: str) -> bytes:
+    text = f'<ir_version: 10, opset_import: ["": 21]> same ({type} x) => ({type} y) {{ y = Identity(x) }}'
+    data: bytes = onnx.parser.parse_model(text).SerializeToString()
+    return data
+
+
+@pytest.mark.parametrize("unit", ["[],", "{},", "1.5,", "1,", '"",', '"ab",', '{"a":1},', "[[1]],", "null,", '[""],'])
+@pytest.mark.parametrize("where", ["data", "parameters", "outputs"])
+@pytest.mark.parametrize("max_json", [1 << 20, 1 << 23])
+def test_parse_bounds_the_memory_of_json(unit: str, where: str, max_json: int) -> None:
+    """Objects of Python take up to 40 times their text. What is refused is refused before it is read."""
+    served = replace(Interface.load(identity("float")), max_json=max_json)
+    texts = {"data": "[1,2,3]", "parameters": "null", "outputs": "null"}
+    texts[where] = f"[{unit * (max_json // 3)}{unit[:-1]}]"
+    text = '{"inputs":[{"name":"x","datatype":"FP32","shape":[1,3],"data":%(data)s,"parameters":%(parameters)s}]'
+    text += ',"outputs":%(outputs)s}'
+    tracemalloc.start()
+    try:
+        with pytest.raises(ow.ValidationError) as caught:
+            served.parse((text % texts).encode())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * max_json + 8 * len(text % texts)
+    assert f"may take {max_json:,} bytes of memory" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["[", "{", '{"a":', '[{"a":['])
+def test_parse_bounds_how_deep_json_is_nested(text: str) -> None:
+    found = error(identity("float"), b'{"inputs": ' + text.encode() * 20_000)
+    assert "the request is not JSON: lists and objects must be nested at most 64 deep, got " in found
+    quoted = message(entry(parameters={"note": "[" * 1000 + '\\"[{'}))
+    assert Interface.load(identity("float")).parse(quoted).feed["x"].shape == (1, 3)
+
+
+def test_parse_reads_long_lists_as_short_ones() -> None:
+    """Lists of numbers of more than 64 KiB are read in pieces, with the same results and errors."""
+    random = np.random.default_rng(1)
+    served, size = Interface.load(identity("float")), 90_000
+    values = random.standard_normal(size).astype(np.float32).tolist()
+    flat = message(entry(shape=[size // 3, 3], data=values))
+    assert served.parse(flat).feed["x"].ravel().tolist() == values
+    nested = [values[start : start + 3] for start in range(0, size, 3)]
+    assert served.parse(message(entry(shape=[size // 3, 3], data=nested))).feed["x"].ravel().tolist() == values
+    wide = Interface.load(onnx_identity("float[N,K]"))
+    rows = [values[: size // 2], [0] * (size // 2), values[size // 2 :]]  # the second one is short text
+    assert wide.parse(message(entry(shape=[3, size // 2], data=rows))).feed["x"].tolist() == rows
+    for wrong, text in (
+        (flat.replace(b"0.", b"0.,", 1), "not JSON"),
+        (flat.replace(b"]}", b",]}"), "not JSON"),
+        (flat.replace(b'"data": [', b'"data": [,'), "not JSON"),
+        (message(entry(shape=[size // 3, 3], data=[*values, 1])), "must have shape"),
+        (message(entry(shape=[size // 3, 3], data=[*values[:-1], True, 1])), "must have shape"),
+        (message(entry(shape=[size // 3, 3], data=[*values[:-1], "1"])), "must hold FP32"),
+        (message(entry(shape=[size // 3, 3], data=[*values[:-1], [1]])), "equal lengths"),
+        (message(entry(shape=values)), "'shape' must be a list of sizes, got a list of 90,000 numbers"),
+        (message({"name": values}), "must be an object with a name"),
+    ):
+        assert text in error(identity("float"), wrong)
+    empty = message(entry(shape=[0, 3], data=[])).replace(b"[]", b"[" + b" " * 100_000 + b"]")
+    assert served.parse(empty).feed["x"].shape == (0, 3)
+    for start in ("", "a"):  # a string that has no end, and lists in it
+        assert "not JSON" in error(identity("float"), f'{{"{start}{json.dumps([0] * size) * 3}'.encode())
+    text = json.dumps([0] * size) * 3  # a list in a string stays text
+    request = Interface.load(identity("string")).parse(message(entry(datatype="BYTES", data=[text, '\\"' + text, "["])))
+    assert request.feed["x"].ravel().tolist() == [text, '\\"' + text, "["]
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "int8", "uint8", "float", "double", "bool"])
+@pytest.mark.parametrize(
+    "special", [2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), -1, 0.5, 1e300, 127, 128, True]
+)
+def test_parse_converts_numbers_of_long_lists_as_of_short_ones(dtype: str, special: Any) -> None:
+    served = Interface.load(identity(dtype))
+    kind = served.metadata()["inputs"][0]["datatype"]
+    found: list[Any] = []
+    for count in (1, 40_000):
+        data = [*[1, 0, special] * count]
+        try:
+            request = served.parse(message(entry(shape=[count, 3], datatype=kind, data=data)))
+            found.append(request.feed["x"][-1].tolist())
+        except ow.ValidationError as error:
+            found.append(str(error).partition("must hold")[0].partition("has values")[0])
+    assert found[0] == found[1]
 
 
 def test_strings_in_place_of_numbers_cannot_fill_the_memory() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import socket
@@ -11,6 +12,7 @@ from http.client import HTTPResponse
 from threading import Barrier
 from typing import Any
 from urllib.error import HTTPError
+from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 import numpy as np
@@ -277,6 +279,83 @@ def test_bodies_have_a_limit(address: str, is_announced: bool) -> None:
         assert client.infer("fixed", [tensor(x)]).as_numpy("y").tolist() == (-x).tolist()
 
 
+def post(address: str, body: bytes, **headers: str) -> tuple[int, dict[str, Any]]:
+    """The status and the JSON of the response to a request for the model "fixed"."""
+    fields = {name.replace("_", "-"): value for name, value in headers.items()}
+    try:
+        with urlopen(Request(f"http://{address}/fixed/v2/models/fixed/infer", body, fields), timeout=60) as response:
+            return response.status, json.load(response)
+    except HTTPError as error:
+        return error.code, json.load(error)
+
+
+@pytest.mark.parametrize("unit", [b"[],", b"{},", b"1.5,"])
+def test_infer_serves_others_while_it_reads_what_expands(address: str, unit: bytes) -> None:
+    head = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[2,3],"data":['
+    bomb = gzip.compress(head + unit * ((64 << 20) // len(unit)) + unit[:-1] + b"]}]}", 1)
+    plain = head + b"1,2,3,4,5,6]}]}"
+    with ThreadPoolExecutor(4) as pool:
+        refused = [pool.submit(post, address, bomb, Content_Encoding="gzip") for _ in range(3)]
+        served = 0
+        while not all(each.done() for each in refused):
+            assert post(address, plain)[0] == 200
+            served += 1
+    assert served > 3
+    for each in refused:
+        status, found = each.result()
+        assert status == 400
+        assert "may take 268,435,456 bytes of memory" in found["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "text"),
+    [
+        (b"[" * 100_000, {}, "nested at most 64 deep"),
+        (gzip.compress(b"{}")[:-4], {"Content_Encoding": "gzip"}, "does not end"),
+        (b"{}", {"Content_Encoding": "gzip"}, "the body is not gzip"),
+        (b"{}", {"Content_Encoding": "gzip, gzip"}, "must be gzip or deflate"),
+        (gzip.compress(bytes(300 << 20)), {"Content_Encoding": "gzip"}, "at most 268,435,456 bytes"),
+    ],
+)
+def test_infer_refuses_what_it_cannot_read(address: str, body: bytes, headers: dict[str, str], text: str) -> None:
+    status, found = post(address, body, **headers)
+    assert status == 400
+    assert text in found["error"]
+
+
+def test_infer_reads_a_body_in_parts(address: str) -> None:
+    text = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[2,3],"data":[1,2,3,4,5,6]}]}'
+    status, found = post(address, gzip.compress(text[:30]) + gzip.compress(text[30:]), Content_Encoding="GZIP")
+    assert (status, found["outputs"][0]["data"]) == (200, [-1, -2, -3, -4, -5, -6])
+
+
+@pytest.mark.parametrize("name", ["\u202egnp.exe", "<b>", "\x1b[31m", "a" * 3000, "a\r\nX-Injected: 1"])
+def test_errors_escape_and_bound_what_clients_send(address: str, name: str) -> None:
+    for url in (
+        f"fixed/v2/models/{quote(name)}",
+        f"fixed/v2/models/fixed/versions/{quote(name)}",
+        f"fixed/v2/{quote(name)}",
+    ):
+        with pytest.raises(HTTPError) as failed:
+            urlopen(f"http://{address}/{url}")
+        body = failed.value.read()
+        assert failed.value.code == 404
+        assert failed.value.headers["Content-Type"] == "application/json"
+        assert failed.value.headers["X-Injected"] is None
+        assert body.isascii()
+        text = json.loads(body)["error"]
+        assert text.isprintable()
+        assert len(text) < 500
+    for inputs in (
+        [{"name": name}],
+        [{"name": "x", "parameters": {f"sequence_{name}": 1}, "shape": [1], "datatype": "FP32"}],
+    ):
+        status, found = post(address, json.dumps({"inputs": inputs}).encode())
+        assert status == 400
+        assert found["error"].isprintable()
+        assert len(found["error"]) < 500
+
+
 @pytest.mark.parametrize(
     ("options", "reserved"),
     [({}, 0), ({"gpus": 2}, 0), ({"device": "gpu"}, 1), ({"device": "gpu:1", "gpus": 0.25}, 0.25)],
@@ -284,6 +363,13 @@ def test_bodies_have_a_limit(address: str, is_announced: bool) -> None:
 def test_gpus_are_reserved_for_replicas_that_run_on_one(options: dict[str, Any], reserved: float) -> None:
     made: Any = opweave.scale.deployment(served_model("layer"), **options)
     assert made._bound_deployment.ray_actor_options["num_gpus"] == reserved
+
+
+@pytest.mark.parametrize("limit", ["max_body", "max_json"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "1M"])
+def test_limits_of_bodies_are_checked(limit: str, value: Any) -> None:
+    with pytest.raises(ow.ValidationError, match=f"{limit} must be a positive integer, got "):
+        opweave.scale.deployment(served_model("layer"), **{limit: value})
 
 
 @pytest.mark.parametrize("gpus", [0, -1, 1.5, True, "1", float("nan"), float("inf")])

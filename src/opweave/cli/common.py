@@ -12,6 +12,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from ..errors import ValidationError
+
 app = typer.Typer(
     help="WebNN for Python: neural networks on the engines of this machine.",
     no_args_is_help=True,
@@ -52,6 +54,21 @@ def _set_verbose(value: bool) -> None:
 
 
 Verbose = Annotated[bool, typer.Option("--verbose", callback=_set_verbose, help="Show the traceback of an error.")]
+
+
+def bytes_of(text: str) -> int:
+    """A number of bytes from a text.
+
+    >>> bytes_of("512M"), bytes_of("2 GiB"), bytes_of("1024")
+    (536870912, 2147483648, 1024)
+
+    Raises:
+        ValidationError: it is none.
+    """
+    found = re.fullmatch(r"(\d{1,12}) ?([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE)
+    if found is None or int(found[1]) == 0:
+        raise ValidationError(f"a size is like 512M or 2G, got {text!r}")
+    return int(found[1]) << 10 * " KMGT".index(found[2].upper() or " ")
 
 
 def declare(module: str | None) -> str | None:

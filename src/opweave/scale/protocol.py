@@ -14,7 +14,6 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -28,6 +27,8 @@ from ..onnx.arguments import Argument, shape_text
 from ..onnx.messages import ModelProto
 from ..onnx.model import Model
 from ..run.graph import check_names
+from . import json_text
+from .json_text import Numbers, flattened
 
 ModelFile: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"
 
@@ -50,6 +51,15 @@ DATATYPES = {
 
 MAX_BODY_BYTES = 1 << 28
 """Largest body of a request, also of what a compressed one expands to: a few kilobytes of gzip can hold gigabytes."""
+
+MAX_JSON_BYTES = 1 << 28
+"""Most memory that the JSON of a request may take when it is read."""
+
+MAX_MEMBERS = 4096
+"""Most parts of a gzip body: tools that compress in parallel write one for each 64 KiB or more."""
+
+SLICE_BYTES = 1 << 18
+"""Compressed data are expanded in slices of this size."""
 
 MAX_DIGITS = 18
 """Most digits of a size: Python takes seconds to read numbers of a million, and refuses to write them."""
@@ -92,6 +102,7 @@ class Interface:
         name: letters, digits, ".", "_" and "-".
         inputs: the declared inputs.
         outputs: the declared outputs.
+        max_json: the most memory that the JSON of a request may take, in bytes; 0 for `MAX_JSON_BYTES`.
 
     Raises:
         ValidationError: the name has other characters.
@@ -101,6 +112,7 @@ class Interface:
     name: str
     inputs: Sequence[Argument]
     outputs: Sequence[Argument]
+    max_json: int = 0
 
     def __post_init__(self) -> None:
         is_name = isinstance(self.name, str) and re.fullmatch(r"[\w.-]+", self.name, re.ASCII)
@@ -165,9 +177,10 @@ class Interface:
             size = int(header_length)
             if not size:
                 return self._parse_raw(body)
-        message = _parse_json(body[:size], has_header=header_length is not None)
+        max_bytes = self.max_json or MAX_JSON_BYTES
+        message = _parse_json(body[:size], header_length is not None, max_bytes)
         arguments, feed = {a.name: a for a in self.inputs}, {}
-        binary = _Binary(memoryview(body)[size:])
+        binary = _Binary(memoryview(body)[size:], max_bytes)
         for entry in _entries(message, "inputs"):
             name = entry["name"]
             if name not in arguments:
@@ -247,9 +260,9 @@ def datatype(argument: Argument) -> str:
     return _datatype(argument.dtype)
 
 
-@cache
+@cache  # NumPy makes up the name each time, which takes microseconds
 def _datatype(dtype: np.dtype[Any]) -> str:
-    return DATATYPES[dtype.name]  # NumPy makes up the name each time, which takes microseconds
+    return DATATYPES[dtype.name]
 
 
 def protocol_shape(argument: Argument) -> list[int]:
@@ -257,24 +270,42 @@ def protocol_shape(argument: Argument) -> list[int]:
     return [size if isinstance(size, int) else -1 for size in argument.dims or ()]
 
 
-def uncompressed(body: bytes, encoding: str | None) -> bytes:
+def uncompressed(body: bytes, encoding: str | None, limit: int | None = None) -> bytes:
     """A body without the compression that the HTTP header `Content-Encoding` names: gzip or deflate.
 
+    Args:
+        body: the body as it came.
+        encoding: the value of the header.
+        limit: the most bytes of the result. Default: `MAX_BODY_BYTES`.
+
     Raises:
-        ValidationError: another encoding, damaged data, or more than `MAX_BODY_BYTES`.
+        ValidationError: another encoding, damaged data, or more bytes than `limit`.
     """
-    if encoding in (None, "", "identity"):
+    name, limit = (encoding or "").strip().lower(), MAX_BODY_BYTES if limit is None else limit
+    bits = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+    if name in ("", "identity"):
         return body
-    bits = {"gzip": 31, "deflate": 15}
-    _require(encoding in bits, "Content-Encoding must be gzip or deflate", encoding)
-    stream = zlib.decompressobj(bits[str(encoding)])
-    try:
-        data = stream.decompress(body, MAX_BODY_BYTES)
-    except zlib.error as error:
-        raise ValidationError(f"the body is not {encoding}: {error}") from None
-    require(not stream.unconsumed_tail, f"the uncompressed body must have at most {MAX_BODY_BYTES:,} bytes")
-    require(stream.eof and not stream.unused_data, f"the body is not {encoding}: it does not end where the data end")
-    return data
+    _require(name in bits, "Content-Encoding must be gzip or deflate", encoding)
+    parts: list[bytes] = []
+    rest, left = memoryview(body), limit
+    for _ in range(MAX_MEMBERS):
+        stream = zlib.decompressobj(bits[name])
+        # In slices, since a stream copies what is behind its end.
+        while rest and not stream.eof:
+            try:
+                part = stream.decompress(stream.unconsumed_tail + rest[:SLICE_BYTES], left + 1)
+            except zlib.error as error:
+                raise ValidationError(f"the body is not {name}: {error}") from None
+            rest, left = rest[SLICE_BYTES:], left - len(part)
+            parts.append(part)
+            require(left >= 0, f"the uncompressed body must have at most {limit:,} bytes")
+        if stream.eof:
+            rest = memoryview(body)[len(body) - len(rest) - len(stream.unused_data) :]
+        is_next = name != "deflate" and bytes(rest[:2]) == b"\x1f\x8b"
+        require(stream.eof and (not rest or is_next), f"the body is not {name}: it does not end where the data end")
+        if not rest:
+            return b"".join(parts)
+    raise ValidationError(f"a gzip body must have at most {MAX_MEMBERS:,} parts")
 
 
 def _require(holds: bool, rule: str, got: Any) -> None:
@@ -286,8 +317,13 @@ def _require(holds: bool, rule: str, got: Any) -> None:
 class _Binary:
     """The bytes after the JSON of a request, from which inputs are taken in order."""
 
-    def __init__(self, data: memoryview) -> None:
-        self._data, self._position = data, 0
+    def __init__(self, data: memoryview, max_bytes: int) -> None:
+        self._data, self._position, self._max_bytes = data, 0, max_bytes
+
+    def check_memory(self, needed: int, what: str) -> None:
+        """Require that objects of Python that are made of the data fit the limit of JSON."""
+        rule = f"{what}: strings may take {self._max_bytes:,} bytes of memory when they are read"
+        require(needed <= self._max_bytes, f"{rule}, got about {needed:,}")
 
     def take(self, size: Any, what: str) -> memoryview:
         """The next `size` bytes."""
@@ -303,10 +339,12 @@ class _Binary:
         require(not left, f"{left} bytes after the JSON belong to no input: their binary_data_size are too small")
 
 
-def _parse_json(data: bytes, has_header: bool) -> dict[str, Any]:
+def _parse_json(data: bytes, has_header: bool, max_bytes: int) -> dict[str, Any]:
     require(bool(data), "the body is empty")
     try:
-        message = json.loads(data)
+        message = json_text.loads(data, max_bytes)
+    except ValidationError:
+        raise
     except (ValueError, RecursionError) as error:
         is_text = isinstance(error, json.JSONDecodeError) and error.msg != "Extra data" and b"\0" not in data
         is_binary = not has_header and not is_text and not isinstance(error, RecursionError)
@@ -332,7 +370,7 @@ def _parameters(entry: Mapping[str, Any], what: str) -> Mapping[str, Any]:
     found = entry.get("parameters") or {}
     _require(isinstance(found, dict), f"{what}: 'parameters' must be an object", found)
     refused = [name for name in found if name.startswith(REFUSED)]
-    require(not refused, f"{what}: the parameters {refused} are not supported")
+    require(not refused, f"{what}: the parameters {shown(refused)} are not supported")
     return dict(found)
 
 
@@ -377,7 +415,9 @@ def _values(entry: Mapping[str, Any], sizes: list[int], argument: Argument, bina
     require("data" not in entry, f"{what} has both 'data' and binary_data_size")
     data = binary.take(parameters["binary_data_size"], what)
     if dtype.kind == "O":
-        texts = list(_strings(data, what))
+        most = min(prod(sizes), len(data) // 4)
+        binary.check_memory(json_text.WEIGHTS[ord(",")] * most, what)
+        texts = list(_strings(data, prod(sizes), what))
         require(len(texts) == prod(sizes), f"{what}: shape {sizes} needs {prod(sizes)} strings, got {len(texts)}")
         return np.array(texts, object)
     needed = prod(sizes) * dtype.itemsize
@@ -400,19 +440,19 @@ def _view(data: memoryview, dtype: np.dtype[Any]) -> np.ndarray:
 
 def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], what: str) -> np.ndarray:
     """The elements of 'data', which is nested or flat. Numbers are converted if no value changes, or by rounding of floats."""
-    _require(isinstance(data, list), f"{what}: 'data' must be a list", data)
-    given, elements = _flattened(data, what)
+    _require(isinstance(data, (list, Numbers)), f"{what}: 'data' must be a list", data)
+    given, elements = flattened(data, what)
     fits = given == shape if len(given) > 1 else len(elements) == prod(shape)
     got = f"lists of shape {given}" if len(given) > 1 else f"{len(elements)} values"
     require(fits, f"{what}: 'data' must have shape {shape} or {prod(shape)} values, got {got}")
-    name, kinds = DATATYPES[dtype.name], set(map(type, elements))
+    name, kinds = DATATYPES[dtype.name], {float} if isinstance(elements, np.ndarray) else set(map(type, elements))
     if dtype.kind == "O":
         odd = [item for item in elements if not isinstance(item, str)]
         _require(not odd, f"{what}: 'data' must hold strings", odd[:1])
         return np.array(elements, object)
     # NumPy would make an array of strings whose every element takes the memory of the longest.
     _require(kinds <= {bool, int, float}, f"{what}: 'data' must hold {name}", data)
-    found = np.array(elements)
+    found = np.asarray(elements)
     if not found.size:
         return np.empty(0, dtype)
     if dtype == np.uint64 and found.dtype.kind == "f":  # NumPy's choice for integers from 2**63 on
@@ -429,26 +469,11 @@ def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], what: str) -> 
     return array
 
 
-def _flattened(data: list[Any], what: str) -> tuple[list[int], list[Any]]:
-    """The shape of nested lists, and their elements.
-
-    Raises:
-        ValidationError: their lengths differ.
-    """
-    shape = [len(data)]
-    while data and isinstance(data[0], list):
-        lengths = set(map(len, data)) if set(map(type, data)) == {list} else set()
-        require(len(lengths) == 1, f"{what}: the lists in 'data' must have equal lengths")
-        shape += lengths
-        data = list(chain.from_iterable(data))
-    require(list not in set(map(type, data)), f"{what}: the lists in 'data' must have equal lengths")
-    return shape, data
-
-
-def _strings(data: memoryview, what: str) -> Iterator[str]:
-    """The strings of binary BYTES: each is its length in four bytes, and UTF-8."""
-    position = 0
-    while position < len(data):
+def _strings(data: memoryview, count: int, what: str) -> Iterator[str]:
+    """The strings of binary BYTES, and at most one more than `count`: each is its length in four bytes, and UTF-8."""
+    position = found = 0
+    while position < len(data) and found <= count:
+        found += 1
         start = position + 4
         position = start + int.from_bytes(data[position:start], "little")
         require(position <= len(data), f"{what}: a string of BYTES ends after the data")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter_ns
 from typing import Any
@@ -30,6 +31,12 @@ from .batches import Answer, BatchedModel
 from .predictor import is_gpu, open_session
 from .protocol import VERSION, Interface, ModelFile, Request
 
+INLINE_BYTES = 1 << 16
+"""Bodies up to this size, if they are not compressed, are read in the event loop: that takes a millisecond at most."""
+
+MAX_ERROR = 4000
+"""Characters of the message of an error."""
+
 MIN_COMPRESSED_BYTES = 1024
 """Smaller responses are never compressed."""
 
@@ -49,6 +56,8 @@ def deployment(
     gpus: float = 1,
     operations: str | Callable[[], object] | None = None,
     replicas: int = 1,
+    max_body: int = protocol.MAX_BODY_BYTES,
+    max_json: int = protocol.MAX_JSON_BYTES,
 ) -> Application:
     """A Ray Serve application that runs an ONNX model for clients of the Open Inference Protocol v2.
 
@@ -65,6 +74,8 @@ def deployment(
         operations: declares custom operations in each replica: the name of a module to import, or a function to call, as for
             `Predictor`.
         replicas: number of processes that run the model.
+        max_body: the most bytes of the body of a request, as it comes and uncompressed.
+        max_json: the most bytes of memory that the JSON and the strings of a request may take when they are read.
 
     Returns:
         An application for `ray.serve.run`.
@@ -74,8 +85,9 @@ def deployment(
         ValidationError: an argument is wrong.
         NotSupportedError: the protocol has no type for an input or output of the model.
     """
-    for what, value, least in (("batch", batch, 1), ("threads", threads, 1), ("replicas", replicas, 1)):
-        is_count = isinstance(value, int) and not isinstance(value, bool) and value >= least
+    counts = {"batch": batch, "threads": threads, "replicas": replicas, "max_body": max_body, "max_json": max_json}
+    for what, value in counts.items():
+        is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
         require(is_count, f"{what} must be a positive integer, got {shown(value)}")
     is_time = isinstance(wait, (int, float)) and not isinstance(wait, bool) and 0 <= wait < float("inf")
     require(is_time, f"wait must be a number of seconds, got {shown(wait)}")
@@ -97,8 +109,9 @@ def deployment(
         max_ongoing_requests=max(MAX_ONGOING, 2 * batch),
         max_constructor_retry_count=3,
     )
+    limits = max_body, max_json
     return made.bind(
-        _portable(model), interface.name, batch, float(wait), threads, device, precision, operations, replicas
+        _portable(model), interface.name, batch, float(wait), threads, device, precision, operations, replicas, limits
     )
 
 
@@ -124,14 +137,17 @@ class Replica:
         precision: Precision,
         operations: str | Callable[[], object] | None,
         replicas: int,
+        limits: tuple[int, int],
     ) -> None:
         for handler in logging.getLogger("ray.serve").handlers:  # so that our warnings are in the replica's log
             logging.getLogger("opweave").addHandler(handler)
         session = open_session(model, threads, device, precision, operations)
-        self._interface = Interface(name, session._inputs, list(session._outputs.values()))
+        self._max_body, max_json = limits
+        self._interface = Interface(name, session._inputs, list(session._outputs.values()), max_json)
         self._model = BatchedModel(session, self._interface, batch)
         self._statistics, self._replicas = statistics.Statistics(), replicas
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="opweave-serving")  # engines use threads of their own
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="opweave-reading")  # one large body at a time
         self._join = serve.batch(max_batch_size=batch, batch_wait_timeout_s=wait)(self._run)
 
     def __serve_build_asgi_app__(self) -> Starlette:
@@ -195,9 +211,7 @@ class Replica:
         arrived = perf_counter_ns()
         self._check_model(http)
         try:
-            body = protocol.uncompressed(await _body(http), http.headers.get("content-encoding"))
-            parsed = self._interface.parse(body, http.headers.get(protocol.HEADER_LENGTH))
-            request = self._model.check(parsed)
+            request = self._model.check(await self._read(http))
             answer: Answer
             if self._model.runs_alone(request):  # nothing to wait for
                 (answer,) = await self._run([request])
@@ -213,6 +227,19 @@ class Replica:
             waited, durations = answer.execution.started - arrived, answer.execution.durations
             self._statistics.succeeded(answer.rows, perf_counter_ns() - arrived, waited, durations)
         return Response(content, headers=headers)
+
+    async def _read(self, http: HTTPRequest) -> Request:
+        """A request from its body. Large and compressed ones are read in a thread, so that other clients need not wait."""
+        body = await _body(http, self._max_body)
+        encoding = ", ".join(http.headers.getlist("content-encoding")) or None
+        header_length = http.headers.get(protocol.HEADER_LENGTH)
+        if encoding is None and len(body) <= INLINE_BYTES:
+            return self._interface.parse(body, header_length)
+
+        def read() -> Request:
+            return self._interface.parse(protocol.uncompressed(body, encoding, self._max_body), header_length)
+
+        return await asyncio.get_running_loop().run_in_executor(self._reader, read)
 
     async def _run(self, requests: Sequence[Request]) -> list[Answer]:
         """Run the requests that waited together, in the thread that runs the model."""
@@ -231,12 +258,12 @@ class Replica:
         name, version = http.path_params["name"], http.path_params.get("version", VERSION)
         if name != self._interface.name:
             place = f"{http.scope.get('root_path', '')}/v2/models/{self._interface.name}"
-            raise HTTPException(404, f"there is no model {name!r} here; the model is at {place}")
+            raise HTTPException(404, f"there is no model {shown(name)} here; the model is at {place}")
         if version != VERSION:
-            raise HTTPException(404, f"the model {name!r} has no version {version!r}, only {VERSION!r}")
+            raise HTTPException(404, f"the model {name!r} has no version {shown(version)}, only {VERSION!r}")
 
 
-async def _body(http: HTTPRequest) -> bytes:
+async def _body(http: HTTPRequest, max_bytes: int) -> bytes:
     """The body of a request.
 
     Raises:
@@ -244,28 +271,34 @@ async def _body(http: HTTPRequest) -> bytes:
     """
     announced = http.headers.get("content-length", "0")
     size = int(announced) if announced.isdecimal() and len(announced) <= protocol.MAX_DIGITS else 0
-    too_large = HTTPException(413, f"the body must have at most {protocol.MAX_BODY_BYTES:,} bytes")
-    if size > protocol.MAX_BODY_BYTES:
+    too_large = HTTPException(413, f"the body must have at most {max_bytes:,} bytes")
+    if size > max_bytes:
         raise too_large
     parts, size = [], 0
     async for part in http.stream():
         size += len(part)
-        if size > protocol.MAX_BODY_BYTES:
+        if size > max_bytes:
             raise too_large
         if part:
             parts.append(part)
     return b"".join(parts)
 
 
+def _error(text: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
+    """The response for an error. It is ASCII, and of limited length, since names in the text may be the client's."""
+    text = text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]}… ({len(text):,} characters)"
+    return Response(json.dumps({"error": text}), status, headers, "application/json")
+
+
 def _bad_request(http: HTTPRequest, error: Exception) -> Response:
-    return JSONResponse({"error": str(error)}, 400)
+    return _error(str(error), 400)
 
 
 def _http_error(http: HTTPRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    text = error.detail if error.detail != "Not Found" else f"there is nothing at {http.url.path}"
-    return JSONResponse({"error": text}, error.status_code, error.headers)
+    text = error.detail if error.detail != "Not Found" else f"there is nothing at {shown(http.url.path)}"
+    return _error(text, error.status_code, error.headers)
 
 
 def _failure(http: HTTPRequest, error: Exception) -> Response:
-    return JSONResponse({"error": f"{type(error).__name__}: {error}"}, 500)
+    return _error(f"{type(error).__name__}: {error}", 500)

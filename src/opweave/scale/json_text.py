@@ -1,0 +1,192 @@
+"""Read the JSON of a request in bounded memory, a piece at a time, so that other threads can run in between."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import chain
+from secrets import token_hex
+from typing import Any
+
+import numpy as np
+
+from ..errors import require
+
+MAX_DEPTH = 64
+"""How deeply lists and objects may be nested; NumPy's arrays have at most 64 dimensions."""
+
+LONG_BYTES = 1 << 16
+"""The text of lists of numbers from which they are read in pieces, and the size of a piece: a millisecond."""
+
+COUNTED_BYTES = 1 << 20
+"""The size of the pieces in which characters are counted."""
+
+NUMBER_BYTES = 16
+"""Estimated memory of a number of a long list: in an array, and in that of another type."""
+
+WEIGHTS = {ord(","): 40, ord(":"): 100, ord("["): 96, ord("{"): 240, ord('"'): 28}
+"""Estimated memory by character of the text: an object of Python and its place in a list or a dictionary."""
+
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_NUMERIC = b"0123456789+-.eE, \t\n\r"
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_RISES = np.zeros(256, np.int8)
+_RISES[list(b"[{")], _RISES[list(b"]}")] = 1, -1
+
+
+class Numbers:
+    """A long list of numbers, as an array.
+
+    Attributes:
+        array: the numbers; integers are exact if one data type holds all of them.
+    """
+
+    def __init__(self, parts: list[np.ndarray]) -> None:
+        kinds = {part.dtype.kind for part in parts}
+        if kinds == {"i", "u"} and all(part.min() >= 0 for part in parts):
+            parts = [part.astype(np.uint64) for part in parts]
+        self.array = np.concatenate(parts)
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __repr__(self) -> str:
+        return f"a list of {len(self):,} numbers"
+
+
+def loads(data: bytes, max_bytes: int) -> Any:
+    """The value of a JSON text, whose long lists of numbers become `Numbers`.
+
+    Args:
+        data: the text.
+        max_bytes: limit of the memory that the value takes, as estimated before it is read.
+
+    Raises:
+        ValidationError: it takes more memory.
+        RecursionError: it is nested more than `MAX_DEPTH` deep.
+        ValueError: it is not JSON.
+    """
+    counts = _counts(data)
+    _check_memory(_memory(counts | {ord(","): 0}) + NUMBER_BYTES * counts[ord(",")], max_bytes)
+    found: list[Numbers] = []
+    parts, position, key = [], 0, token_hex(16)
+    for start, end, numbers in _long_lists(data) if len(data) > LONG_BYTES else ():
+        parts += [data[position:start], f'{{"{key}":{len(found)}}}'.encode()]
+        position = end
+        found.append(numbers)
+    text = b"".join([*parts, data[position:]]) if found else data
+    taken = NUMBER_BYTES * sum(map(len, found)) + len(text) * (1 if text.isascii() else 4)
+    counts = _counts(text) if found else counts
+    _check_memory(taken + _memory(counts), max_bytes)
+    if counts[ord("[")] + counts[ord("{")] > MAX_DEPTH:
+        brackets = np.frombuffer(_STRING.sub(b"", text).translate(None, _NO_BRACKETS), np.uint8)
+        depth = int(np.cumsum(_RISES[brackets], dtype=np.int32).max(initial=0))
+        if depth > MAX_DEPTH:
+            raise RecursionError(f"lists and objects must be nested at most {MAX_DEPTH} deep, got {depth:,}")
+    if not found:
+        return json.loads(text)
+    return json.loads(text, object_hook=lambda item: found[item[key]] if key in item else item)
+
+
+def _memory(counts: Mapping[int, int]) -> int:
+    return sum(weight * counts[character] for character, weight in WEIGHTS.items())
+
+
+def _check_memory(needed: int, max_bytes: int) -> None:
+    rule = f"the JSON of a request may take {max_bytes:,} bytes of memory when it is read"
+    require(needed <= max_bytes, f"{rule}, got about {needed:,}; send tensors as binary data")
+
+
+def _counts(data: bytes) -> dict[int, int]:
+    """How often each character of `WEIGHTS` is in a text."""
+    if len(data) <= LONG_BYTES:
+        return {character: data.count(character) for character in WEIGHTS}
+    # `bytes.count` is slow for a character that is often there, and keeps other threads waiting.
+    counts = dict.fromkeys(WEIGHTS, 0)
+    for start in range(0, len(data), COUNTED_BYTES):
+        piece = np.frombuffer(data, np.uint8, min(COUNTED_BYTES, len(data) - start), start)
+        for character in counts:
+            counts[character] += int(np.count_nonzero(piece == character))
+    return counts
+
+
+def _long_lists(data: bytes) -> Iterator[tuple[int, int, Numbers]]:
+    """The lists of numbers whose text is long, and where they begin and end."""
+    characters, position = np.frombuffer(data, np.uint8), 0
+    brackets = np.concatenate(
+        [
+            start + np.flatnonzero(_RISES[characters[start : start + COUNTED_BYTES]])
+            for start in range(0, len(data), COUNTED_BYTES)
+        ]
+    )
+    for place in np.flatnonzero(np.diff(brackets) > LONG_BYTES).tolist():
+        start, end = int(brackets[place]), int(brackets[place + 1])
+        if start < position or data[start : start + 1] + data[end : end + 1] != b"[]":
+            continue
+        for match in _STRING.finditer(data, position, start):
+            position = match.end()
+        if (quote := data.find(b'"', position, start)) >= 0:  # the list is in a string
+            if (around := _STRING.match(data, quote)) is None:
+                return  # it is not JSON
+            position = around.end()
+            continue
+        position = start
+        if parts := _numbers(data, start + 1, end):
+            position = end + 1
+            yield start, position, Numbers(parts)
+
+
+def _numbers(data: bytes, start: int, end: int) -> list[np.ndarray]:
+    """The numbers between two places of a text, in pieces; empty if other values are among them.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    parts: list[np.ndarray] = []
+    if data[start:end].isspace():
+        return parts
+    while start <= end:
+        comma = data.find(b",", start + LONG_BYTES, end)
+        stop = comma if comma >= 0 else end
+        piece = data[start:stop]
+        if piece.translate(None, _NUMERIC):
+            return []
+        numbers = json.loads(b"[%b]" % piece)
+        if not numbers:
+            raise ValueError("a number is missing in a list")
+        part = np.array(numbers)
+        if part.dtype.kind == "f" and not any(character in piece for character in b".eE"):
+            with suppress(OverflowError):  # NumPy makes floats of integers from 2**63 on if there are others
+                part = np.array(numbers, np.uint64)
+        if part.dtype.kind not in "iuf":
+            return []
+        parts.append(part)
+        start = stop + 1
+    return parts
+
+
+def flattened(data: list[Any] | Numbers, what: str) -> tuple[list[int], list[Any] | np.ndarray]:
+    """The shape of nested lists, and their elements: an array if some of them are `Numbers`.
+
+    Raises:
+        ValidationError: their lengths differ.
+    """
+    shape, lists = [len(data)], (list, Numbers)
+    while isinstance(data, list) and data and isinstance(data[0], lists):
+        lengths = set(map(len, data)) if set(map(type, data)) <= {*lists} else set()
+        require(len(lengths) == 1, f"{what}: the lists in 'data' must have equal lengths")
+        shape += lengths
+        if any(isinstance(item, Numbers) for item in data):
+            kinds = {type(value) for item in data if isinstance(item, list) for value in item}
+            require(
+                kinds <= {bool, int, float}, f"{what}: the lists in 'data' must have equal lengths, and hold numbers"
+            )
+            data = Numbers([item.array if isinstance(item, Numbers) else np.array(item) for item in data])
+        else:
+            data = list(chain.from_iterable(data))
+    if isinstance(data, Numbers):
+        return shape, data.array
+    require(not {*lists} & set(map(type, data)), f"{what}: the lists in 'data' must have equal lengths")
+    return shape, data
