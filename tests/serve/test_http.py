@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -81,6 +82,51 @@ def test_a_page_reads_why_its_body_is_refused(
         assert response.read().decode().startswith(reason)
         assert response.headers["Access-Control-Allow-Origin"] == allowed
         connection.close()
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        b"https://evil.example\x9b31m",
+        b"https://evil.example/\xe2\x80\xae",
+        b"https://<script>alert(1)</script>",
+        b"https://evil.example\tx",
+        b"https://evil.example;reboot",
+        b"https://$(reboot)",
+        b"https://" + b"a" * 5000,
+        b"\x85",
+    ],
+)
+def test_a_refused_origin_is_escaped_and_bounded(
+    server: Server, origin: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the response, and in the log, which does not offer it as an option for the shell."""
+    for path, upgrade in (("/stats", b""), ("/", b"Upgrade: opweave\r\nConnection: Upgrade\r\n")):
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            head = f"GET {path} HTTP/1.1\r\nHost: localhost:{server.port}\r\nConnection: close\r\n".encode()
+            connection.sendall(head + upgrade + b"Origin: " + origin + b"\r\n\r\n")
+            response = http.client.HTTPResponse(connection)
+            response.begin()
+            text = response.read().decode()
+        assert response.status == 403
+        assert response.headers["Content-Type"] == "text/plain"
+        assert text.startswith("pages of '")
+        assert text.isprintable()
+        assert text.isascii() or b"\xe2" in origin
+        assert len(text) < 400
+    lines = [record.getMessage() for record in caplog.records if "was refused" in record.getMessage()]
+    assert len(lines) == 2
+    for line in lines:
+        assert line.isprintable()
+        assert line.endswith("' was refused")
+        assert len(line) < 400
+
+
+def test_a_refused_origin_is_offered_as_an_option(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    status, text = request(server, "GET", "/stats", origin="http://[::1]:5173")
+    assert status == 403
+    assert text.startswith("pages of http://[::1]:5173 may not connect; `opweave serve --origin` allows them")
+    assert "a page of http://[::1]:5173 was refused; --origin http://[::1]:5173 allows it" in caplog.text
 
 
 def test_requests_share_a_connection(server: Server) -> None:

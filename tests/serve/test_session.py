@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -189,6 +193,139 @@ def test_memory_is_limited_and_given_back() -> None:
         client.post("const", np.zeros(8000, "float32"), b=2, id=1, **desc("float32", 8000))
         assert "19.5 KiB" in client.next()["lost"]
         assert "error" not in client.ask("tensor", c=2, id=1, **desc("float32", 1000))
+
+
+MIB = 2**20
+BIG = [1024, 1024]  # 4 MiB of float32
+
+# Entries of a log from operand 1, [1024, 1024], to operand 9, and the MiB of intermediates that are needed at the same time.
+INTERMEDIATES: dict[str, tuple[list[Any], int]] = {
+    "one": ([["sin", 2, [{"$": 1}], {}], ["reduceSum", 9, [{"$": 2}], {}]], 4),
+    "a chain": (
+        [
+            ["sin", 2, [{"$": 1}], {}],
+            ["cos", 3, [{"$": 2}], {}],
+            ["tanh", 4, [{"$": 3}], {}],
+            ["reduceSum", 9, [{"$": 4}], {}],
+        ],
+        8,
+    ),
+    "several at once": (
+        [
+            *[[name, k, [{"$": 1}], {}] for k, name in enumerate(("sin", "cos", "tanh", "exp"), 2)],
+            ["concat", 6, [[{"$": k} for k in range(2, 6)], 0], {}],
+            ["reduceSum", 9, [{"$": 6}], {}],
+        ],
+        32,
+    ),
+    "a product": (
+        [["gemm", 2, [{"$": 1}, {"$": 1}], {}], ["relu", 3, [{"$": 2}], {}], ["reduceMax", 9, [{"$": 3}], {}]],
+        8,
+    ),
+    "half": ([["cast", 2, [{"$": 1}, "float16"], {}], ["sin", 3, [{"$": 2}], {}], ["reduceSum", 9, [{"$": 3}], {}]], 8),
+    "bytes": (
+        [["greater", 2, [{"$": 1}, {"$": 1}], {}], ["logicalNot", 3, [{"$": 2}], {}], ["reduceMax", 9, [{"$": 3}], {}]],
+        8,
+    ),
+    "grown": ([["tile", 2, [{"$": 1}, [4, 4]], {}], ["reduceMax", 9, [{"$": 2}], {}]], 64),
+    "of constants": (
+        [
+            ["constantNumber", 2, ["float32", 1], {}],
+            ["expand", 3, [{"$": 2}, BIG], {}],
+            ["sin", 4, [{"$": 3}], {}],
+            ["reduceSum", 5, [{"$": 4}], {}],
+            ["reduceSum", 6, [{"$": 1}], {}],
+            ["add", 9, [{"$": 5}, {"$": 6}], {}],
+        ],
+        8,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INTERMEDIATES)
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_build_counts_intermediates(name: str, device: str) -> None:
+    entries, needed = INTERMEDIATES[name]
+    log = [["input", 1, ["x", desc("float32", *BIG)], {}], *entries]
+
+    def build(limit: int, graphs: int) -> list[dict[str, Any]]:
+        limits = ConnectionLimits(memory=limit)
+        with Server(port=0, origins=[ORIGIN], device=device, limits=limits) as server, Client(server) as client:
+            client.hello()
+            answers = [client.ask("build", b=g, g=g, log=log, outs={"y": 9}) for g in range(1, graphs + 1)]
+            client.post("free", graphs=[*range(1, graphs + 1)], builders=[*range(1, graphs + 1)])
+            answers.append(client.ask("build", b=9, g=9, log=log, outs={"y": 9}))  # in the memory that is free again
+            return answers
+
+    refused = build(needed * MIB, 1)
+    for answer in refused:
+        assert answer["error"]["name"] == "OperationError"
+        assert (
+            "for intermediates of the graph would exceed the memory that a page may take, "
+            in answer["error"]["message"]
+        )
+    one, other, again = build(
+        2 * needed * MIB + MIB // 2, 2
+    )  # the two graphs themselves take 256 KiB each, and operands
+    assert "error" not in one
+    assert "for intermediates" in other["error"]["message"]
+    assert "error" not in again
+    assert not any("error" in answer for answer in build(2 * needed * MIB + MIB, 2))
+
+
+def test_build_counts_what_recurrent_networks_keep() -> None:
+    x = ["input", 1, ["x", desc("float32", 64, 64, 64)], {}]
+    weights = [["constantNumber", 2, ["float32", 1], {}], ["expand", 3, [{"$": 2}, [1, 192, 64]], {}]]
+    log = [x, *weights, ["gru", 9, [{"$": 1}, {"$": 3}, {"$": 3}, 64, 64], {}]]
+    limits = ConnectionLimits(memory=3 * MIB)
+    with Server(port=0, origins=[ORIGIN], device="cpu", limits=limits) as server, Client(server) as client:
+        client.hello()
+        assert "for intermediates" in client.ask("build", b=1, g=1, log=log, outs={"y": 9})["error"]["message"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is read in /proc")
+@pytest.mark.parametrize("megabytes", [128, 1024])
+def test_dispatch_takes_no_more_memory_than_the_limit(megabytes: int) -> None:
+    """A graph of a few bytes whose one intermediate is huge: it is refused, or fits, and the process does not grow beyond."""
+    script = """
+import sys
+import numpy as np
+from served_clients import ORIGIN, Client, desc
+from opweave.serve import ConnectionLimits, Server
+
+def peak():
+    return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) // 1024
+
+megabytes, limit = int(sys.argv[1]), 64
+log = [["input", 1, ["x", desc("float32", 1, 1024)], {}], ["expand", 2, [{"$": 1}, [megabytes * 256, 1024]], {}]]
+log += [["sin", 3, [{"$": 2}], {}], ["reduceSum", 4, [{"$": 3}], {}]]
+with Server(port=0, origins=[ORIGIN], device="cpu", limits=ConnectionLimits(memory=limit << 20)) as server:
+    with Client(server) as client:
+        client.hello()
+        client.ask("build", b=1, g=1, log=[log[0], ["sin", 3, [{"$": 1}], {}]], outs={"y": 3})
+        open("/proc/self/clear_refs", "w").write("5")
+        before = peak()
+        answer = client.ask("build", b=2, g=2, log=log, outs={"y": 4})
+        print(answer["error"]["message"])
+        assert peak() - before < limit, (before, peak())
+"""
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(megabytes)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "for intermediates of the graph would exceed the memory that a page may take, 64.0 MiB" in done.stdout
+
+
+@pytest.mark.parametrize("label", ["a" * 100_000, "\u202e\x1b[31m\r\n" * 5000])
+def test_errors_have_a_limited_length(label: str, client: Client) -> None:
+    log = [["input", 1, ["x", desc("float32", 2)], {}], ["softmax", 2, [{"$": 1}, 7], {"label": label}]]
+    message = client.ask("build", b=1, g=1, log=log, outs={"y": 2})["error"]["message"]
+    assert message.isprintable()
+    assert len(message) < 4100
 
 
 def test_garbage_is_collected_when_much_was_freed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -18,9 +17,8 @@ from urllib.request import urlopen
 import typer
 from rich.text import Text
 
-from ..errors import ValidationError
 from ..names import counted
-from .common import PlainConsole, Verbose, app, console, errors
+from .common import PlainConsole, Verbose, app, bytes_of, console, errors
 
 if TYPE_CHECKING:
     from ..serve import Server
@@ -54,7 +52,7 @@ def serve(
     ipv6: Annotated[bool, typer.Option("--ipv6", help="Listen on ::1 instead of 127.0.0.1.")] = False,
     socket: Annotated[Path | None, typer.Option(help="Listen on a Unix socket instead of a port, for Node.js.")] = None,
     max_memory: Annotated[
-        str, typer.Option(help="The most memory of a page's tensors and constants, such as 512M or 2G.")
+        str, typer.Option(help="The most memory of a page's tensors, constants and intermediates, such as 2G.")
     ] = "2G",
     max_contexts: Annotated[int, typer.Option(min=1, help="The most contexts of a page at the same time.")] = 256,
     stats: Annotated[
@@ -139,21 +137,6 @@ def _print_uses(server: Server, folders: list[Path]) -> None:
         console.print(f"\nThe extension for Chromium (load unpacked) is in {folders[1]}", soft_wrap=True)
     else:
         console.print("\n--write DIR writes the package for Node.js and an extension for Chromium.")
-
-
-def bytes_of(text: str) -> int:
-    """A number of bytes from a text.
-
-    >>> bytes_of("512M"), bytes_of("2 GiB"), bytes_of("1024")
-    (536870912, 2147483648, 1024)
-
-    Raises:
-        ValidationError: it is none.
-    """
-    found = re.fullmatch(r"(\d{1,12}) ?([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE)
-    if found is None or int(found[1]) == 0:
-        raise ValidationError(f"a size is like 512M or 2G, got {text!r}")
-    return int(found[1]) << 10 * " KMGT".index(found[2].upper() or " ")
 
 
 class _Printed(logging.Handler):

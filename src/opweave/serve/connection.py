@@ -16,6 +16,7 @@ from ..names import counted
 from ..run.graph import MLGraph
 from .counts import Counts
 from .handover import Handover
+from .http import shown_origin
 from .lane import Lane
 from .limits import Budget, ConnectionLimits
 from .messages import REQUIRED, Message, ProtocolError, error_name, parse_message, text_of
@@ -29,6 +30,9 @@ logger = logging.getLogger("opweave.serve")
 
 MAX_ENDED = 65_536
 """How many contexts may come and go in one connection; their numbers are kept, because late messages for them are ignored."""
+
+MAX_MESSAGE = 4000
+"""Characters of the message of an error that a client gets."""
 
 SLOW = ("build", "tensor")
 """Messages that take long, so that the thread that receives does not run them itself."""
@@ -302,7 +306,7 @@ class Connection:
 
     @property
     def _who(self) -> str:
-        return self.origin or "a program"
+        return shown_origin(self.origin)
 
     def counts(self) -> Counts:
         """What the connection has done so far."""
@@ -317,5 +321,10 @@ def described(error: BaseException) -> Message:
     name = error_name(error)
     if name == "UnknownError":
         logger.error("a fault of the server", exc_info=error)
-        return {"name": name, "message": f"a fault of the server: {type(error).__name__}: {error}"}
-    return {"name": name, "message": str(error) or "there is not enough memory"}
+        return {"name": name, "message": _bounded(f"a fault of the server: {type(error).__name__}: {error}")}
+    return {"name": name, "message": _bounded(str(error)) or "there is not enough memory"}
+
+
+def _bounded(text: str) -> str:
+    """A text of at most `MAX_MESSAGE` characters; labels and names in it are the client's, and may be longer."""
+    return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}… ({len(text):,} characters)"

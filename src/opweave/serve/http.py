@@ -10,14 +10,30 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from ..names import shown
 from .stream import DisconnectedError, Stream, WireError
 
 MAX_HEADERS = 100
 """Header fields of a request, as in Python's `http.client`; more are refused."""
 
+MAX_SHOWN = 200
+"""Longer origins are truncated in messages."""
+
+_PLAIN_ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://[a-zA-Z0-9._:\[\]-]+")
 _FIELD = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
 _FIRST = re.compile(r"([A-Z]{3,10}) (/[\x21-\x7e]*) HTTP/1\.([01])")
 _LOOPBACK = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?", re.IGNORECASE)
+
+
+def shown_origin(origin: str | None) -> str:
+    r"""An origin for logs and messages, which is the client's text.
+
+    >>> shown_origin("http://localhost:5173"), shown_origin(None), shown_origin("http://a\x9b31m")
+    ('http://localhost:5173', 'a program', "'http://a\\x9b31m'")
+    """
+    if origin is None:
+        return "a program"
+    return origin if len(origin) <= MAX_SHOWN and _PLAIN_ORIGIN.fullmatch(origin) else shown(origin)
 
 
 class HttpError(Exception):
@@ -54,6 +70,11 @@ class Request:
     def origin(self) -> str | None:
         """The origin of the page that asks; None for what is no browser."""
         return self.headers.get("origin")
+
+    @property
+    def shown_origin(self) -> str:
+        """The origin for logs and messages: as it is if it is a scheme, a host and a port, otherwise quoted and escaped."""
+        return shown_origin(self.origin)
 
     def is_for_this_machine(self) -> bool:
         """Whether the client asked for this machine by a name of its own.

@@ -15,7 +15,8 @@ class ConnectionLimits:
     """What one connection (a page, a worker, a process of Node.js) may take.
 
     Attributes:
-        memory: bytes of its tensors and constants together; a graph counts as 256 KiB more, an operand as 1 KiB.
+        memory: bytes of its tensors and constants, and of the intermediates of its graphs, together; a graph counts as 256 KiB
+            more, an operand as 1 KiB.
         operands: operands of one graph.
         contexts: contexts that exist at the same time. Pages leave contexts to the garbage collector: the W3C's own tests
             create more than 200 in a page. One that creates them without end gets errors, and others are not disturbed.
@@ -53,14 +54,18 @@ GRAPH_BYTES = 256 * 1024
 
 
 class Budget:
-    """The memory of a connection's tensors and constants, in bytes."""
+    """The memory of a connection's tensors, constants and intermediates, in bytes."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self._lock = limit, Lock()
         self.used = 0
 
-    def reserve(self, count: int) -> None:
+    def reserve(self, count: int, purpose: str = "") -> None:
         """Add to the memory in use.
+
+        Args:
+            count: bytes.
+            purpose: what they are for, in the message of an error: " for intermediates".
 
         Raises:
             OperationError: it would be more than the limit.
@@ -68,7 +73,7 @@ class Budget:
         with self._lock:
             if self.used + count > self._limit:
                 raise OperationError(
-                    f"{size(count)} more would exceed the memory that a page may take, {size(self._limit)}, of which "
+                    f"{size(count)} more{purpose} would exceed the memory that a page may take, {size(self._limit)}, of which "
                     f"{size(self.used)} are in use; destroy() of tensors and graphs frees it"
                 )
             self.used += count

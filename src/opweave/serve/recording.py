@@ -16,6 +16,7 @@ from ..names import counted
 from ..onnx.export import save
 from ..run.graph import MLGraph
 from ..words import size
+from .http import shown_origin
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class Recording:
         recorded = graph._graph
         if recorded is None:
             return
-        client = f"a page of {origin}" if origin is not None else "a program"
+        client = f"a page of {shown_origin(origin)}" if origin is not None else "a program"
         constants = [np.ascontiguousarray(operand.value) for operand in recorded.constants]
         weights = sum(array.nbytes for array in constants)
         text = str(recorded)

@@ -12,15 +12,18 @@ import numpy as np
 from .. import memory
 from ..builder import MLGraphBuilder
 from ..context import MLContext
-from ..errors import NotSupportedError
-from ..graph import Desc, MLOperand
+from ..errors import NotSupportedError, OperationError
+from ..graph import Desc, Graph, MLOperand
 from ..names import shown
 from ..run.graph import MLGraph
+from .intermediates import intermediate_bytes
 from .limits import GRAPH_BYTES, OPERAND_BYTES, Budget
 from .log import call, decoded
 from .messages import ProtocolError, is_id
 
 Log: TypeAlias = "Sequence[Any]"
+
+INTERMEDIATES = " for intermediates of the graph"
 
 
 @dataclass
@@ -50,7 +53,7 @@ class ServedBuilder:
     """A graph builder of a client. Two threads use it: that of its context, and those of `POST /sync`.
 
     Attributes:
-        reserved: bytes that the budget has given, for constants, operands and the graph.
+        reserved: bytes that the budget has given, for constants, operands, the graph and its intermediates.
     """
 
     def __init__(
@@ -82,8 +85,8 @@ class ServedBuilder:
                 raise ProtocolError(f"constant {number} is {found.desc}, got {desc}")
             return found
 
-    def _reserve(self, count: int) -> None:
-        self._budget.reserve(count)
+    def _reserve(self, count: int, purpose: str = "") -> None:
+        self._budget.reserve(count, purpose)
         self.reserved += count
 
     def add(self, log: Log) -> list[list[Desc]]:
@@ -155,6 +158,7 @@ class ServedBuilder:
         Raises:
             LogError: an entry has failed.
             MLError: as `MLGraphBuilder.build`.
+            OperationError: the connection may not take as much memory as the intermediates need.
             ProtocolError: a constant whose payload has not come, or the log is malformed.
         """
         with self._lock:
@@ -164,7 +168,16 @@ class ServedBuilder:
             if missing is not None:
                 raise ProtocolError(f"the payload of constant {missing} has not come")
             self._reserve(GRAPH_BYTES)
+            needed = intermediate_bytes(Graph.reaching(results)) if results else 0
+            self._reserve(needed, INTERMEDIATES)
             graph = self._builder.build(results)
+            if (program := graph._program) is not None:  # decompositions have intermediates of their own
+                compiled = max(program.plan.peak, intermediate_bytes(program.graph))
+                try:
+                    self._reserve(max(compiled - needed, 0), INTERMEDIATES)
+                except OperationError:
+                    graph.destroy()
+                    raise
             self._operands.clear()
             self._constants.clear()
             return graph

@@ -336,8 +336,10 @@ class Server:
             HttpError: the request comes from such a page.
         """
         if not self._allows(request.origin):
-            logger.warning("a page of %s was refused; --origin %s allows it", request.origin, request.origin)
-            raise HttpError(403, f"pages of {request.origin} may not connect; `opweave serve --origin` allows them")
+            origin = request.shown_origin
+            hint = f"; --origin {origin} allows it" if origin == request.origin else ""
+            logger.warning("a page of %s was refused%s", origin, hint)
+            raise HttpError(403, f"pages of {origin} may not connect; `opweave serve --origin` allows them")
 
     def _check_token(self, request: Request, given: str) -> None:
         """Refuse clients without the token.
@@ -347,7 +349,7 @@ class Server:
         """
         if self.token is None or hmac.compare_digest(given.encode(), self.token.encode()):
             return
-        client = request.origin or "this machine"
+        client = request.shown_origin if request.origin else "this machine"
         logger.warning("a client of %s has %s", client, "a wrong token" if given else "sent no token")
         raise HttpError(401, "the token is wrong" if given else "no token was sent; set OPWEAVE_TOKEN")
 

@@ -1,0 +1,60 @@
+"""Estimate the memory of a run besides its inputs, outputs and constants, before the graph is compiled."""
+
+from __future__ import annotations
+
+from .. import ops
+from ..graph import Desc, Graph
+from ..memory import Life, plan
+
+MIN_ELEMENT_BYTES = 4
+"""Engines compute smaller elements in float32 or int32."""
+
+GATES = {ops.gru: 3, ops.lstm: 4}
+"""Products of a recurrent network with all its steps at once, which kernels keep while they run."""
+
+MAX_PLANNED = 128
+"""Graphs with more intermediates are estimated without fragmentation: the plan takes quadratic time."""
+
+
+def intermediate_bytes(graph: Graph) -> int:
+    """The memory of all intermediates of a run, where those share it that are not needed at the same time.
+
+    An engine that fuses operations takes less. Results that depend on constants alone count for the whole run: engines compute
+    them early, and keep them.
+    """
+    outputs, last = set(graph.outputs.values()), len(graph.nodes)
+    used = {operand: step for step, node in enumerate(graph.nodes) for operand in node.operands}
+    varying = set(graph.inputs.values())
+    lives = []
+    for step, node in enumerate(graph.nodes):
+        is_varying = not varying.isdisjoint(node.operands)
+        if (gates := GATES.get(node.op)) is not None:
+            first = node.outputs[0].desc  # [directions, batches, hidden_size]
+            lives.append(Life(gates * node.attributes["steps"] * _bytes(first), step, step))
+        for result in node.outputs:
+            if is_varying:
+                varying.add(result)
+            if result not in outputs or not is_varying:
+                end = used.get(result, step)
+                lives.append(Life(_bytes(result.desc), *((step, end) if is_varying else (0, last))))
+    return _peak(lives)
+
+
+def _peak(lives: list[Life]) -> int:
+    """The memory of a plan. To plan many intermediates takes long: then those count that are alive at the same time."""
+    if len(lives) <= MAX_PLANNED:
+        return plan(lives).peak
+    steps = max(life.last for life in lives) + 2
+    changes = [0] * steps
+    for life in lives:
+        changes[life.first] += life.size
+        changes[life.last + 1] -= life.size
+    peak = now = 0
+    for change in changes:
+        now += change
+        peak = max(peak, now)
+    return peak
+
+
+def _bytes(desc: Desc) -> int:
+    return max(desc.byte_length, desc.element_count * MIN_ELEMENT_BYTES)
