@@ -15,6 +15,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
+from time import sleep
 from urllib.request import urlopen
 
 import pytest
@@ -83,6 +84,56 @@ def test_it_serves_until_ctrl_c_and_leaves_no_process(tmp_path: Path) -> None:
     assert re.fullmatch(r"warning: 99 threads on \d+ processors? wait for each other: --threads and .*", warning)
     assert stopping == "stopping"
     assert left_over(mark) == {}
+
+
+def started(model: Path, mark: str) -> subprocess.Popen[str]:
+    """The command, in a process."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "opweave", "deploy", str(model), "--port", str(free_port()), "--threads", "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {NAME: mark},
+        start_new_session=True,
+    )
+
+
+@with_ray
+@pytest.mark.parametrize("signals", [["SIGTERM"], ["SIGHUP", "SIGTERM", "SIGINT"]], ids=" ".join)
+def test_deploy_ends_with_status_0_and_leaves_no_process_after(signals: list[str], layer: Path) -> None:
+    mark = new_mark()
+    process = started(layer, mark)
+    assert process.stdout is not None
+    assert any("Ctrl-C stops it" in line for line in iter(process.stdout.readline, ""))
+    for name in signals:
+        process.send_signal(signal.Signals[name])
+        sleep(0.2)
+    _, errors = process.communicate(timeout=120)
+    assert (process.returncode, errors) == (0, "stopping\n")
+    assert left_over(mark) == {}
+
+
+@with_ray
+def test_deploy_ends_after_sigterm_while_it_starts(layer: Path) -> None:
+    mark = new_mark()
+    process = started(layer, mark)
+    while not any("raylet" in command for command in marked(mark).values()):
+        assert process.poll() is None
+        sleep(0.02)
+    process.terminate()
+    _, errors = process.communicate(timeout=120)
+    assert (process.returncode, errors) == (0, "stopping\n")
+    assert left_over(mark) == {}
+
+
+@with_ray
+def test_deploy_leaves_no_process_after_sigkill(layer: Path) -> None:
+    mark = new_mark()
+    process = started(layer, mark)
+    assert process.stdout is not None
+    assert any("Ctrl-C stops it" in line for line in iter(process.stdout.readline, ""))
+    process.kill()
+    assert left_over(mark, 60) == {}
 
 
 def send(url: str, data: list[int]) -> list[float]:

@@ -7,12 +7,11 @@ import math
 import os
 import re
 import shlex
-import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
+from time import sleep
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -23,7 +22,8 @@ from rich.text import Text
 from ..errors import OperationError
 from ..names import counted
 from ..processors import processors
-from .common import Operations, PrecisionName, Verbose, app, console, errors
+from .common import Operations, PrecisionName, Verbose, app, bytes_of, console, errors
+from .supervision import Stop, continue_in_child
 
 if TYPE_CHECKING:
     from ..scale.protocol import Interface
@@ -60,17 +60,24 @@ def deploy(
     device: Annotated[str, typer.Option(help="Where to run; `opweave devices` lists them.")] = "cpu",
     precision: PrecisionName = "float32",
     replicas: Annotated[int, typer.Option(min=1, help="Number of processes that run the model.")] = 1,
+    max_body: Annotated[
+        str, typer.Option(help="The most bytes of a request, also uncompressed, such as 64M or 1G.")
+    ] = "256M",
+    max_json: Annotated[
+        str, typer.Option(help="The most memory that the JSON of a request may take when it is read.")
+    ] = "256M",
     operations: Operations = None,
     verbose: Verbose = False,
 ) -> None:
     """Serve an ONNX model over HTTP, for clients of the Open Inference Protocol v2 (KServe, Triton).
 
-    Ray Serve runs on this machine until Ctrl-C. For a cluster, pass `opweave.scale.deployment` to `ray.serve.run`.
+    Ray Serve runs on this machine until Ctrl-C, or SIGTERM. For a cluster, pass `opweave.scale.deployment` to `ray.serve.run`.
     """
     from ..context import ml
     from ..scale.predictor import gpus, is_gpu
     from ..scale.protocol import Interface
 
+    limits = {"max_body": bytes_of(max_body), "max_json": bytes_of(max_json)}
     interface = Interface.load(model, name)
     _check_port(host, port)
     ml.create_context(device=device, precision=precision)  # type: ignore[arg-type]  # fails here rather than in a replica
@@ -90,9 +97,11 @@ def deploy(
         gpus=gpu_share(gpu_count, replicas),
         operations=operations,
         replicas=replicas,
+        **limits,
     )
+    continue_in_child()
     try:
-        with _running(served, host, port, threads * replicas, gpu_count) as logs:
+        with _running(served, host, port, threads * replicas, gpu_count) as (logs, stop):
             url = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}/v2/models/{interface.name}"
             count = f"{counted(replicas, 'replica')} of {counted(threads, 'thread')}"
             console.print(f"{model.name} is served on {device} by {count}:", url, sep="\n", soft_wrap=True)
@@ -102,7 +111,8 @@ def deploy(
                 errors.print(f"warning: {text}: --threads and --replicas set their number", soft_wrap=True)
             console.print(f"Ctrl-C stops it. Its logs are in {logs}", soft_wrap=True)
             console.file.flush()
-            Event().wait()
+            while not stop.is_asked:  # an exception that the signal raises may be lost in a callback
+                sleep(1)
     except KeyboardInterrupt:
         pass
 
@@ -133,33 +143,26 @@ def _check_port(host: str, port: int) -> None:
 
 
 @contextmanager
-def _running(served: Any, host: str, port: int, cpus: int, gpus: int) -> Iterator[str]:
+def _running(served: Any, host: str, port: int, cpus: int, gpus: int) -> Iterator[tuple[str, Stop]]:
     """Run an application on a Ray of its own, which ends with the block.
 
     Yields:
-        The folder of the replicas' logs.
+        The folder of the replicas' logs, and whether a signal came.
 
     Raises:
-        KeyboardInterrupt: SIGINT or SIGTERM came; Ray has ended.
+        KeyboardInterrupt: a signal of `STOPPING` came; Ray has ended.
         OperationError: the application cannot be started.
     """
     import ray
     from ray import serve
 
-    is_stopped, is_served = Event(), False
-
-    def stop(*_: object) -> None:
-        is_stopped.set()
-        if ray.is_initialized():  # Ray cannot be interrupted while it starts
-            raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    stop, is_served = Stop(), False
     for noisy in ("ray", "ray.serve"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray sends statistics about its use unless it is told not to
     try:
         with errors.status(Text("starting Ray")):
-            started = ray.init(
+            started = ray.init(  # which cannot be interrupted
                 "local",
                 num_cpus=max(cpus, processors()),
                 num_gpus=gpus,
@@ -167,27 +170,29 @@ def _running(served: Any, host: str, port: int, cpus: int, gpus: int) -> Iterato
                 log_to_driver=False,
                 logging_level=logging.ERROR,
             )
-            if is_stopped.is_set():
-                raise KeyboardInterrupt
+            stop.install()  # Ray has replaced that of SIGTERM
+            stop.check()
             serve.start(http_options={"host": host, "port": port}, logging_config={"log_level": "ERROR"})
             is_served = True
+            stop.check()
             try:
                 serve.run(served, name=APPLICATION)
             except RuntimeError as error:
+                stop.check()
                 raise OperationError(f"the model cannot be served: {_why_not_started() or error}") from error
-        yield os.path.join(started["session_dir"], "logs", "serve")
+            stop.check()
+        yield os.path.join(started["session_dir"], "logs", "serve"), stop
+        stop.check()
     except KeyboardInterrupt:
         errors.print("stopping")
         raise
     finally:
-        for number in before:
-            signal.signal(number, signal.SIG_IGN)  # nothing may interrupt the end of Ray's processes
+        stop.is_asked = True  # nothing may interrupt the end of Ray's processes
         if ray.is_initialized():
             if is_served:
                 serve.delete(APPLICATION)  # lets requests finish
             ray.shutdown()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        stop.restore()
 
 
 def _why_not_started() -> str:

@@ -1,0 +1,86 @@
+"""Run the rest of a command in a child process, which signals reach through its parent only.
+
+Ray installs a handler for SIGTERM in C++ while it starts, which aborts the process and leaves those that it has started. So
+the process that users and service managers signal has no Ray in it: whatever signal comes, it sends SIGINT to the child.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from threading import Thread
+
+STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""The signals that stop a server."""
+
+
+def continue_in_child() -> None:
+    """Return in a child process, and wait for it in this one, which exits with its status: 128 + n after signal n.
+
+    The child gets SIGINT for each signal of `STOPPING`, and if this process ends without waiting for it. It has a session of
+    its own, so that Ctrl-C in a terminal does not reach it twice. Where processes cannot fork (Windows), this one goes on.
+    """
+    if not hasattr(os, "fork"):
+        return
+    reader, writer = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    handlers = {number: signal.getsignal(number) for number in STOPPING}
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # what comes now is handled when the child is there
+    child = os.fork()
+    if child == 0:
+        os.close(writer)
+        os.setsid()
+        Thread(target=_stop_at_end, args=(reader,), daemon=True).start()
+        return
+    os.close(reader)
+    for number, handler in handlers.items():
+        if number == signal.SIGINT or handler is not signal.SIG_IGN:  # `nohup` ignores SIGHUP
+            signal.signal(number, lambda *_: os.kill(child, signal.SIGINT))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    sys.stdout.flush()
+    os._exit(status if status >= 0 else 128 - status)
+
+
+def _stop_at_end(reader: int) -> None:
+    """Wait until the other end of a pipe is closed, by the end of its process, and send SIGINT to this one."""
+    os.read(reader, 1)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+class Stop:
+    """Handlers by which the first signal of `STOPPING` raises KeyboardInterrupt once `check` was called; others do nothing.
+
+    Attributes:
+        is_asked: whether a signal came.
+    """
+
+    def __init__(self) -> None:
+        self.is_asked, self._raises = False, False
+        self._before = {number: signal.getsignal(number) for number in STOPPING}
+        self.install()
+
+    def install(self) -> None:
+        """Install the handlers, again after others have replaced them."""
+        for number in STOPPING:
+            signal.signal(number, self._handle)
+        if hasattr(signal, "pthread_sigmask"):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if a signal has come, and from now on when one comes."""
+        self._raises = True
+        if self.is_asked:
+            raise KeyboardInterrupt
+
+    def restore(self) -> None:
+        """Install the handlers that were there before."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, *_: object) -> None:
+        is_first, self.is_asked = not self.is_asked, True
+        if is_first and self._raises:
+            raise KeyboardInterrupt
