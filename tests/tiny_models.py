@@ -52,6 +52,7 @@ def write(
     extra: Sequence[str] = (),
     without: Sequence[str] = (),
     context: int = 256,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> dict[str, np.ndarray]:
     """Write a model, and return its weights as float64.
 
@@ -60,10 +61,11 @@ def write(
         architecture: of the network; Qwen2 has biases.
         formats: the types of matrices by the ends of their names; others are F32. `ffn_down` alone is wide enough for Q4_K and
             Q6_K.
-        metadata: strings and integers to add, or to replace.
+        metadata: strings, numbers, booleans and lists to add, or to replace; None leaves one out.
         extra: names of vectors to add.
         without: weights to leave out.
         context: the longest text.
+        shapes: other shapes of weights, by name.
     """
     random = np.random.default_rng(7)
     writer = gguf.GGUFWriter(path, architecture)
@@ -84,9 +86,11 @@ def write(
     writer.add_chat_template(TEMPLATE)
     for name, value in (metadata or {}).items():
         writer.kv_data[0].pop(name, None)
-        (writer.add_string if isinstance(value, str) else writer.add_uint32)(name, value)
+        adders = {bool: writer.add_bool, str: writer.add_string, float: writer.add_float32, list: writer.add_array}
+        if value is not None:
+            adders.get(type(value), writer.add_uint32)(name, value)
     size = WIDTH // HEADS
-    shapes: dict[str, tuple[int, ...]] = {
+    all_shapes: dict[str, tuple[int, ...]] = {
         "token_embd.weight": (len(TOKENS), WIDTH),
         "output_norm.weight": (WIDTH,),
         **dict.fromkeys(extra, (WIDTH,)),
@@ -103,11 +107,11 @@ def write(
             "ffn_up": (HIDDEN, WIDTH),
             "ffn_down": (WIDTH, HIDDEN),
         }
-        shapes |= {f"blk.{layer}.{name}.weight": shape for name, shape in parts.items()}
+        all_shapes |= {f"blk.{layer}.{name}.weight": shape for name, shape in parts.items()}
         if architecture == "qwen2":
-            shapes |= {f"blk.{layer}.attn_{name}.bias": parts[f"attn_{name}"][:1] for name in "qkv"}
+            all_shapes |= {f"blk.{layer}.attn_{name}.bias": parts[f"attn_{name}"][:1] for name in "qkv"}
     weights = {}
-    for name, shape in shapes.items():
+    for name, shape in (all_shapes | dict(shapes or {})).items():
         if name in without:
             continue
         array = random.standard_normal(shape) / np.sqrt(shape[-1]) * 2 + (1 if "norm" in name else 0)

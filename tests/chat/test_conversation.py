@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import tiny_models
 from typer.testing import CliRunner, Result
 
 import opweave as ow
-from opweave import ValidationError
+from opweave import DataError, ValidationError
 from opweave.chat import GGUF, Conversation, Decoder, Model, Sampler, Vocabulary
 from opweave.cli import app, chat
 
@@ -78,6 +79,41 @@ def test_a_full_context_ends_the_reply(path: Path) -> None:
     assert len(talk.messages) == 2  # the message is dropped
 
 
+@pytest.mark.parametrize("text", ["a\ud800b", "\udcff", None, b"a", 3])
+def test_say_rejects_what_is_no_text(text: Any, path: Path) -> None:
+    talk = conversation(path, "hello")
+    with pytest.raises(ValidationError, match=r"text must be a str|must be text, got '.ud"):
+        talk.say(text)
+    assert talk.messages == []
+    assert "".join(talk.say("hello")) == "hello"
+
+
+def test_a_system_message_with_a_surrogate_is_refused(path: Path) -> None:
+    with pytest.raises(ValidationError, match=r"messages\[0\]\['content'\] must be text, got '.udc80' at index 1"):
+        conversation(path, "hello", system="a\udc80").say("hello")
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, "1", True])
+def test_say_rejects_limits_that_are_no_counts(limit: Any, path: Path) -> None:
+    with pytest.raises(ValidationError, match="limit must be a positive integer or None, got"):
+        conversation(path, "hello").say("hello", limit)
+
+
+def test_conversation_rejects_the_vocabulary_of_another_model(path: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.gguf"
+    tiny_models.write(other, shapes={"token_embd.weight": (200, tiny_models.WIDTH)})
+    with pytest.raises(DataError, match="the vocabulary must have at most 200 tokens, as the model has, got 264"):
+        conversation(other)
+
+
+def test_sampler_rejects_logits_without_a_largest() -> None:
+    for logits in ([0.0, np.nan], [np.inf, 0.0], [-np.inf, -np.inf]):
+        for temperature in (0.0, 0.8):
+            with pytest.raises(ValidationError, match="logits must be numbers of which the largest is finite, got"):
+                Sampler(temperature=temperature)(np.array(logits))
+    assert Sampler(temperature=0)(np.array([-np.inf, 1.0])) == 1
+
+
 def test_a_reply_ends_at_its_limit_or_when_it_is_stopped(path: Path) -> None:
     talk = conversation(path, "hello hello hello")
     assert "".join(talk.say("Who?", limit=2)) == "hello hello"
@@ -123,9 +159,17 @@ def test_tokens_are_chosen_as_often_as_they_are_likely() -> None:
         ({"top_k": -1}, "top_k must be 0 or more, got -1"),
         ({"top_p": 0}, r"top_p must be in \(0, 1\], got 0"),
         ({"seed": -1}, "seed must be 0 or more, got -1"),
+        ({"temperature": float("nan")}, "temperature must be 0 or more, got nan"),
+        ({"temperature": "hot"}, "temperature must be a number, got 'hot'"),
+        ({"temperature": None}, "temperature must be a number, got None"),
+        ({"top_k": 2.5}, r"top_k must be an integer, got 2\.5"),
+        ({"top_k": True}, "top_k must be an integer, got True"),
+        ({"top_p": float("nan")}, r"top_p must be in \(0, 1\], got nan"),
+        ({"top_p": "1"}, "top_p must be a number, got '1'"),
+        ({"seed": 1.5}, r"seed must be an integer, got 1\.5"),
     ],
 )
-def test_choices_out_of_range(options: dict[str, int], message: str) -> None:
+def test_choices_out_of_range(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         Sampler(**options)
 
@@ -177,6 +221,14 @@ def test_a_full_context_is_said_and_does_not_end_the_program(path: Path) -> None
     assert "20 tokens read in" in result.stderr
     result = run(path, "--context", "10", "-p", "hello")
     assert isinstance(result.exception, ValidationError)
+
+
+def test_chat_rejects_a_prompt_with_half_of_a_surrogate_pair(path: Path) -> None:
+    """The shell passes bytes that are no UTF-8 so."""
+    for options in (["-p", "a\udcff"], ["-p", "a", "--system", "\udcff"]):
+        error = run(path, *options).exception
+        assert isinstance(error, ValidationError)
+        assert "half of a surrogate pair" in str(error)
 
 
 def test_an_interrupted_reply_is_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,7 +178,7 @@ def test_tokens_out_of_range(tokens: list[int], message: str, tmp_path: Path) ->
         (
             {"metadata": {"llama.attention.head_count": "4"}},
             DataError,
-            r"head_count must be a positive number, got '4'",
+            r"head_count must be an integer in \[1, 2147483647\], got '4'",
         ),
         ({"metadata": {"llama.rope.scaling.type": "yarn"}}, NotSupportedError, r"rotary embedding is scaled \(yarn\)"),
     ],
@@ -197,3 +197,110 @@ def test_room_out_of_range(tmp_path: Path) -> None:
     tiny_models.write(path, context=100)
     with pytest.raises(ValidationError, match=r"room must be in \[1, 100\], got 101"):
         decoder(path, 101)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        (
+            {"llama.block_count": 2**32 - 1},
+            r"x\.gguf: llama\.block_count must be an integer in \[1, 20\], got 4294967295",
+        ),
+        ({"llama.block_count": 2.0}, r"llama\.block_count must be an integer in \[1, 20\], got 2\.0"),
+        ({"llama.block_count": True}, "block_count must be an integer"),
+        ({"llama.block_count": 0}, "block_count must be an integer"),
+        ({"llama.block_count": [2]}, "block_count must be an integer"),
+        ({"llama.block_count": None}, r"x\.gguf lacks llama\.block_count"),
+        ({"llama.attention.head_count": 0}, "head_count must be an integer"),
+        ({"llama.attention.head_count": 4.0}, "head_count must be an integer"),
+        ({"llama.attention.head_count": [4, 4]}, "head_count must be an integer"),
+        ({"llama.attention.head_count": 2**31}, "head_count must be an integer"),
+        (
+            {"llama.attention.head_count": 200},
+            "head_count_kv must be a divisor of the 200 heads|head_count must be at most",
+        ),
+        ({"llama.attention.head_count": 8}, r"blk\.0\.attn_k\.weight must have the shape \[16, 64\], got \[32, 64\]"),
+        ({"llama.attention.head_count_kv": 3}, "head_count_kv must be a divisor of the 4 heads, got 3"),
+        ({"llama.attention.head_count_kv": 8}, "head_count_kv must be a divisor of the 4 heads, got 8"),
+        ({"llama.attention.head_count_kv": 0}, "head_count_kv must be an integer"),
+        ({"llama.attention.head_count_kv": 1}, r"attn_k\.weight must have the shape \[16, 64\], got \[32, 64\]"),
+        ({"llama.attention.key_length": 8}, r"attn_q\.weight must have the shape \[32, 64\], got \[64, 64\]"),
+        ({"llama.attention.key_length": "16"}, "key_length must be an integer"),
+        ({"llama.embedding_length": 65}, "embedding_length must be 64, as the weights have it, got 65"),
+        ({"llama.feed_forward_length": 7}, "feed_forward_length must be 256, as the weights have it, got 7"),
+        ({"llama.context_length": 0}, "context_length must be an integer"),
+        ({"llama.context_length": 1e9}, "context_length must be an integer"),
+        ({"llama.context_length": None}, r"lacks llama\.context_length"),
+        (
+            {"llama.attention.layer_norm_rms_epsilon": float("nan")},
+            "epsilon must be a finite number greater than 0, got nan",
+        ),
+        (
+            {"llama.attention.layer_norm_rms_epsilon": float("inf")},
+            "epsilon must be a finite number greater than 0, got inf",
+        ),
+        ({"llama.attention.layer_norm_rms_epsilon": -1e-5}, "epsilon must be a finite number greater than 0, got -"),
+        ({"llama.attention.layer_norm_rms_epsilon": "x"}, "epsilon must be a finite number greater than 0, got 'x'"),
+        ({"llama.attention.layer_norm_rms_epsilon": True}, "epsilon must be a finite number greater than 0, got True"),
+        ({"llama.rope.freq_base": 0.0}, "freq_base must be a finite number greater than 0"),
+        ({"llama.rope.freq_base": float("nan")}, "freq_base must be a finite number greater than 0"),
+        ({"llama.rope.freq_base": [1.0]}, "freq_base must be a finite number greater than 0"),
+        ({"llama.rope.dimension_count": 3}, "dimension_count must be an even number of at most 16, the size of a head"),
+        ({"llama.rope.dimension_count": 18}, "dimension_count must be an even number of at most 16"),
+        ({"llama.rope.dimension_count": 2**31 - 2}, "dimension_count must be an even number of at most 16"),
+        ({"llama.rope.dimension_count": 16.0}, "dimension_count must be an integer"),
+        ({"llama.rope.scaling.type": 3}, r"rope\.scaling\.type must be text, got 3"),
+        ({"llama.rope.scaling.factor": "x"}, r"rope\.scaling\.factor must be a finite number"),
+        ({"general.architecture": 7}, r"general\.architecture must be text, got 7"),
+        ({"general.architecture": ["llama"]}, r"general\.architecture must be text, got \['llama'\]"),
+        ({"general.architecture": None}, r"x\.gguf lacks general\.architecture"),
+    ],
+)
+def test_model_rejects_sizes_of_other_types_and_ranges(metadata: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    tiny_models.write(path, metadata=metadata)
+    with pytest.raises(DataError, match=message):
+        Model(GGUF(path))
+
+
+@pytest.mark.parametrize("name", ["rope.scaling.factor", "rope.scale_linear"])
+def test_model_refuses_scaled_angles(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    tiny_models.write(path, metadata={f"llama.{name}": 1.0})
+    Model(GGUF(path))
+    tiny_models.write(path, metadata={f"llama.{name}": 4.0})
+    with pytest.raises(NotSupportedError, match=r"its rotary embedding is scaled \(linear by 4\)"):
+        Model(GGUF(path))
+    tiny_models.write(path, metadata={f"llama.{name}": 4.0, "llama.rope.scaling.type": "none"})
+    Model(GGUF(path))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"token_embd.weight": (264, 32)}, r"must have the shape|must be 32"),
+        ({"token_embd.weight": (64,)}, r"token_embd\.weight must have a rank of 2, got \[64\]"),
+        ({"token_embd.weight": (2, 132, 64)}, r"token_embd\.weight must have a rank of 2, got \[2, 132, 64\]"),
+        ({"output_norm.weight": (63,)}, r"output_norm\.weight must have the shape \[64\], got \[63\]"),
+        ({"output_norm.weight": (1, 64)}, r"output_norm\.weight must have the shape \[64\], got \[1, 64\]"),
+        ({"output.weight": (264, 63)}, r"output\.weight must have the shape \[264, 64\], got \[264, 63\]"),
+        ({"output.weight": (7, 64)}, r"output\.weight must have the shape \[264, 64\], got \[7, 64\]"),
+        ({"rope_freqs.weight": (9,)}, r"rope_freqs\.weight must have the shape \[8\], got \[9\]"),
+        ({"blk.1.attn_norm.weight": (1,)}, r"blk\.1\.attn_norm\.weight must have the shape \[64\], got \[1\]"),
+        ({"blk.1.attn_q.weight": (32, 64)}, r"blk\.1\.attn_q\.weight must have the shape \[64, 64\], got \[32, 64\]"),
+        ({"blk.1.attn_v.weight": (64, 64)}, r"blk\.1\.attn_v\.weight must have the shape \[32, 64\], got \[64, 64\]"),
+        ({"blk.1.attn_output.weight": (64, 32)}, r"attn_output\.weight must have the shape \[64, 64\]"),
+        ({"blk.0.ffn_up.weight": (64, 64)}, "feed_forward_length must be 64, as the weights have it, got 256"),
+        ({"blk.0.ffn_up.weight": (256,)}, r"blk\.0\.ffn_up\.weight must have a rank of 2"),
+        ({"blk.1.ffn_gate.weight": (128, 64)}, r"blk\.1\.ffn_gate\.weight must have the shape \[256, 64\]"),
+        ({"blk.1.ffn_down.weight": (64, 64)}, r"blk\.1\.ffn_down\.weight must have the shape \[64, 256\]"),
+        ({"blk.1.attn_k.bias": (64,)}, r"blk\.1\.attn_k\.bias must have the shape \[32\], got \[64\]"),
+    ],
+)
+def test_model_rejects_weights_of_other_shapes(
+    shapes: dict[str, tuple[int, ...]], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.gguf"
+    tiny_models.write(path, shapes=shapes)
+    with pytest.raises(DataError, match=message):
+        Model(GGUF(path))

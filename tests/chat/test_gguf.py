@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,64 @@ def test_metadata_of_all_types(tmp_path: Path) -> None:
     assert found["general.architecture"] == "llama"
     assert found["a.strings"] == ["", "ein", "Größe"]
     assert found["a.floats"].tolist() == [0.5, 1.5]
+
+
+def entry(name: str, kind: int, data: bytes) -> bytes:
+    return struct.pack("<Q", len(name)) + name.encode() + struct.pack("<I", kind) + data
+
+
+def tensor(name: str, sizes: list[int], kind: int = 0, at: int = 0) -> bytes:
+    packed = struct.pack(f"<{len(sizes)}Q", *sizes)
+    return (
+        struct.pack("<Q", len(name))
+        + name.encode()
+        + struct.pack("<I", len(sizes))
+        + packed
+        + struct.pack("<IQ", kind, at)
+    )
+
+
+def count(number: int, kind: int = 4) -> bytes:
+    return struct.pack("<IQ", kind, number)
+
+
+@pytest.mark.parametrize(
+    ("entries", "tensors", "message"),
+    [
+        ([entry("a", 4, bytes(4))] * 2, [], "two entries of the metadata have the name 'a'"),
+        ([entry("a", 13, bytes(8))], [], "there is no type 13 of metadata"),
+        ([entry("a", 9, count(2, 9))], [], "arrays of arrays are not read"),
+        ([entry("a", 9, count(2**62))], [], "bytes are wanted"),
+        ([entry("a", 9, count(2**62, 8))], [], "is damaged or ends too early"),
+        ([entry("a", 9, count(1, 8) + struct.pack("<Q", 100) + b"abc")], [], "a string of 100 bytes ends at byte"),
+        ([entry("a", 9, count(1, 8) + struct.pack("<Q", 2**63))], [], "a string of 9223372036854775808 bytes"),
+        ([entry("general.alignment", 4, bytes(4))], [], "general.alignment must be a positive multiple of 8, got 0"),
+        (
+            [entry("general.alignment", 4, b"\x09\0\0\0")],
+            [],
+            "general.alignment must be a positive multiple of 8, got 9",
+        ),
+        ([entry("general.alignment", 7, b"\1")], [], "general.alignment must be a positive multiple of 8, got True"),
+        ([entry("general.alignment", 6, bytes(4))], [], "general.alignment must be a positive multiple of 8, got 0.0"),
+        ([entry("general.alignment", 8, bytes(8))], [], "general.alignment must be a positive multiple of 8, got ''"),
+        ([], [tensor("w", [4])] * 2, "two tensors have the name 'w'"),
+        ([], [tensor("w", [0])], r"'w' must have dimensions in \[1, 2147483647\], got \[0\]"),
+        ([], [tensor("w", [4, 0])], r"'w' must have dimensions in \[1, 2147483647\], got \[0, 4\]"),
+        ([], [tensor("w", [2**63, 2])], r"'w' must have dimensions in \[1, 2147483647\], got"),
+        ([], [tensor("w", [2**31 - 1] * 4)], "bytes are wanted"),
+        ([], [tensor("w", [])], r"'w' must have a rank in \[1, 4\], got 0"),
+        ([], [tensor("w", [1] * 5)], r"'w' must have a rank in \[1, 4\], got 5"),
+        ([], [tensor("w", [32], 2)], r"'w' must have a rank of 2, since it is Q4_0, got \[32\]"),
+        ([], [tensor("w", [31, 2], 2)], "rows of 'w' have 31 elements, not a multiple of 32"),
+        ([], [tensor("w", [4], at=2**63)], "bytes are wanted"),
+    ],
+)
+def test_gguf_rejects_damaged_parts(entries: list[bytes], tensors: list[bytes], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(entries))
+    path.write_bytes(head + b"".join([*entries, *tensors]) + bytes(64 if "ends" not in message else 0))
+    with pytest.raises(DataError, match=message):
+        GGUF(path)
 
 
 def test_files_cut_off_anywhere_are_damaged(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 import tiny_models
 from tiny_models import TOKENS
 
-from opweave import DataError, MissingExtraError, NotSupportedError
-from opweave.chat import GGUF, Vocabulary
+from opweave import DataError, MissingExtraError, NotSupportedError, ValidationError
+from opweave.chat import GGUF, Vocabulary, vocabulary as vocabulary_module
 
 PIECES = [
     "<unk>",
@@ -31,6 +31,14 @@ PIECES = [
     "▁he",
 ]
 SCORES = [0.0] * 259 + [-9.0, -8, -7, -6, -5, -1, -2, -4, -3]
+
+
+METADATA = {
+    "tokenizer.ggml.model": "llama",
+    "tokenizer.ggml.tokens": PIECES,
+    "tokenizer.ggml.scores": np.array(SCORES),
+    "tokenizer.ggml.token_type": [2, 3, 3, *[6] * 256, *[1] * 9],
+}
 
 
 def vocabulary(path: Path, **metadata: Any) -> Vocabulary:
@@ -124,10 +132,99 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_damaged_vocabularies_are_refused() -> None:
-    with pytest.raises(DataError, match=r"the vocabulary of x\.gguf is not valid: zip\(\)"):
-        pieces(token_type=[1, 3])
     with pytest.raises(DataError, match=r"the vocabulary of x\.gguf is not valid"):
         pieces(model="gpt2", pre="smollm", merges=["h x"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"token_type": [1, 3]}, r"token_type must be of 268 elements, as many as there are tokens, got \[1, 3\]"),
+        ({"token_type": [1.5] * 268}, "token_type must be a list of integers, got"),
+        ({"token_type": "1"}, "token_type must be a list of integers, got '1'"),
+        ({"token_type": 7}, "token_type must be a list of integers, got 7"),
+        ({"token_type": ["1"] * 268}, "token_type must be a list of integers"),
+        ({"scores": np.zeros(3)}, "scores must be of 268 elements"),
+        ({"scores": np.full(268, np.nan)}, "scores must be a list of numbers without NaN"),
+        ({"scores": ["a"] * 268}, "scores must be a list of numbers"),
+        ({"tokens": np.arange(268)}, "tokens must be a list of texts"),
+        ({"tokens": "abc"}, "tokens must be a list of texts, got 'abc'"),
+        ({"tokens": []}, r"tokens must be a list of at least one token, got \[\]"),
+        ({"tokens": None}, r"x\.gguf lacks tokenizer\.ggml\.tokens"),
+        ({"model": 3}, "model must be text, got 3"),
+        ({"model": ["llama"]}, r"model must be text, got \['llama'\]"),
+        ({"unknown_token_id": 268}, r"unknown_token_id must be an integer in \[0, 267\], got 268"),
+        ({"bos_token_id": -1}, r"bos_token_id must be an integer in \[0, 267\], got -1"),
+        ({"bos_token_id": 1.0}, "bos_token_id must be an integer"),
+        ({"eos_token_id": "2"}, "eos_token_id must be an integer"),
+        ({"eos_token_id": True}, "eos_token_id must be an integer"),
+        ({"eot_token_id": 2**32 - 1}, "eot_token_id must be an integer"),
+        ({"padding_token_id": 999}, "padding_token_id must be an integer"),
+        ({"mask_token_id": [1]}, "mask_token_id must be an integer"),
+        ({"add_bos_token": "yes"}, "add_bos_token must be true or false, got 'yes'"),
+        ({"add_space_prefix": 2}, "add_space_prefix must be true or false, got 2"),
+        ({"model": "gpt2", "pre": 1, "merges": []}, "pre must be text, got 1"),
+        ({"model": "gpt2", "pre": "smollm", "merges": [1]}, "merges must be a list of texts"),
+        ({"model": "gpt2", "pre": "smollm", "merges": ["h"]}, "merges must be pairs of tokens, element 0 too, got"),
+        (
+            {"model": "gpt2", "pre": "smollm", "merges": ["h e", "h e l"]},
+            "merges must be pairs of tokens, element 1 too",
+        ),
+        ({"model": "gpt2", "pre": "smollm", "merges": np.arange(3)}, "merges must be a list of texts"),
+    ],
+)
+def test_vocabulary_rejects_values_of_other_types_and_ranges(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        pieces(**changes)
+
+
+def test_vocabulary_rejects_a_template_that_is_no_text() -> None:
+    with pytest.raises(DataError, match=r"tokenizer\.chat_template must be text, got 7"):
+        Vocabulary(
+            cast(GGUF, SimpleNamespace(path="x.gguf", metadata={**METADATA, "tokenizer.chat_template": 7}))
+        ).render(MESSAGES)
+
+
+def test_vocabulary_reads_tokens_of_any_length() -> None:
+    """In the time that sorting takes; slices of a token for each place where it may be divided take hours."""
+    length = 2**20
+    long = [length, length - 1, length // 2]
+    tokens = [*PIECES, *("l" * n for n in long)]
+    known = pieces(
+        tokens=tokens, scores=np.array([*SCORES, -1.0, -1.0, -1.0]), token_type=[2, 3, 3, *[6] * 256, *[1] * 12]
+    )
+    assert [tokens[k] for k in known.encode("hello")] == ["<s>", "▁he", "ll", "o"]
+    assert len(known) == len(tokens)
+
+
+def test_vocabulary_merges_all_pairs_of_pieces() -> None:
+    """The pieces that a token starts and ends with are those that comparing all of its parts finds."""
+    random = np.random.default_rng(2)
+    tokens = sorted({"".join(random.choice(list("ab"), random.integers(1, 8))) for _ in range(100)})
+    starts = vocabulary_module._starts(tokens)
+    for token in tokens:
+        assert starts[token] == [k for k in range(1, len(token)) if token[:k] in tokens]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a\ud800b", r"text must be Unicode, got '\\ud800' at index 1, half of a surrogate pair"),
+        ("\udcff", r"text must be Unicode, got '\\udcff' at index 0"),
+        (b"a", "text must be a str, got b'a'"),
+        (None, "text must be a str, got None"),
+        ("a" * (2**22 + 1), "text must have at most 4,194,304 characters, got 4,194,305"),
+    ],
+)
+def test_encode_rejects_what_is_no_text(text: Any, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        pieces().encode(text)
+
+
+@pytest.mark.parametrize("token", [-1, 2**32, 1.5, "a", None, True])
+def test_decode_rejects_what_is_no_token(token: Any) -> None:
+    with pytest.raises(ValidationError, match=r"tokens must be integers in \[0, 4294967295\], got"):
+        pieces().decode([259, token])
 
 
 def test_templates_write_conversations(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from time import perf_counter
 
-from ..errors import ValidationError
+from ..errors import DataError, ValidationError, require
+from ..names import shown
 from .decoder import Decoder
 from .sampling import Sampler
 from .vocabulary import Message, Vocabulary
@@ -49,12 +50,18 @@ class Conversation:
         sampler: how tokens are chosen.
         system: the system message; default: that of the chat template.
 
+    Raises:
+        DataError: the vocabulary is of another model.
+
     Attributes:
         messages: those so far.
         reply: how long the latest reply took, and why it ended.
     """
 
     def __init__(self, decoder: Decoder, vocabulary: Vocabulary, sampler: Sampler, system: str | None = None) -> None:
+        words = decoder.model.sizes.words
+        if len(vocabulary) > words:
+            raise DataError(f"the vocabulary must have at most {words} tokens, as the model has, got {len(vocabulary)}")
         self._decoder, self._vocabulary, self._sampler = decoder, vocabulary, sampler
         self.messages: list[Message] = [] if system is None else [{"role": "system", "content": system}]
         self.reply = Reply(0)
@@ -70,11 +77,16 @@ class Conversation:
             The parts of the reply, as they are generated. Closing the generator ends the reply early.
 
         Raises:
-            ValidationError: there is no room for the conversation with this message; it is not added to `messages`.
+            ValidationError: there is no room for the conversation with this message, or it is no text; it is not added to
+                `messages`.
+            DataError: the chat template refuses the message, or takes too much memory or time.
         """
+        require(isinstance(text, str), f"text must be a str, got {shown(text)}")
+        is_count = limit is None or (isinstance(limit, int) and not isinstance(limit, bool) and limit > 0)
+        require(is_count, f"limit must be a positive integer or None, got {shown(limit)}")
         said = {"role": "user", "content": text}
-        tokens = self._vocabulary.encode(self._vocabulary.render([*self.messages, said]))
         room = self._decoder.room
+        tokens = self._vocabulary.encode(self._vocabulary.render([*self.messages, said]))
         if len(tokens) >= room:
             raise ValidationError(
                 f"the context is full: with this message the conversation has {len(tokens)} tokens, and there is room "

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError, NotSupportedError
+from ..names import shown
 
 Array = np.ndarray
 
@@ -36,6 +37,12 @@ SCALARS = {
 """NumPy's names of the types of metadata, but for strings and arrays."""
 
 STRING, ARRAY = 8, 9
+
+MAX_RANK = 4
+"""Maximum rank of a tensor, that of the format."""
+
+MAX_SIZE = 2**31 - 1
+"""Maximum dimension of a tensor, that of WebNN."""
 
 
 @dataclass(frozen=True)
@@ -210,13 +217,20 @@ class GGUF:
         self.metadata: dict[str, Any] = {}
         for _ in range(entries):
             name = self._string()
+            if name in self.metadata:
+                raise ValueError(f"two entries of the metadata have the name {shown(name)}")
             self.metadata[name] = self._value(self._number("<u4"))
-        found = [self._tensor_info() for _ in range(tensors)]
+        infos = [self._tensor_info() for _ in range(tensors)]
         alignment = self.metadata.get("general.alignment", 32)
-        if not isinstance(alignment, int) or alignment < 1:
-            raise ValueError(f"general.alignment is {alignment!r}")
+        is_number = isinstance(alignment, int) and not isinstance(alignment, bool)
+        if not is_number or alignment < 8 or alignment % 8:
+            raise ValueError(f"general.alignment must be a positive multiple of 8, got {shown(alignment)}")
         start = -(-self._at // alignment) * alignment
-        self.weights = {name: self._weight(name, shape, kind, start + at) for name, shape, kind, at in found}
+        self.weights: dict[str, Weight] = {}
+        for name, shape, kind, at in infos:
+            if name in self.weights:
+                raise ValueError(f"two tensors have the name {shown(name)}")
+            self.weights[name] = self._weight(name, shape, kind, start + at)
 
     def _take(self, count: int) -> Array:
         """The next bytes."""
@@ -235,13 +249,15 @@ class GGUF:
 
     def _strings(self, count: int) -> list[str]:
         """As `_string`, for the hundred thousand tokens of a vocabulary."""
-        buffer, at, found = self._bytes.data, self._at, []
+        buffer, at, strings = self._bytes.data, self._at, []
         for _ in range(count):
             (length,) = struct.unpack_from("<Q", buffer, at)
             at += 8 + length
-            found.append(str(buffer[at - length : at], "utf-8", "replace"))
+            if at > len(buffer):
+                raise ValueError(f"a string of {length} bytes ends at byte {at}, and the file has {len(buffer)}")
+            strings.append(str(buffer[at - length : at], "utf-8", "replace"))
         self._at = at
-        return found
+        return strings
 
     def _value(self, kind: int) -> Any:
         if kind == STRING:
@@ -251,6 +267,8 @@ class GGUF:
         kind, count = self._number("<u4"), self._number("<u8")
         if kind == STRING:
             return self._strings(count)
+        if kind == ARRAY:
+            raise ValueError("arrays of arrays are not read")
         data_type = np.dtype(self._scalar(kind))
         return self._take(count * data_type.itemsize).view(data_type)
 
@@ -261,7 +279,11 @@ class GGUF:
 
     def _tensor_info(self) -> tuple[str, tuple[int, ...], int, int]:
         name, rank = self._string(), self._number("<u4")
+        if not 0 < rank <= MAX_RANK:
+            raise ValueError(f"{shown(name)} must have a rank in [1, {MAX_RANK}], got {rank}")
         sizes = self._take(8 * rank).view("<u8").tolist()
+        if not all(0 < size <= MAX_SIZE for size in sizes):
+            raise ValueError(f"{shown(name)} must have dimensions in [1, {MAX_SIZE}], got {sizes[::-1]}")
         return name, tuple(reversed(sizes)), self._number("<u4"), self._number("<u8")
 
     def _weight(self, name: str, shape: tuple[int, ...], kind: int, start: int) -> Weight:
@@ -269,9 +291,11 @@ class GGUF:
             what = UNREAD.get(kind, f"of type {kind}")
             known = ", ".join(form.name for form in FORMATS.values())
             raise NotSupportedError(f"{self.path}: {name} is {what}; {known} are read")
-        form, columns = FORMATS[kind], shape[-1] if shape else 1
+        form, columns = FORMATS[kind], shape[-1]
+        if form.blocks is not None and len(shape) != 2:
+            raise ValueError(f"{shown(name)} must have a rank of 2, since it is {form.name}, got {list(shape)}")
         if columns % form.elements:
-            raise ValueError(f"rows of {name} have {columns} elements, not a multiple of {form.elements}")
+            raise ValueError(f"rows of {shown(name)} have {columns} elements, not a multiple of {form.elements}")
         blocks = (*shape[:-1], columns // form.elements)
         self._at = start
         return Weight(form, shape, self._take(prod(blocks) * form.layout.itemsize).view(form.layout).reshape(blocks))

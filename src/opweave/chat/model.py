@@ -13,8 +13,8 @@ from .. import composites
 from ..builder import MLGraphBuilder
 from ..errors import DataError, NotSupportedError
 from ..graph import MLOperand
-from ..names import shown
 from .gguf import GGUF, Weight
+from .metadata import Metadata
 
 Array = np.ndarray
 
@@ -109,36 +109,91 @@ class Model:
     def __init__(self, file: GGUF, *, quantized: bool = True) -> None:
         self.file, self.quantized = file, quantized
         self._operands: dict[str, Matrix] = {}
-        kind = file.metadata.get("general.architecture")
+        kind = Metadata(file).text("general.architecture")
         if kind not in INTERLEAVED:
             raise NotSupportedError(f"{file.path} is a model of type {kind}; {', '.join(INTERLEAVED)} are run")
-        scaling = file.metadata.get(f"{kind}.rope.scaling.type", "none")
-        if scaling != "none":
-            raise NotSupportedError(f"{file.path}: its rotary embedding is scaled ({scaling})")
-
-        def number(name: str, default: float | None = None) -> Any:
-            found = file.metadata.get(f"{kind}.{name}", default)
-            if not isinstance(found, (int, float)) or found <= 0:
-                raise DataError(f"{file.path}: {kind}.{name} must be a positive number, got {shown(found)}")
-            return found
-
-        layers, heads = number("block_count"), number("attention.head_count")
+        about = Metadata(file, f"{kind}.")
+        self._check_scaling(about)
+        # Each layer has weights: a larger number is refused before the names of its weights are made.
+        layers = about.count("block_count", most=max(1, len(file.weights)))
         self._check_names(layers)
-        words, width = file.weights["token_embd.weight"].shape
+        heads = about.count("attention.head_count")
+        groups = about.count("attention.head_count_kv", heads)
+        if heads % groups:
+            about.refuse("attention.head_count_kv", f"a divisor of the {heads} heads")
+        words, width = self._matrix_shape("token_embd.weight")
+        size = about.count("attention.key_length", width // heads)
+        if not size:
+            about.refuse("attention.head_count", f"at most the width of {width}")
         self.sizes = Sizes(
             layers=layers,
             width=width,
             heads=heads,
-            groups=number("attention.head_count_kv", heads),
-            size=number("attention.key_length", width // heads),
+            groups=groups,
+            size=size,
             words=words,
-            context=number("context_length"),
-            epsilon=number("attention.layer_norm_rms_epsilon"),
+            context=about.count("context_length"),
+            epsilon=about.real("attention.layer_norm_rms_epsilon"),
             interleaved=INTERLEAVED[kind],
         )
-        self._theta = number("rope.freq_base", 10000.0)
-        self._rotated = number("rope.dimension_count", self.sizes.size)
+        self._theta = about.real("rope.freq_base", 10000.0)
+        self._rotated = about.count("rope.dimension_count", size - size % 2)
+        if self._rotated % 2 or self._rotated > size:
+            about.refuse("rope.dimension_count", f"an even number of at most {size}, the size of a head")
         self.head = "output" if "output.weight" in file.weights else "token_embd"
+        self._check_shapes(about)
+        self._check_frequencies()
+
+    def _check_scaling(self, about: Metadata) -> None:
+        """Require that angles are not scaled, as those of models for longer texts than they were trained with."""
+        scaling = about.text("rope.scaling.type", "linear")
+        names = ["rope.scaling.factor", "rope.scale_linear"]
+        factors = [about.real(name) for name in names if name in about and about.real(name) != 1]
+        if scaling not in ("none", "linear") or (scaling == "linear" and (factors or "rope.scaling.type" in about)):
+            factor = f" by {factors[0]:g}" if factors else ""
+            raise NotSupportedError(f"{self.file.path}: its rotary embedding is scaled ({scaling}{factor})")
+
+    def _matrix_shape(self, name: str) -> tuple[int, int]:
+        shape = self.file.weights[name].shape
+        if len(shape) != 2:
+            raise DataError(f"{self.file.path}: {name} must have a rank of 2, got {list(shape)}")
+        rows, columns = shape
+        return rows, columns
+
+    def _check_shapes(self, about: Metadata) -> None:
+        """Require that all weights have the shapes that follow from the sizes."""
+        s = self.sizes
+        hidden, _ = self._matrix_shape("blk.0.ffn_up.weight")
+        for name, size in {"embedding_length": s.width, "feed_forward_length": hidden}.items():
+            if about.count(name, size) != size:
+                about.refuse(name, f"{size}, as the weights have it")
+        queries, keys = s.heads * s.size, s.groups * s.size
+        layer = {
+            "attn_norm.weight": (s.width,),
+            "ffn_norm.weight": (s.width,),
+            "attn_q.weight": (queries, s.width),
+            "attn_k.weight": (keys, s.width),
+            "attn_v.weight": (keys, s.width),
+            "attn_output.weight": (s.width, queries),
+            "ffn_gate.weight": (hidden, s.width),
+            "ffn_up.weight": (hidden, s.width),
+            "ffn_down.weight": (s.width, hidden),
+            "attn_q.bias": (queries,),
+            "attn_k.bias": (keys,),
+            "attn_v.bias": (keys,),
+        }
+        shapes: dict[str, tuple[int, ...]] = {
+            "token_embd.weight": (s.words, s.width),
+            "output.weight": (s.words, s.width),
+            "output_norm.weight": (s.width,),
+            "rope_freqs.weight": (self._rotated // 2,),
+        }
+        shapes |= {f"blk.{n}.{name}": shape for n in range(s.layers) for name, shape in layer.items()}
+        for name, weight in self.file.weights.items():
+            if weight.shape != shapes[name]:
+                raise DataError(
+                    f"{self.file.path}: {name} must have the shape {list(shapes[name])}, got {list(weight.shape)}"
+                )
 
     def _check_names(self, layers: int) -> None:
         """Require all weights of the network, and no others: what a network does with them is not known."""
@@ -146,15 +201,25 @@ class Model:
         def names(endings: Iterable[str]) -> set[str]:
             return {f"blk.{layer}.{ending}" for layer in range(layers) for ending in endings}
 
-        found = set(self.file.weights)
+        present = set(self.file.weights)
         needed = {"token_embd.weight", "output_norm.weight", *names(REQUIRED)}
-        if missing := sorted(needed - found):
+        if missing := sorted(needed - present):
             raise DataError(f"{self.file.path} lacks {len(missing)} weights: {', '.join(missing[:3])}")
         known = {*needed, "output.weight", "rope_freqs.weight", *names(OPTIONAL)}
-        if unknown := sorted(found - known):
+        if unknown := sorted(present - known):
             raise NotSupportedError(
                 f"{self.file.path} has {len(unknown)} weights that networks of this type do not have: "
                 f"{', '.join(unknown[:3])}"
+            )
+
+    def _check_frequencies(self) -> None:
+        """Require that the angles of all positions are finite."""
+        with np.errstate(all="ignore"):
+            largest = np.abs(self.frequencies).max() * self.sizes.context
+        if not np.isfinite(largest):
+            raise DataError(
+                f"{self.file.path}: the angles of rotary embeddings must be finite; "
+                f"rope.freq_base is {self._theta:g}, and rope_freqs.weight may have zeros"
             )
 
     @cached_property
@@ -162,8 +227,8 @@ class Model:
         """The angle in radians by which each pair is rotated from one position to the next; float64."""
         pairs = np.arange(0, self._rotated, 2) / self._rotated
         factors = self.file.weights.get("rope_freqs.weight")
-        found: Array = self._theta**-pairs / (1.0 if factors is None else factors.real())
-        return found
+        frequencies: Array = self._theta**-pairs / (1.0 if factors is None else factors.real())
+        return frequencies
 
     def rotations(self, room: int) -> tuple[Array, Array]:
         """Compute the cosines and sines by which queries and keys are rotated at each position.

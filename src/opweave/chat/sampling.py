@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import require
+from ..names import shown
 
 
 class Sampler:
@@ -31,15 +32,27 @@ class Sampler:
     def __init__(
         self, *, temperature: float = 0.8, top_k: int = 40, top_p: float = 0.95, seed: int | None = None
     ) -> None:
-        require(0 <= temperature < np.inf, f"temperature must be 0 or more, got {temperature}")
-        require(top_k >= 0, f"top_k must be 0 or more, got {top_k}")
-        require(0 < top_p <= 1, f"top_p must be in (0, 1], got {top_p}")
-        require(seed is None or seed >= 0, f"seed must be 0 or more, got {seed}")
+        for name, value in {"temperature": temperature, "top_p": top_p}.items():
+            require(isinstance(value, (int, float, np.number)) and not isinstance(value, bool),
+                    f"{name} must be a number, got {shown(value)}")  # fmt: skip
+        for name, value in {"top_k": top_k, "seed": 0 if seed is None else seed}.items():
+            require(isinstance(value, (int, np.integer)) and not isinstance(value, bool),
+                    f"{name} must be an integer, got {shown(value)}")  # fmt: skip
+        require(0 <= temperature < np.inf, f"temperature must be 0 or more, got {shown(temperature)}")
+        require(top_k >= 0, f"top_k must be 0 or more, got {shown(top_k)}")
+        require(0 < top_p <= 1, f"top_p must be in (0, 1], got {shown(top_p)}")
+        require(seed is None or seed >= 0, f"seed must be 0 or more, got {shown(seed)}")
         self._temperature, self._top_k, self._top_p = temperature, top_k, top_p
         self._random = np.random.default_rng(seed)
 
     def __call__(self, logits: np.ndarray) -> int:
-        """Choose a token by its logits [words]."""
+        """Choose a token by its logits [words].
+
+        Raises:
+            ValidationError: a logit is NaN, or the largest one is infinite: weights of the model are, or overflow.
+        """
+        top = logits.max()
+        require(bool(np.isfinite(top)), f"logits must be numbers of which the largest is finite, got {top}")
         if self._temperature == 0:
             return int(logits.argmax())
         tokens = np.arange(len(logits))

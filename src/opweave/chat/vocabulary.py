@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any
 
-from ..errors import DataError, MLError, NotSupportedError, import_extra
+import numpy as np
+
+from ..errors import DataError, MLError, NotSupportedError, import_extra, require
+from ..names import shown
+from .budget import MAX_TEXT
 from .gguf import GGUF
+from .metadata import Metadata
+from .template import Template, first_surrogate, plain_data, plain_mappings, plain_messages
 
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
 """Types of tokens. Control tokens stand for no text; tokens defined by users are never split."""
@@ -30,8 +35,14 @@ SPLITS = {
 }
 """The regular expressions that split text, one after the other, before bytes are merged; by `tokenizer.ggml.pre`."""
 
-Message = Mapping[str, str]
-"""A message of a conversation: its `role` ("system", "user" or "assistant") and its `content`."""
+Message = Mapping[str, Any]
+"""A message of a conversation: its `role` ("system", "user" or "assistant"), its `content`, and what else templates read."""
+
+SHORT_NAMES = {"unknown": "unk", "padding": "pad", "seperator": "sep"}
+"""Names of special tokens in templates, where those in files differ (`tokenizer.ggml.seperator_token_id`)."""
+
+MAX_PARTS = 2**22
+"""How often tokens may start with other tokens, in all, and end with others; in a vocabulary of 256,000 it is about 10^6."""
 
 
 class Vocabulary:
@@ -50,30 +61,49 @@ class Vocabulary:
     """
 
     def __init__(self, file: GGUF) -> None:
-        self._file = file
+        self._file, self._about = file, Metadata(file, "tokenizer.ggml.")
+        self._templates: dict[str, Template] = {}
         self._library = import_extra("tokenizers", "chat", "the vocabulary of a language model")
         with self._foreign("the vocabulary"):
             self._read()
 
     def _read(self) -> None:
-        self._tokens: list[str] = self._need("tokens")
-        types = list(self._need("token_type"))
-        kind = self._need("model")
+        about = self._about
+        kind = about.text("model")
         makers: dict[str, Callable[[], Any]] = {"gpt2": self._bytewise, "llama": self._piecewise}
         if kind not in makers:
             raise NotSupportedError(f"{self._file.path} has tokens of type {kind}; {', '.join(makers)} are read")
+        self._tokens = about.texts("tokens")
+        if not self._tokens:
+            about.refuse("tokens", "a list of at least one token")
+        types = about.numbers("token_type", len(self._tokens), whole=True)
+        suffix = "_token_id"
+        ids = {
+            name.removeprefix("tokenizer.ggml.").removesuffix(suffix): self._token(name.removeprefix("tokenizer.ggml."))
+            for name in self._file.metadata
+            if name.startswith("tokenizer.ggml.") and name.endswith(suffix)
+        }
+        self._special = {f"{SHORT_NAMES.get(name, name)}_token": self._tokens[k] for name, k in ids.items()}
         self._tokenizer = makers[kind]()
 
-        def of_type(wanted: int) -> list[Any]:
-            found = [token for token, each in zip(self._tokens, types, strict=True) if each == wanted]
-            return [self._library.AddedToken(token, normalized=False) for token in found]
+        def of_type(number: int) -> list[Any]:
+            tokens = [self._tokens[k] for k in np.flatnonzero(types == number)]
+            return [self._library.AddedToken(token, normalized=False) for token in tokens if token]
 
         self._tokenizer.add_tokens(of_type(USER_DEFINED))
         self._tokenizer.add_special_tokens(of_type(CONTROL))
-        begins = self._about("add_bos_token", kind == "llama" or self._about("pre") == "llama-bpe")
-        self._begin = self._about("bos_token_id") if begins else None
-        self.ends = {k for k, each in enumerate(types) if each == CONTROL and self._tokens[k] in ENDS}
-        self.ends |= {self._about(name) for name in ("eos_token_id", "eot_token_id")} - {None}
+        is_begun = about.flag("add_bos_token", kind == "llama" or about.text("pre", None) == "llama-bpe")
+        self._begin = ids.get("bos") if is_begun else None
+        self.ends = {int(k) for k in np.flatnonzero(types == CONTROL) if self._tokens[k] in ENDS}
+        self.ends |= {ids[name] for name in ("eos", "eot") if name in ids}
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def _token(self, name: str) -> int:
+        """The number of a token in the metadata."""
+        number: int = self._about.count(name, least=0, most=len(self._tokens) - 1)
+        return number
 
     @contextmanager
     def _foreign(self, what: str) -> Iterator[None]:
@@ -82,24 +112,20 @@ class Vocabulary:
             yield
         except MLError:
             raise
-        except Exception as error:
+        except BaseException as error:
+            # Panics of libraries in Rust are no exceptions of `Exception`.
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
             raise DataError(f"{what} of {self._file.path} is not valid: {error}") from None
-
-    def _about(self, name: str, default: Any = None) -> Any:
-        return self._file.metadata.get(f"tokenizer.ggml.{name}", default)
-
-    def _need(self, name: str) -> Any:
-        found = self._about(name)
-        if found is None:
-            raise DataError(f"{self._file.path} lacks tokenizer.ggml.{name}")
-        return found
 
     def _bytewise(self) -> Any:
         """A tokenizer that merges bytes, as GPT-2's does."""
-        lib, split = self._library, self._need("pre")
+        lib, split = self._library, self._about.text("pre")
         if split not in SPLITS:
             raise NotSupportedError(f"{self._file.path} splits text as {split} does; {', '.join(SPLITS)} are known")
-        merges = [tuple(pair.split(" ")) for pair in self._need("merges")]
+        merges = [tuple(pair.split(" ")) for pair in self._about.texts("merges")]
+        if wrong := [k for k, pair in enumerate(merges) if len(pair) != 2]:
+            self._about.refuse("merges", f"pairs of tokens, element {wrong[0]} too")
         made = lib.Tokenizer(
             lib.models.BPE(
                 {token: k for k, token in enumerate(self._tokens)},
@@ -116,16 +142,16 @@ class Vocabulary:
     def _piecewise(self) -> Any:
         """A tokenizer that merges the pieces of the best score, as SentencePiece does."""
         lib, known = self._library, {token: k for k, token in enumerate(self._tokens)}
+        scores = self._about.numbers("scores", len(self._tokens), whole=False).tolist()
+        starts, ends = _starts(known), _starts({token[::-1] for token in known})
         ranked: list[tuple[float, int, int]] = []
-        for token, score in zip(self._tokens, self._need("scores").tolist(), strict=True):
-            for k in range(1, len(token)):
-                first, second = known.get(token[:k]), known.get(token[k:])
-                if first is not None and second is not None:
-                    ranked.append((-score, first, second))
+        for token, score in zip(self._tokens, scores, strict=True):
+            others = {len(token) - length for length in ends[token[::-1]]}
+            ranked += [(-score, known[token[:k]], known[token[k:]]) for k in starts[token] if k in others]
         merges = [(self._tokens[first], self._tokens[second]) for _, first, second in sorted(ranked)]
-        unknown = self._tokens[self._about("unknown_token_id", 0)]
+        unknown = self._tokens[self._about.count("unknown_token_id", 0, least=0, most=len(self._tokens) - 1)]
         made = lib.Tokenizer(lib.models.BPE(known, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
-        space, has_prefix = "▁", self._about("add_space_prefix", True)
+        space, has_prefix = "▁", self._about.flag("add_space_prefix", True)
         steps = [lib.normalizers.Replace(" ", space)]
         made.normalizer = lib.normalizers.Sequence([lib.normalizers.Prepend(space), *steps] if has_prefix else steps)
         decoders = [lib.decoders.Replace(space, " "), lib.decoders.ByteFallback(), lib.decoders.Fuse()]
@@ -136,12 +162,20 @@ class Vocabulary:
         """Divide a text into tokens.
 
         Args:
-            text: any text. Names of control tokens in it become these tokens.
+            text: any text of at most `MAX_TEXT` characters. Names of control tokens in it become these tokens.
 
         Returns:
             The numbers of the tokens.
+
+        Raises:
+            ValidationError: it is no text, has half of a surrogate pair, or is too long.
         """
-        tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        require(isinstance(text, str), f"text must be a str, got {shown(text)}")
+        require(len(text) <= MAX_TEXT, f"text must have at most {MAX_TEXT:,} characters, got {len(text):,}")
+        at = first_surrogate(text)
+        require(not at, f"text must be Unicode, got {at}")
+        with self._foreign("the vocabulary"):
+            tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return tokens if self._begin is None or tokens[:1] == [self._begin] else [self._begin, *tokens]
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -153,7 +187,10 @@ class Vocabulary:
         Returns:
             The text, without control tokens.
         """
-        text: str = self._tokenizer.decode(list(tokens))
+        for token in tokens:
+            is_number = isinstance(token, (int, np.integer)) and not isinstance(token, bool)
+            require(is_number and 0 <= token < 2**32, f"tokens must be integers in [0, 4294967295], got {shown(token)}")
+        text: str = self._tokenizer.decode([int(token) for token in tokens])
         return text
 
     def stream(self) -> Callable[[int], str]:
@@ -164,37 +201,76 @@ class Vocabulary:
         decoder = self._library.decoders.DecodeStream(skip_special_tokens=True)
         return lambda token: decoder.step(self._tokenizer, token) or ""
 
-    def render(self, messages: Iterable[Message]) -> str:
-        """Write a conversation by the template of the file, up to the beginning of the next reply.
+    def render(
+        self,
+        messages: Iterable[Message],
+        *,
+        tools: Iterable[Mapping[str, Any]] | None = None,
+        documents: Iterable[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        limit: int = MAX_TEXT,
+        **variables: Any,
+    ) -> str:
+        """Write a conversation by the template of the file, as `apply_chat_template` of Transformers does.
 
         Args:
-            messages: each with "role" ("system", "user" or "assistant") and "content".
+            messages: each with "role" ("system", "user" or "assistant") and "content", and what else the template reads.
+            tools: JSON schemas of functions that the model may call.
+            documents: texts that the model may read, mostly with "title" and "text".
+            add_generation_prompt: whether the text ends with the beginning of the next reply.
+            limit: maximum characters of the text.
+            **variables: other variables of the template, such as `enable_thinking=False`. They replace special tokens of
+                the same name.
 
         Returns:
             The text for `encode`.
 
         Raises:
-            DataError: the file has no template, or the template refuses these messages.
+            ValidationError: a message, tool or document is no mapping, or a text has half of a surrogate pair.
+            DataError: the file has no template, or the template refuses these messages, writes more than `limit` characters,
+                or takes too much memory or time.
         """
-        template = self._file.metadata.get("tokenizer.chat_template")
-        if template is None:
-            raise DataError(f"{self._file.path} has no chat template (tokenizer.chat_template)")
-
-        def refuse(message: str) -> NoReturn:
-            raise DataError(f"the chat template of {self._file.path} says: {message}")
-
-        # The template is a program of the file's author, which must not reach Python's objects.
-        sandbox = import_extra("jinja2.sandbox", "chat", "the template of a conversation")
-        environment = sandbox.ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        )
-        special = {name: self._about(f"{name}_id") for name in ("bos_token", "eos_token")}
+        template = self._template_for(tools is not None)
+        values = {
+            "messages": plain_messages(messages),
+            "tools": plain_mappings("tools", tools),
+            "documents": plain_mappings("documents", documents),
+            "add_generation_prompt": plain_data(add_generation_prompt, "add_generation_prompt"),
+            **self._special,
+            **{name: plain_data(value, name) for name, value in variables.items()},
+        }
         with self._foreign("the chat template"):
-            text: str = environment.from_string(template).render(
-                messages=list(messages),
-                add_generation_prompt=True,
-                raise_exception=refuse,
-                strftime_now=lambda form: datetime.now().strftime(form),
-                **{name: "" if token is None else self._tokens[token] for name, token in special.items()},
-            )
-        return text
+            return template.render(values, limit)
+
+    def _template_for(self, has_tools: bool) -> Template:
+        """The template; with tools the one that a file may have for them."""
+        metadata = self._file.metadata
+        keys = ["tokenizer.chat_template.tool_use"] * has_tools + ["tokenizer.chat_template"]
+        key = next((key for key in keys if key in metadata), None)
+        if key is None:
+            raise DataError(f"{self._file.path} has no chat template (tokenizer.chat_template)")
+        if key not in self._templates:
+            with self._foreign("the chat template"):
+                self._templates[key] = Template(Metadata(self._file).text(key), self._file.path)
+        return self._templates[key]
+
+
+def _starts(tokens: Iterable[str]) -> dict[str, list[int]]:
+    """The lengths of the tokens that each token starts with, itself excluded, in the time that sorting takes.
+
+    >>> _starts(["abc", "a", "ab", "b", "abd"])
+    {'a': [], 'ab': [1], 'abc': [1, 2], 'abd': [1, 2], 'b': []}
+    """
+    starts: dict[str, list[int]] = {}
+    count = 0
+    # Sorted, a token comes behind those that it starts with, and all between start with them, too.
+    chain: list[str] = []
+    for token in sorted(tokens):
+        while chain and not token.startswith(chain[-1]):
+            chain.pop()
+        starts[token] = [len(each) for each in chain if each]
+        chain.append(token)
+        count += len(chain)
+        if count > MAX_PARTS:
+            raise ValueError(f"tokens must start and end with other tokens at most {MAX_PARTS:,} times")
+    return starts

@@ -81,13 +81,12 @@ def chat(
         elif line:
             try:
                 _reply(conversation, line, limit)
-            except ValidationError as error:  # a full context; there may be room for a shorter message
+            except ValidationError as error:  # often a full context; there may be room for a shorter message
                 if prompt is not None:
                     raise
-                errors.print(
-                    Text(f"{error}. /new begins a new conversation; --context makes more room", "yellow"),
-                    soft_wrap=True,
-                )
+                is_full = str(error).startswith("the context is full")
+                hint = ". /new begins a new conversation; --context makes more room" if is_full else ""
+                errors.print(Text(f"{error}{hint}", "yellow"), soft_wrap=True)
 
 
 def _lines() -> Iterator[str]:

@@ -1,0 +1,162 @@
+"""The memory and time of a chat template.
+
+Values of a template never change, apart from namespaces. So if no value is large, no operation on values takes long, and the
+memory of a template is what its values take together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import ItemsView, KeysView, Mapping, ValuesView
+from sys import getsizeof
+from time import thread_time
+from typing import Any
+
+from ..errors import DataError
+
+MAX_TEXT = 2**22
+"""Maximum characters of a text; the longest contexts of published models hold about as many."""
+
+MAX_VALUE = 2**24
+"""Maximum bytes of a value with all values in it: a text of MAX_TEXT characters of 4 bytes."""
+
+MAX_TOTAL = 2**27
+"""Maximum bytes of all values that a template makes, whether or not they are still used."""
+
+MAX_BITS = 2**13
+"""Maximum bits of an integer; Python writes no integers of more than 14,285 bits."""
+
+MAX_SECONDS = 2.0
+"""Maximum processor time of a template. Those of published models take milliseconds for a long conversation."""
+
+_VIEWS = (KeysView, ValuesView, ItemsView)
+_SEQUENCES = (list, tuple, set, frozenset, *_VIEWS)
+
+
+class LimitError(DataError):
+    """A template takes too much memory or time, or its text is too long."""
+
+
+class Budget:
+    """What a template may still use.
+
+    Args:
+        what: names the template in messages.
+        limit: maximum characters of the text.
+    """
+
+    def __init__(self, what: str, limit: int) -> None:
+        self._what = what
+        self.begin(limit)
+
+    def begin(self, limit: int) -> None:
+        """Start a new text of at most `limit` characters."""
+        self._text = self._limit = limit
+        self._left = MAX_TOTAL
+        self._end = thread_time() + MAX_SECONDS
+
+    def _exceeded(self, rule: str) -> LimitError:
+        return LimitError(f"{self._what} {rule}")
+
+    def step(self, size: int = 0) -> str:
+        """Count a step, and text of `size` characters; nothing is written in its place."""
+        self._left -= size
+        if self._left < 0:
+            raise self._exceeded(f"makes more than {MAX_TOTAL // 2**20} MiB of values")
+        if thread_time() > self._end:
+            raise self._exceeded(f"takes more than {MAX_SECONDS:g} s")
+        return ""
+
+    def write(self, part: str) -> None:
+        """Count a part of the text."""
+        self._text -= len(part)
+        if self._text < 0:
+            raise self._exceeded(f"writes more than {self._limit:,} characters")
+
+    def admit(self, value: Any) -> Any:
+        """Count a new value and all values in it; returns it."""
+        self.step(self.require_small(value))
+        return value
+
+    def admit_container(self, value: Any) -> Any:
+        """Count a new value, but not the values in it, which have been counted; returns it."""
+        self.require_small(value)
+        self.step(getsizeof(value))
+        return value
+
+    def require_text(self, size: int) -> None:
+        """Require that a text of `size` characters is not too long."""
+        if size > MAX_TEXT:
+            raise self._exceeded(f"makes a text of more than {MAX_TEXT:,} characters")
+
+    def require_small(self, value: Any) -> int:
+        """Require that a value is not too large.
+
+        Args:
+            value: any value of a template. Of a list that is in it twice, both are counted: they are written twice.
+
+        Returns:
+            The bytes of it and of all values in it.
+        """
+        pending, total = [value], 0
+        while pending:
+            each = pending.pop()
+            if isinstance(each, str):
+                self.require_text(len(each))
+            elif isinstance(each, int):
+                if each.bit_length() > MAX_BITS:
+                    raise self._exceeded(f"makes an integer of more than {MAX_BITS:,} bits")
+            elif isinstance(each, Mapping):
+                pending += each.keys()
+                pending += each.values()
+            elif isinstance(each, _SEQUENCES):
+                pending += each
+            total += getsizeof(each)
+            # Each of those that wait takes at least a pointer.
+            if total + 8 * len(pending) > MAX_VALUE:
+                raise self._exceeded(f"makes a value of more than {MAX_VALUE // 2**20} MiB")
+        return total
+
+    def require_operands(self, operator: str, left: Any, right: Any) -> None:
+        """Require that the result of an operator is not too large, before it is computed."""
+        if operator == "%" and isinstance(left, (str, bytes)):
+            self.require_text(of_printf(left, right))
+        elif isinstance(left, int) and isinstance(right, int):
+            if operator == "**" and right > 0 and left.bit_length() * right > 2 * MAX_BITS:
+                raise self._exceeded(f"makes an integer of more than {MAX_BITS:,} bits")
+        elif operator == "*":
+            for values, count in ((left, right), (right, left)):
+                if isinstance(values, (str, bytes, list, tuple)) and isinstance(count, int):
+                    self.require_text(len(values) * count)
+        elif operator == "+" and isinstance(left, str) and isinstance(right, str):
+            self.require_text(len(left) + len(right))
+
+
+def of_printf(form: str | bytes, values: Any) -> int:
+    """Bound the characters of `form % values`.
+
+    >>> of_printf("%5d, %*s", (1, 20, "abc")) >= len("%5d, %*s" % (1, 20, "abc"))
+    True
+    """
+    text = form if isinstance(form, str) else form.decode("latin-1")
+    size = len(text) + sum(int(each[:20]) for each in re.findall(r"\d+", text))
+    if isinstance(values, Mapping):
+        return size + text.count("%") * max((len(repr(each)) for each in values.values()), default=0)
+    values = values if isinstance(values, tuple) else (values,)
+    widths = [abs(each) for each in values if isinstance(each, int)]
+    return size + text.count("*") * max(widths, default=0) + sum(map(_written, values))
+
+
+def _written(value: Any) -> int:
+    return len(value) if isinstance(value, (str, bytes)) else 0
+
+
+def of_replaced(s: str, old: str, new: str, count: int | None = None) -> int:
+    """Bound the characters of `s.replace(old, new)`.
+
+    >>> of_replaced("aba", "a", "12345"), of_replaced("ab", "", "-")
+    (13, 5)
+    """
+    times = s.count(old)
+    times = times if count is None or count < 0 else min(times, count)
+    return len(s) + times * len(new)

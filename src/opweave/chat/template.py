@@ -1,0 +1,554 @@
+"""Chat templates: Jinja programs from the authors of models, which run in a sandbox with bounded memory and time.
+
+Templates see what Transformers' `apply_chat_template` shows them:
+https://huggingface.co/docs/transformers/chat_templating_writing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from functools import cache
+from sys import getsizeof
+from threading import Lock
+from typing import Any, NoReturn, cast
+
+import numpy as np
+
+from ..errors import DataError, import_extra, require
+from ..names import shown
+from .budget import MAX_TEXT, Budget, of_printf, of_replaced
+
+MAX_TEMPLATE = 2**18
+"""Maximum characters of a template. Those of published models have up to 30,000."""
+
+MAX_NESTING = 100
+"""Maximum depth of lists and dictionaries that a template is given."""
+
+MAX_RANGE = 2**53
+"""Maximum of the numbers that `range` takes in a template."""
+
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Names of the reasoning in a message; templates read the first or the second."""
+
+
+class Template:
+    """A chat template.
+
+    Args:
+        source: the template.
+        path: the file that it comes from, for messages.
+
+    Raises:
+        DataError: it is no valid template.
+        MissingExtraError: without the extra `chat`.
+    """
+
+    def __init__(self, source: str, path: object) -> None:
+        self._what = f"the chat template of {path}"
+        if len(source) > MAX_TEMPLATE:
+            raise DataError(f"{self._what} has {len(source):,} characters; at most {MAX_TEMPLATE:,} are read")
+        self._lock = Lock()
+        self._budget = Budget(self._what, MAX_TEXT)
+        self._environment = _environment_class()(self._what, self._budget)
+        self._template = self._environment.from_string(source)
+
+    def render(self, variables: Mapping[str, Any], limit: int = MAX_TEXT) -> str:
+        """Write a text.
+
+        Args:
+            variables: plain data that the template reads.
+            limit: maximum characters of the text.
+
+        Returns:
+            The text.
+
+        Raises:
+            LimitError: the text is longer, or the template takes too much memory or time.
+        """
+        with self._lock:
+            self._budget.begin(limit)
+            for value in variables.values():
+                self._budget.require_small(value)
+            parts: list[str] = []
+            for part in self._template.generate(**variables):
+                self._budget.write(part)
+                parts.append(part)
+        text = "".join(parts)
+        if at := first_surrogate(text):
+            raise DataError(f"{self._what} writes {at}")
+        return text
+
+
+def first_surrogate(text: str) -> str:
+    """Describe the first lone surrogate in a text, which no encoding has; empty if there is none.
+
+    >>> first_surrogate("a\\ud800b"), first_surrogate("ab")
+    ("'\\\\ud800' at index 1, half of a surrogate pair, which is no character", '')
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"{text[error.start]!r} at index {error.start}, half of a surrogate pair, which is no character"
+    return ""
+
+
+def plain_messages(messages: Iterable[Any]) -> list[dict[str, Any]]:
+    """Convert the messages of a conversation to plain data.
+
+    Args:
+        messages: mappings, dataclasses or objects of Pydantic. Entries that are None count as missing.
+
+    Returns:
+        Dictionaries. The reasoning of a message has all names by which templates read it.
+
+    Raises:
+        ValidationError: there are no messages, or one of them is no mapping.
+    """
+    require(isinstance(messages, Iterable) and not isinstance(messages, (str, bytes, Mapping)),
+            f"messages must be a list of messages, got {shown(messages)}")  # fmt: skip
+    plain = []
+    for k, message in enumerate(messages):
+        entries = plain_data(message, f"messages[{k}]")
+        require(isinstance(entries, dict), f"messages[{k}] must be a mapping, got {shown(message)}")
+        entries = {name: value for name, value in entries.items() if value is not None}
+        reasoning = next((entries[name] for name in REASONING if name in entries), None)
+        if reasoning is not None:
+            entries = {"thinking": reasoning, **entries, "reasoning_content": reasoning}
+        plain.append(entries)
+    require(len(plain) > 0, "there must be a message")
+    return plain
+
+
+def plain_mappings(name: str, values: Iterable[Any] | None) -> list[dict[str, Any]] | None:
+    """Convert a list of mappings to plain data; None stays None.
+
+    Raises:
+        ValidationError: one of them is no mapping.
+    """
+    if values is None:
+        return None
+    require(isinstance(values, Iterable) and not isinstance(values, (str, bytes, Mapping)),
+            f"{name} must be a list of dictionaries, got {shown(values)}")  # fmt: skip
+    plain = [plain_data(value, f"{name}[{k}]") for k, value in enumerate(values)]
+    for k, value in enumerate(plain):
+        require(isinstance(value, dict), f"{name}[{k}] must be a dictionary, got {shown(value)}")
+    return plain
+
+
+def plain_data(value: Any, name: str, depth: int = 0) -> Any:
+    """Convert a value to types of JSON, so that a template reaches no methods of other objects.
+
+    Args:
+        value: any value. Objects of other types become their type's name, as "<ndarray>".
+        name: the value's name for messages.
+        depth: the number of containers around it.
+
+    Returns:
+        None, a bool, int, float or str, or lists, tuples and dictionaries of them.
+
+    Raises:
+        ValidationError: a text has a lone surrogate, or lists and dictionaries are nested too deep.
+    """
+    require(depth <= MAX_NESTING, f"{name} must be nested at most {MAX_NESTING} deep")
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        at = first_surrogate(value)
+        require(not at, f"{name} must be text, got {at}")
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, (list, tuple)):
+        plain = [plain_data(each, f"{name}[{k}]", depth + 1) for k, each in enumerate(value)]
+        return tuple(plain) if isinstance(value, tuple) else plain
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    elif not isinstance(value, Mapping) and callable(getattr(value, "model_dump", None)):
+        value = value.model_dump()
+    if isinstance(value, Mapping):
+        return {
+            plain_data(key, f"a key of {name}", depth + 1): plain_data(each, f"{name}[{shown(key)}]", depth + 1)
+            for key, each in value.items()
+        }
+    return f"<{type(value).__name__}>"
+
+
+# The sandbox ---------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _environment_class() -> Any:
+    """The class of the sandbox. It is made when a template is first read, since Jinja is an optional package.
+
+    Every operation that makes a value larger than its operands is checked before it runs, and the results of all others
+    are counted. Statements that are repeated look at the time.
+    """
+    import_extra("jinja2.sandbox", "chat", "the template of a conversation")
+    from jinja2 import nodes, runtime, sandbox, utils
+    from jinja2.defaults import DEFAULT_NAMESPACE
+    from jinja2.ext import Extension
+    from jinja2.visitor import NodeTransformer
+    from markupsafe import EscapeFormatter
+
+    lorem_ipsum: Any = DEFAULT_NAMESPACE["lipsum"]
+
+    class Generation(Extension):
+        """Blocks `{% generation %}`, which mark replies for training: their content is written."""
+
+        tags = {"generation"}  # noqa: RUF012  (as Jinja declares it)
+
+        def parse(self, parser: Any) -> Any:
+            # A scope of its own, as the macro has that Transformers makes of the block.
+            scope = nodes.CallBlock(lineno=next(parser.stream).lineno)
+            scope.call, scope.args, scope.defaults = self.call_method("_written"), [], []
+            scope.body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return scope
+
+        def _written(self, caller: Callable[[], str]) -> str:
+            return caller()
+
+    class Namespace(utils.Namespace):
+        """`namespace()`. Names of its attributes must not begin with an underscore."""
+
+        def __init__(*args: Any, **attributes: Any) -> None:
+            self, *others = args
+            for name in (entries := dict(*others, **attributes)):
+                _check_attribute(name)
+            utils.Namespace.__init__(self, entries)
+
+        def __setitem__(self, name: str, value: Any) -> None:
+            _check_attribute(name)
+            utils.Namespace.__setitem__(self, name, value)
+
+        def __repr__(self) -> str:
+            # Namespaces change, so the size of what is in them is not known.
+            return "<Namespace>"
+
+    class Dict:
+        """`dict()`, without the attributes of the type."""
+
+        def __call__(self, *args: Any, **entries: Any) -> dict[Any, Any]:
+            return dict(*args, **entries)
+
+        def fromkeys(self, keys: Iterable[Any], value: Any = None) -> dict[Any, Any]:
+            return dict.fromkeys(keys, value)
+
+    class Counted(NodeTransformer):
+        """Adds the calls that count to a template."""
+
+        def visit(self, node: Any, *args: Any, **options: Any) -> Any:
+            node = self.generic_visit(node)
+            match node:
+                case nodes.For() | nodes.Macro() | nodes.CallBlock() | nodes.Block() | nodes.FilterBlock():
+                    node.body.insert(0, step(node, 0))
+                case nodes.Output():
+                    return output(node)
+                case nodes.Concat():
+                    return counter(nodes.List(node.nodes, lineno=node.lineno), "concatenate")
+                case nodes.List() | nodes.Dict() | nodes.Tuple(ctx="load") | nodes.Getitem(arg=nodes.Slice()):
+                    return counter(node, "collect")
+                case nodes.Compare():
+                    return counter(node, "compare")
+            return node
+
+    def output(node: Any) -> list[Any]:
+        texts = [each.data for each in node.nodes if isinstance(each, nodes.TemplateData)]
+        texts += [str(each.value) for each in node.nodes if isinstance(each, nodes.Const)]
+        node.nodes = [
+            each if isinstance(each, (nodes.TemplateData, nodes.Const)) else counter(each, "output")
+            for each in node.nodes
+        ]
+        return [step(node, sum(map(getsizeof, texts))), node] if texts else [node]
+
+    def counter(node: Any, name: str) -> Any:
+        """A call of one of the filters that count. No template can name it: there is a space."""
+        return nodes.Filter(node, f"{name} counted", [], [], None, None, lineno=node.lineno)
+
+    def step(node: Any, size: int) -> Any:
+        return nodes.ExprStmt(counter(nodes.Const(size, lineno=node.lineno), "step"), lineno=node.lineno)
+
+    class Sandbox(sandbox.ImmutableSandboxedEnvironment):
+        """Runs templates within a budget."""
+
+        intercepted_binops = frozenset(["+", "*", "**", "%"])
+
+        def __init__(self, what: str, budget: Budget) -> None:
+            extensions = [Generation, "jinja2.ext.loopcontrols"]
+            super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+            self._budget = budget
+
+            def refuse(message: object = "") -> NoReturn:
+                raise DataError(f"{what} says: {message}")
+
+            self.globals |= {
+                "raise_exception": refuse,
+                "strftime_now": self._now,
+                "dict": Dict(),
+                "namespace": Namespace,
+            }
+            self.globals["range"] = self._range
+            self.filters["tojson"] = self._to_json
+            for table in (self.filters, self.tests):
+                table |= {name: self._counted(name, function) for name, function in table.items()}
+            counting: dict[str, Callable[[Any], Any]] = {
+                "step": budget.step,
+                "output": self._output,
+                "concatenate": self._concatenated,
+                "collect": budget.admit_container,
+                "compare": self._compared,
+            }
+            for name, function in counting.items():
+                self.filters[f"{name} counted"] = utils.pass_context(_without_context(function))
+
+        def _parse(self, source: str, name: Any, filename: Any) -> Any:
+            return Counted().visit(super()._parse(source, name, filename))
+
+        # What counts
+
+        def _output(self, value: Any) -> str:
+            return cast(str, self._budget.admit(str(value)))
+
+        def _concatenated(self, values: list[Any]) -> Any:
+            size, texts = 0, []
+            for value in values:
+                texts.append(str(value))
+                size += len(texts[-1])
+                self._budget.require_text(size)
+            return self._budget.admit("".join(texts))
+
+        def _compared(self, value: Any) -> Any:
+            self._budget.step()
+            return value
+
+        def _counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+            """A filter or test that is checked before it runs, and whose result is counted."""
+            marks = {mark: getattr(function, mark) for mark in _MARKS if hasattr(function, mark)}
+            first = 1 if "jinja_pass_arg" in marks else 0
+            size = _FILTER_SIZES.get(name)
+
+            def counted(*args: Any, **options: Any) -> Any:
+                self._budget.step()
+                if name == "join" and len(args) > first and not isinstance(args[first], str):
+                    args = (*args[:first], list(args[first]), *args[first + 1 :])
+                if size is not None:
+                    self._require_size(size, args[first:], options)
+                return self._budget.admit(function(*args, **options))
+
+            vars(counted).update(marks)
+            return counted
+
+        def _require_size(self, size: Callable[..., int], args: tuple[Any, ...], options: dict[str, Any]) -> None:
+            """Require that a result is small enough, if the size can be told: other arguments get the function's error."""
+            try:
+                predicted = size(*args, **options)
+            except (TypeError, ValueError, AttributeError, OverflowError):
+                return
+            self._budget.require_text(predicted)
+
+        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            self._budget.step()
+            self._budget.require_operands(operator, left, right)
+            result = super().call_binop(context, operator, left, right)
+            return self._budget.admit_container(result)
+
+        def call(self, context: Any, function: Any, *args: Any, **options: Any) -> Any:
+            self._budget.step()
+            owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+            if isinstance(owner, (str, bytes)) and name in _METHOD_SIZES:
+                if name == "join" and len(args) == 1:
+                    args = (list(args[0]),)
+                self._require_size(_METHOD_SIZES[name], (owner, *args), options)
+            elif isinstance(owner, int) and name == "to_bytes":
+                self._require_size(lambda length=1, *_, **__: length, args, options)
+            elif function is lorem_ipsum:
+                self._require_size(_size_of_lipsum, args, options)
+            elif isinstance(function, runtime.Macro):
+                # They are the elements of `varargs` and `kwargs`.
+                self._budget.require_small((args, options))
+            return self._budget.admit(super().call(context, function, *args, **options))
+
+        def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+            wrapper = super().wrap_str_format(value)
+            if wrapper is None:
+                return None
+            owner, is_map = value.__self__, value.__name__ == "format_map"
+            formatter: Any = Formatter(self)
+            if hasattr(owner, "__html__"):
+                make: Any = HtmlFormatter
+                formatter = make(self, escape=owner.escape)
+
+            def formatted(*args: Any, **options: Any) -> str:
+                if is_map:
+                    (options,), args = args, ()
+                return cast(str, type(owner)(formatter.vformat(owner, args, options)))
+
+            return formatted
+
+        def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+            # Some of Python's codecs take the square of a text's length.
+            is_codec = isinstance(obj, (str, bytes)) and attr in ("encode", "decode")
+            return not is_codec and super().is_safe_attribute(obj, attr, value)
+
+        # What templates call
+
+        def _range(self, *args: int) -> range:
+            # Larger numbers can have the same hash, which makes dictionaries of them slow.
+            if any(abs(each) > MAX_RANGE for each in args):
+                raise OverflowError(f"numbers of a range must be at most {MAX_RANGE:,}, got {shown(args)}")
+            return cast(range, sandbox.safe_range(*args))
+
+        def _now(self, form: str) -> str:
+            # The C library pads to widths such as %999999999Y.
+            widths = sum(int(each[:20]) for each in re.findall(r"\d+", form))
+            self._budget.require_text(64 * len(form) + widths)
+            return datetime.now().strftime(form)
+
+        def _to_json(
+            self,
+            value: Any,
+            ensure_ascii: bool = False,
+            indent: int | str | None = None,
+            separators: tuple[str, str] | None = None,
+            sort_keys: bool = False,
+        ) -> str:
+            indent_size = len(indent) if isinstance(indent, str) else indent or 0
+            if isinstance(indent_size, int):
+                self._budget.require_text(MAX_NESTING * indent_size)
+            encoder = json.JSONEncoder(
+                ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+            )
+            # By chunks: separators and indentation can be any number of times as long as the value.
+            size, chunks = 0, []
+            for chunk in encoder.iterencode(value):
+                size += len(chunk)
+                self._budget.require_text(size)
+                chunks.append(chunk)
+            return "".join(chunks)
+
+    class Fields:
+        """Checks fields of formats before they are written."""
+
+        _env: Any
+
+        def format_field(self, value: Any, form: str) -> Any:
+            budget: Budget = self._env._budget
+            budget.require_text(sum(int(each[:20]) for each in re.findall(r"\d+", form)))
+            return budget.admit(super().format_field(value, form))  # type: ignore[misc]
+
+    class Formatter(Fields, sandbox.SandboxedFormatter):
+        pass
+
+    class HtmlFormatter(Fields, sandbox.SandboxedFormatter, EscapeFormatter):
+        pass
+
+    return Sandbox
+
+
+def _without_context(function: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    """With a context for a parameter, so that Jinja doesn't evaluate it while it compiles."""
+    return lambda _, value: function(value)
+
+
+def _check_attribute(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise ValueError(f"attributes of a namespace must not begin with an underscore, got {name!r}")
+
+
+_MARKS = ("jinja_pass_arg", "jinja_async_variant")
+"""Attributes by which Jinja knows what a filter takes."""
+
+
+# Sizes ---------------------------------------------------------------------------------------------------------------
+# The most characters of a result, by the arguments of a filter or method.
+
+
+def _size_of_padded(value: str, width: int = 80, *_: Any) -> int:
+    return width
+
+
+def _size_of_joined(sep: str, values: list[Any]) -> int:
+    return len(sep) * len(values) + sum(len(value) for value in values if isinstance(value, (str, bytes)))
+
+
+def _size_of_joined_list(values: Any, d: str = "", attribute: Any = None) -> int:
+    items = sum(len(value) for value in values if isinstance(value, str))
+    return len(str(d)) * len(values) + items
+
+
+def _size_of_translated(value: str, table: Any) -> int:
+    values = table.values() if isinstance(table, Mapping) else table
+    return len(value) * max((len(each) for each in values if isinstance(each, str)), default=1)
+
+
+def _size_of_stripped(value: str, chars: str | None = None) -> int:
+    # Each character that is stripped is looked for in all others.
+    return len(value) * len(chars or "") // 256
+
+
+def _size_of_tabs(value: str, tabsize: int = 8) -> int:
+    return len(value) + value.count("\t" if isinstance(value, str) else b"\t") * tabsize  # type: ignore[arg-type]
+
+
+def _size_of_indented(s: str, width: int | str = 4, first: bool = False, blank: bool = False) -> int:
+    return len(s) + (len(s.splitlines()) + 1) * (len(width) if isinstance(width, str) else width)
+
+
+def _size_of_wrapped(
+    s: str, width: int = 79, break_long_words: bool = True, wrapstring: str | None = None, break_on_hyphens: bool = True
+) -> int:
+    # Regular expressions divide the text into words, and take longer than other filters.
+    return 16 * len(s) * (1 + len(wrapstring or "\n"))
+
+
+def _size_of_links(
+    value: str,
+    trim_url_limit: Any = None,
+    nofollow: Any = False,
+    target: str | None = None,
+    rel: str | None = None,
+    extra_schemes: Any = None,
+) -> int:
+    return 16 * len(value) * (1 + len(target or "") + len(rel or ""))
+
+
+def _size_of_lipsum(n: int = 5, html: bool = True, min: int = 20, max: int = 100) -> int:
+    words = min if min > max else max
+    return 16 * n * words
+
+
+def _size_of_sum(iterable: Any, attribute: Any = None, start: Any = 0) -> int:
+    # Sums of lists take the square of their number.
+    return 0 if isinstance(start, (int, float)) else MAX_TEXT + 1
+
+
+_FILTER_SIZES: dict[str, Callable[..., int]] = {
+    "center": _size_of_padded,
+    "indent": _size_of_indented,
+    "replace": of_replaced,
+    "format": lambda value, *args, **options: of_printf(str(value), options or args),
+    "wordwrap": _size_of_wrapped,
+    "batch": lambda value, linecount, fill_with=None: 8 * linecount,
+    "slice": lambda value, slices, fill_with=None: 64 * slices,
+    "join": _size_of_joined_list,
+    "round": lambda value, precision=0, method="common": MAX_TEXT // 256 * abs(precision),
+    "urlize": _size_of_links,
+    "sum": _size_of_sum,
+    "trim": _size_of_stripped,
+}
+
+_METHOD_SIZES: dict[str, Callable[..., int]] = {
+    **dict.fromkeys(["center", "ljust", "rjust", "zfill"], _size_of_padded),
+    **dict.fromkeys(["strip", "lstrip", "rstrip"], _size_of_stripped),
+    "expandtabs": _size_of_tabs,
+    "replace": of_replaced,
+    "join": _size_of_joined,
+    "translate": _size_of_translated,
+}
