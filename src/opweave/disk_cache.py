@@ -19,8 +19,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import settings
 from .digests import DIGEST_BYTES, digest
-from .errors import require
 
 MAX_FILE_BYTES = 2**28
 """Maximum size of a file to read; compiled expressions take some kilobytes (`expr.limits.MAX_NODES` bounds them)."""
@@ -97,9 +97,7 @@ def limit() -> int:
     Raises:
         ValidationError: the variable is not a number.
     """
-    text = os.environ.get("OPWEAVE_CACHE_BYTES", "").strip()
-    require(not text or text.isdecimal(), f"OPWEAVE_CACHE_BYTES must be a number of bytes, got {text!r}")
-    return int(text) if text else DEFAULT_LIMIT
+    return settings.number("OPWEAVE_CACHE_BYTES", DEFAULT_LIMIT, least=0, what="a number of bytes")
 
 
 def kept(key: str, make: Callable[[], bytes]) -> bytes:

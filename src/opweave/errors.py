@@ -21,7 +21,7 @@ from linecache import getline
 from traceback import extract_tb
 from typing import Any
 
-from .names import file_name, shown
+from .names import file_name, shown, visible
 
 __all__ = [
     "DataError", "InvalidStateError", "MLError", "MissingExtraError", "NotSupportedError", "OperationError",
@@ -38,6 +38,8 @@ MAX_MESSAGE_CHARACTERS = 3000
 class MLError(Exception):
     """Base class of all errors that Opweave raises on purpose.
 
+    Messages contain names from models, so characters that control terminals are shown by their codes.
+
     >>> len(str(MLError("a name" * 10**6)))
     3000
     """
@@ -47,7 +49,7 @@ class MLError(Exception):
         if len(text) > MAX_MESSAGE_CHARACTERS:
             end = MAX_MESSAGE_CHARACTERS // 6
             text = f"{text[: MAX_MESSAGE_CHARACTERS - end - 5]} ... {text[-end:]}"
-        super().__init__(text, *others)
+        super().__init__(visible(text), *others)
 
 
 class ValidationError(MLError, TypeError):

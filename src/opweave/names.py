@@ -42,6 +42,25 @@ def file_name(path: str) -> str:
     return "notebook cell" if folder.rpartition("/")[2].startswith("ipykernel_") else name
 
 
+INVISIBLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+"""Characters that control terminals or the direction of text, separate lines, or are invisible, halves of surrogate pairs, and
+those that XML forbids. Tabs, ends of lines and the two joiners of emoji and of Indic scripts are none of them."""
+
+
+def visible(text: str) -> str:
+    """Show characters that control terminals or the direction of text by their codes, as `repr` does.
+
+    Names from models, file names and messages may have them. All text that is printed, drawn or raised passes through here.
+
+    >>> print(visible("a\x1b[2J \u202eb\ufeff\ud800"))
+    a\\x1b[2J \\u202eb\\ufeff\\ud800
+    """
+    return INVISIBLE.sub(lambda match: match[0].encode("unicode-escape").decode("ascii"), text)
+
+
 class _Bounded(reprlib.Repr):
     """`repr` of bounded length."""
 

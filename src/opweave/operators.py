@@ -152,8 +152,8 @@ def _picked(item: Any, axis: int, size: int) -> range:
         try:
             picked = range(size)[item]
         except (TypeError, ValueError) as error:
-            raise ValidationError(f"index {item} of axis {axis}: {error}") from None
-        require(len(picked) > 0, f"index {item} leaves nothing of axis {axis} with {size} elements")
+            raise ValidationError(f"index {shown(item)} of axis {axis}: {error}") from None
+        require(len(picked) > 0, f"index {shown(item)} leaves nothing of axis {axis} with {size} elements")
         return picked if len(picked) > 1 else range(picked[0], picked[0] + 1)
     try:
         position = operator.index(item) if not isinstance(item, bool) else None
@@ -161,5 +161,5 @@ def _picked(item: Any, axis: int, size: int) -> range:
         position = None
     if position is None:
         raise ValidationError(f"an operand is indexed with integers, slices, None and '...', got {shown(item)}")
-    require(-size <= position < size, f"index {position} is out of range for axis {axis} with {size} elements")
+    require(-size <= position < size, f"index {shown(position)} is out of range for axis {axis} with {size} elements")
     return range(position % size, position % size + 1)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
-from .errors import require
+from . import settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,11 +59,7 @@ def chosen_threads() -> int | None:
     Raises:
         ValidationError: it is not a positive integer.
     """
-    text = os.environ.get("OPWEAVE_THREADS", "").strip()
-    require(
-        not text or (text.isdecimal() and int(text) > 0), f"OPWEAVE_THREADS must be a positive integer, got {text!r}"
-    )
-    return int(text) if text else None
+    return settings.number("OPWEAVE_THREADS", 0) or None
 
 
 @cache

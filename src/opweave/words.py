@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .names import counted
+from .names import INVISIBLE, counted
 
 
 def table(rows: Sequence[Sequence[str]], words: int) -> list[str]:
@@ -20,6 +20,17 @@ def table(rows: Sequence[Sequence[str]], words: int) -> list[str]:
         cells += [cell.rjust(width) for cell, width in zip(row[words:], widths[words:], strict=True)]
         lines.append("  ".join(cells).rstrip())
     return lines
+
+
+def markup(text: str) -> str:
+    """Escape a text for HTML and XML; characters that are invisible or that XML forbids are shown by their codes.
+
+    >>> markup("a<b\x1b")
+    'a&lt;b\\\\u001b'
+    """
+    from html import escape  # loads a table of all entities, which most processes do not need
+
+    return escape(INVISIBLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 def shortened(text: str, limit: int) -> str:

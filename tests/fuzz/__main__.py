@@ -17,6 +17,7 @@ CAMPAIGNS = {
     "nodes": "nodes",
     "contrib": "nodes",
     "bombs": "bombs",
+    "gguf": "gguf_files",
     "extras": "extras",
     "graphs": "graphs",
     "graphs-openvino": "graphs",

@@ -274,7 +274,7 @@ def roll(x: Array, /, shift: int | Sequence[int], *, axis: int | Sequence[int] |
         return reshape(roll(reshape(x, [-1]), shift, axis=0), x.shape)
     axes = [axis_of(each, x.rank, "roll") for each in ((axis,) if isinstance(axis, int) else axis)]
     shifts = [shift] * len(axes) if isinstance(shift, int) else list(shift)
-    require(len(shifts) == len(axes), f"roll: shift {shifts} and axis {axes} have different lengths")
+    require(len(shifts) == len(axes), f"roll: shift {shown(shifts)} and axis {axes} have different lengths")
     made = x
     for at, by in zip(axes, shifts, strict=True):
         size = x.shape[at]

@@ -297,7 +297,10 @@ def _environment_class() -> Any:
             self.globals["range"] = self._range
             self.filters["tojson"] = self._to_json
             for table in (self.filters, self.tests):
-                table |= {name: self._counted(name, function) for name, function in table.items()}
+                wrapped: dict[str, Any] = {
+                    name: self._counted(name, each) for name, each in dict[str, Any](table).items()
+                }
+                table |= wrapped
             counting: dict[str, Callable[[Any], Any]] = {
                 "step": budget.step,
                 "output": self._output,
@@ -403,7 +406,7 @@ def _environment_class() -> Any:
             # Larger numbers can have the same hash, which makes dictionaries of them slow.
             if any(abs(each) > MAX_RANGE for each in args):
                 raise OverflowError(f"numbers of a range must be at most {MAX_RANGE:,}, got {shown(args)}")
-            return cast(range, sandbox.safe_range(*args))
+            return sandbox.safe_range(*args)
 
         def _now(self, form: str) -> str:
             # The C library pads to widths such as %999999999Y.
@@ -494,7 +497,7 @@ def _size_of_stripped(value: str, chars: str | None = None) -> int:
 
 
 def _size_of_tabs(value: str, tabsize: int = 8) -> int:
-    return len(value) + value.count("\t" if isinstance(value, str) else b"\t") * tabsize  # type: ignore[arg-type]
+    return len(value) + value.count("\t" if isinstance(value, str) else b"\t") * tabsize
 
 
 def _size_of_indented(s: str, width: int | str = 4, first: bool = False, blank: bool = False) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
+from ..words import markup
 from .engines import Result
 
 ROW, LABELS, BARS, NUMBERS, MARGIN = 30, 190, 400, 150, 16
@@ -25,12 +25,12 @@ def chart(results: Sequence[Result], title: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         'font-family="system-ui,Helvetica,Arial,DejaVu Sans,sans-serif" font-size="13" fill="#1d2433">',
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        f'<text x="{MARGIN}" y="{MARGIN + 14}" font-weight="600">{escape(title)}</text>',
+        f'<text x="{MARGIN}" y="{MARGIN + 14}" font-weight="600">{markup(title)}</text>',
     ]
     for number, result in enumerate(results, 1):
         top = MARGIN + ROW * number
         text = top + ROW * 0.62
-        lines.append(f'<text x="{left - 10}" y="{text:.1f}" text-anchor="end">{escape(result.engine.name)}</text>')
+        lines.append(f'<text x="{left - 10}" y="{text:.1f}" text-anchor="end">{markup(result.engine.name)}</text>')
         if not result.times:
             lines.append(f'<text x="{left}" y="{text:.1f}" fill="#5d687b">cannot run it</text>')
             continue

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from ..errors import ValidationError
+from ..names import visible
 
 app = typer.Typer(
     help="WebNN for Python: neural networks on the engines of this machine.",
@@ -21,7 +23,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_show_locals=False,
 )
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class PlainConsole(Console):
@@ -35,8 +36,20 @@ class PlainConsole(Console):
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Render a string literally; control characters are shown by their code."""
-        return super().render_str(_CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text), **options)
+        """Render a string literally; characters that control terminals or the direction of text are shown by their code."""
+        return super().render_str(visible(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """The segments of what is printed. Texts with styles show such characters by their code, too."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+
+class BadParameter(typer.BadParameter):
+    """A wrong option or argument; the message may contain names from a model."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(visible(message))
 
 
 console = PlainConsole()
@@ -82,7 +95,7 @@ def declare(module: str | None) -> str | None:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the module exists, and imports another one that does not
         hint = f"; did you mean {module[:-3]!r}?" if module.endswith(".py") else ""
-        raise typer.BadParameter(f"there is no module {module!r}{hint}") from None
+        raise BadParameter(f"there is no module {module!r}{hint}") from None
     return module
 
 

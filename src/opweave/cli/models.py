@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ..names import counted
 from ..words import size
-from .common import Operations, PrecisionName, Verbose, app, console
+from .common import BadParameter, Operations, PrecisionName, Verbose, app, console
 
 if TYPE_CHECKING:
     from ..onnx.session import InferenceSession
@@ -222,16 +222,16 @@ def convert(
 
     if (target is None) == (output is None):
         problem = "is missing" if output is None else "is given twice"
-        raise typer.BadParameter(f"the file to write {problem}: opweave convert {model.name} OUTPUT.onnx")
+        raise BadParameter(f"the file to write {problem}: opweave convert {model.name} OUTPUT.onnx")
     output = output or target
     assert output is not None
     if output.is_dir():
         output /= model.name
     suffixes = (".onnx", *js.SUFFIXES)
     if output.suffix not in suffixes and (output.is_file() or not output.exists()):  # else a pipe or a device
-        raise typer.BadParameter(f"the name of the file to write must end in {', '.join(suffixes)}, got {output}")
+        raise BadParameter(f"the name of the file to write must end in {', '.join(suffixes)}, got {output}")
     if output.suffix in js.SUFFIXES and operators != "onnx":
-        raise typer.BadParameter("--operators is for .onnx files")
+        raise BadParameter("--operators is for .onnx files")
     graph = load(model, fix_shapes=sizes(fix_shapes or []), limits=limits(limit or []))
     if output.suffix in js.SUFFIXES:
         for written in js.save(graph, output, title=model.name):

@@ -18,7 +18,7 @@ import typer
 from rich.text import Text
 
 from ..names import counted
-from .common import PlainConsole, Verbose, app, bytes_of, console, errors
+from .common import BadParameter, PlainConsole, Verbose, app, bytes_of, console, errors
 
 if TYPE_CHECKING:
     from ..serve import Server
@@ -83,11 +83,11 @@ def serve(
 
     if given.args:
         here = "serve is for web pages (navigator.ml)"
-        raise typer.BadParameter(f"{here}; to serve a model over HTTP: opweave deploy {' '.join(given.args)}")
+        raise BadParameter(f"{here}; to serve a model over HTTP: opweave deploy {' '.join(given.args)}")
     if no_token and token is not None:
         source = given.get_parameter_source("token")  # an enumeration of Click, or of Typer's copy of Click
         name = "OPWEAVE_TOKEN" if source is not None and source.name == "ENVIRONMENT" else "--token"
-        raise typer.BadParameter(f"--no-token and {name} exclude each other")
+        raise BadParameter(f"--no-token and {name} exclude each other")
     host: Literal["127.0.0.1", "::1"] = "::1" if ipv6 else "127.0.0.1"
     server = Server(
         port,
@@ -189,6 +189,6 @@ def state_of_port(port: int = PORT) -> str:
     except (URLError, ConnectionError, TimeoutError) as error:
         if isinstance(getattr(error, "reason", error), ConnectionRefusedError):
             return f"nothing listens on port {port}: `opweave serve`"
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         pass
     return f"something else listens on port {port}: `opweave serve --port 0`"

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from .. import __version__
 from ..errors import NotSupportedError
-from .common import Verbose, app, console, errors
+from .common import BadParameter, Verbose, app, console, errors
 from .extras import PURPOSES, missing
 from .serve import state_of_port
 
@@ -90,7 +90,7 @@ def ops(
     unknown = [name for name in names or [] if name not in listing]
     if unknown:
         hint = meant(unknown[0], listing) or "; `opweave ops` lists all"
-        raise typer.BadParameter(f"there is no operation {unknown[0]!r}{hint}")
+        raise BadParameter(f"there is no operation {unknown[0]!r}{hint}")
     backends = discover()
     signs = {
         "native": Text("●", "green"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .common import Operations, Verbose, app, console, errors
+from .common import BadParameter, Operations, Verbose, app, console, errors
 from .models import Bounds, DeviceName, Sizes, open_session
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def tune(
     The figures are kept by model, shapes, processor, threads and versions. Ctrl-C keeps what was measured until then.
     """
     if show == (model is not None):
-        raise typer.BadParameter("give either a model or --list")
+        raise BadParameter("give either a model or --list")
     if model is None:
         from ..compile.engines import kept
 
@@ -87,7 +87,7 @@ def _parts(text: str) -> list[str]:
     parts = text.split(",")
     if any(part.isdecimal() for part in parts):
         right = re.sub(r"(?<=\d),(?=\d+(,|$))", "x", text)
-        raise typer.BadParameter(f"--shape {text}: x stands between the sizes of a shape: write {right}")
+        raise BadParameter(f"--shape {text}: x stands between the sizes of a shape: write {right}")
     return parts
 
 
@@ -106,12 +106,12 @@ def _shapes(session: InferenceSession, sizes: Mapping[str, int | list[int]]) -> 
     names = {size for each in arguments.values() for size in each.dims or () if isinstance(size, str)}
     if unknown := [name for name in sizes if name not in arguments and name not in names]:
         known = ", ".join([*arguments, *sorted(names)])
-        raise typer.BadParameter(f"--shape: there is no input or dimension {unknown[0]!r}, only {known}")
+        raise BadParameter(f"--shape: there is no input or dimension {unknown[0]!r}, only {known}")
 
     def size_of(size: int | str | None) -> int:
         given = size if isinstance(size, int) else sizes.get(size or "", 1)
         if not isinstance(given, int):
-            raise typer.BadParameter(f"--shape: the dimension {size!r} needs one size")
+            raise BadParameter(f"--shape: the dimension {size!r} needs one size")
         return given
 
     found: dict[str, list[int]] = {}

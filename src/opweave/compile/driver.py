@@ -123,7 +123,7 @@ def _compiled(
         if wait:
             for one in made:
                 one.runner.complete()
-    placements = _placements(graph, legal, origin, made, chooser)
+    placements = _placements(graph, legal, origin, made, chooser, here)
     return Program(legal, origin, made, placements, backend.space, input_ranges(graph), choice.reason)
 
 
@@ -271,9 +271,9 @@ class _KernelRunner(Runner):
 
 
 def _placements(
-    graph: Graph, legal: Graph, origin: Mapping[Node, Node], parts: Sequence[Part], chooser: Chooser
+    graph: Graph, legal: Graph, origin: Mapping[Node, Node], parts: Sequence[Part], chooser: Chooser, here: str
 ) -> list[Placement]:
-    """Where each node of the user's graph runs."""
+    """Where each node of the user's graph runs; `here` is the device of the copies of a graph without parts."""
     homes = {
         node: (number, compiled)
         for number, part in enumerate(parts)
@@ -285,10 +285,11 @@ def _placements(
     found = []
     for node, its in made.items():
         number = homes[its[0]][0] if its else 0
-        part = parts[number]
         how: How = "decomposed"
-        detail, device = "its operand", part.device
+        # A graph of which nothing is left has no parts: its outputs are copies of inputs and constants.
+        detail, device = "its operand", parts[number].device if parts else here
         if its:
+            part = parts[number]
             compiled = [homes[n][1] for n in its if homes[n][0] == number]
             how, detail = part.runner.describe(compiled)
             if part.runner.is_left(compiled):

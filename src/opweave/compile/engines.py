@@ -241,5 +241,5 @@ def _parsed(data: bytes | None) -> list[Measurement]:
     try:
         measured: list[dict[str, Any]] = json.loads(data)["measured"]
         return [Measurement(**{name: each[name] for name in names} | {"is_kept": True}) for each in measured]
-    except (ValueError, KeyError, TypeError):  # of another format
+    except (ValueError, KeyError, TypeError, RecursionError):  # of another format, or damaged
         return []

@@ -447,6 +447,17 @@ def op(function: Callable[..., Any] | None = None, /, **limits: Limits) -> Any:
     return _declare(function, {})
 
 
+def _checked(desc: Any) -> Desc:
+    """The descriptor that a shape rule returned, with Python's integers."""
+    require(isinstance(desc, Desc), f"the shape rule must return a Desc, or a tuple of them, got {shown(desc)}")
+    is_plain = isinstance(desc.data_type, str) and desc.data_type in ANY and isinstance(desc.shape, tuple)
+    require(
+        is_plain and all(isinstance(size, (int, np.integer)) and not isinstance(size, bool) for size in desc.shape),
+        f"the shape rule must return a data type of WebNN and a tuple of integers, got {shown(desc)}",
+    )
+    return Desc(desc.data_type, tuple(map(int, desc.shape)))
+
+
 def _declare(function: Callable[..., Any], limits: Mapping[str, Limits]) -> CustomOp[Any]:
     check_function(function)
     parameters = inspect.signature(function).parameters
@@ -460,16 +471,10 @@ def _declare(function: Callable[..., Any], limits: Mapping[str, Limits]) -> Cust
             arguments["label"] = label
         with user_code(function, f"in the shape rule of {title(made.name, label)}"):
             result = function(builder, **arguments)
-        require(result != (), "the shape rule must return a Desc, or a tuple of them, got ()")
-        for desc in result if isinstance(result, tuple) else (result,):
-            require(isinstance(desc, Desc), f"the shape rule must return a Desc, or a tuple of them, got {shown(desc)}")
-            require(
-                desc.data_type in ANY
-                and isinstance(desc.shape, tuple)
-                and all(isinstance(size, (int, np.integer)) for size in desc.shape),
-                f"the shape rule must return a data type of WebNN and a tuple of integers, got {shown(desc)}",
-            )
-        return result
+        is_tuple = isinstance(result, tuple)
+        require(not is_tuple or len(result) > 0, "the shape rule must return a Desc, or a tuple of them, got ()")
+        descs = tuple(map(_checked, result if is_tuple else (result,)))
+        return descs if is_tuple else descs[0]
 
     made: CustomOp[Any] = CustomOp(rule, function, skip=1, limits=limits, annotated=True)
     return made

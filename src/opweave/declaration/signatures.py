@@ -102,7 +102,10 @@ def plain_converter(kind: str) -> Converter:
     def convert(name: str, value: Any) -> Any:
         plain = value.item() if isinstance(value, (np.generic, np.ndarray)) and np.ndim(value) == 0 else value
         if kind == "float" and isinstance(plain, int) and not isinstance(plain, bool):
-            plain = float(plain)
+            try:
+                plain = float(plain)
+            except OverflowError:
+                raise ValidationError(f"{name} must be in the range of float64, got {shown(value)}") from None
         wanted = {"int": int, "float": float, "bool": bool, "str": str}[kind]
         if not isinstance(plain, wanted) or (kind == "int" and isinstance(plain, bool)):
             raise ValidationError(f"{name} must be of type {kind}, got {shown(value)}")

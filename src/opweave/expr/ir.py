@@ -33,6 +33,7 @@ from ..cache import exact
 from ..dtypes import FLOATS, INFO, DataType
 from ..errors import require
 from ..graph import Desc
+from ..names import shown
 from .vocabulary import FUNCTIONS as FUNCTIONS, INTEGERS as INTEGERS, Reduction as Reduction, Type as Type
 
 _serials = itertools.count()
@@ -249,16 +250,18 @@ def number(value: int | float | bool, type: Type) -> Const:
         ValidationError: the type cannot represent the value, for example 2.5 as an integer or 300 as a uint8.
     """
     if type == "bool":
-        require(isinstance(value, bool), f"expected True or False, got {value!r}")
+        require(isinstance(value, bool), f"expected True or False, got {shown(value)}")
         return Const(value, type)
     if type in FLOATS:
-        require(abs(value) <= sys.float_info.max or not isinstance(value, int), f"{value!r} is not a value of {type}")
+        require(
+            abs(value) <= sys.float_info.max or not isinstance(value, int), f"{shown(value)} is not a value of {type}"
+        )
         return Const(float(value), type)
     if isinstance(value, float):
-        require(value.is_integer(), f"{value!r} is not a value of {type}")
+        require(value.is_integer(), f"{shown(value)} is not a value of {type}")
     whole = int(value)
     info = INFO["int32" if type == "index" else type]
-    require(info.lowest <= whole <= info.highest, f"{value!r} is not a value of {type}")
+    require(info.lowest <= whole <= info.highest, f"{shown(value)} is not a value of {type}")
     return Const(whole, type)
 
 

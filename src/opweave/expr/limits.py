@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from ..errors import ValidationError, require
+from .. import settings
+from ..errors import ValidationError
 from .ir import Call, Expr, Program, Reduce, walk
 
 NODES_VARIABLE = "OPWEAVE_MAX_EXPRESSION_NODES"
@@ -38,13 +39,7 @@ def limit(variable: str, default: int) -> int:
     Raises:
         ValidationError: the value is not a positive integer.
     """
-    text = os.environ.get(variable, "")
-    if not text:
-        return default
-    require(
-        text.isascii() and text.isdigit() and int(text[:20]) > 0, f"{variable} must be a positive integer, got {text!r}"
-    )
-    return int(text[:20])
+    return settings.number(variable, default)
 
 
 def check_nodes(count: int) -> None:

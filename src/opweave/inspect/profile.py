@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from html import escape
 from statistics import median
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from ..run.binding import Binding
 from ..run.graph import MLGraph, check_names
 from ..run.locks import Locks
 from ..tensor import MLTensor
-from ..words import duration, intermediates, shortened, size, table
+from ..words import duration, intermediates, markup, shortened, size, table
 
 if TYPE_CHECKING:
     from ..backends import KernelTime, Pairs, Placement
@@ -194,7 +193,7 @@ class Profile:
     def _repr_html_(self) -> str:
         rows = []
         for step in self.steps:
-            *cells, share, _, _, bandwidth = map(escape, _step_cells(step))
+            *cells, share, _, _, bandwidth = map(markup, _step_cells(step))
             colour = "#d9822b" if step.is_copy else "#3d7dca"
             width = f"width:{step.share * 120:.1f}px;height:0.8em"
             bar = f'<div style="width:120px;background:#8883"><div style="{width};background:{colour}"></div></div>'
@@ -206,7 +205,7 @@ class Profile:
             kernels = _html(_TOTAL_HEAD, totals, words=1)
             listing = _html(_KERNEL_HEAD, each, words=4)
             kernels += f"<details><summary>{len(self.kernels)} kernels</summary>{listing}</details>"
-        return f"{steps}{kernels}<p>{'<br>'.join(map(escape, self._notes()))}</p>"
+        return f"{steps}{kernels}<p>{'<br>'.join(map(markup, self._notes()))}</p>"
 
 
 def _html(head: Sequence[str], rows: Sequence[Sequence[str]], words: int) -> str:
@@ -222,7 +221,7 @@ def _html(head: Sequence[str], rows: Sequence[Sequence[str]], words: int) -> str
 
 
 def _escaped(rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
-    return [tuple(map(escape, row)) for row in rows]
+    return [tuple(map(markup, row)) for row in rows]
 
 
 def _step_cells(step: StepProfile) -> tuple[str, ...]:

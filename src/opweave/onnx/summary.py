@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..backends import PRECISIONS
 from ..graph import printable
 from ..names import counted
+from ..words import markup
 from .arguments import NodeArg, shape_text
 
 if TYPE_CHECKING:
@@ -33,22 +34,20 @@ def line(session: InferenceSession) -> str:
 
 def html(session: InferenceSession) -> str:
     """Inputs, outputs and operators as a table."""
-    from html import escape  # loads a table of all entities, which a session does not need
-
     rows = [
         (what, argument.name, argument.type, shape_text(argument.shape))
         for what, arguments in (("input", session.get_inputs()), ("output", session.get_outputs()))
         for argument in arguments
     ]
     head = "".join(f"<th>{name}</th>" for name in ("", "name", "type", "shape"))
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    body = "".join(f"<tr>{''.join(f'<td>{markup(cell)}</td>' for cell in row)}</tr>" for row in rows)
     nodes = session._model.proto.graph.node
     common = Counter(node.op_type for node in nodes).most_common()
     names = [f"{name} {number}" for name, number in common[:MAX_SHOWN]]
     names += [f"{counted(len(common) - MAX_SHOWN, 'more operator')}"] if len(common) > MAX_SHOWN else []
     note = f"{counted(len(nodes), 'node')} on {session.context.device.name}: {', '.join(names)}"
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div style="max-height:24em;overflow:auto">{table}</div><p>{escape(note)}</p>'
+    return f'<div style="max-height:24em;overflow:auto">{table}</div><p>{markup(note)}</p>'
 
 
 def explained(compiled: CompiledModel, context: MLContext) -> list[str]:

@@ -223,9 +223,9 @@ class MLGraph:
         return drawing
 
     def _repr_html_(self) -> str:
-        from html import escape
+        from ..words import markup
 
-        return f"<pre>{escape(repr(self))}</pre>" if self.destroyed else self.draw()._repr_html_()
+        return f"<pre>{markup(repr(self))}</pre>" if self.destroyed else self.draw()._repr_html_()
 
     def _check_alive(self) -> Program:
         """The program; `InvalidStateError` once the graph is destroyed or its context lost."""

@@ -142,9 +142,9 @@ class MeasuredTiles:
         data = disk_cache.load(self._file, KIND)
         try:
             found: dict[str, list[int]] = json.loads(data)["tiles"] if data is not None else {}
-        except (ValueError, KeyError):  # of another format
+        except (ValueError, KeyError, TypeError, RecursionError):  # of another format, or damaged
             return {}
-        return found
+        return found if isinstance(found, dict) else {}
 
     def _keep(self, key: str, best: tuple[Tile, int]) -> None:
         tile, splits = best

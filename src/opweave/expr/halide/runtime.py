@@ -14,6 +14,7 @@ import threading
 from functools import cache
 from pathlib import Path
 
+from ... import settings
 from ...digests import digest
 from ...disk_cache import kept
 from ...errors import import_extra
@@ -122,8 +123,9 @@ def _system_function(name: str) -> int:
 
 def default_threads() -> int:
     """`$HL_NUM_THREADS`, `$OPWEAVE_THREADS`, or the number of processors available to this process."""
+    # Halide's own variable: what is no number in it is ignored, as Halide does.
     chosen = os.environ.get("HL_NUM_THREADS", "")
-    if chosen.isdigit() and int(chosen) > 0:
+    if chosen.isdecimal() and 0 < len(chosen) <= settings.MAX_DIGITS and int(chosen) > 0:
         return int(chosen)
     return chosen_threads() or processors()
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ...names import counted
-from ..drawing.svg import clean
+from ...words import markup
 from .measure import BINS, Error
 from .result import OperationDifference
 
@@ -53,7 +53,7 @@ def _chart(
     for place, (row, value) in enumerate(zip(rows, values, strict=True)):
         x, kind = LEFT + step * (place + 0.5), row.verdict
         parts.append(f'<path class="stem {kind}" d="M{x:.1f} {TOP + inner}V{y(value):.1f}"/>')
-        text = clean(f"{row.number} {row.title}: {value:.3g}")
+        text = markup(f"{row.number} {row.title}: {value:.3g}")
         dot = f'<circle class="dot {kind}" cx="{x:.1f}" cy="{y(value):.1f}" r="{radius}">'
         parts.append(f"{dot}<title>{text}</title></circle>")
     return "".join([*parts, "</svg>"])
@@ -65,8 +65,8 @@ def histogram(error: Error, title: str) -> str:
     names = ["0", f"≤{_power(BINS[0])}", *map(_power, BINS[1:]), f">{_power(BINS[-1])}"]
     width, height, column, base = 460, 170, 31, 126
     most, total = max(counts), sum(counts) or 1
-    parts = [f'<svg class="histogram" viewBox="0 0 {width} {height}" role="img"><title>{clean(title)}</title>']
-    parts.append(f'<text class="name" x="14" y="16">{clean(title)}</text>')
+    parts = [f'<svg class="histogram" viewBox="0 0 {width} {height}" role="img"><title>{markup(title)}</title>']
+    parts.append(f'<text class="name" x="14" y="16">{markup(title)}</text>')
     for place, (each, name) in enumerate(zip(counts, names, strict=True)):
         x = 22 + place * column
         size = (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ... import __version__
 from ...names import counted
-from ...words import shortened
-from ..drawing.svg import clean
+from ...words import markup, shortened
 from .charts import along, histogram, sparkline
 from .drawing import drawings
 from .result import Difference, OperationDifference, number
@@ -92,8 +91,8 @@ def html(found: Difference) -> str:
     first = found.first
     focus = first or max(found.rows, key=lambda row: row.own.ratio, default=None)
     parts = [
-        f"<h1>{clean(found.title)}</h1>",
-        f'<div class="soft">{clean(found.on)} against {clean(found.against)}</div>',
+        f"<h1>{markup(found.title)}</h1>",
+        f'<div class="soft">{markup(found.on)} against {markup(found.against)}</div>',
         _verdict(found),
         '<section class="card"><h2>Errors along the graph</h2><div class="wide along">',
         f"{along(found.rows, found.count)}</div></section>",
@@ -122,7 +121,7 @@ def html(found: Difference) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width">\n'
-        f"<title>{clean(found.title)}: opweave diff</title>\n<style>{STYLE}</style></head>\n"
+        f"<title>{markup(found.title)}: opweave diff</title>\n<style>{STYLE}</style></head>\n"
         f"<body><main>{''.join(parts)}</main>\n<script>{SCRIPT}</script></body></html>\n"
     )
 
@@ -135,13 +134,13 @@ def _verdict(found: Difference) -> str:
     else:
         heading = f"First difference: {first.lines()[0]}"
         pairs = [line.strip().partition("  ")[::2] for line in first.lines()[1:]]
-        details = "".join(f"<dt>{clean(name)}</dt><dd>{clean(text.strip())}</dd>" for name, text in pairs)
+        details = "".join(f"<dt>{markup(name)}</dt><dd>{markup(text.strip())}</dd>" for name, text in pairs)
     rest = [
         line for line in found.conclusion() if not line.startswith((" ", "first difference", f"{len(found.rows):,} op"))
     ]
-    notes = "".join(f"<div>{clean(line)}</div>" for line in rest)
+    notes = "".join(f"<div>{markup(line)}</div>" for line in rest)
     body = f"<dl>{details}</dl>" if details else ""
-    return f'<section class="card verdict {"bad" if first else ""}"><h2>{clean(heading)}</h2>{body}{notes}</section>'
+    return f'<section class="card verdict {"bad" if first else ""}"><h2>{markup(heading)}</h2>{body}{notes}</section>'
 
 
 def _table(found: Difference) -> str:
@@ -159,7 +158,7 @@ def _table(found: Difference) -> str:
 
 def _row(row: OperationDifference, is_first: bool) -> str:
     own, total = row.own, row.total
-    details = f"<details><summary>{clean(row.title)}</summary><pre>{clean(chr(10).join(row.lines()))}</pre></details>"
+    details = f"<details><summary>{markup(row.title)}</summary><pre>{markup(chr(10).join(row.lines()))}</pre></details>"
     tag = f'<span class="tag {row.verdict}">{row.verdict}</span>' if row.verdict != "ok" else ""
     numbers = "".join(
         f'<td class="number" data-value="{_sortable(value)}">{number(value)}</td>'
@@ -167,7 +166,7 @@ def _row(row: OperationDifference, is_first: bool) -> str:
     )
     return (
         f'<tr class="{row.verdict}{" first" if is_first else ""}" data-number="{row.number}">'
-        f'<td class="number">{row.number}</td><td data-value="{clean(row.title)}">{details}</td><td>{clean(row.result)}</td>'
+        f'<td class="number">{row.number}</td><td data-value="{markup(row.title)}">{details}</td><td>{markup(row.result)}</td>'
         f'{numbers}<td data-value="{sum(own.histogram)}">{sparkline(own)}</td><td>{tag}</td></tr>'
     )
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from ...errors import require
 from ...files import atomic_writer
-from ...graph import Graph
-from ...names import counted
+from ...graph import Graph, printable
+from ...names import counted, visible
 from ...words import shortened, table
 from .measure import Error, Values
 
@@ -213,7 +213,7 @@ class Difference:
             lines.append(f"… {counted(len(self.rows) - len(shown), 'more operation')}, closer to what is expected")
         if self.outputs:
             lines += ["", *table([_OUTPUT_HEAD, *map(_output_cells, self.outputs)], words=1)]
-        return "\n".join([*lines, "", *self.conclusion()])
+        return visible("\n".join([*lines, "", *self.conclusion()]))
 
     def conclusion(self) -> list[str]:
         """What was found, in a few lines."""
@@ -272,7 +272,7 @@ def _cells(row: OperationDifference) -> tuple[str, ...]:
 
 def _output_cells(output: OutputDifference) -> tuple[str, ...]:
     total = output.total
-    return (output.name, number(total.relative), number(total.largest), number(output.steps.relative))
+    return (printable(output.name), number(total.relative), number(total.largest), number(output.steps.relative))
 
 
 def number(value: float) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from html import escape
 from itertools import accumulate
 from textwrap import wrap
 from unicodedata import east_asian_width
 
-from ...words import shortened
+from ...words import markup, shortened
 from .layout import Item, Link, Placed, layout, spread
 from .picture import Box, Edge, Lane, Picture
 
@@ -87,15 +85,6 @@ def text_width(text: str, font: float = 12, bold: bool = False) -> float:
         else:
             units += 0.72 if letter.isupper() else 0.635
     return units * font * (1.1 if bold else 1.0)
-
-
-_FORBIDDEN = re.compile("[^\t\n -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML cannot contain, even escaped."""
-
-
-def clean(text: str) -> str:
-    """Escape a text for XML; characters that XML forbids are shown by their code."""
-    return escape(_FORBIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 class _Shape:
@@ -184,7 +173,7 @@ class _Writer:
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="ow-graph" role="img" width="{width}" height="{height}" '
             f'viewBox="0 0 {width} {height}">',
-            f"<title>{clean(self.title)}</title><style>{STYLE}</style>",
+            f"<title>{markup(self.title)}</title><style>{STYLE}</style>",
             f'<rect class="back" width="{width}" height="{height}" rx="8"/>',
             *(self._lane(*lane) for lane in self.lanes),
             *self._lines(),
@@ -216,7 +205,7 @@ class _Writer:
             if (path, kind) not in seen:
                 seen.add((path, kind))
                 lines.append(
-                    f'<g class="{kind}"><title>{clean(edge.text)}{moved}</title>'
+                    f'<g class="{kind}"><title>{markup(edge.text)}{moved}</title>'
                     f'<path class="line" d="{path}"/><path class="tip" d="{tip}"/></g>'
                 )
         return lines
@@ -267,7 +256,7 @@ class _Writer:
     def _box(self, index: int) -> str:
         shape, middle = self.shapes[index], self.left + self.placed.x[index]
         box, top, left = shape.box, self.tops[self.placed.layer[index]], middle - shape.width / 2
-        parts = [f"<g><title>{clean(box.tooltip)}</title>"] if box.tooltip else ["<g>"]
+        parts = [f"<g><title>{markup(box.tooltip)}</title>"] if box.tooltip else ["<g>"]
         if box.style == "several":  # a second rectangle behind the first
             parts.append(_rect("box", left + 4, top + 4, shape.width, shape.height, 7))
         kind = "end" if shape.is_end else "box custom" if box.style == "custom" else "box"
@@ -301,7 +290,7 @@ def _rect(kind: str, x: float, y: float, width: float, height: float, radius: fl
 
 
 def _text(style: str, x: float, y: float, text: str) -> str:
-    return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}">{clean(text)}</text>'
+    return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}">{markup(text)}</text>'
 
 
 def _row_width(chips: Sequence[str]) -> float:
@@ -317,4 +306,4 @@ def _curve(x: float, y: float, to_x: float, to_y: float) -> str:
     return f"C{x:.1f} {half:.1f} {to_x:.1f} {half:.1f} {to_x:.1f} {to_y:.1f}"
 
 
-__all__ = ["clean", "svg", "text_width"]
+__all__ = ["svg", "text_width"]
