@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import node_js
 import numpy as np
@@ -302,3 +303,26 @@ def test_weights_are_fetched_beside_the_module(modules: Modules) -> None:
     size, message = out.strip().splitlines()
     assert int(size) == path.with_suffix(".safetensors").stat().st_size
     assert message.endswith("404 Not Found")
+
+
+@ow.composite
+def unchanged(b: Any, x: Any) -> Any:
+    return x
+
+
+@ow.composite
+def constant_beside(b: Any, x: Any) -> Any:
+    return b.constant(np.arange(4, dtype="float32")), x, x
+
+
+def test_composites_that_return_operands(modules: Modules) -> None:
+    """WebNN refuses outputs that are inputs or constants."""
+    x = np.float32([1, -2, 3, 4])
+    for function in (unchanged, constant_beside):
+        builder = ow.MLGraphBuilder(CPU)
+        results = function(builder.input("x", "float32", [4]))
+        outputs = {f"y{k}": y for k, y in enumerate(results if isinstance(results, tuple) else (results,))}
+        modules.add(builder.build(outputs), {"x": x})
+    constants = np.arange(4, dtype="float32")
+    for got, wanted in zip(modules.run(), [[x], [constants, x, x]], strict=True):
+        assert_same(got, {f"y{k}": array for k, array in enumerate(wanted)}, "composite")

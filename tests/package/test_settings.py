@@ -6,10 +6,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import opweave as ow
 from opweave import disk_cache, processors
+from opweave.cli import inputs
 from opweave.compile import engines
 from opweave.expr import limits
 
@@ -74,3 +77,30 @@ def test_files_of_tuning_that_hold_something_else_count_as_none(
     assert disk_cache.store(key, engines.KIND, data)
     assert engines.kept() == []
     assert engines.titles(key) == []
+
+
+@pytest.mark.parametrize("size", ["9" * 5000, "9" * 19, "2147483648", "0", "-1", "1_0", "٣", "²", "nan", "1.5", ""])
+def test_sizes_on_the_command_line_are_numbers(size: str) -> None:
+    for text in (f"n={size}", f"x={size}x3", f"x=3x{size}"):
+        with pytest.raises(ow.ValidationError, match="must be NAME=SIZE, as in batch=1, or INPUT=SIZExSIZE"):
+            inputs.sizes([text])
+    assert inputs.sizes(["n=2147483647", "x=1x2"]) == {"n": 2147483647, "x": [1, 2]}
+
+
+@pytest.mark.parametrize("count", ["9" * 5000, "-1", "1_0", "²", "nan", ""])
+def test_limits_on_the_command_line_are_numbers(count: str) -> None:
+    with pytest.raises(ow.ValidationError, match="must be NAME=COUNT"):
+        inputs.limits([f"nodes={count}"])
+
+
+@pytest.mark.parametrize(
+    "shape", [(2**31, 3), (2**64,), (10**5000,), (2**20, 2**20), (-1,)], ids=lambda shape: str(len(shape))
+)
+def test_random_values_of_large_shapes_are_refused(shape: tuple[int, ...]) -> None:
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, None)
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [value], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (argument,) = ow.InferenceSession(model.SerializeToString())._inputs
+    with pytest.raises(ow.ValidationError, match="input 'x' must have at most 2147483647 elements, got the shape"):
+        argument.random(shape, np.random.default_rng(0))

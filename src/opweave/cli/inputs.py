@@ -13,10 +13,18 @@ import numpy as np
 
 from ..errors import DataError, MLError, OperationError, ValidationError, import_extra, require
 from ..files import atomic_writer
+from ..names import shown
 from ..onnx.arguments import Argument
 from ..onnx.limits import Limits
+from ..settings import MAX_DIGITS
+from ..shapes import MAX_DIMENSION
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a whole number of at most 18 digits; Python converts no numbers of more than 4,300."""
+    return text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
 
 
 def sizes(given: Sequence[str]) -> dict[str, int | list[int]]:
@@ -25,8 +33,12 @@ def sizes(given: Sequence[str]) -> dict[str, int | list[int]]:
     for text in given:
         name, _, written = text.rpartition("=")
         parts = written.split("x")
-        fits = name and all(part.isdecimal() and int(part) > 0 for part in parts)
-        require(bool(fits), f"{text!r} must be NAME=SIZE, as in batch=1, or INPUT=SIZExSIZE, as in image=1x576")
+        fits = name and all(is_number(part) and 0 < int(part) <= MAX_DIMENSION for part in parts)
+        require(
+            bool(fits),
+            f"{shown(text)} must be NAME=SIZE, as in batch=1, or INPUT=SIZExSIZE, as in image=1x576, with sizes in "
+            f"[1, {MAX_DIMENSION}]",
+        )
         found[name] = [int(part) for part in parts] if len(parts) > 1 else int(written)
     return found
 
@@ -36,8 +48,8 @@ def limits(given: Sequence[str]) -> Limits:
     names, found = [field.name for field in fields(Limits)], dict[str, int]()
     for text in given:
         name, _, count = text.partition("=")
-        fits = name in names and count.isdecimal()
-        require(fits, f"--limit {text!r} must be NAME=COUNT, with a name among {', '.join(names)}")
+        fits = name in names and is_number(count)
+        require(fits, f"--limit {shown(text)} must be NAME=COUNT, with a name among {', '.join(names)}")
         found[name] = int(count)
     return Limits(**found)
 

@@ -58,9 +58,16 @@ class _Rewriter(Recorder):
 
 
 def legalise(
-    graph: Graph, supports: Callable[[Node], bool], backend: str = "given"
+    graph: Graph, supports: Callable[[Node], bool], backend: str = "given", *, has_results: bool = False
 ) -> tuple[Graph, Mapping[Node, Node]]:
     """The graph in which every node satisfies `supports`, and for each of its nodes the one that it stems from.
+
+    Args:
+        graph: the graph.
+        supports: whether a node stays as it is.
+        backend: for messages.
+        has_results: whether all outputs must be results of operations, as builders of WebNN require. Outputs that a
+            decomposition returns unchanged from the inputs then become an `identity` of them.
 
     Raises:
         NotSupportedError: a node has neither a rule nor a decomposition.
@@ -75,6 +82,8 @@ def legalise(
         rewriter._source = node
         replaced.update(zip(node.outputs, rewriter._add_like(node, replaced.__getitem__, node.label), strict=True))
     outputs_by_name = each(graph.outputs, replaced.__getitem__)
+    if has_results:
+        outputs_by_name = each(outputs_by_name, lambda o: rewriter.identity(o) if o.is_input else o)
     reached = Graph.reaching(outputs_by_name)
     return Graph(rewriter.inputs, outputs_by_name, reached.nodes), rewriter.origin
 

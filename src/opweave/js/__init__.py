@@ -85,7 +85,7 @@ def webnn_only(graph: Graph) -> Graph:
     def is_built_in(node: Node) -> bool:
         return Operations.listing().get(node.op.name) is node.op
 
-    return legalise(graph, is_built_in, "WebNN")[0]
+    return legalise(graph, is_built_in, "WebNN", has_results=True)[0]
 
 
 __all__ = ["save"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import UserDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,11 @@ import numpy as np
 from .. import memory
 from ..arrays import as_array, contiguous
 from ..context import MLContext
-from ..errors import ValidationError, require
+from ..errors import OperationError, ValidationError, require
 from ..graph import printable
 from ..memory.spaces import Memory, TensorSpace
+from ..names import shown
+from ..shapes import MAX_DIMENSION
 from ..tensor import MLTensor
 from .booleans import as_declared, check_bool
 from .messages import TensorProto, TypeProto, ValueInfoProto, dtype_of
@@ -88,13 +91,23 @@ class Argument:
             count: the number of different integers, from 0: the rows of a table, for indices into it.
 
         Raises:
-            ValidationError: it does not take numbers.
+            ValidationError: it does not take numbers, or not of this shape.
+            OperationError: there is not enough memory.
         """
         is_number = bool(self.element_type) and self.dtype.kind in "fiub"
         require(is_number, f"input {self.name!r} is {self.type}, which cannot be random")
-        if self.dtype.kind == "f":
-            return np.asarray(generator.standard_normal(shape)).astype(self.dtype)
-        return np.asarray(generator.integers(0, count, shape)).astype(self.dtype)
+        fits = all(0 <= size <= MAX_DIMENSION for size in shape) and prod(shape) <= MAX_DIMENSION
+        require(
+            fits, f"input {self.name!r} must have at most {MAX_DIMENSION} elements, got the shape {shown(list(shape))}"
+        )
+        try:
+            if self.dtype.kind == "f":
+                return np.asarray(generator.standard_normal(shape)).astype(self.dtype)
+            return np.asarray(generator.integers(0, count, shape)).astype(self.dtype)
+        except MemoryError:
+            raise OperationError(
+                f"there is no memory for random values of input {self.name!r}, {list(shape)}"
+            ) from None
 
     @property
     def dtype(self) -> np.dtype[Any]:
