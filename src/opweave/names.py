@@ -51,12 +51,12 @@ those that XML forbids. Tabs, ends of lines and the two joiners of emoji and of 
 
 
 def visible(text: str) -> str:
-    """Show characters that control terminals or the direction of text by their codes, as `repr` does.
+    r"""Show characters that control terminals or the direction of text by their codes, as `repr` does.
 
     Names from models, file names and messages may have them. All text that is printed, drawn or raised passes through here.
 
     >>> print(visible("a\x1b[2J \u202eb\ufeff\ud800"))
-    a\\x1b[2J \\u202eb\\ufeff\\ud800
+    a\x1b[2J \u202eb\ufeff\ud800
     """
     return INVISIBLE.sub(lambda match: match[0].encode("unicode-escape").decode("ascii"), text)
 

@@ -23,10 +23,10 @@ def table(rows: Sequence[Sequence[str]], words: int) -> list[str]:
 
 
 def markup(text: str) -> str:
-    """Escape a text for HTML and XML; characters that are invisible or that XML forbids are shown by their codes.
+    r"""Escape a text for HTML and XML; characters that are invisible or that XML forbids are shown by their codes.
 
-    >>> markup("a<b\x1b")
-    'a&lt;b\\\\u001b'
+    >>> print(markup("a<b\x1b"))
+    a&lt;b\u001b
     """
     from html import escape  # loads a table of all entities, which most processes do not need
 

@@ -324,5 +324,6 @@ def test_composites_that_return_operands(modules: Modules) -> None:
         outputs = {f"y{k}": y for k, y in enumerate(results if isinstance(results, tuple) else (results,))}
         modules.add(builder.build(outputs), {"x": x})
     constants = np.arange(4, dtype="float32")
-    for got, wanted in zip(modules.run(), [[x], [constants, x, x]], strict=True):
+    expected_arrays: list[list[np.ndarray]] = [[x], [constants, x, x]]
+    for got, wanted in zip(modules.run(), expected_arrays, strict=True):
         assert_same(got, {f"y{k}": array for k, array in enumerate(wanted)}, "composite")
