@@ -114,6 +114,8 @@ def check_conformance(case: Case, results: dict[str, np.ndarray]) -> None:
         assert got.dtype == expected.dtype, f"{name}: {got.dtype}, expected {expected.dtype}"
         assert got.shape == expected.shape, f"{name}: {got.shape}, expected {expected.shape}"
         wrong = ~within(got, expected, case["tolerance"])
+        if "signed-zeros" in case.get("flags", ()):
+            wrong |= (expected == 0) & (np.signbit(got) != np.signbit(expected))
         if wrong.any():
             at = tuple(np.argwhere(wrong)[0])
             raise AssertionError(
