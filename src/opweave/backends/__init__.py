@@ -25,7 +25,7 @@ from ..graph import Graph, Node
 from ..memory.spaces import HOST, Memory, TensorSpace
 from ..operation import Limits, Op
 from .entries import entry_points
-from .precision import PRECISIONS as PRECISIONS, Precision as Precision, lacks_precision
+from .precision import KEEPS_FLOAT32 as KEEPS_FLOAT32, PRECISIONS as PRECISIONS, Precision as Precision, lacks_precision
 from .rule_table import Rule as Rule, RuleFunction as RuleFunction, RuleTable
 from .updates import Pairs as Pairs, Update as Update
 

@@ -23,6 +23,9 @@ PRECISIONS: dict[Precision, str] = {
 }
 """What each precision means."""
 
+KEEPS_FLOAT32 = "float16 result passed on in float32"
+"""What tables say of an operation whose result of float16 another one reads in float32."""
+
 
 def lacks_precision(
     what: str, lacking: Iterable[Device], precision: Precision, here: Iterable[Device]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..backends import Backend, How, Placement, PowerPreference, Runner, discover
+from ..backends import KEEPS_FLOAT32, Backend, How, Placement, PowerPreference, Runner, discover
 from ..errors import InvalidStateError, NotSupportedError, OperationError
 from ..expr import kernels, limits
 from ..graph import Graph, Node, Operand, each
@@ -187,11 +187,13 @@ def _loops(
 def _expression(part: Segment[Node, Operand], chooser: Chooser, device: str) -> Callable[[], Part]:
     """A function that compiles the expressions of a part as one loop."""
     constants = dict.fromkeys(o for node in part.nodes for o in node.operands if o.is_constant)
-    program, reads = program_of_nodes(part.nodes, [*constants, *part.inputs], part.outputs)
+    reads = [*constants, *part.inputs]
+    rounds = chooser.backend.precision == "ieee"
+    program, reads, unrounded = program_of_nodes(part.nodes, reads, part.outputs, rounds=rounds)
 
     def compiled() -> Part:
         kernel = kernels.compile(program, chooser.engine)
-        runner = _ExpressionRunner(program.name, title(part.nodes), kernel, len(part.nodes))
+        runner = _ExpressionRunner(program.name, title(part.nodes), kernel, len(part.nodes), unrounded)
         return Part(runner, HOST, device, part.nodes, part.nodes, reads, part.outputs)
 
     return compiled
@@ -200,8 +202,8 @@ def _expression(part: Segment[Node, Operand], chooser: Chooser, device: str) -> 
 class _ExpressionRunner(Runner):
     """A compiled loop."""
 
-    def __init__(self, name: str, title: str, kernel: kernels.Kernel, count: int) -> None:
-        self.name, self.title, self.kernel, self.count = name, title, kernel, count
+    def __init__(self, name: str, title: str, kernel: kernels.Kernel, count: int, unrounded: set[Node]) -> None:
+        self.name, self.title, self.kernel, self.count, self.unrounded = name, title, kernel, count, unrounded
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         call = self.kernel.bind(inputs, outputs)
@@ -225,7 +227,8 @@ class _ExpressionRunner(Runner):
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
         together = f", {self.count} operations in one loop" if self.count > 1 else ""
-        return "expression", f"{self.kernel.detail}{together}"
+        note = "" if self.unrounded.isdisjoint(nodes) else f", {KEEPS_FLOAT32}"
+        return "expression", f"{self.kernel.detail}{together}{note}"
 
 
 def _kernel(part: Segment[Node, Operand], device: str) -> Part:

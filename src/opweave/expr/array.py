@@ -476,4 +476,19 @@ def cast(x: Operand, data_type: DataType) -> Array:
     [1, -2]
     """
     array, target = as_array(x), check(data_type)
-    return array if array.data_type == target else Array(array.shape, Cast(array.body, target))
+    if array.data_type == target:
+        return rounded(array) if target == "float16" else array
+    return Array(array.shape, Cast(array.body, target))
+
+
+def rounded(array: Array) -> Array:
+    """A float16 array whose elements are float16 for what reads them, too, not only where they are stored."""
+    return array if is_rounded(array) else Array(array.shape, Cast(Cast(array.body, "float32"), "float16"))
+
+
+def is_rounded(array: Array) -> bool:
+    """Whether elements are computed as what they are stored as: `ir` computes float16 in float32."""
+    body = array.body
+    is_loaded = isinstance(body, Load) and isinstance(body.source, Input)
+    is_cast = isinstance(body, Cast) and body.parts[0].type != "float16"
+    return array.data_type != "float16" or is_loaded or is_cast

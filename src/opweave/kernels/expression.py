@@ -9,7 +9,7 @@ from ..cache import Cache
 from ..dtypes import DataType
 from ..errors import declaration_line, require, user_code
 from ..expr import ir
-from ..expr.array import Array, as_array
+from ..expr.array import Array, as_array, is_rounded, rounded
 from ..expr.ir import Program
 from ..expr.tracing import trace_named
 from ..graph import Node, Operand, each, flat
@@ -49,18 +49,21 @@ def _trace(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[st
 
 
 def program_of_nodes(
-    nodes: Sequence[Node], reads: Sequence[Operand], outputs: Sequence[Operand]
-) -> tuple[Program, list[Operand]]:
+    nodes: Sequence[Node], reads: Sequence[Operand], outputs: Sequence[Operand], *, rounds: bool
+) -> tuple[Program, list[Operand], set[Node]]:
     """Fuse the formulas of several nodes into one program.
 
     Args:
         nodes: in order; each has a formula.
         reads: the operands that they read and do not compute; scalar constants become constants of the program.
         outputs: the operands that are needed outside.
+        rounds: whether a result of float16 is rounded before another node reads it, or only where it is stored.
 
     Returns:
-        The program, and the operands that are its inputs.
+        The program, the operands that are its inputs, and the nodes whose float16 is read before it is rounded.
     """
+    unrounded: set[Node] = set()
+    read = {operand for node in nodes for operand in node.operands}
     numbers = {o: o.value.item() for o in reads if o.is_constant and not o.shape}
     inputs = [operand for operand in reads if operand not in numbers]
 
@@ -73,11 +76,16 @@ def program_of_nodes(
             made = call_with(node.op.formula, {**each(node.inputs, known.__getitem__), **node.attributes})
             results = made if isinstance(made, (tuple, list)) else (made,)
             for operand, result in zip(node.outputs, results, strict=True):
-                known[operand] = in_data_type(result, operand.data_type)
+                known[operand] = array = in_data_type(result, operand.data_type)
+                if rounds:
+                    known[operand] = rounded(array)
+                elif operand in read and not is_rounded(array):
+                    unrounded.add(node)
         return tuple(known[operand] for operand in outputs)
 
     name = "+".join(node.op.name for node in nodes[:4]) + ("+…" if len(nodes) > 4 else "")
-    return trace_named(call_formula, name, [operand.desc for operand in inputs], _names(nodes, inputs)), inputs
+    program = trace_named(call_formula, name, [operand.desc for operand in inputs], _names(nodes, inputs))
+    return program, inputs, unrounded
 
 
 def names_of(operands: Mapping[str, Any]) -> list[str]:

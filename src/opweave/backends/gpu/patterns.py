@@ -63,6 +63,11 @@ class Found:
         return self.nodes[-1].outputs[0]
 
     @property
+    def has_halves(self) -> bool:
+        """Whether its nodes have results of float16, which one kernel does not round."""
+        return self.result.data_type == "float16"
+
+    @property
     def operations(self) -> int:
         """Additions and multiplications."""
         sums = self.key.desc.element_count * self.query.shape[-2]

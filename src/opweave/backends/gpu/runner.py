@@ -12,7 +12,7 @@ from ...graph import Graph, Node
 from ...identity import ByIdentity
 from ...memory import NOT_IN_PLACE, copies
 from ...memory.spaces import DeviceSpace, Pool, intermediates
-from .. import How, KernelTime, Runner, Update
+from .. import KEEPS_FLOAT32, How, KernelTime, Runner, Update
 from .arrays import DeviceArray
 from .backend import GpuBackend
 from .calls import Calls
@@ -66,6 +66,7 @@ class KernelRunner(Runner, Pool[Intermediates[Tied]]):
         self.backend, self.engine = backend, engine
         schedule = Schedule(graph, backend, backend.features)
         self.steps: list[Step] = schedule.steps
+        self._unrounded = schedule.unrounded
         self.updates = _updates(self.steps)
         self.prepare()
         schedule.begun.clear()
@@ -145,7 +146,7 @@ class KernelRunner(Runner, Pool[Intermediates[Tied]]):
         node = nodes[0]
         if len(nodes) == 1 and is_users_kernel(node, self.backend):
             return "kernel", f"{title}: {which}, {node.op.kernels[self.backend.name].detail}"
-        return "native", f"{title}: {which}"
+        return "native", f"{title}: {which}" + ("" if self._unrounded.isdisjoint(nodes) else f", {KEEPS_FLOAT32}")
 
 
 class DeviceCall(Generic[Tied]):

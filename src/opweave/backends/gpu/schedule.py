@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...expr import ir
-from ...expr.array import Array
+from ...expr.array import Array, is_rounded, rounded
 from ...expr.gpu import Features, KernelProgram
 from ...expr.ir import Input, Program
 from ...expr.tracing import of_input
@@ -51,10 +51,13 @@ class Schedule:
     Attributes:
         steps: in the order in which they run.
         begun: what the back end has begun to compile.
+        unrounded: nodes whose result of float16 another node reads before it is rounded.
     """
 
     def __init__(self, graph: Graph, backend: GpuBackend, features: Features) -> None:
         self.backend, self.features = backend, features
+        self._rounds = backend.precision == "ieee"
+        self.unrounded: set[Node] = set()
         self._kernels = Kernels(backend, features)
         self._values: dict[Operand, Pending | Input] = {}
         self._wanted = {operand: number for number, operand in enumerate(graph.outputs.values())}
@@ -63,7 +66,8 @@ class Schedule:
         self._meeting = meeting(graph, backend)
         for number, operand in enumerate(graph.inputs.values()):
             self._memory(operand, Place(operand.desc, "input", number))
-        whole = {node: found for found in attentions(graph, features) for node in found.nodes}
+        found = [each for each in attentions(graph, features) if not (self._rounds and each.has_halves)]
+        whole = {node: each for each in found for node in each.nodes}
         for node in graph.nodes:
             if node not in whole:
                 self._node(node)
@@ -71,7 +75,9 @@ class Schedule:
                 self._attention(whole[node])
         for operand in graph.outputs.values():
             self._in_memory(operand)
-        self.steps, self.begun = together(self._kernels.steps, features), self._kernels.begun
+        self.steps, unrounded = together(self._kernels.steps, features, rounds=self._rounds)
+        self.unrounded |= unrounded
+        self.begun = self._kernels.begun
 
     # Operands --------------------------------------------------------------------------------------------------------
 
@@ -126,13 +132,29 @@ class Schedule:
         for operand, reading in found:
             value = self._values.get(operand)
             if isinstance(value, Pending) and self._joins(value, operand, program, reading, anchor):
-                known[operand] = value.result if value.alias is None else reshaped(value.result, value.alias)
+                result = self._as_read(value)
+                known[operand] = result if value.alias is None else reshaped(result, value.alias)
                 nodes += (n for n in value.nodes if n not in nodes)
                 anchor = combined(anchor, value.anchor)
             else:
                 known[operand] = self._loaded(operand)
         for operand, result in zip(node.outputs, applied(node, self.backend, known), strict=True):
             self._values[operand] = Pending(in_data_type(result, operand.data_type), (*nodes, node), anchor)
+
+    def _as_read(self, value: Pending) -> Array:
+        """The result of a pending value for a node that reads it, in the kernel that computes it."""
+        result = value.result
+        if value.anchor is not None and result.data_type == "float16" and isinstance(result.body, ir.Load):
+            result = (
+                Array(result.shape, ir.Cast(ir.Cast(result.body, "float32"), "float16")) if self._rounds else result
+            )
+            is_done = self._rounds  # sums are of float32, though the array that would hold them is of float16
+        else:
+            result = rounded(result) if self._rounds else result
+            is_done = is_rounded(result)
+        if not is_done:
+            self.unrounded.add(value.nodes[-1])
+        return result
 
     def _joins(
         self, value: Pending, operand: Operand, program: Program, reading: Reading, beside: Contraction | None
@@ -225,6 +247,8 @@ class Schedule:
         """The kernels of attention that a graph has in parts."""
         operands = [self._read(operand) for operand in (found.query, found.key, found.value, *found.operands)]
         problem, result = found.problem(*operands), found.result
+        if found.has_halves:
+            self.unrounded.update(found.nodes[:-1])
         stages = Stages(self.features)
         target = stages.array(ir.storage(result.data_type), result.shape)
         attend(stages, problem, target, found.place)

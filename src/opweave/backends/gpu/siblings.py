@@ -9,18 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...expr.gpu import Features
+from ...graph import Node
 from .contraction.thin import ThinKernel
 from .steps import Place, Step
 
 
-def together(steps: Sequence[Step], features: Features) -> list[Step]:
+def together(steps: Sequence[Step], features: Features, *, rounds: bool) -> tuple[list[Step], set[Node]]:
     """The steps with those of siblings joined, at the place of the first of them, and with what only they read.
 
     Args:
         steps: in the order in which they run.
         features: features and limits of the device.
+        rounds: whether vectors of float16 are rounded before they are multiplied, so that they must be stored.
+
+    Returns:
+        The steps, and the nodes whose vectors of float16 are not rounded.
     """
-    return _with_vectors(_with_siblings(steps, features), features)
+    return _with_vectors(_with_siblings(steps, features), features, rounds)
 
 
 def _with_siblings(steps: Sequence[Step], features: Features) -> list[Step]:
@@ -52,15 +57,21 @@ def _joined(before: Sequence[Step], step: Step, features: Features) -> tuple[int
     return None
 
 
-def _with_vectors(steps: Sequence[Step], features: Features) -> list[Step]:
+def _with_vectors(steps: Sequence[Step], features: Features, rounds: bool) -> tuple[list[Step], set[Node]]:
     """The steps where each workgroup of a product computes the few vectors that nothing else reads."""
     found = list(steps)
+    unrounded: set[Node] = set()
     for step in steps:
-        if isinstance(step.kernel, ThinKernel) and (pair := _after(found, step, features)):
+        if not isinstance(step.kernel, ThinKernel):
+            continue
+        is_half = _few(step).desc.data_type == "float16"
+        if not (rounds and is_half) and (pair := _after(found, step, features)):
             maker, made = pair
+            if is_half:
+                unrounded.add(maker.nodes[-1])
             found[found.index(step)] = made
             found.remove(maker)
-    return found
+    return found, unrounded
 
 
 def _after(steps: Sequence[Step], step: Step, features: Features) -> tuple[Step, Step] | None:

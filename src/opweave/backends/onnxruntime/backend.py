@@ -150,6 +150,8 @@ class OnnxRuntime(Backend):
             results = result if isinstance(result, (tuple, list)) else (result,)
             for operand, value in zip(node.outputs, results, strict=True):
                 assert value.data_type == operand.data_type, f"{node.title}: emitted {value}, declared {operand.desc}"
+                if ctx.precision == "ieee":
+                    ctx.round(value)
                 values[operand] = Value(value.name, operand.data_type, operand.shape)
                 ctx.sizes[value.name] = operand.desc.byte_length
             done[node] = "native" if ctx.has_kernels and len(ctx.nodes) - before <= 1 else "composed"

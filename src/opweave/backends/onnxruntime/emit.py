@@ -8,7 +8,7 @@ Field numbers are those of onnx.proto3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from struct import pack
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -135,6 +135,19 @@ def _for_any_size(old: Sequence[int], new: Sequence[int]) -> list[int]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Widened:
+    """A float16 value in float32.
+
+    Attributes:
+        value: the float32.
+        maker: the node that has computed it and rounded it to float16; None if it was float16 before.
+    """
+
+    value: Value
+    maker: Node | None
+
+
 @dataclass(slots=True)
 class _OnnxNode:
     op_type: str
@@ -166,6 +179,8 @@ class Emitter:
         prefix: what the names of inner values begin with; no input or output may be called so.
         any_size: whether the model takes inputs of any sizes, except that the last dimension of each is fixed. Graphs that
             differ only in sizes then become the same model.
+        precision: that of the context.
+        has_halves: whether all operators run in float16. The engine's provider for the CPU has few such kernels.
 
     A rule gets the emitter, and the op's operands as `Value`s. While it runs, `node` is the node being lowered, and
     `graph` what it is a part of.
@@ -185,10 +200,22 @@ class Emitter:
     written: dict[Node, list[tuple[str, str]]]
     """The name and the operator of each ONNX node that a node has become."""
 
+    unrounded: set[Node]
+    """Nodes with a result of float16 that another node reads before it is rounded."""
+
     def __init__(
-        self, *, portable: bool = False, prefix: str = "", any_size: bool = False, precision: Precision = "float32"
+        self,
+        *,
+        portable: bool = False,
+        prefix: str = "",
+        any_size: bool = False,
+        precision: Precision = "float32",
+        has_halves: bool = False,
     ) -> None:
         self.portable, self._prefix, self.any_size, self.precision = portable, prefix, any_size, precision
+        self._has_halves = portable or has_halves
+        self._widened_halves: dict[str, _Widened] = {}
+        self.unrounded: set[Node] = set()
         self.parameters: dict[str, np.ndarray] = {}
         self.nodes: list[_OnnxNode] = []
         self.constants: dict[str, np.ndarray] = {}
@@ -201,6 +228,7 @@ class Emitter:
         self._answers: dict[Callable[[Graph], Any], Any] = {}
         self._before_reshape: dict[str, Value] = {}
         self._inputs: list[bytes] = []
+        self._makers: dict[str, _OnnxNode] = {}
         self._count = 0
 
     # What rules use --------------------------------------------------------------------------------------------------
@@ -233,16 +261,17 @@ class Emitter:
 
         Where the engine has no kernel for an integer type, operands are cast to the next wider one that has, and the
         result is cast back, which wraps around as the narrow type would. Min, Max and Clip of int64 are composed,
-        since their kernels are wrong.
+        since their kernels are wrong. float16 is widened to float32, and later operators read a result as it was before it
+        was rounded; `round` ends that.
         """
         deciding = next((v for v in inputs if v is not None and v.data_type != "bool"), None)
         narrow = deciding.data_type if deciding is not None else "bool"
         if deciding is not None and narrow == "int64" and op_type in _COMPARED_WRONGLY:
             return self._compared(op_type, deciding, *inputs[1:])
         result_type = data_type or narrow
-        wide = self._widened(op_type, narrow, domain)
+        wide = self._kernel_type(op_type, narrow, domain, inputs)
         if wide != narrow:
-            inputs = tuple(self.cast(v, wide) if v is not None and v.data_type == narrow else v for v in inputs)
+            inputs = tuple(self._widen(v, wide) if v is not None and v.data_type == narrow else v for v in inputs)
         names = ["" if v is None else v.name for v in inputs]
         while names and not names[-1]:
             names.pop()
@@ -251,8 +280,12 @@ class Emitter:
         self._append(op_type, names, made, encoded, domain)
         computed = wide if result_type == narrow else result_type
         known = tuple(shape) if shape is not None else None
-        values = [self.cast(Value(name, computed, known), result_type) for name in made]
+        values = [self._narrow(Value(name, computed, known), result_type) for name in made]
         return values[0] if outputs == 1 else values
+
+    def round(self, value: Value) -> None:
+        """Let operators after this one read a float16 value as it is, not as the float32 that it was rounded from."""
+        self._widened_halves.pop(value.name, None)
 
     def about(self, question: Callable[[Graph], T]) -> T:
         """`question(graph)`, computed once for all nodes of the graph."""
@@ -331,6 +364,24 @@ class Emitter:
         made: Value = self.emit("Transpose", value, perm=list(permutation), shape=shape)
         return made
 
+    def makers(self, value: Value, through: Container[str] = ()) -> Iterator[str]:
+        """The operator that has computed `value`; while it is one of `through`, also that of its first operand. Casts do not
+        count.
+        """
+        name = value.name
+        while (node := self._makers.get(name)) is not None:
+            if node.op_type != "Cast":
+                yield node.op_type
+                if node.op_type not in through:
+                    return
+            name = node.inputs[0]
+
+    def apart(self, value: Value) -> Value:
+        """`value` behind a node that the engine's optimiser neither removes nor joins with others; it copies nothing."""
+        self.disabled_optimizers.add("EliminateIdentity")
+        made: Value = self.emit("Identity", value, shape=value.shape)
+        return made
+
     def relayout(self, value: Value, layout: str, wanted: str) -> Value:
         """`value` with its axes, named by the letters of `layout`, in the order of `wanted`."""
         return value if layout == wanted else self.transpose(value, [layout.index(letter) for letter in wanted])
@@ -363,6 +414,8 @@ class Emitter:
                 renamed[value.name] = name
             else:  # an input, a constant, or an output already: the engine needs a node in between
                 self.nodes.append(_OnnxNode("Identity", [value.name], [name], b"", "", name))
+        if not self.portable:
+            self._keep_casts_from_means()
         body = bytearray()
         nodes = self._needed({*outputs, *(value.name for value, _ in outputs.values())})
         for node in nodes:
@@ -403,7 +456,28 @@ class Emitter:
         # The engine wants names that differ; they appear in its profiles and errors.
         label = (self.node.label or self.node.op.name).encode("ascii", "backslashreplace").decode()
         name = f"{label}#{len(self.nodes)}"
-        self.nodes.append(_OnnxNode(op_type, inputs, outputs, attributes, domain, name))
+        node = _OnnxNode(op_type, inputs, outputs, attributes, domain, name)
+        self.nodes.append(node)
+        self._makers.update(dict.fromkeys(outputs, node))
+
+    def _keep_casts_from_means(self) -> None:
+        """Keep casts apart from averages over what they cast.
+
+        The engine's optimiser takes such a pair for the start of a layer normalisation, and joins it without the cast. The
+        normalisation then has operands of different types, or of integers, and the engine refuses its own graph.
+        """
+        read = {node.inputs[0] for node in self.nodes if node.op_type == "ReduceMean"}
+        cast = {node.outputs[0] for node in self.nodes if node.op_type == "Cast"} & read
+        if not cast:
+            return
+        self.disabled_optimizers.add("EliminateIdentity")
+        names = {name: self._fresh() for name in sorted(cast)}
+        nodes, self.nodes = self.nodes, []
+        for node in nodes:
+            node.inputs = [names.get(name, name) for name in node.inputs]
+            self.nodes.append(node)
+            if node.op_type == "Cast" and (name := node.outputs[0]) in names:
+                self.nodes.append(_OnnxNode("Identity", [name], [names[name]], b"", "", f"{node.name}#apart"))
 
     def _needed(self, names: set[str]) -> list[_OnnxNode]:
         """The nodes that the values called `names` depend on; the bytes of a bool that only decides are made for nothing."""
@@ -429,14 +503,46 @@ class Emitter:
                 result = self.emit("Where", chosen, other, result)
         return result
 
-    def _widened(self, op_type: str, data_type: str, domain: str) -> str:
-        """The data type in which the engine can run `op_type` for operands of `data_type`."""
-        if data_type == "float32":
+    def _kernel_type(self, op_type: str, data_type: str, domain: str, inputs: Sequence[Value | None]) -> str:
+        """The data type in which to run `op_type` for operands of `data_type`: one that the engine has a kernel for."""
+        if data_type == "float32" or (data_type == "float16" and self._has_halves):
             return data_type  # there is a kernel for every operator; the registry, which takes megabytes, is not asked
         have = kernels.data_types(op_type, domain)
         if have is None or data_type in have:
-            return data_type
+            return "float32" if data_type == "float16" and not domain and self._are_wide(inputs) else data_type
         self.has_kernels = False
-        if data_type not in _WIDER:
-            return data_type  # float16 is left to the engine, which widens it itself
-        return next((wide for wide in _WIDER[data_type] if wide in have), data_type)
+        if data_type == "float16":
+            return "float32" if "float32" in have else data_type
+        return next((wide for wide in _WIDER.get(data_type, ()) if wide in have), data_type)
+
+    def _are_wide(self, inputs: Sequence[Value | None]) -> bool:
+        """Whether all operands of float16 that are computed also exist as float32."""
+        halves = [v.name for v in inputs if v is not None and v.data_type == "float16" and v.name not in self.constants]
+        return bool(halves) and all(name in self._widened_halves for name in halves)
+
+    def _widen(self, value: Value, data_type: str) -> Value:
+        """`value` in a wider data type, for a kernel.
+
+        Of float16, the engine would widen operands itself. It would then remove its cast, and with it the one before that
+        rounds to float16, even if that is an operation of the graph. It keeps a pair of casts that the model has.
+        """
+        if value.data_type != "float16":
+            return self.cast(value, data_type)
+        widened = self._widened_halves.get(value.name)
+        if widened is None:
+            array = self.array_of(value)
+            if array is not None and array.nbytes <= INLINE_BYTES:
+                wide = self.add_constant(array.astype(data_type))
+            else:
+                wide = self.cast(value, data_type)
+            widened = self._widened_halves[value.name] = _Widened(wide, None)
+        elif widened.maker is not None and widened.maker is not self.node:
+            self.unrounded.add(widened.maker)
+        return widened.value
+
+    def _narrow(self, value: Value, data_type: str) -> Value:
+        """The result of a kernel in the data type of the operation."""
+        result = self.cast(value, data_type)
+        if data_type == "float16" and value is not result:
+            self._widened_halves[result.name] = _Widened(value, self.node)
+        return result

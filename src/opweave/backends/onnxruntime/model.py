@@ -26,6 +26,9 @@ from .values import PLAIN_TYPES, from_engine, to_engine
 KNOWN_IR, KNOWN_OPSET = 10, 21
 """Models up to this version of the file format and of ONNX's operators need not be lowered for the engine."""
 
+FLOAT16 = 10
+"""ONNX's number of the data type."""
+
 BROADCASTING_SUM = 8
 """The operator set from which on Sum broadcasts, as Add does."""
 
@@ -78,11 +81,13 @@ class ModelSession(Runner):
             graphs = list(all_graphs(proto.graph))
             _write_sums_as_additions(proto, graphs)
             guard_quotients(proto, constants, graphs)
+            disabled = _keep_casts_to_halves(graphs)
             nodes = list(readers(proto.graph.node, is_flat=len(graphs) == 1))
             self._constants = add_constants(
                 proto.graph, constants, options, nodes
             )  # kept: the engine reads their memory
-            session = NativeSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+            model = proto.SerializeToString()
+            session = NativeSession(model, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled)
         except ENGINE_ERRORS as error:
             from .opsets import unknown_operator
 
@@ -292,6 +297,42 @@ def _write_sums_as_additions(proto: Any, graphs: Sequence[Any]) -> None:
         for node in graph.node:
             if node.op_type == "Sum" and len(node.input) == 2 and node.domain in ("", "ai.onnx"):
                 node.op_type = "Add"
+
+
+def _keep_casts_to_halves(graphs: Sequence[Any]) -> list[str]:
+    """Let casts to float16 round, whatever reads them.
+
+    The engine widens float16 for kernels that it has in float32 only, and removes its cast together with the one before, but
+    not across an Identity.
+
+    Returns:
+        The optimisers that the session must not run: the one that removes Identity. Empty if no node was added.
+    """
+    is_changed = False
+    for graph in graphs:
+        casts = {node.output[0] for node in graph.node if node.op_type == "Cast" and _target(node) == FLOAT16}
+        others = (node for inner in graphs for node in inner.node if node.op_type != "Cast")
+        read = casts.intersection(
+            name for node in others for name in node.input
+        )  # the engine keeps pairs of the model's casts
+        if not read:
+            continue
+        nodes = list(graph.node)
+        del graph.node[:]
+        for node in nodes:
+            graph.node.append(node)
+            if node.op_type == "Cast" and node.output[0] in read:
+                name = node.output[0]
+                last = graph.node[-1]
+                last.output[0] = f"{name}/rounded"
+                graph.node.add(op_type="Identity", name=f"{node.name}/rounded", input=[last.output[0]], output=[name])
+                is_changed = True
+    return ["EliminateIdentity"] if is_changed else []
+
+
+def _target(node: Any) -> int:
+    """The ONNX type that a Cast converts to."""
+    return next((int(attribute.i) for attribute in node.attribute if attribute.name == "to"), 0)
 
 
 def evaluate(proto: Any, feed: Mapping[str, np.ndarray]) -> list[Any] | None:

@@ -17,7 +17,7 @@ from ...errors import OperationError
 from ...graph import Desc, Graph, Node
 from ...memory import is_same, trim
 from ...processors import processors
-from .. import How, Measured, PowerPreference, Precision, Returning, Runner, Update
+from .. import KEEPS_FLOAT32, How, Measured, PowerPreference, Precision, Returning, Runner, Update
 from . import kernels
 from .emit import Emitter, Value
 from .in_place import count_copies, counting, updates_of
@@ -107,7 +107,8 @@ def compile(
     updates = updates_of(ctx, emitted, graph)
     may_round = plugin is None and backend.precision != "ieee"
     rounded = [node for node in graph.nodes if may_round and rounds_input(node)]
-    given = (loaded, ctx.parameters, len(graph.inputs), len(emitted), done, again, threads, updates, rounded)
+    notes = dict.fromkeys(ctx.unrounded, KEEPS_FLOAT32) | dict.fromkeys(rounded, "an operand rounded to 8 bits")
+    given = (loaded, ctx.parameters, len(graph.inputs), len(emitted), done, again, threads, updates, notes)
     if folder is not None:
         from .measure import MeasuredSession, Owners
 
@@ -310,7 +311,7 @@ def emit(
     backend: OnnxRuntime, graph: Graph, any_size: bool = False
 ) -> tuple[Emitter, dict[str, tuple[Value, Desc]], dict[Node, How]]:
     """Write a legal graph as ONNX: the emitter that holds it, its outputs, and how each node is done."""
-    ctx = Emitter(any_size=any_size, precision=backend.precision)
+    ctx = Emitter(any_size=any_size, precision=backend.precision, has_halves=backend.plugin is not None)
     values, done = backend.emit(ctx, graph)
     descs = [operand.desc for operand in graph.outputs.values()]
     outputs = {f"o{k}": (value, desc) for k, (value, desc) in enumerate(zip(values.values(), descs, strict=True))}
@@ -327,7 +328,7 @@ class Session(Runner):
         outputs: likewise of its outputs.
         done: how each node is done.
         again: makes a session of the graph that measures its kernels.
-        rounded: the nodes of which the engine rounds an operand to 8 bits.
+        notes: on how precisely it computes nodes, for tables.
 
     Attributes:
         threads: how many threads of its own the engine has for it.
@@ -343,9 +344,9 @@ class Session(Runner):
         again: Callable[[], Any],
         threads: int,
         updates: Sequence[Update],
-        rounded: Sequence[Node],
+        notes: Mapping[Node, str],
     ) -> None:
-        self._rounded = frozenset(rounded)
+        self._notes = notes
         self._loaded, self._session = loaded, loaded.session
         self._again, self.threads, self.updates = again, threads, updates
         self._parameters = parameters
@@ -388,7 +389,8 @@ class Session(Runner):
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
         """How nodes are done: by one kernel of the engine's, or by several."""
-        detail = "ONNX Runtime" if self._rounded.isdisjoint(nodes) else "ONNX Runtime, an operand rounded to 8 bits"
+        notes = dict.fromkeys(self._notes[node] for node in nodes if node in self._notes)
+        detail = ", ".join(("ONNX Runtime", *notes))
         return (self._done[nodes[0]] if len(nodes) == 1 else "decomposed"), detail
 
     def measured(self) -> Measured:

@@ -106,7 +106,9 @@ def _(ctx: Emitter, input: Value) -> Value:
 
 @ort.lower(ops.cast)
 def _(ctx: Emitter, input: Value, data_type: DataType) -> Value:
-    return ctx.cast(input, data_type)
+    result = ctx.cast(input, data_type)
+    ctx.round(result)
+    return result
 
 
 @ort.lower(ops.clamp)
