@@ -16,13 +16,20 @@ from ..emit import MICROSOFT, Emitter, Value
 from . import is_single
 
 ort.rename({ops.gelu: "Gelu", ops.hard_swish: "HardSwish"})
-ort.rename({ops.softplus: "Softplus", ops.softsign: "Softsign", ops.tanh: "Tanh"})
+ort.rename({ops.softplus: "Softplus", ops.softsign: "Softsign"})
 ort.rename({ops.elu: "Elu", ops.hard_sigmoid: "HardSigmoid", ops.leaky_relu: "LeakyRelu"})
 ort.rename({composites.thresholded_relu: "ThresholdedRelu"}, when=is_single)
 ort.rename({composites.quick_gelu: "QuickGelu"}, when=is_single, domain=MICROSOFT)
 ort.rename(  # the kernel refuses scalars
     {composites.fast_gelu: "FastGelu"}, when=lambda input: is_single(input) and input.rank > 0, domain=MICROSOFT
 )
+
+
+@ort.lower(ops.tanh)
+def _(ctx: Emitter, input: Value) -> Value:
+    result: Value = ctx.emit("Tanh", input, shape=input.shape)
+    # The optimiser joins what GELU is composed of to FastGelu, whose kernel refuses scalars.
+    return result if input.rank > 0 or ctx.portable else ctx.apart(result)
 
 
 @ort.lower(ops.linear)

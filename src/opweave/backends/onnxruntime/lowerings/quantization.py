@@ -124,6 +124,27 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     return _finish(ctx, ctx.emit("Mul", ctx.emit("Sub", x, z), s))
 
 
+_ROUNDED_WITH_ZERO_POINT = frozenset({"Add", "AveragePool", "Mul"})
+"""Operators that the engine joins with the nodes that dequantise their operands and quantise their result, to kernels that
+round after the zero point is added: an odd one moves halves between two steps to the other of them.
+https://github.com/microsoft/onnxruntime/issues/11759"""
+
+_ROUNDED_OTHERWISE = frozenset({"Softmax"})
+"""Likewise those whose kernel is off by a step for other reasons: it computes with tables of integers."""
+
+_MOVED_OR_REMOVED = frozenset({"Clip", "MaxPool", "Relu", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+"""Operators that the engine's optimiser may move the quantisation through, or remove before it."""
+
+
+def _keep_rounding(ctx: Emitter, input: Value, zero_point: Value) -> Value:
+    """`input`, kept apart from the operation before if the engine would join both to a kernel that rounds in another way."""
+    zeros = ctx.array_of(zero_point)
+    if ctx.portable or zeros is None or ctx.precision == "ieee":  # else nothing is joined
+        return input
+    faulty = _ROUNDED_OTHERWISE | _ROUNDED_WITH_ZERO_POINT if (zeros % 2).any() else _ROUNDED_OTHERWISE
+    return input if faulty.isdisjoint(ctx.makers(input, _MOVED_OR_REMOVED)) else ctx.apart(input)
+
+
 @ort.lower(ops.quantize_linear)
 def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     _keep_int8_apart(ctx, zero_point.data_type)
@@ -131,6 +152,7 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     forms = [form for form in _forms(input, scale) if "block_size" not in form[2]]
     if forms and zero_point.data_type in BYTES:
         x, s = ctx.cast(input, "float32"), ctx.cast(scale, "float32")
+        x = _keep_rounding(ctx, x, zero_point)
         return _emit(ctx, "QuantizeLinear", forms[0], x, s, zero_point)
     x, s, z = _widened(ctx, zero_point.data_type, input, scale, zero_point)
     shifted = ctx.emit("Add", ctx.emit("Round", ctx.emit("Div", x, s)), z)
