@@ -53,7 +53,7 @@ def version() -> str:
     found = [
         name[len(ends[0]) : -len(ends[1])] for name in names if name.startswith(ends[0]) and name.endswith(ends[1])
     ]
-    return found[0] if found else str(import_extra("openvino", "openvino", PURPOSE).__version__).partition("-")[0]
+    return found[0] if found else str(engine().__version__).partition("-")[0]
 
 
 def may_have_accelerators() -> bool:
@@ -71,6 +71,36 @@ def _is_intel(pattern: str) -> bool:
         return True
 
 
+TELEMETRY = "openvino_telemetry"
+"""The package by which openvino reports each import to its makers over the network, and that writes into the user's home."""
+
+
+@cache
+def engine() -> Any:
+    """The package openvino, imported without its telemetry: all of Opweave's uses of openvino begin here.
+
+    There is no option against the telemetry but a file in the user's home. Where the package for it cannot be imported,
+    openvino takes a stub of its own, for the life of the process.
+
+    Raises:
+        MissingExtraError: openvino is not installed.
+    """
+    absent: dict[str, Any] = {TELEMETRY: None}
+    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == TELEMETRY}
+    sys.modules.update(absent)
+    try:
+        return import_extra("openvino", "openvino", PURPOSE)
+    finally:
+        del sys.modules[TELEMETRY]
+        sys.modules.update(before)
+
+
+@cache
+def operators() -> Any:
+    """The operators that rules emit."""
+    return engine().opset15
+
+
 @cache
 def core() -> Any:
     """The engine itself, which lists devices and compiles graphs for them.
@@ -78,7 +108,7 @@ def core() -> Any:
     Raises:
         MissingExtraError: openvino is not installed.
     """
-    return import_extra("openvino", "openvino", PURPOSE).Core()
+    return engine().Core()
 
 
 def engine_name(device: str) -> str:
