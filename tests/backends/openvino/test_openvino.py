@@ -15,6 +15,7 @@ from openvino_device import openvino_context
 
 import opweave as ow
 from opweave.backends.openvino import devices, openvino
+from opweave.backends.openvino.saturation import saturates
 from opweave.graph import Graph
 
 float32 = np.float32
@@ -326,7 +327,8 @@ def test_quantised_products_are_kernels_of_8_bits(context: ow.MLContext, zero: i
     np.testing.assert_allclose(computed(context, build, x=x), computed(reference, build, x=x), rtol=1e-5, atol=1e-4)
     builder = ow.MLGraphBuilder(context)
     graph = Graph.reaching({"y": build(builder, builder.input("x", "float32", x.shape))})
-    for backend, wanted in ((openvino, "u8"), (openvino.with_precision("ieee"), "f32")):
+    integers = "f32" if saturates() else "u8"  # where products of 8 bits are wrong, there are none
+    for backend, wanted in ((openvino, integers), (openvino.with_precision("ieee"), "f32")):
         session: Any = backend.compile(graph, device="cpu", power_preference="default")
         kernels = session._compiled.get_runtime_model().get_ops()
         (product,) = [k for k in kernels if k.get_rt_info()["layerType"].astype(str) == "FullyConnected"]

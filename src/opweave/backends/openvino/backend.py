@@ -7,11 +7,30 @@ from typing import Any
 
 from ...graph import Graph, Node, Operand, each
 from ...operation import Op
+from ...ops import activation, elementwise, indexing, movement, pooling, reduction
 from .. import Backend, Device, How, PowerPreference, Precision
 from . import devices
-from .dequantised import misread_constants
+from .dequantised import dequantised
 from .emit import Emitter, Value
 from .gains import DECOMPOSED, gains
+
+EXACT = frozenset(
+    {
+        *(activation.relu, indexing.gather, indexing.gather_elements, indexing.gather_nd),
+        *(
+            indexing.scatter_elements,
+            indexing.scatter_nd,
+            pooling.max_pool2d,
+            reduction.reduce_max,
+            reduction.reduce_min,
+        ),
+        *(elementwise.abs, elementwise.cast, elementwise.ceil, elementwise.clamp, elementwise.floor),
+        *(elementwise.identity, elementwise.max, elementwise.min, elementwise.neg, elementwise.round_even),
+        *(elementwise.sign, elementwise.where, movement.concat, movement.expand, movement.pad, movement.reshape),
+        *(movement.reverse, movement.slice, movement.split, movement.tile, movement.transpose, movement.triangular),
+    }
+)
+"""Operations whose results are float16 if their operands are, or that round them themselves."""
 
 
 class OpenVino(Backend):
@@ -38,7 +57,7 @@ class OpenVino(Backend):
     def how(self, node: Node) -> How | None:
         if not self.supports(node) or not devices.is_installed():
             return super().how(node)
-        return self.emit(Emitter(), Graph.reaching({"y": node.outputs[0]}))[1][node]
+        return self.emit(Emitter(self.precision), Graph.reaching({"y": node.outputs[0]}))[1][node]
 
     def with_threads(self, threads: int) -> Backend:
         return self._variant(threads, self.precision)
@@ -76,8 +95,8 @@ class OpenVino(Backend):
         for node in graph.nodes:
             for operand in node.operands:
                 readers.setdefault(operand, []).append(node)
-        ctx.misread = misread_constants(graph)
         ctx.readers = {operand: nodes for operand, nodes in readers.items() if operand not in graph.outputs.values()}
+        ctx.dequantised = dequantised(graph, ctx.readers)
 
         def lookup(operand: Operand) -> Value:
             if operand not in values:
@@ -90,6 +109,8 @@ class OpenVino(Backend):
             assert rule is not None, node
             result = rule((ctx,), {**each(node.inputs, lookup), **node.attributes})
             results = result if isinstance(result, (tuple, list)) else (result,)
+            if self.precision == "ieee" and node.op not in EXACT:
+                results = [ctx.rounded(value) if value.data_type == "float16" else value for value in results]
             for operand, value in zip(node.outputs, results, strict=True):
                 got = value.data_type, value.shape
                 assert got == (operand.data_type, operand.shape), (

@@ -1,19 +1,46 @@
-"""Dequantised operands that the engine's passes for products of 8 bits would misread.
+"""Dequantised operands, in the forms that the engine computes rightly.
 
-The passes run if a graph quantises anything. They take dequantised operands with one scale, and constant second operands with
-any scales. For others they give wrong numbers or fail: `tests/backends/openvino/test_openvino_quantization.py` has them all.
+The engine has passes for constants of 8 bits that a graph dequantises: some keep weights and tables of 8 bits, others multiply
+integers, if the graph quantises anything. They recognise a conversion, a difference and a product, and take all scales for
+those of columns, filters or rows: for others, results are wrong, or the process ends
+(`tests/backends/openvino/test_openvino_compressed.py`). So constants are written in this form only for the readers that
+compute them rightly; for all others they are constants of floats.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...dtypes import FLOATS
 from ...graph import Graph, Node, Operand
 from ...ops.convolution import conv2d, conv_transpose2d
+from ...ops.elementwise import cast, mul, sub
+from ...ops.indexing import gather
 from ...ops.matrix import gemm, matmul
 from ...ops.movement import transpose
-from ...ops.quantization import dequantize_linear
+from ...ops.quantization import dequantize_linear, quantize_linear
 
-PRODUCTS = {matmul: ("a", "b"), gemm: ("a", "b"), conv2d: ("input", "filter"), conv_transpose2d: ("input", "filter")}
-"""The operands of each product."""
+BYTES = ("int8", "uint8")
+
+
+@dataclass
+class Dequantised:
+    """The nodes that turn constants of 8 bits into floats in the engine's graph.
+
+    Attributes:
+        weights: dequantisations, and casts in dequantisations that are written out, for products that multiply integers, or
+            keep their weights in 8 bits.
+        tables: dequantisations whose readers gather integers, and dequantise what they have gathered.
+    """
+
+    weights: set[Node] = field(default_factory=set)
+    tables: set[Node] = field(default_factory=set)
+
+
+def quantises(graph: Graph) -> bool:
+    """Whether a graph quantises anything."""
+    return any(node.op is quantize_linear for node in graph.nodes)
 
 
 def has_many_scales(graph: Graph) -> bool:
@@ -29,26 +56,108 @@ def has_many_scales(graph: Graph) -> bool:
     )
 
 
-def misread_constants(graph: Graph) -> set[Node]:
-    """The nodes that dequantise constants which the passes misread in a product.
+def dequantised(graph: Graph, readers: Mapping[Operand, Sequence[Node]]) -> Dequantised:
+    """Choose the forms of a graph's dequantised constants.
 
-    The passes take zero points of a constant first operand for those of the other one, and those of a transposed convolution's
-    filter for zeros.
+    Args:
+        graph: the graph.
+        readers: the nodes that read each operand which is not an output of the graph.
     """
-    found: set[Node] = set()
+    result = Dequantised()
+    has_integers = quantises(graph)
     for node in graph.nodes:
-        if node.op in PRODUCTS:
-            first, second = (_source(node.arguments[name]) for name in PRODUCTS[node.op])
-            found |= {first} if first is not None else set()
-            if node.op is conv_transpose2d and second is not None and second.arguments["zero_point"].value.any():
-                found.add(second)
-    return found
+        match = _match(node, readers)
+        if match is None:
+            continue
+        source, scales, zeros = match
+        operand = node.outputs[0]
+        if _are_weights(operand, [_shape(each, operand.rank) for each in (*scales, *zeros)], _any(zeros), readers):
+            result.weights.add(source)
+        elif source is node and (not has_integers or scales[0].desc.element_count == 1):
+            users = readers.get(operand, ())
+            if users and all(user.op is gather and user.arguments["indices"] is not operand for user in users):
+                result.tables.add(node)
+    return result
 
 
-def _source(operand: Operand) -> Node | None:
-    """The node that dequantises a constant, perhaps before transpositions; None if there is none."""
-    while operand.node is not None and operand.node.op is transpose:
-        operand = operand.node.arguments["input"]
-    node = operand.node
-    is_known = node is not None and node.op is dequantize_linear and all(each.is_constant for each in node.operands)
-    return node if is_known else None
+def _match(node: Node, readers: Mapping[Operand, Sequence[Node]]) -> tuple[Node, list[Operand], list[Operand]] | None:
+    """The node that takes a constant of 8 bits, the scales and the zero points, if `node` ends a dequantisation of it."""
+    if node.op is dequantize_linear:
+        given = node.arguments
+        is_plain = given["input"].data_type in BYTES and given["scale"].data_type == "float32"
+        is_known = is_plain and all(operand.is_constant for operand in node.operands)
+        return (node, [given["scale"]], [given["zero_point"]]) if is_known and _broadcasts(node) else None
+    if node.op is not mul or node.outputs[0].data_type not in FLOATS:
+        return None
+    for number, scale in zip(node.operands, reversed(node.operands), strict=True):
+        zeros: list[Operand] = []
+        before = _only_reader(number, readers)
+        if before is not None and before.op is sub and before.arguments["b"].is_constant:
+            zeros = [before.arguments["b"]]
+            before = _only_reader(before.arguments["a"], readers)
+        if before is None or before.op is not cast or not scale.is_constant:
+            continue
+        input = before.arguments["input"]
+        if input.is_constant and input.data_type in BYTES and input.shape == node.outputs[0].shape:
+            return before, [scale], zeros
+    return None
+
+
+def _only_reader(operand: Operand, readers: Mapping[Operand, Sequence[Node]]) -> Node | None:
+    """The node that computes `operand`, if one node reads it."""
+    return operand.node if len(readers.get(operand, ())) == 1 else None
+
+
+def _broadcasts(node: Node) -> bool:
+    pairs = zip(node.arguments["scale"].shape, node.arguments["input"].shape, strict=True)
+    return all(part in (1, whole) for part, whole in pairs)
+
+
+def _shape(operand: Operand, rank: int) -> tuple[int, ...]:
+    """The shape of an operand with the axes of size 1 that it lacks."""
+    return (1,) * (rank - operand.rank) + tuple(operand.shape)
+
+
+def _any(zeros: Sequence[Operand]) -> bool:
+    return any(operand.value.any() for operand in zeros)
+
+
+def _are_weights(
+    operand: Operand, parts: Sequence[Sequence[int]], has_zeros: bool, readers: Mapping[Operand, Sequence[Node]]
+) -> bool:
+    """Whether all readers are products by a second operand whose scales and zero points are one, or one for each column.
+
+    Args:
+        operand: what the readers take.
+        parts: the shapes of scales and zero points, with as many axes as the operand.
+        has_zeros: whether a zero point is not 0.
+        readers: the nodes that read each operand.
+    """
+    users = readers.get(operand, ())
+    for user in users:
+        if user.op is transpose or (user.op is cast and user.attributes["data_type"] == "float32"):
+            order = user.attributes.get("permutation", range(operand.rank))
+            moved = [[part[axis] for axis in order] for part in parts]
+            if not _are_weights(user.outputs[0], moved, has_zeros, readers):
+                return False
+            continue
+        axis = _column_axis(user, operand)
+        if axis is None or (user.op is conv_transpose2d and has_zeros):
+            return False
+        if any(size > 1 for part in parts for other, size in enumerate(part) if other != axis):
+            return False
+    return bool(users)
+
+
+def _column_axis(user: Node, operand: Operand) -> int | None:
+    """The axis of a product's second operand that is one of the result; None if the operand is not that of a product."""
+    given = user.arguments
+    if user.op in (matmul, gemm):
+        if given["b"] is not operand or given["a"] is operand or given.get("c") is operand:
+            return None
+        return operand.rank - 2 if given.get("b_transpose") else operand.rank - 1
+    if user.op in (conv2d, conv_transpose2d):
+        if given["filter"] is not operand or given["input"] is operand or given.get("bias") is operand:
+            return None
+        return int(given["filter_layout"].index("o"))
+    return None

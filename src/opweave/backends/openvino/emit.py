@@ -2,20 +2,23 @@
 
 Data types that the engine's plug-in for CPUs does not have are carried by others, bit for bit: uint32 as int32, and 64-bit
 integers as pairs of int32 along a last axis, which a `Value` does not count among its own. The plug-in itself would make
-int32 of all integers of 64 bits.
+int32 of all integers of 64 bits. float16 is carried as float32: the plug-in would drop all conversions to float16, so
+`Emitter.rounded` computes what they do. Only inputs and outputs of the graph are float16.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...dtypes import name_of
+from ...dtypes import FLOATS, name_of
 from ...memory.host import address_range, unowned
+from .dequantised import Dequantised
+from .devices import engine, operators
 
 if TYPE_CHECKING:
     from ...graph import Desc, Node, Operand
@@ -25,20 +28,18 @@ if TYPE_CHECKING:
 WIDE = ("int64", "uint64")
 """The data types that are carried as pairs of int32, the lower half first."""
 
-_CARRIED = {"uint32": "int32", "int64": "int32", "uint64": "int32", "bool": "boolean"}
+_CARRIED = {"uint32": "int32", "int64": "int32", "uint64": "int32", "bool": "boolean", "float16": "float32"}
 _TYPES = {"float32": "f32", "float16": "f16", "int32": "i32", "int8": "i8", "uint8": "u8", "boolean": "boolean"}
 
 
 _EXACT_QUOTIENT = "nonconvertable_divide_0"
 """The engine's mark for divisions that its passes must not replace."""
 
+_NOT_FOLDED = "DisableConstantFolding_0"
+"""The engine's mark for nodes that are computed when the graph is loaded, not replaced by constants before."""
 
-@cache
-def opset() -> Any:
-    """The operators that rules emit."""
-    import openvino.opset15
-
-    return openvino.opset15
+_SMALL = ("int8", "uint8", "bool")
+"""Data types whose values float16 holds exactly."""
 
 
 def engine_type(data_type: str) -> str:
@@ -48,18 +49,8 @@ def engine_type(data_type: str) -> str:
 
 @cache
 def _element_type(data_type: str) -> Any:
-    """The engine's object for `engine_type`."""
-    from openvino import Type
-
-    return getattr(Type, engine_type(data_type))
-
-
-@cache
-def _classes() -> Any:
-    """The module of the engine's own classes: to import a name from it takes longer than to look for it there."""
-    import openvino
-
-    return openvino
+    """The engine's object for the data type of memory: as `engine_type`, but float16 is itself."""
+    return getattr(engine().Type, _TYPES.get(data_type) or engine_type(data_type))
 
 
 def lanes(data_type: str) -> list[int]:
@@ -73,7 +64,7 @@ def tensor(array: np.ndarray, data_type: str) -> Any:
     (The engine's own conversion keeps the array, in requests beyond their runs, and takes no read-only ones.)
     """
     memory = unowned(address_range(array)[0], array.nbytes)
-    return _classes().Tensor(memory, [*array.shape, *lanes(data_type)], _element_type(data_type))
+    return engine().Tensor(memory, [*array.shape, *lanes(data_type)], _element_type(data_type))
 
 
 @dataclass(eq=False, slots=True)
@@ -84,12 +75,14 @@ class Value:
         output: the engine's object.
         data_type: one of WebNN's, or "bool".
         array: the elements of a constant; None for what is computed.
+        varies: whether it depends on an input of the graph; others become constants of the engine.
     """
 
     output: Any
     data_type: str
     array: np.ndarray | None = None
     _shape: tuple[int, ...] | None = field(default=None, repr=False)
+    varies: bool = True
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -115,8 +108,8 @@ class Emitter:
     node: Node
     readers: Mapping[Operand, Sequence[Node]]
     """The nodes that read each operand which is not an output of the graph."""
-    misread: Collection[Node]
-    """The nodes whose results are to be constants of floats (`dequantised.misread_constants`)."""
+    dequantised: Dequantised
+    """The nodes whose constants stay integers of 8 bits in the engine's graph."""
 
     def __init__(self, precision: Precision = "float32") -> None:
         self.precision = precision
@@ -127,6 +120,9 @@ class Emitter:
         """How many nodes were emitted, constants not among them."""
         self._constants: dict[Any, Value] = {}
         self._bools: dict[int, tuple[Value, Value]] = {}
+        self._factors: dict[float, Value] = {}
+        self.tables: dict[Node, list[Value]] = {}
+        """Integers, scale and zero point of the dequantisations that come after a lookup."""
 
     # What rules use --------------------------------------------------------------------------------------------------
 
@@ -155,10 +151,13 @@ class Emitter:
         if data_type is None:
             first = arguments[0]
             data_type = (first[0] if isinstance(first, (list, tuple)) else first).data_type
-        made = getattr(opset(), name)(*map(_engine, arguments), **{key: _engine(v) for key, v in attributes.items()})
+        made = getattr(operators(), name)(
+            *map(_engine, arguments), **{key: _engine(v) for key, v in attributes.items()}
+        )
         made.set_friendly_name(f"{self.node.label or self.node.op.name}#{self.count}")
         self.count += 1
-        return [Value(output, data_type) for output in made.outputs()]
+        varies = any(map(_varies, (*arguments, *attributes.values())))
+        return [Value(output, data_type, varies=varies) for output in made.outputs()]
 
     def constant(self, value: Any, data_type: str = "int32") -> Value:
         """A constant made by a rule; equal ones are stored once."""
@@ -175,8 +174,8 @@ class Emitter:
     def cast(self, value: Value, data_type: str) -> Value:
         """`value` in another data type, as WebNN casts; unchanged if it has that already.
 
-        Integers keep their lowest bits. Not for uint32 and 64-bit integers to or from floats. A number made from a bool gives
-        that bool.
+        Integers keep their lowest bits, and numbers become the nearest float16. Not for uint32 and 64-bit integers to or from
+        floats. A number made from a bool gives that bool.
         """
         source = value.data_type
         if source == data_type:
@@ -184,10 +183,19 @@ class Emitter:
         if data_type == "bool":
             if id(value) in self._bools:
                 return self._bools[id(value)][1]
-            return self.emit("convert", value, "boolean", data_type="bool")
+            # Not a conversion: for that, the engine refuses results of nodes that have several, such as parts of a split.
+            return self.emit("not_equal", value, self.scalar(0, value), data_type="bool")
+        if data_type == "float16":
+            if value.array is not None:
+                with np.errstate(over="ignore"):
+                    return self.add_constant(value.array.astype(np.float16))
+            if source == "float32":
+                return self.rounded(_as_type(value, "float16"))
+            wide = _as_type(self.cast(value, "float32"), "float16")
+            return wide if source in _SMALL else self.rounded(wide)
         if source in WIDE:
             low = self.lane(value, 0)
-            return Value(value.output, data_type) if data_type in WIDE else self.cast(low, data_type)
+            return _as_type(value, data_type) if data_type in WIDE else self.cast(low, data_type)
         if data_type in WIDE:
             low = self.cast(value, "int32")
             shift = self.emit("bitwise_right_shift", low, self.constant(31))
@@ -199,17 +207,59 @@ class Emitter:
                 low = self.emit("subtract", self.emit("bitwise_xor", low, self.constant(128)), self.constant(128))
             return self.emit("convert", low, engine_type(data_type), data_type=data_type)
         if engine_type(source) == engine_type(data_type):
-            return Value(value.output, data_type)
-        made = self.emit("convert", value, engine_type(data_type), data_type=data_type)
+            return _as_type(value, data_type)
+        if source in ("int8", "uint8") and data_type in FLOATS and not value.varies:
+            # The engine takes converted constants of 8 bits for compressed tables and weights.
+            if value.array is not None:
+                return self.add_constant(value.array.astype(data_type))
+            value = self.kept(value)
+        if source == "bool" and data_type == "uint8":
+            # Not a conversion: its passes take that for none, since bool is uint8 to its kernels, and then miss a bool.
+            made = self.emit("select", value, *(self.constant(bit, data_type) for bit in (1, 0)), data_type=data_type)
+        else:
+            made = self.emit("convert", value, engine_type(data_type), data_type=data_type)
         if source == "bool":
             self._bools[id(made)] = made, value  # with the number, so that no other object gets its id
         return made
 
     def quotient(self, a: Value, b: Value) -> Value:
         """`a / b`, which the engine would replace by `a * (1 / b)`: 6 / 3 must be 2, and its floor, too."""
-        made = self.emit("divide", a, b)
+        made = self.emit("divide", self.left(a), b)
         made.output.get_node().get_rt_info()[_EXACT_QUOTIENT] = True
         return made
+
+    def kept(self, value: Value) -> Value:
+        """A constant that the engine computes when it loads the graph, so that none of its passes knows that it is one."""
+        name = "logical_and" if value.data_type == "bool" else "maximum"  # of it and itself, which is all its bits
+        made = self.emit(name, value, value)
+        made.output.get_node().get_rt_info()[_NOT_FOLDED] = True
+        return made
+
+    def left(self, value: Value) -> Value:
+        """The left operand of an operation that is not commutative: kernels that take the operation over take a constant for
+        the right one, so `c - f(x)` becomes `f(x) - c`.
+        """
+        return value if value.varies else self.kept(value)
+
+    def rounded(self, value: Value) -> Value:
+        """The nearest float16 of each element, or the even one of two: infinite from 65520 on, and -0 stays.
+
+        Let m be 2^13 |x|, or 3/4 where that is more: a float32 whose last digit is worth that of a float16 next to x. Then
+        (|x| - m) + m is |x| in this precision. What is beyond float16 overflows, and the sign returns by a product.
+        """
+        magnitude = self.emit("abs", value)
+        wide = self.emit("clamp", self.emit("multiply", magnitude, self.factor(2.0**13)), 0.75, 2.0**30)
+        sign = self.emit("clamp", self.emit("multiply", value, self.factor(2.0**30)), -1.0, 1.0)
+        number = self.emit("add", self.emit("subtract", self.emit("abs", value), wide), wide)
+        for factor in (2.0**112, 2.0**-112):
+            number = self.emit("multiply", number, self.factor(factor))
+        return self.emit("multiply", number, sign)
+
+    def factor(self, value: float) -> Value:
+        """A factor that the engine neither merges with others nor replaces by a multiply-add, which makes 0 of -0."""
+        if value not in self._factors:
+            self._factors[value] = self.kept(self.constant(value, "float32"))
+        return self._factors[value]
 
     def lane(self, value: Value, number: int) -> Value:
         """The lower (0) or upper (1) half of 64-bit integers, as int32."""
@@ -250,23 +300,43 @@ class Emitter:
     def add_input(self, desc: Desc) -> Value:
         """Declare an input of the graph."""
         shape = [*desc.shape, *lanes(desc.data_type)]
-        made = opset().parameter(shape, _element_type(desc.data_type))
+        made = operators().parameter(shape, _element_type(desc.data_type))
         self.parameters.append(made)
+        if desc.data_type == "float16":
+            made = operators().convert(made, engine_type(desc.data_type))
         return Value(made.output(0), desc.data_type, None, desc.shape)
 
     def computed(self, value: Value) -> Value:
-        """`value`, by a node of its own if it is an input: the engine writes no output that is just that."""
+        """`value` in the data type of its memory.
+
+        By a node of its own if it is an input: the engine writes no output that is just that.
+        """
+        if value.data_type == "float16":
+            return self.emit("convert", value, "f16")
         if value.output.get_node().get_type_name() != "Parameter":
             return value
         return self.emit("convert", value, engine_type(value.data_type))
 
     def add_constant(self, array: np.ndarray) -> Value:
         """Declare a constant, which the engine reads where it lies."""
-        contiguous = array if array.flags.c_contiguous else np.ascontiguousarray(array)
-        self.arrays.append(contiguous)
         data_type = name_of(array.dtype)
-        made = _classes().op.Constant(tensor(contiguous, data_type), shared_memory=True)
-        return Value(made.output(0), data_type, array, array.shape)
+        carried = array.astype(np.float32) if data_type == "float16" else array
+        contiguous = carried if carried.flags.c_contiguous else np.ascontiguousarray(carried)
+        self.arrays.append(contiguous)
+        made = engine().op.Constant(tensor(contiguous, name_of(contiguous.dtype)), shared_memory=True)
+        return Value(made.output(0), data_type, array, array.shape, varies=False)
+
+
+def _as_type(value: Value, data_type: str) -> Value:
+    """The same elements of the engine for another data type of WebNN."""
+    return Value(value.output, data_type, varies=value.varies)
+
+
+def _varies(argument: Any) -> bool:
+    """Whether an argument, or one of a list, depends on an input of the graph."""
+    if isinstance(argument, Value):
+        return argument.varies
+    return isinstance(argument, (list, tuple)) and any(map(_varies, argument))
 
 
 def _engine(argument: Any) -> Any:

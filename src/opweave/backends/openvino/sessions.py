@@ -14,8 +14,9 @@ from ...graph import Graph, Node
 from ...processors import processors
 from .. import How, Measured, Precision, Runner
 from . import devices
-from .dequantised import has_many_scales
+from .dequantised import has_many_scales, quantises
 from .emit import Emitter, tensor
+from .saturation import saturates
 
 if TYPE_CHECKING:
     from .backend import OpenVino
@@ -46,13 +47,12 @@ def compile(backend: OpenVino, graph: Graph, device: str, is_measured: bool = Fa
     Raises:
         OperationError: the engine refuses it.
     """
-    import openvino
-
+    engine = devices.engine()
     ctx = Emitter(backend.precision)
     try:
         outputs, done = backend.emit(ctx, graph)
-        results = [openvino.opset15.result(ctx.computed(value).output) for value in outputs]
-        model = openvino.Model(results, ctx.parameters, "opweave")
+        results = [devices.operators().result(ctx.computed(value).output) for value in outputs]
+        model = engine.Model(results, ctx.parameters, "opweave")
         options = _options(backend, graph, device) | {"PERF_COUNT": is_measured}
         compiled = devices.core().compile_model(model, devices.engine_name(device), options)
     except ENGINE_ERRORS as error:
@@ -83,8 +83,11 @@ def _options(backend: OpenVino, graph: Graph, device: str) -> dict[str, Any]:
             options["NUM_STREAMS"] = 0
         options["ENABLE_CPU_PINNING"] = False  # other engines run beside it
         options["CPU_DENORMALS_OPTIMIZATION"] = False  # denormal numbers are not taken for 0
+        # Kernels made for whole subgraphs save at most 5% of a transformer's time. The pass that looks for them ends the
+        # process where an element-wise operation reads an attention and another such subgraph.
+        options["SNIPPETS_MODE"] = "DISABLE"
         options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0  # products of float32 stay products of float32
-        if backend.precision == "ieee" or has_many_scales(graph):
+        if backend.precision == "ieee" or has_many_scales(graph) or (quantises(graph) and saturates()):
             options["LP_TRANSFORMS_MODE"] = False  # and what is dequantised is not multiplied in 8 bits
     return options
 
@@ -136,6 +139,8 @@ class Session(Runner):
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
         engine = "OpenVINO" if HINTS[self._precision] == "f32" else f"OpenVINO in {self._precision}"
+        if self._precision == "float32" and any(each.data_type == "float16" for node in nodes for each in node.outputs):
+            engine += ", float32 until stored"
         return (self._done[nodes[0]] if len(nodes) == 1 else "decomposed"), engine
 
 

@@ -25,11 +25,18 @@ def _(ctx: Emitter, input: Value) -> Value:
     return ctx.emit("relu", input)
 
 
+@openvino.lower(ops.relu, when=lambda input: input.data_type in FLOATS)
+def _(ctx: Emitter, input: Value) -> Value:
+    # Of a maximum, the kernel before may take the operands in the order in which x86's instruction loses NaN.
+    zero = ctx.scalar(0, input)
+    is_negative = ctx.emit("less", input, zero, data_type="bool")
+    return ctx.emit("select", is_negative, zero, input, data_type=input.data_type)
+
+
 @openvino.lower(ops.relu, when=lambda input: input.data_type not in WIDE)
 def _(ctx: Emitter, input: Value) -> Value:
-    # In this order, x86's instruction returns NaN where `x` is; so do ARM's in any order.
     x = as_int32(ctx, input)
-    return ctx.cast(ctx.emit("maximum", ctx.scalar(0, x), x), input.data_type)
+    return ctx.cast(ctx.emit("maximum", x, ctx.scalar(0, x)), input.data_type)
 
 
 # With a factor that is infinite in the data type, these kernels return NaN for 0.

@@ -13,6 +13,7 @@ from ....conversion import Number
 from ....dtypes import FLOATS, DataType
 from ....graph import Operand
 from ....ops import elementwise as ops
+from ... import Precision
 from ..backend import openvino
 from ..emit import WIDE, Emitter, Value
 from . import follows_sum, is_float, keeping_nan
@@ -38,7 +39,8 @@ def as_int32(ctx: Emitter, value: Value) -> Value:
 
 def _wrapping(name: str) -> Callable[[Emitter, Value, Value], Value]:
     def rule(ctx: Emitter, a: Value, b: Value) -> Value:
-        return ctx.cast(ctx.emit(name, as_int32(ctx, a), as_int32(ctx, b)), ctx.output.data_type)
+        left = ctx.left(a) if name == "subtract" else a
+        return ctx.cast(ctx.emit(name, as_int32(ctx, left), as_int32(ctx, b)), ctx.output.data_type)
 
     return rule
 
@@ -54,7 +56,7 @@ def _(ctx: Emitter, a: Value, b: Value) -> Value:
 
 @openvino.lower(ops.pow, when=_is_float)
 def _(ctx: Emitter, a: Value, b: Value) -> Value:
-    return ctx.emit("power", a, b)
+    return ctx.emit("power", ctx.left(a), b)
 
 
 def _minimum(ctx: Emitter, a: Value, b: Value) -> Value:
@@ -91,13 +93,13 @@ def _(ctx: Emitter, input: Value) -> Value:
 
 @openvino.lower(ops.neg, when=is_float)
 def _(ctx: Emitter, input: Value) -> Value:
-    return ctx.emit("negative", input)
+    return ctx.emit("multiply", input, ctx.factor(-1))  # the engine's own operation is 0 - x, which makes 0 of 0
 
 
 @openvino.lower(ops.neg, when=lambda input: input.data_type not in WIDE)
 def _(ctx: Emitter, input: Value) -> Value:
     x = as_int32(ctx, input)
-    return ctx.cast(ctx.emit("subtract", ctx.scalar(0, x), x), input.data_type)
+    return ctx.cast(ctx.emit("subtract", ctx.left(ctx.scalar(0, x)), x), input.data_type)
 
 
 @openvino.lower(ops.exp, when=is_float)
@@ -107,7 +109,7 @@ def _(ctx: Emitter, input: Value) -> Value:
 
 @openvino.lower(ops.reciprocal, when=is_float)
 def _(ctx: Emitter, input: Value) -> Value:
-    return ctx.quotient(ctx.scalar(1, input), input)
+    return ctx.emit("power", input, ctx.scalar(-1, input))  # a quotient, which becomes part of the kernel before it
 
 
 @openvino.lower(ops.round_even, when=is_float)
@@ -128,9 +130,16 @@ def _(ctx: Emitter, input: Value) -> Value:
     return input
 
 
-def _keeps_value(input: Operand, data_type: DataType) -> bool:
+def _rounds(input: Operand, data_type: DataType, precision: Precision) -> bool:
+    """Whether a conversion to float16 can be computed, if it is one: the engine must compute in float32 for that."""
+    return data_type != "float16" or precision in ("float32", "ieee") or input.data_type in ("int8", "uint8")
+
+
+def _keeps_value(input: Operand, data_type: DataType, precision: Precision) -> bool:
     """Whether the engine converts as WebNN does: not between floats and the integers that it does not have."""
     source, carried = input.data_type, (*WIDE, "uint32")
+    if not _rounds(input, data_type, precision):
+        return False
     if source in FLOATS:
         return data_type not in carried
     return not (source in carried and data_type in FLOATS)
@@ -138,10 +147,16 @@ def _keeps_value(input: Operand, data_type: DataType) -> bool:
 
 @openvino.lower(ops.cast, when=_keeps_value)
 def _(ctx: Emitter, input: Value, data_type: DataType) -> Value:
+    if ctx.node in ctx.dequantised.weights:
+        return ctx.emit("convert", input, "f32", data_type=data_type)
     return ctx.cast(input, data_type)
 
 
-@openvino.lower(ops.cast, when=lambda input, data_type: input.data_type == "int64" and data_type in FLOATS)
+def _is_wide(input: Operand, data_type: DataType, precision: Precision) -> bool:
+    return input.data_type == "int64" and data_type in FLOATS and _rounds(input, data_type, precision)
+
+
+@openvino.lower(ops.cast, when=_is_wide)
 def _(ctx: Emitter, input: Value, data_type: DataType) -> Value:
     # high 2^32 + low, both signed: a negative lower half stands for 2^32 more. Exact in 32 bits, else to one unit in the last
     # place. Exporters of transformers write masks so.

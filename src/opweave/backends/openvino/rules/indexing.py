@@ -9,9 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ....graph import Operand
 from ....ops import indexing as ops
 from ..backend import openvino
 from ..emit import WIDE, Emitter, Value
+from .quantization import dequantised
 
 _HIGHEST = 2**31 - 1  # of int32
 
@@ -47,7 +49,19 @@ def positions_of(ctx: Emitter, indices: Value, sizes: int | Sequence[int]) -> Va
 
 @openvino.lower(ops.gather)
 def _(ctx: Emitter, input: Value, indices: Value, axis: int) -> Value:
-    return ctx.emit("gather", input, positions_of(ctx, indices, input.shape[axis]), ctx.constant(axis))
+    positions = positions_of(ctx, indices, input.shape[axis])
+    operand = ctx.node.inputs["input"]
+    table = ctx.tables.get(operand.node) if isinstance(operand, Operand) and operand.node is not None else None
+    if table is None:
+        return ctx.emit("gather", input, positions, ctx.constant(axis))
+
+    def rows(part: Value) -> Value:
+        if part.shape[axis] == 1 < input.shape[axis]:  # one scale or zero point for all of them
+            return ctx.reshape(part, [*part.shape[:axis], *[1] * indices.rank, *part.shape[axis + 1 :]])
+        return ctx.emit("gather", part, positions, ctx.constant(axis))
+
+    numbers, *parts = map(rows, table)
+    return dequantised(ctx, ctx.cast(numbers, "float32"), *parts)
 
 
 @openvino.lower(ops.gather_elements, when=lambda input: input.data_type not in WIDE)

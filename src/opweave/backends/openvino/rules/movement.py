@@ -88,7 +88,12 @@ def _(ctx: Emitter, input: Value, starts: Sequence[int], sizes: Sequence[int], s
         return input
     ends = [starts[axis] + sizes[axis] for axis in cut]
     steps = [min(strides[axis], input.shape[axis]) for axis in cut]  # larger ones may be too large for the engine
-    return _sliced(ctx, input, cut, [starts[axis] for axis in cut], ends, steps)
+    begin = [starts[axis] for axis in cut]
+    if not any(begin):
+        # The first element, counted from the end: where all slices begin at 0, the engine drops them before GatherElements,
+        # whose indices then have another shape than its input.
+        begin[0] = -input.shape[cut[0]]
+    return _sliced(ctx, input, cut, begin, ends, steps)
 
 
 @openvino.lower(ops.split)

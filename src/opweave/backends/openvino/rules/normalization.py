@@ -126,6 +126,16 @@ def _(ctx: Emitter, input: Value, axis: int) -> Value:
     return ctx.emit("softmax", input, axis)
 
 
-@openvino.lower(composites.local_response_normalization, when=lambda size: size % 2 == 1)
+MAX_BIAS = 2.0**20
+"""Biases up to this one, and from its reciprocal on, can be divided by: neither quotients nor powers overflow."""
+
+
+def _has_window(size: int, bias: float) -> bool:
+    return size % 2 == 1 and 1 / MAX_BIAS <= bias <= MAX_BIAS
+
+
+@openvino.lower(composites.local_response_normalization, when=_has_window)
 def _(ctx: Emitter, input: Value, size: int, alpha: float, beta: float, bias: float) -> Value:
-    return ctx.emit("lrn", input, ctx.constant([1]), alpha, beta, bias, size)
+    # (bias + alpha s)^beta = bias^beta (1 + alpha / bias s)^beta: the engine cuts the bias to an integer.
+    y = ctx.emit("lrn", input, ctx.constant([1]), alpha / bias, beta, 1.0, size)
+    return y if bias == 1 else ctx.emit("multiply", y, ctx.scalar(bias**-beta, y))

@@ -1,9 +1,10 @@
 """OpenVINO rules: quantisation to 8 bits, with a scale for each tensor or for each index of some axes.
 
 A pair that quantises and dequantises becomes the engine's `fake_quantize`, from which it makes kernels of 8 bits. (There it
-multiplies by the reciprocal of the scale: a quotient next to the middle between two steps may get the other step.) With the
-precision "ieee" it is a quotient, and all kernels are those of float32. Blocks have no rule, nor have integers of 32 bits that
-are computed.
+multiplies by the reciprocal of the scale: a quotient next to the middle between two steps may get the other step.) It rounds
+the sum of quotient and zero point, where WebNN adds the zero point to what is rounded: for odd zero points, the even one of
+two steps would be the other one, so these are quotients. With the precision "ieee" all are quotients, and all kernels are
+those of float32. Blocks have no rule, nor have integers of 32 bits that are computed.
 """
 
 from __future__ import annotations
@@ -26,18 +27,6 @@ def _is_plain(input: Operand, scale: Operand) -> bool:
     return input.data_type in _BYTES and scale.data_type == "float32" and _broadcasts(input, scale)
 
 
-@openvino.lower(ops.dequantize_linear, when=_is_plain)
-def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
-    if ctx.node in ctx.misread:
-        return _dequantised(ctx, input, scale, zero_point)
-    y = ctx.cast(input, "float32")
-    if zero_point.array is None:
-        y = ctx.emit("subtract", y, ctx.cast(zero_point, "float32"))
-    elif zero_point.array.any():
-        y = ctx.emit("subtract", y, ctx.add_constant(zero_point.array.astype("float32")))
-    return ctx.emit("multiply", y, scale)
-
-
 def _is_constant(input: Operand, scale: Operand, zero_point: Operand) -> bool:
     return (
         scale.data_type == "float32"
@@ -47,13 +36,31 @@ def _is_constant(input: Operand, scale: Operand, zero_point: Operand) -> bool:
 
 
 @openvino.lower(ops.dequantize_linear, when=_is_constant)
-def _dequantised(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
-    """A constant of floats."""
+def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
+    if ctx.node in ctx.dequantised.weights:
+        return dequantised(ctx, ctx.emit("convert", input, "f32", data_type="float32"), scale, zero_point)
+    if ctx.node in ctx.dequantised.tables:
+        ctx.tables[ctx.node] = [input, scale, zero_point]
+        return Value(None, "float32", None, input.shape, varies=False)  # which only lookups read
     assert input.array is not None
     assert scale.array is not None
     assert zero_point.array is not None
     difference = input.array.astype("int64") - zero_point.array
     return ctx.add_constant(difference.astype("float32") * scale.array)
+
+
+@openvino.lower(ops.dequantize_linear, when=_is_plain)
+def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
+    return dequantised(ctx, ctx.cast(input, "float32"), scale, zero_point)
+
+
+def dequantised(ctx: Emitter, number: Value, scale: Value, zero_point: Value) -> Value:
+    """The floats for integers that have been converted."""
+    if zero_point.array is None:
+        number = ctx.emit("subtract", number, ctx.cast(zero_point, "float32"))
+    elif zero_point.array.any():
+        number = ctx.emit("subtract", number, ctx.add_constant(zero_point.array.astype("float32")))
+    return ctx.emit("multiply", number, scale)
 
 
 def _is_fake(input: Operand, scale: Operand, zero_point: Operand) -> bool:
@@ -67,7 +74,10 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     assert scale.array is not None
     assert zero_point.array is not None
     zero = zero_point.array.astype("float32")
-    if ctx.is_read_by(ops.dequantize_linear) and ctx.precision != "ieee":
+    is_odd = bool((zero_point.array & 1).any())
+    # The engine's kernel has one range, or one for each channel.
+    has_kernel = all(size == 1 or axis == 1 for axis, size in enumerate(scale.shape))
+    if has_kernel and ctx.is_read_by(ops.dequantize_linear) and ctx.precision != "ieee" and not is_odd:
         ends = ((end - zero) * scale.array for end in (info.lowest, info.highest))
         steps = (ctx.scalar(end, input) for end in (info.lowest, info.highest))
         y = ctx.emit("fake_quantize", input, *map(ctx.add_constant, ends), *steps, 256)

@@ -1,0 +1,35 @@
+"""Whether the engine's products of 8 bits are right on this processor."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from . import devices
+
+SIZES = (8, 64, 8)
+"""Rows, summed elements and columns of the product that is measured."""
+
+
+@cache
+def saturates() -> bool:
+    """Whether products of uint8 by int8 are wrong on this processor.
+
+    On x86 without VNNI instructions, the engine adds up pairs of products in 16 bits, which saturate. The answer is measured
+    once, by a product of two matrices.
+    """
+    ops, float32 = devices.operators(), devices.engine().Type.f32
+    rows, depth, columns = SIZES
+    a, b = ops.parameter([rows, depth], float32), ops.parameter([depth, columns], devices.engine().Type.i8)
+    bounds = [ops.constant(np.full((1, 1), end, np.float32)) for end in (0, 255)]
+    numbers = ops.convert(ops.fake_quantize(a, *bounds, *bounds, 256), "u8")
+    factors = [
+        ops.multiply(ops.convert(each, "f32"), ops.constant(np.ones((1, 1), np.float32))) for each in (numbers, b)
+    ]
+    model = devices.engine().Model([ops.result(ops.matmul(*factors, False, False))], [a, b], "products")
+    options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 0}
+    request = devices.core().compile_model(model, "CPU", options).create_infer_request()
+    feeds = np.full((rows, depth), 255, np.float32), np.full((depth, columns), 127, np.int8)
+    request.infer(dict(enumerate(feeds)))
+    return bool((request.get_output_tensor().data != depth * 255 * 127).any())
