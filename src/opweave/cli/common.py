@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -78,7 +79,7 @@ def bytes_of(text: str) -> int:
     Raises:
         ValidationError: it is none.
     """
-    found = re.fullmatch(r"(\d{1,12}) ?([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE)
+    found = re.fullmatch(r"([0-9]{1,12}) ?([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE)
     if found is None or int(found[1]) == 0:
         raise ValidationError(f"a size is like 512M or 2G, got {text!r}")
     return int(found[1]) << 10 * " KMGT".index(found[2].upper() or " ")
