@@ -98,8 +98,10 @@ def test_cast_to_float16_rounds_whatever_reads_it(reader: str, backend: str, pre
     for data_type, values in CAST:
         x = np.array([values], data_type)
         (got, _), (expected, _) = computed(context, build, x), computed(reference, build, x)
-        # Functions may be off by a unit in the last place of float16; sums of two numbers are exact.
-        np.testing.assert_allclose(got, expected, rtol=2.0**-10, atol=2.0**-24, err_msg=f"{data_type} {values}")
+        # Functions may be off by a unit in the last place of float16; sums of two numbers are exact. The last step of a
+        # normalisation adds 1 to -1, which have such errors.
+        atol = 2.0**-9 if reader.startswith("layer") else 2.0**-24
+        np.testing.assert_allclose(got, expected, rtol=2.0**-10, atol=atol, err_msg=f"{data_type} {values}")
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "webgpu", "reference"])
