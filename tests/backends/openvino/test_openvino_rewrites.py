@@ -183,3 +183,34 @@ def test_local_response_normalization_has_any_bias(size: int, alpha: float, beta
     x = np.random.default_rng(4).standard_normal((1, 7, 3, 3)).astype(np.float32)
     options = {"size": size, "alpha": alpha, "beta": beta, "bias": bias}
     check(lambda b, x: ow.composites.local_response_normalization(x, **options), 1e-4, x=x)
+
+
+CONDITIONS: dict[str, Build] = {
+    "uint8": lambda b, x: b.cast(b.clamp(x, min_value=0, max_value=1), "uint8"),
+    "lesser": lambda b, x: b.lesser(x, 1.0),
+    "equal": lambda b, x: b.equal(x, 2.0),
+    "is_nan": lambda b, x: b.is_nan(x),
+    "equal integers": lambda b, x: b.equal(b.cast(b.greater(x, 1.0), "int32"), 1),
+    "logic": lambda b, x: b.logical_and(b.greater(x, 0.0), b.logical_not(b.equal(x, 3.0))),
+    "split": lambda b, x: b.concat(b.split(b.cast(b.greater(x, 0.0), "uint8"), 2), 0),
+}
+
+
+@pytest.mark.parametrize("data_type", ["int32", "uint32", "int64", "uint8"])
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_where_keeps_all_bits_of_integers(condition: str, data_type: str) -> None:
+    """A comparison and a choice became one kernel, which computes with float32."""
+    numbers = np.array([2**31 - 1, 2**24 + 1, 123456789, 7, 2**30 + 1, 99]).astype(data_type)
+    x = np.float32([-1, 2, np.nan, 0, 3, 5])
+
+    def build(b: Any, x: Any, n: Any) -> Any:
+        chosen = CONDITIONS[condition](b, x)
+        y = b.where(chosen, n, b.constant(numbers[::-1].copy()))
+        return b.where(b.logical_not(chosen), b.reverse(y), y)
+
+    check(build, 0, x=x, n=numbers)
+
+
+def test_leaky_relu_without_a_slope_keeps_nan() -> None:
+    x = np.float32([np.nan, -np.inf, np.inf, -1, 2, -0.0])
+    check(lambda b, x: b.leaky_relu(b.add(x, 0.0), alpha=0), x=x)

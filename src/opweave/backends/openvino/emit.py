@@ -183,8 +183,10 @@ class Emitter:
         if data_type == "bool":
             if id(value) in self._bools:
                 return self._bools[id(value)][1]
-            # Not a conversion: for that, the engine refuses results of nodes that have several, such as parts of a split.
-            return self.emit("not_equal", value, self.scalar(0, value), data_type="bool")
+            if value.output.get_node().get_output_size() > 1:
+                # The engine refuses to convert a result of a node that has several, such as a part of a split.
+                value = self.emit("maximum", value, value)
+            return self.emit("convert", value, "boolean", data_type="bool")
         if data_type == "float16":
             if value.array is not None:
                 with np.errstate(over="ignore"):
@@ -227,6 +229,17 @@ class Emitter:
         made = self.emit("divide", self.left(a), b)
         made.output.get_node().get_rt_info()[_EXACT_QUOTIENT] = True
         return made
+
+    def choice(self, condition: Value, a: Value, b: Value) -> Value:
+        """`a` where `condition`, a bool, is true, and `b` elsewhere.
+
+        A comparison computes with float32, and so does the kernel that it becomes with a choice: integers come after a
+        conversion, which is no part of such kernels.
+        """
+        if engine_type(a.data_type) == "i32" and a.data_type not in WIDE:
+            number = self.emit("convert", condition, "i32", data_type="int32")
+            condition = self.emit("convert", number, "boolean", data_type="bool")
+        return self.emit("select", condition, a, b, data_type=a.data_type)
 
     def kept(self, value: Value) -> Value:
         """A constant that the engine computes when it loads the graph, so that none of its passes knows that it is one."""

@@ -61,6 +61,10 @@ def _(ctx: Emitter, input: Value, alpha: float, beta: float) -> Value:
 
 @openvino.lower(ops.leaky_relu, when=lambda alpha: isfinite(alpha))
 def _(ctx: Emitter, input: Value, alpha: float) -> Value:
+    if alpha == 0:  # the engine makes it its own `relu`, which loses NaN
+        is_negative = ctx.emit("less", input, ctx.scalar(0, input), data_type="bool")
+        zero = ctx.emit("multiply", input, ctx.factor(0))  # NaN for -inf
+        return ctx.emit("select", is_negative, zero, input, data_type=input.data_type)
     return ctx.emit("prelu", input, ctx.constant([alpha], input.data_type))
 
 

@@ -204,4 +204,4 @@ def _(ctx: Emitter, condition: Value, true_value: Value, false_value: Value) -> 
     chosen = ctx.cast(condition, "bool")
     if true_value.data_type in WIDE:
         chosen = ctx.reshape(chosen, [*chosen.shape, 1])  # beside the halves
-    return ctx.emit("select", chosen, true_value, false_value, data_type=true_value.data_type)
+    return ctx.choice(chosen, true_value, false_value)

@@ -27,11 +27,11 @@ def _int32(ctx: Emitter, indices: Value) -> Value:
         outermost = ctx.emit(
             "bitwise_xor", ctx.emit("bitwise_right_shift", high, ctx.constant(31)), ctx.constant(_HIGHEST)
         )
-        return ctx.emit("select", fits, low, outermost, data_type="int32")
+        return ctx.choice(fits, low, outermost)
     moved = ctx.cast(indices, "int32")
     if indices.data_type == "uint32":
         beyond = ctx.emit("less", moved, ctx.constant(0), data_type="bool")
-        return ctx.emit("select", beyond, ctx.constant(_HIGHEST), moved, data_type="int32")
+        return ctx.choice(beyond, ctx.constant(_HIGHEST), moved)
     return moved
 
 
