@@ -35,6 +35,12 @@ def of_lines(b: Any, x: Any, weight: Any) -> dict[str, Any]:
     return {f"y{name}": b.gemm(x, matrix, b_transpose=True) for name, matrix in names.items()}
 
 
+def of_lines_and_a_column(b: Any, x: Any, weight: Any) -> dict[str, Any]:
+    """Terms that are contiguous in both matrices, of which those of a column are no vectors of four lines."""
+    lines, column = b.input("m", x.data_type, [6, 64]), b.input("n", x.data_type, [64, 1])
+    return {"y": b.gemm(x, lines, b_transpose=True), "z": x @ column}
+
+
 def one_needs_another(b: Any, x: Any, weight: Any) -> dict[str, Any]:
     first = x @ weight(64, 32)
     return {"first": first, "second": x @ weight(64, 32) * first}
@@ -85,6 +91,7 @@ GRAPHS: list[tuple[Make, int, int]] = [
     (three, 1, 1),
     (with_biases, 1, 1),
     (of_lines, 1, 1),
+    (of_lines_and_a_column, 2, 2),
     (one_needs_another, 2, 2),
     (of_different_forms, 2, 2),
     (of_different_vectors, 2, 3),

@@ -100,11 +100,11 @@ class Section:
         """Lines, or groups of four lines."""
         return -(-self.lines // 4) if fours else self.lines
 
-    @property
-    def form(self) -> tuple[Any, ...]:
+    def form(self, features: Features) -> tuple[Any, ...]:
         """What sections of one kernel have in common."""
-        few, few_in = self.few, (self.count, self.swapped, self.quads, self.along, self.is_constant)
-        return few.source, few.stride, few.step, few.stack, self.problems[0].terms, *few_in
+        few = self.few
+        read = few.source, few.stride, few.step, few.stack, self.problems[0].terms
+        return *read, self.count, self.swapped, self.quads, self.along, self.deep(features), self.is_constant
 
     def __str__(self) -> str:
         problem, number = self.problems[0], len(self.problems)
