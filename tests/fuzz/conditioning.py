@@ -34,6 +34,8 @@ BITS = {"float32": 24, "float16": 11}
 TINY = {"float32": 2.0**-126, "float16": 2.0**-24}
 """What may become zero: engines flush subnormal numbers of float32."""
 LARGEST = {"float32": float(np.finfo(np.float32).max), "float16": float(np.finfo(np.float16).max)}
+FLOORS = {"float16": 2.0**-24}
+"""The spacing of the smallest numbers of a precision that holds values of float32 in a narrower type."""
 PRECISIONS = {"float32": 0.0, "ieee": 0.0, "tf32": 2.0**-11, "bfloat16": 2.0**-9, "float16": 2.0**-11}
 """The unit of roundoff that a precision allows inside of operations of float32; 0 for that of float32."""
 
@@ -320,7 +322,7 @@ class Disturbed(Evaluation):
     def __init__(self, feeds: Mapping[str, Array], base: Evaluation, engine: Engine, number: int) -> None:
         super().__init__(feeds)
         self._base, self._engine, self._number = base, engine, number
-        self._unit = PRECISIONS[engine.precision]
+        self._unit, self._floor = PRECISIONS[engine.precision], FLOORS.get(engine.precision, 0.0)
         self._range = 256 if engine.quantises_by_range else 0
         self._numbers = np.random.default_rng(number)
         self.expanded = base.expanded
@@ -340,7 +342,7 @@ class Disturbed(Evaluation):
         name = node.op.name
         if self._unit and name not in ("cast", "where", "gather"):
             arguments = {
-                k: v * (1 + self._unit * self._noise(v.shape))
+                k: v * (1 + self._unit * self._noise(v.shape)) + self._floor * self._noise(v.shape)
                 if isinstance(v, np.ndarray) and v.dtype.kind == "f"
                 else v
                 for k, v in arguments.items()
@@ -364,8 +366,10 @@ class Disturbed(Evaluation):
         size = np.where(np.isfinite(size), size, 0)
         if self._range and node.op.name == "dequantize_linear" and not node.operands[0].is_constant:
             size = size + self._range * abs(_repeated(self.arrays[node.operands[1]], result.shape))
+        if self._floor and (abs(result) > LARGEST["float16"]).any():
+            self.undefined.add(output)
         noise = self._noise(result.shape)
-        return result + noise * (unit * size + ERRORS * TINY[data_type])
+        return result + noise * (unit * size + ERRORS * max(TINY[data_type], self._floor))
 
 
 def _repeated(blocks: Array, shape: Sequence[int]) -> Array:
@@ -445,7 +449,8 @@ class Judge:
             for run in self._runs:
                 spread = np.maximum(spread, abs(run(output) - wanted))
             unit = max(UNITS[output.data_type], PRECISIONS[self._engine.precision])
-            bound = MARGIN * spread + 2 * unit * abs(wanted) + TINY[output.data_type]
+            tiny = max(TINY[output.data_type], FLOORS.get(self._engine.precision, 0.0))
+            bound = MARGIN * spread + 2 * unit * abs(wanted) + tiny
         return np.where(np.isfinite(wanted) & np.isfinite(bound), bound, np.inf)
 
     def verdicts(self, results: Mapping[str, Array]) -> list[Verdict]:
