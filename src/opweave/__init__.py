@@ -14,8 +14,12 @@ operations; `array` and `jit` work without a builder.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+# From 1.32 on, ONNX Runtime sends telemetry, and keeps an identifier in the user's home, unless this is set before its import.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are first used
     from . import (

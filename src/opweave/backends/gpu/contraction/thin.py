@@ -73,7 +73,11 @@ class ThinKernel(Kernel):
     def beside(self, other: ThinKernel, features: Features) -> ThinKernel | None:
         """One kernel for the sections of both; None if they have different forms, or too many buffers."""
         sections = (*self.sections, *other.sections)
-        if len({section.form(features) for section in sections}) > 1 or self.before is not None or other.before is not None:
+        if (
+            len({section.form(features) for section in sections}) > 1
+            or self.before is not None
+            or other.before is not None
+        ):
             return None
         return _bindable(thin_kernel(sections, features), features)
 
