@@ -42,15 +42,42 @@ def is_dequantised(operand: Operand) -> bool:
     return operand.node is not None and operand.node.op is dequantize_linear
 
 
+_MOVES = ("identity", "transpose", "reshape", "slice", "expand", "max_pool2d")
+"""Operations that the engine's optimiser moves a dequantisation through, or removes."""
+_NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "div": 1}
+"""Operations that return their first operand if the second is this number, and which the optimiser removes."""
+
+
+def _moved(operand: Operand) -> Operand | None:
+    """What an operand is a part of, or is in another order; None if it is computed in another way."""
+    node = operand.node
+    if node is None:
+        return None
+    name = node.op.name
+    if name in _MOVES:
+        moved: Operand = node.arguments["input"]
+        return moved
+    if name in _NEUTRAL:
+        a, b = node.arguments["a"], node.arguments["b"]
+        for one, other in ((a, b), (b, a)) if name in ("add", "mul") else ((a, b),):
+            if other.is_constant and other.desc.element_count == 1 and other.value.item() == _NEUTRAL[name]:
+                neutral: Operand = one
+                return neutral
+    return None
+
+
 def source_of(operand: Operand, axis: int | None = None) -> tuple[Node, int | None] | None:
-    """The node that dequantises an operand, perhaps before transpositions, and an axis of the operand there."""
-    while operand.node is not None and operand.node.op is transpose:
-        axis = None if axis is None else operand.node.arguments["permutation"][axis]
-        operand = operand.node.arguments["input"]
+    """The node that dequantises an operand, perhaps before it is moved, and an axis of the operand there, if it is one."""
+    while (source := _moved(operand)) is not None:
+        if operand.node is not None and operand.node.op is transpose:
+            axis = None if axis is None else operand.node.arguments["permutation"][axis]
+        elif source.shape != operand.shape:
+            axis = None
+        operand = source
     return (operand.node, axis) if operand.node is not None and is_dequantised(operand) else None
 
 
-def misread(a: Operand, b: Operand, axis: int) -> set[Node]:
+def misread(a: Operand, b: Operand, axis: int | None) -> set[Node]:
     """The nodes that dequantise the operands of a product with scales that the engine's kernel for integers misreads.
 
     The engine computes products of two dequantised operands in integers. It takes several scales for those along any axis of
@@ -59,12 +86,13 @@ def misread(a: Operand, b: Operand, axis: int) -> set[Node]:
     Args:
         a: the first operand, for which the kernel has one scale.
         b: the second operand.
-        axis: the one of `b` along which the kernel has several scales: columns of a matrix, filters of a convolution.
+        axis: the one of `b` along which the kernel has several scales: columns of a matrix, filters of a convolution. None if
+            it has one scale only, as for a stack of matrices.
     """
     one, other = source_of(a), source_of(b, axis)
     if one is None or other is None:
         return set()
-    return {node for node, own in (one, other) if not _scaled_axes(node) <= {own}}
+    return {node for node, own in (one, other) if not _is_scaled_along(node, own)}
 
 
 def misread_in(graph: Graph) -> set[Node]:
@@ -79,6 +107,7 @@ def misread_in(graph: Graph) -> set[Node]:
     return found
 
 
-def _scaled_axes(node: Node) -> set[int]:
-    """The axes along which a node that dequantises has several scales."""
-    return {axis for axis, size in enumerate(node.arguments["scale"].shape) if size > 1}
+def _is_scaled_along(node: Node, axis: int | None) -> bool:
+    """Whether a node that dequantises has one scale, or one for each index of an axis."""
+    shape, part = node.arguments["input"].shape, node.arguments["scale"].shape
+    return all(size == 1 or (k == axis and size == shape[k]) for k, size in enumerate(part))

@@ -8,7 +8,7 @@ Field numbers are those of onnx.proto3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from struct import pack
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -53,6 +53,17 @@ _WIDER = {"int8": ("int32", "int64"), "uint8": ("int32", "uint32", "int64"), "in
 # Kernels that are wrong for int64 when two numbers differ in bit 31 but not above it; the cause and its repair:
 # https://github.com/microsoft/onnxruntime/pull/32475. The comparisons and Where are right.
 _COMPARED_WRONGLY = {"Clip", "Max", "Min"}
+
+
+_NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
+"""Operators that return their first operand if the second is this number."""
+
+MOVES = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+"""Operators that the engine's optimiser may move quantisations through, from either side."""
+
+_RESHAPES = frozenset({"Expand", "Flatten", "Reshape", "Squeeze", "Unsqueeze"})
+_PRODUCTS = frozenset({"Conv", "ConvTranspose", "FusedMatMul", "Gemm", "MatMul"})
+"""Operators that the engine's optimiser moves no transposition through."""
 
 
 _NUMBERS = tuple(bytes([byte]) for byte in range(128))
@@ -149,7 +160,18 @@ class _Widened:
 
 
 @dataclass(slots=True)
-class _OnnxNode:
+class OnnxNode:
+    """A node of the model.
+
+    Attributes:
+        op_type: its operator.
+        inputs: the names of its operands; empty for one that is left out.
+        outputs: the names of its results.
+        attributes: its attributes, encoded.
+        domain: that of the operator.
+        name: its own name.
+    """
+
     op_type: str
     inputs: list[str]
     outputs: list[str]
@@ -164,7 +186,7 @@ class _OnnxNode:
         return bool(self.domain) or (self.op_type in _SAME_FOR_POOLING and not dilated)
 
 
-def _opset(nodes: Sequence[_OnnxNode]) -> int:
+def _opset(nodes: Sequence[OnnxNode]) -> int:
     """The operator set to write nodes in."""
     pools = any(node.op_type == "AveragePool" for node in nodes)
     return POOLING_OPSET if pools and all(node.is_same_for_pooling for node in nodes) else OPSET
@@ -217,7 +239,7 @@ class Emitter:
         self._widened_halves: dict[str, _Widened] = {}
         self.unrounded: set[Node] = set()
         self.parameters: dict[str, np.ndarray] = {}
-        self.nodes: list[_OnnxNode] = []
+        self.nodes: list[OnnxNode] = []
         self.constants: dict[str, np.ndarray] = {}
         self.disabled_optimizers: set[str] = set()
         self.sizes: dict[str, int] = {}
@@ -228,7 +250,8 @@ class Emitter:
         self._answers: dict[Callable[[Graph], Any], Any] = {}
         self._before_reshape: dict[str, Value] = {}
         self._inputs: list[bytes] = []
-        self._makers: dict[str, _OnnxNode] = {}
+        self._makers: dict[str, OnnxNode] = {}
+        self._moves_first: set[str] = set()
         self._count = 0
 
     # What rules use --------------------------------------------------------------------------------------------------
@@ -362,19 +385,36 @@ class Emitter:
             if longer == sorted(longer):
                 return self.reshape(value, shape)
         made: Value = self.emit("Transpose", value, perm=list(permutation), shape=shape)
+        if permutation[0] != 0:
+            self._moves_first.add(made.name)
         return made
 
-    def makers(self, value: Value, through: Container[str] = ()) -> Iterator[str]:
-        """The operator that has computed `value`; while it is one of `through`, also that of its first operand. Casts do not
-        count.
+    def makers(self, name: str, through: Container[str] = ()) -> Iterator[OnnxNode]:
+        """The node that has computed the value called `name`; while its operator is one of `through`, also that of its first
+        operand. Casts, and what changes nothing, do not count.
         """
-        name = value.name
         while (node := self._makers.get(name)) is not None:
-            if node.op_type != "Cast":
-                yield node.op_type
+            kept = self._operand_of_nothing(node)
+            if kept is None:
+                yield node
                 if node.op_type not in through:
                     return
-            name = node.inputs[0]
+            name = node.inputs[kept or 0]
+
+    def _operand_of_nothing(self, node: OnnxNode) -> int | None:
+        """The position of the operand that a node returns, perhaps in another data type, such as a product by 1: the engine's
+        optimiser may remove the node. None if there is no such operand.
+        """
+        if node.op_type in ("Cast", "Identity"):
+            return 0
+        neutral = _NEUTRAL.get(node.op_type)
+        if neutral is None:
+            return None
+        for position in (1, 0) if node.op_type in ("Add", "Mul") else (1,):
+            array = self.constants.get(node.inputs[position])
+            if array is not None and array.size == 1 and array.item() == neutral:
+                return 1 - position
+        return None
 
     def apart(self, value: Value) -> Value:
         """`value` behind a node that the engine's optimiser neither removes nor joins with others; it copies nothing."""
@@ -413,9 +453,10 @@ class Emitter:
             if value.name in made and value.name not in renamed:
                 renamed[value.name] = name
             else:  # an input, a constant, or an output already: the engine needs a node in between
-                self.nodes.append(_OnnxNode("Identity", [value.name], [name], b"", "", name))
+                self.nodes.append(OnnxNode("Identity", [value.name], [name], b"", "", name))
         if not self.portable:
-            self._keep_casts_from_means()
+            self._keep_casts_apart()
+            self._keep_outputs_apart(made.intersection(value.name for value, _ in outputs.values()))
         body = bytearray()
         nodes = self._needed({*outputs, *(value.name for value, _ in outputs.values())})
         for node in nodes:
@@ -456,32 +497,76 @@ class Emitter:
         # The engine wants names that differ; they appear in its profiles and errors.
         label = (self.node.label or self.node.op.name).encode("ascii", "backslashreplace").decode()
         name = f"{label}#{len(self.nodes)}"
-        node = _OnnxNode(op_type, inputs, outputs, attributes, domain, name)
+        node = OnnxNode(op_type, inputs, outputs, attributes, domain, name)
         self.nodes.append(node)
         self._makers.update(dict.fromkeys(outputs, node))
 
-    def _keep_casts_from_means(self) -> None:
-        """Keep casts apart from averages over what they cast.
+    def _keep_casts_apart(self) -> None:
+        """Keep casts apart from averages, and from products of transposed matrices, over what they cast.
 
-        The engine's optimiser takes such a pair for the start of a layer normalisation, and joins it without the cast. The
-        normalisation then has operands of different types, or of integers, and the engine refuses its own graph.
+        The engine's optimiser takes a cast and an average for the start of a layer normalisation, and joins them without the
+        cast. The normalisation then has operands of different types, or of integers, and the engine refuses its own graph. Of
+        a transposition that moves the first axis, a cast and a product, it changes the order of the first two, and then ends
+        the process if it cannot join all three.
         """
-        read = {node.inputs[0] for node in self.nodes if node.op_type == "ReduceMean"}
-        cast = {node.outputs[0] for node in self.nodes if node.op_type == "Cast"} & read
-        if not cast:
+        cast = {node.outputs[0] for node in self.nodes if node.op_type == "Cast"}
+        averages = {node.inputs[0] for node in self.nodes if node.op_type == "ReduceMean"}
+        products = {name for node in self.nodes if node.op_type in ("FusedMatMul", "MatMul") for name in node.inputs}
+        products &= cast
+        if products:
+            products &= self._turned()
+        self._insert_apart(dict.fromkeys(cast & (averages | products)))
+
+    def _turned(self) -> set[str]:
+        """The values that may come to lie behind a transposition that moves the first axis, once the engine's optimiser has
+        moved transpositions towards the outputs.
+        """
+        turned, transposed = set[str](), set[str]()
+        for node in self.nodes:
+            if node.op_type in _PRODUCTS or node.domain:
+                continue
+            is_turned = not turned.isdisjoint(node.inputs) or node.outputs[0] in self._moves_first
+            is_transposed = node.op_type == "Transpose" or not transposed.isdisjoint(node.inputs)
+            if is_turned or (is_transposed and node.op_type in _RESHAPES):
+                turned.update(node.outputs)
+            if is_transposed:
+                transposed.update(node.outputs)
+        return turned
+
+    def _keep_outputs_apart(self, outputs: Container[str]) -> None:
+        """Keep outputs apart from movements before quantisations.
+
+        The engine's optimiser moves a quantisation before a movement, and then takes the quantised value for the output.
+        """
+        moved: dict[str, None] = {}
+        for node in self.nodes:
+            name, is_moved = node.inputs[0] if node.op_type == "QuantizeLinear" else "", False
+            while (maker := self._makers.get(name)) is not None:
+                kept = self._operand_of_nothing(maker)
+                if kept is None and maker.op_type not in MOVES:
+                    break
+                is_moved |= maker.op_type in MOVES
+                name = maker.inputs[kept or 0]
+                if is_moved and name in outputs:
+                    moved[name] = None
+        self._insert_apart(moved)
+
+    def _insert_apart(self, names: Collection[str]) -> None:
+        """Insert an Identity, which stays, between the computed values called `names` and all nodes that read them."""
+        if not names:
             return
         self.disabled_optimizers.add("EliminateIdentity")
-        names = {name: self._fresh() for name in sorted(cast)}
+        renamed = {name: self._fresh() for name in sorted(names)}
+        apart = {name: OnnxNode("Identity", [name], [new], b"", "", f"{new}#apart") for name, new in renamed.items()}
         nodes, self.nodes = self.nodes, []
         for node in nodes:
-            node.inputs = [names.get(name, name) for name in node.inputs]
+            node.inputs = [renamed.get(name, name) for name in node.inputs]
             self.nodes.append(node)
-            if node.op_type == "Cast" and (name := node.outputs[0]) in names:
-                self.nodes.append(_OnnxNode("Identity", [name], [names[name]], b"", "", f"{node.name}#apart"))
+            self.nodes += [apart[name] for name in node.outputs if name in apart]
 
-    def _needed(self, names: set[str]) -> list[_OnnxNode]:
+    def _needed(self, names: set[str]) -> list[OnnxNode]:
         """The nodes that the values called `names` depend on; the bytes of a bool that only decides are made for nothing."""
-        needed: list[_OnnxNode] = []
+        needed: list[OnnxNode] = []
         for node in reversed(self.nodes):
             if not names.isdisjoint(node.outputs):
                 needed.append(node)

@@ -81,7 +81,7 @@ class ModelSession(Runner):
             graphs = list(all_graphs(proto.graph))
             _write_sums_as_additions(proto, graphs)
             guard_quotients(proto, constants, graphs)
-            disabled = _keep_casts_to_halves(graphs)
+            disabled = _keep_casts_to_halves(graphs) + _keep_transpositions(graphs)
             nodes = list(readers(proto.graph.node, is_flat=len(graphs) == 1))
             self._constants = add_constants(
                 proto.graph, constants, options, nodes
@@ -328,6 +328,29 @@ def _keep_casts_to_halves(graphs: Sequence[Any]) -> list[str]:
                 graph.node.add(op_type="Identity", name=f"{node.name}/rounded", input=[last.output[0]], output=[name])
                 is_changed = True
     return ["EliminateIdentity"] if is_changed else []
+
+
+def _keep_transpositions(graphs: Sequence[Any]) -> list[str]:
+    """Let products of transposed and cast operands run: one optimiser may end the process for them.
+
+    It changes the order of a transposition and a cast before a product, and the session cannot be made if it then cannot join
+    all three. The engine adds such casts to products of float16 itself.
+
+    Returns:
+        This optimiser; empty if no product may have such an operand. It also joins transpositions and products without casts.
+    """
+    nodes = [node for graph in graphs for node in graph.node]
+    products = [node for node in nodes if node.op_type in ("FusedMatMul", "MatMul")]
+    if not products or not any(node.op_type == "Transpose" for node in nodes):
+        return []
+    cast = {node.output[0] for node in nodes if node.op_type == "Cast"}
+    has_halves = (
+        any(tensor.data_type == FLOAT16 for graph in graphs for tensor in graph.initializer)
+        or any(value.type.tensor_type.elem_type == FLOAT16 for graph in graphs for value in graph.input)
+        or any(node.op_type == "Cast" and _target(node) == FLOAT16 for node in nodes)
+    )
+    is_cast = has_halves or any(name in cast for node in products for name in node.input)
+    return ["MatmulTransposeFusion"] if is_cast else []
 
 
 def _target(node: Any) -> int:

@@ -13,7 +13,7 @@ from ..emit import MICROSOFT, Emitter, Value
 @ort.lower(ops.matmul)
 def _(ctx: Emitter, a: Value, b: Value) -> Value:
     left, right = ctx.node.arguments["a"], ctx.node.arguments["b"]
-    if not ctx.portable and misread(left, right, right.rank - 1):
+    if not ctx.portable and misread(left, right, 1 if right.rank == 2 else None):
         return ctx.emit("FusedMatMul", a, b, domain=MICROSOFT)  # which the engine leaves as it is
     return ctx.emit("MatMul", a, b)
 

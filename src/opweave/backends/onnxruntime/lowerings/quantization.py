@@ -18,7 +18,7 @@ from ... import Precision
 from .. import kernels
 from ..backend import ort
 from ..dequantised import BYTES, Form, Shape, block_form, misread_in, native_form
-from ..emit import MICROSOFT, Emitter, Value
+from ..emit import MICROSOFT, MOVES, Emitter, OnnxNode, Value
 from ..rounding import FLOAT_LEVEL, INT8_LEVEL
 
 
@@ -124,6 +124,10 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     return _finish(ctx, ctx.emit("Mul", ctx.emit("Sub", x, z), s))
 
 
+ROUNDS_WEIGHTS = "WeightBiasQuantization"
+"""The engine's optimiser that rounds weights of floats to 8 bits, and biases to steps of the product of two scales, where the
+input of a convolution or product is dequantised and its result quantised."""
+
 _ROUNDED_WITH_ZERO_POINT = frozenset({"Add", "AveragePool", "Mul"})
 """Operators that the engine joins with the nodes that dequantise their operands and quantise their result, to kernels that
 round after the zero point is added: an odd one moves halves between two steps to the other of them.
@@ -132,17 +136,50 @@ https://github.com/microsoft/onnxruntime/issues/11759"""
 _ROUNDED_OTHERWISE = frozenset({"Softmax"})
 """Likewise those whose kernel is off by a step for other reasons: it computes with tables of integers."""
 
-_MOVED_OR_REMOVED = frozenset({"Clip", "MaxPool", "Relu", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+_MOVED_OR_REMOVED = MOVES | {"Clip", "Expand", "Relu"}
 """Operators that the engine's optimiser may move the quantisation through, or remove before it."""
 
+_PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
+"""Operators that the engine joins with operands of several scales, which `misread` checks."""
 
-def _keep_rounding(ctx: Emitter, input: Value, zero_point: Value) -> Value:
-    """`input`, kept apart from the operation before if the engine would join both to a kernel that rounds in another way."""
-    zeros = ctx.array_of(zero_point)
-    if ctx.portable or zeros is None or ctx.precision == "ieee":  # else nothing is joined
+
+def _has_one_scale(ctx: Emitter, node: OnnxNode) -> bool:
+    """Whether a node quantises or dequantises with the same constant scale and zero point everywhere."""
+    arrays = [ctx.constants.get(name) for name in node.inputs[1:]]
+    return all(array is not None and array.size == 1 for array in arrays)
+
+
+def _dequantised(ctx: Emitter, node: OnnxNode) -> list[OnnxNode]:
+    """The nodes that dequantise the operands of `node`, perhaps before the operands are moved."""
+    chains = (list(ctx.makers(name, _MOVED_OR_REMOVED)) for name in node.inputs)
+    return [chain[-1] for chain in chains if chain and chain[-1].op_type == "DequantizeLinear"]
+
+
+def _keep_apart(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
+    """`input`, kept apart from the operation before if the engine would wrongly join both.
+
+    It joins most operations with the nodes that dequantise their operands, and with the quantisation of the result, to
+    kernels. Some of these round in another way, and nearly all take one scale only. It merges two quantisations in a row into
+    one with another scale and zero point.
+    """
+    zeros, scales = ctx.array_of(zero_point), ctx.array_of(scale)
+    if ctx.portable or zeros is None or scales is None:  # else nothing is joined
         return input
-    faulty = _ROUNDED_OTHERWISE | _ROUNDED_WITH_ZERO_POINT if (zeros % 2).any() else _ROUNDED_OTHERWISE
-    return input if faulty.isdisjoint(ctx.makers(input, _MOVED_OR_REMOVED)) else ctx.apart(input)
+    rounded = _ROUNDED_OTHERWISE | _ROUNDED_WITH_ZERO_POINT if (zeros % 2).any() else _ROUNDED_OTHERWISE
+    is_single = scales.size == 1
+    for node in ctx.makers(input.name, _MOVED_OR_REMOVED):
+        if node.op_type == "DequantizeLinear":
+            others = [ctx.constants.get(name) for name in node.inputs[1:]]
+            if is_single and not all(
+                other is not None and other.dtype == own.dtype and other.tobytes() == own.tobytes()
+                for own, other in zip((scales, zeros), others, strict=True)
+            ):
+                return ctx.apart(input)
+        elif ctx.precision != "ieee" and (dequantised := _dequantised(ctx, node)):
+            takes_scales = is_single and (node.op_type in _PRODUCTS or all(_has_one_scale(ctx, d) for d in dequantised))
+            if node.op_type in rounded or not takes_scales:
+                return ctx.apart(input)
+    return input
 
 
 @ort.lower(ops.quantize_linear)
@@ -152,7 +189,8 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     forms = [form for form in _forms(input, scale) if "block_size" not in form[2]]
     if forms and zero_point.data_type in BYTES:
         x, s = ctx.cast(input, "float32"), ctx.cast(scale, "float32")
-        x = _keep_rounding(ctx, x, zero_point)
+        ctx.disabled_optimizers.add(ROUNDS_WEIGHTS)
+        x = _keep_apart(ctx, x, s, zero_point)
         return _emit(ctx, "QuantizeLinear", forms[0], x, s, zero_point)
     x, s, z = _widened(ctx, zero_point.data_type, input, scale, zero_point)
     shifted = ctx.emit("Add", ctx.emit("Round", ctx.emit("Div", x, s)), z)
