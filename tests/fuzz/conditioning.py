@@ -61,12 +61,15 @@ class Engine:
         rounds_to_bytes: whether a product with a dequantised constant may round its other operand to 8 bits.
         quantises_by_range: whether a quantised value is computed from the range of its data type, as OpenVINO's FakeQuantize
             does, so that errors are relative to this range.
+        keeps_running_sums: whether a normalisation over nearby channels moves its window by adding the square of one channel
+            and subtracting that of another, as ONNX Runtime's LRN does, so that errors of earlier channels stay.
     """
 
     precision: str = "float32"
     factor: float = 1.0
     rounds_to_bytes: bool = False
     quantises_by_range: bool = False
+    keeps_running_sums: bool = False
 
 
 def _absolute(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -356,6 +359,11 @@ class Disturbed(Evaluation):
         if self._engine.rounds_to_bytes and name in ("matmul", "gemm") and _is_dequantised(node.operands[1]):
             a = arguments["a"]
             arguments = {**arguments, "a": a + np.max(abs(a)) / 127 * self._noise(a.shape)}
+            if name == "matmul":
+                # Products by the integers and by the zero point, both unsigned, are added up apart, and then subtracted.
+                size = 256 * _repeated(abs(self.arrays[node.operands[1].node.operands[1]]), arguments["b"].shape)  # type: ignore[union-attr]
+                unit = UNITS["float32"] * ERRORS * arguments["b"].shape[-2] ** 0.5
+                arguments["b"] = arguments["b"] + unit * size * self._noise(size.shape)
         return arguments
 
     def _rounded(self, node: Node, output: Operand, result: Array, size: Any) -> Array:
@@ -369,7 +377,33 @@ class Disturbed(Evaluation):
         if self._floor and (abs(result) > LARGEST["float16"]).any():
             self.undefined.add(output)
         noise = self._noise(result.shape)
-        return result + noise * (unit * size + ERRORS * max(TINY[data_type], self._floor))
+        smallest = max(TINY[data_type], self._floor)
+        tiny = ERRORS * smallest
+        if node.op.name in ("reduce_l2", "l2_pool2d"):
+            # Squares may be too small, and then be zero or lose their bits.
+            tiny = tiny * _summands(node) / np.maximum(abs(result), smallest**0.5)
+        disturbed: Array = result + noise * (unit * size + tiny)
+        if self._number % 2:
+            disturbed = np.where(abs(self._base.arrays[output]) < smallest, 0.0, disturbed)
+        return disturbed
+
+    def _compute(self, node: Node) -> None:
+        super()._compute(node)
+        if self._engine.keeps_running_sums and node.op.name == "local_response_normalization":
+            self._disturb_running_sums(node)
+
+    def _disturb_running_sums(self, node: Node) -> None:
+        """Let the sums of squares be off by the errors of the sums for all channels before."""
+        a, output = node.attributes, node.outputs[0]
+        squares = np.square(self.arrays[node.operands[0]])
+        before, after = (a["size"] - 1) // 2, a["size"] // 2
+        padded = np.pad(squares, [(0, 0), (before, after), (0, 0), (0, 0)])
+        sums = np.lib.stride_tricks.sliding_window_view(padded, a["size"], axis=1).sum(-1)
+        factor = a["alpha"] / a["size"]
+        error = UNITS["float32"] * 2 * np.cumsum(sums, 1) * self._noise(sums.shape)
+        base = a["bias"] + factor * sums
+        with np.errstate(all="ignore"):
+            self.arrays[output] = self.arrays[output] * ((base + factor * error) / base) ** -a["beta"]
 
 
 def _repeated(blocks: Array, shape: Sequence[int]) -> Array:

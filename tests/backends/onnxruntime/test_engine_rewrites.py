@@ -514,7 +514,7 @@ for data_type in (TensorProto.FLOAT16, TensorProto.INT8):
             shape = [(2, 3, 4)[axis] for axis in permutation]
             nodes = [helper.make_node("Transpose", ["x"], ["t"], perm=permutation)]
             if wide != data_type:
-                nodes.append(helper.make_node("Cast", ["t"], ["c"], to=wide))
+                nodes.append(helper.make_node("Cast", ["t"], ["v"], to=wide))
             nodes.append(helper.make_node("MatMul", [nodes[-1].output[0], "w"], ["y"]))
             w = helper.make_tensor("w", wide, [shape[-1], 2], [1.0] * (2 * shape[-1]))
             x = helper.make_tensor_value_info("x", data_type, [2, 3, 4])
