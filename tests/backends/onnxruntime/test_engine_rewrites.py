@@ -271,6 +271,50 @@ def test_biases_of_floats_between_quantised_values_are_not_rounded() -> None:
     np.testing.assert_array_equal(got, expected)
 
 
+SHARED: dict[str, Callable[[ow.MLGraphBuilder, ow.MLOperand, ow.MLOperand], dict[str, ow.MLOperand]]] = {
+    "an output that is read": lambda b, x, d: {"y": b.sub(x, d), "z": d},
+    "two sums": lambda b, x, d: {"y": b.sub(x, d), "z": b.mul(x, d)},
+    "two products": lambda b, x, d: {"y": b.matmul(x, d), "z": b.matmul(b.abs(x), d)},
+    "twice in one": lambda b, x, d: {"y": b.matmul(b.add(x, d), d)},
+    "a convolution and an output": lambda b, x, d: {
+        "y": b.conv2d(b.reshape(x, [1, 4, 2, 2]), b.reshape(d, [4, 4, 1, 1])),
+        "z": d,
+    },
+}
+
+
+@PRECISIONS
+@pytest.mark.parametrize("data_type", ["float16", "float32"])
+@pytest.mark.parametrize("zero_type", ["int8", "uint8"])
+@pytest.mark.parametrize("is_twice", [False, True])
+@pytest.mark.parametrize("source", ["constant", "quantised", "quantised, transposed"])
+@pytest.mark.parametrize("name", SHARED)
+def test_dequantised_constants_may_be_read_repeatedly(
+    name: str, source: str, is_twice: bool, zero_type: Any, data_type: str, context: ow.MLContext
+) -> None:
+    """On processors without VNNI, the optimiser converted a constant of int8 twice, and refused the second."""
+    random = np.random.default_rng(11)
+    x, k = random.standard_normal((4, 4)).astype(data_type), random.integers(-100, 100, (4, 4)).astype("int8")
+    results = []
+    for each in (context, REFERENCE):
+        b = ow.MLGraphBuilder(each)
+        scale, zero = b.constant(np.full((1, 1), 0.0625, data_type)), b.constant(np.full((1, 1), 3, zero_type))
+        if source == "constant":
+            integers = b.constant(k.astype(zero_type))
+        else:
+            integers = b.quantize_linear(b.constant((k / 16).astype(data_type)), scale, zero)
+            integers = b.transpose(integers) if "transposed" in source else integers
+        d = b.dequantize_linear(integers, scale, zero)
+        outputs = SHARED[name](b, b.input("x", data_type, x.shape), d)  # type: ignore[arg-type]
+        if is_twice:
+            outputs["w"] = b.abs(b.dequantize_linear(integers, b.constant(np.full((1, 1), 0.5, data_type)), zero))
+        results.append(each.compute(b.build(outputs, fuse=False), {"x": x}))
+    # A product of dequantised constants rounds its other operand to 8 bits.
+    size = {output: float(abs(array).max()) for output, array in results[1].items()}
+    for output, got in results[0].items():
+        np.testing.assert_allclose(got, results[1][output], atol=0.02 * size[output])
+
+
 TAKES_ONE_SCALE: dict[str, Build] = {
     **QUANTISED,
     "sigmoid": lambda b, d: b.sigmoid(d[0]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from ...graph import Graph, Node, Operand
 from ...ops.convolution import conv2d
 from ...ops.matrix import gemm
 from ...ops.movement import transpose
-from ...ops.quantization import dequantize_linear
+from ...ops.quantization import dequantize_linear, quantize_linear
 
 BYTES = ("int8", "uint8")
 """The data types that the engine's operators dequantise, besides constants of int32."""
@@ -75,6 +76,22 @@ def source_of(operand: Operand, axis: int | None = None) -> tuple[Node, int | No
             axis = None
         operand = source
     return (operand.node, axis) if operand.node is not None and is_dequantised(operand) else None
+
+
+def shared_constants(graph: Graph) -> set[Node]:
+    """The nodes of a graph that dequantise a constant, perhaps a computed one, if it or the result is read repeatedly."""
+    reads = Counter(operand for node in graph.nodes for operand in node.operands)
+    reads.update(graph.outputs.values())
+    shared = set()
+    for node in graph.nodes:
+        if node.op is dequantize_linear:
+            source = node.arguments["input"]
+            if max(reads[source], reads[node.outputs[0]]) > 1:
+                while source.node is not None and (source.node.op is quantize_linear or source.node.op.name in _MOVES):
+                    source = source.node.arguments["input"]
+                if source.is_constant:
+                    shared.add(node)
+    return shared
 
 
 def misread(a: Operand, b: Operand, axis: int | None) -> set[Node]:

@@ -17,7 +17,7 @@ from ....ops import quantization as ops
 from ... import Precision
 from .. import kernels
 from ..backend import ort
-from ..dequantised import BYTES, Form, Shape, block_form, misread_in, native_form
+from ..dequantised import BYTES, Form, Shape, block_form, misread_in, native_form, shared_constants
 from ..emit import MICROSOFT, MOVES, Emitter, OnnxNode, Value
 from ..rounding import FLOAT_LEVEL, INT8_LEVEL
 
@@ -80,13 +80,15 @@ def _unsigned(ctx: Emitter, input: Value, zero_point: Value) -> tuple[Value, Val
     """Convert int8 `input` and `zero_point` to uint8 if the engine might multiply them by uint8 in a kernel that
     saturates.
 
-    The engine itself converts int8 produced by QuantizeLinear to uint8.
+    The engine itself converts int8 that is constant, or produced by QuantizeLinear, to uint8. It refuses to convert a
+    constant for several readers.
     """
     source = ctx.node.inputs["input"]
     assert isinstance(source, Operand)
     is_quantised = source.node is not None and source.node.op is ops.quantize_linear
-    is_safe = input.data_type != "int8" or source.is_constant or is_quantised or ctx.portable
-    if is_safe or not kernels.saturates():
+    if input.data_type != "int8" or ctx.portable or not kernels.saturates():
+        return input, zero_point
+    if (source.is_constant or is_quantised) and ctx.node not in ctx.about(shared_constants):
         return input, zero_point
     return flip_sign(ctx, input), flip_sign(ctx, zero_point)
 
