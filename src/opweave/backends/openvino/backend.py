@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+import numpy as np
 
 from ...graph import Graph, Node, Operand, each
 from ...operation import Op
 from ...ops import activation, elementwise, indexing, movement, pooling, reduction
 from .. import Backend, Device, How, PowerPreference, Precision
+from ..reference import reference
 from . import devices
-from .dequantised import dequantised
+from .dequantised import dequantised, quantises
 from .emit import Emitter, Value
 from .gains import DECOMPOSED, gains
+from .saturation import saturates
 
 EXACT = frozenset(
     {
@@ -31,6 +35,10 @@ EXACT = frozenset(
     }
 )
 """Operations whose results are float16 if their operands are, or that round them themselves."""
+
+
+MOST_FOLDED = 2**24
+"""The elements of operands and results of an operation on constants that is computed here."""
 
 
 class OpenVino(Backend):
@@ -96,9 +104,12 @@ class OpenVino(Backend):
             for operand in node.operands:
                 readers.setdefault(operand, []).append(node)
         ctx.readers = {operand: nodes for operand, nodes in readers.items() if operand not in graph.outputs.values()}
-        ctx.dequantised = dequantised(graph, ctx.readers)
+        multiplies_bytes = self.precision != "ieee" and quantises(graph) and not saturates()
+        ctx.dequantised = dequantised(graph, ctx.readers, multiplies_bytes)
 
         def lookup(operand: Operand) -> Value:
+            if operand in ctx.factors and ctx.node in ctx.dequantised.products:
+                return ctx.factors[operand]
             if operand not in values:
                 values[operand] = ctx.add_constant(operand.value)
             return values[operand]
@@ -107,6 +118,10 @@ class OpenVino(Backend):
             ctx.node, before = node, ctx.count
             rule = self.rule(node)
             assert rule is not None, node
+            if (constants := _constants(ctx, node, map(lookup, node.operands))) is not None:
+                values.update(zip(node.outputs, constants, strict=True))
+                done[node] = "native"
+                continue
             result = rule((ctx,), {**each(node.inputs, lookup), **node.attributes})
             results = result if isinstance(result, (tuple, list)) else (result,)
             if self.precision == "ieee" and node.op not in EXACT:
@@ -119,6 +134,26 @@ class OpenVino(Backend):
                 values[operand] = value
             done[node] = "native" if ctx.count - before <= 1 else "composed"
         return [lookup(operand) for operand in graph.outputs.values()], done
+
+
+def _constants(ctx: Emitter, node: Node, operands: Iterable[Value]) -> list[Value] | None:
+    """The results of a node whose operands are constants, computed as the reference does; None for others.
+
+    The engine computes them as it does what varies: with its rounding, and in place, where others read the operand, too.
+    Weights and tables stay integers of 8 bits, and large constants are left to the engine.
+    """
+    if node in ctx.dequantised.weights or node in ctx.dequantised.tables or not reference.supports(node):
+        return None
+    count = sum(output.desc.element_count for output in node.outputs)
+    arrays: dict[Operand, np.ndarray] = {}
+    for operand, value in zip(node.operands, operands, strict=True):
+        if value.array is None:
+            return None
+        arrays[operand] = value.array
+        count += value.array.size
+    if not arrays or count > MOST_FOLDED:
+        return None
+    return [ctx.add_constant(array) for array in reference.evaluate(node, arrays)]
 
 
 def _renamed(op: Op[..., Any], name: str) -> Any:

@@ -32,10 +32,14 @@ class Dequantised:
         weights: dequantisations, and casts in dequantisations that are written out, for products that multiply integers, or
             keep their weights in 8 bits.
         tables: dequantisations whose readers gather integers, and dequantise what they have gathered.
+        factors: dequantisations of what is computed, for products by weights. Their other readers take another form.
+        products: these products.
     """
 
     weights: set[Node] = field(default_factory=set)
     tables: set[Node] = field(default_factory=set)
+    factors: set[Node] = field(default_factory=set)
+    products: set[Node] = field(default_factory=set)
 
 
 def quantises(graph: Graph) -> bool:
@@ -43,25 +47,13 @@ def quantises(graph: Graph) -> bool:
     return any(node.op is quantize_linear for node in graph.nodes)
 
 
-def has_many_scales(graph: Graph) -> bool:
-    """Whether a graph dequantises what it computes or gets with more than one scale.
-
-    Products by such operands are wrong (the second one has a scale for each column), or are refused by the engine (the first
-    one has a scale for each row).
-    """
-    return any(
-        node.arguments["scale"].desc.element_count > 1
-        for node in graph.nodes
-        if node.op is dequantize_linear and not node.arguments["input"].is_constant
-    )
-
-
-def dequantised(graph: Graph, readers: Mapping[Operand, Sequence[Node]]) -> Dequantised:
-    """Choose the forms of a graph's dequantised constants.
+def dequantised(graph: Graph, readers: Mapping[Operand, Sequence[Node]], multiplies_bytes: bool) -> Dequantised:
+    """Choose the forms of a graph's dequantised operands.
 
     Args:
         graph: the graph.
         readers: the nodes that read each operand which is not an output of the graph.
+        multiplies_bytes: whether there are products of 8 bits.
     """
     result = Dequantised()
     has_integers = quantises(graph)
@@ -77,7 +69,44 @@ def dequantised(graph: Graph, readers: Mapping[Operand, Sequence[Node]]) -> Dequ
             users = readers.get(operand, ())
             if users and all(user.op is gather and user.arguments["indices"] is not operand for user in users):
                 result.tables.add(node)
+    if multiplies_bytes and has_integers:
+        for node in graph.nodes:
+            if _is_factor(node):
+                users = readers.get(node.outputs[0], ())
+                products = [user for user in users if _multiplies(user, node.outputs[0], result.weights)]
+                result.products.update(products)
+                if products:
+                    result.factors.add(node)
     return result
+
+
+def _is_factor(node: Node) -> bool:
+    """Whether it dequantises what is computed by one scale: by more, products by it are wrong, or refused."""
+    if node.op is not dequantize_linear:
+        return False
+    input, scale, zero_point = (node.arguments[name] for name in ("input", "scale", "zero_point"))
+    has_one = scale.desc.element_count == 1 and scale.is_constant and zero_point.is_constant
+    return (
+        not input.is_constant
+        and input.data_type in BYTES
+        and scale.data_type == "float32"
+        and has_one
+        and input.rank > 1
+    )
+
+
+def _multiplies(user: Node, operand: Operand, weights: set[Node]) -> bool:
+    """Whether a node is a product of an operand by weights of 8 bits."""
+    given = user.arguments
+    if user.op in (matmul, gemm):
+        first, second = given["a"], given["b"]
+    elif user.op is conv2d:
+        first, second = given["input"], given["filter"]
+    else:
+        return False
+    if first is not operand or second is operand or operand in (given.get("c"), given.get("bias")):
+        return False
+    return not given.get("a_transpose") and second.node in weights
 
 
 def _match(node: Node, readers: Mapping[Operand, Sequence[Node]]) -> tuple[Node, list[Operand], list[Operand]] | None:
@@ -127,6 +156,8 @@ def _are_weights(
 ) -> bool:
     """Whether all readers are products by a second operand whose scales and zero points are one, or one for each column.
 
+    A product of matrices has one of rank 2.
+
     Args:
         operand: what the readers take.
         parts: the shapes of scales and zero points, with as many axes as the operand.
@@ -142,6 +173,8 @@ def _are_weights(
                 return False
             continue
         axis = _column_axis(user, operand)
+        if user.op is matmul and operand.rank != 2:  # refused where the others are of size 1
+            return False
         if axis is None or (user.op is conv_transpose2d and has_zeros):
             return False
         if any(size > 1 for part in parts for other, size in enumerate(part) if other != axis):

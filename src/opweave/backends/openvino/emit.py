@@ -121,6 +121,8 @@ class Emitter:
         self._constants: dict[Any, Value] = {}
         self._bools: dict[int, tuple[Value, Value]] = {}
         self._factors: dict[float, Value] = {}
+        self.factors: dict[Operand, Value] = {}
+        """What products of 8 bits read instead of the value of an operand."""
         self.tables: dict[Node, list[Value]] = {}
         """Integers, scale and zero point of the dequantisations that come after a lookup."""
 
@@ -260,10 +262,11 @@ class Emitter:
         Let m be 2^13 |x|, or 3/4 where that is more: a float32 whose last digit is worth that of a float16 next to x. Then
         (|x| - m) + m is |x| in this precision. What is beyond float16 overflows, and the sign returns by a product.
         """
-        magnitude = self.emit("abs", value)
-        wide = self.emit("clamp", self.emit("multiply", magnitude, self.factor(2.0**13)), 0.75, 2.0**30)
         sign = self.emit("clamp", self.emit("multiply", value, self.factor(2.0**30)), -1.0, 1.0)
-        number = self.emit("add", self.emit("subtract", self.emit("abs", value), wide), wide)
+        # Smaller than |x| below 2^-30 only, where the result is 0. (The engine writes |x| over an x that is a concatenation.)
+        magnitude = self.emit("multiply", value, sign)
+        wide = self.emit("clamp", self.emit("multiply", magnitude, self.factor(2.0**13)), 0.75, 2.0**30)
+        number = self.emit("add", self.emit("subtract", magnitude, wide), wide)
         for factor in (2.0**112, 2.0**-112):
             number = self.emit("multiply", number, self.factor(factor))
         return self.emit("multiply", number, sign)

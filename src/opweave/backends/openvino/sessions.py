@@ -14,9 +14,7 @@ from ...graph import Graph, Node
 from ...processors import processors
 from .. import How, Measured, Precision, Runner
 from . import devices
-from .dequantised import has_many_scales, quantises
 from .emit import Emitter, tensor
-from .saturation import saturates
 
 if TYPE_CHECKING:
     from .backend import OpenVino
@@ -53,7 +51,7 @@ def compile(backend: OpenVino, graph: Graph, device: str, is_measured: bool = Fa
         outputs, done = backend.emit(ctx, graph)
         results = [devices.operators().result(ctx.computed(value).output) for value in outputs]
         model = engine.Model(results, ctx.parameters, "opweave")
-        options = _options(backend, graph, device) | {"PERF_COUNT": is_measured}
+        options = _options(backend, graph, device, bool(ctx.dequantised.products)) | {"PERF_COUNT": is_measured}
         compiled = devices.core().compile_model(model, devices.engine_name(device), options)
     except ENGINE_ERRORS as error:
         raise OperationError(f"OpenVINO does not take the graph: {error}") from error
@@ -67,8 +65,8 @@ def compile(backend: OpenVino, graph: Graph, device: str, is_measured: bool = Fa
     return session
 
 
-def _options(backend: OpenVino, graph: Graph, device: str) -> dict[str, Any]:
-    """The options of all our sessions."""
+def _options(backend: OpenVino, graph: Graph, device: str, multiplies_bytes: bool) -> dict[str, Any]:
+    """The options of all our sessions; the last argument is whether the graph has products of 8 bits."""
     options: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
     if device.partition(":")[0] == "npu":
         return options  # it computes in float16, and has no threads
@@ -87,8 +85,8 @@ def _options(backend: OpenVino, graph: Graph, device: str) -> dict[str, Any]:
         # process where an element-wise operation reads an attention and another such subgraph.
         options["SNIPPETS_MODE"] = "DISABLE"
         options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0  # products of float32 stay products of float32
-        if backend.precision == "ieee" or has_many_scales(graph) or (quantises(graph) and saturates()):
-            options["LP_TRANSFORMS_MODE"] = False  # and what is dequantised is not multiplied in 8 bits
+        if not multiplies_bytes:
+            options["LP_TRANSFORMS_MODE"] = False  # which would also move scales through other operations
     return options
 
 

@@ -38,7 +38,7 @@ def _is_constant(input: Operand, scale: Operand, zero_point: Operand) -> bool:
 @openvino.lower(ops.dequantize_linear, when=_is_constant)
 def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     if ctx.node in ctx.dequantised.weights:
-        return dequantised(ctx, ctx.emit("convert", input, "f32", data_type="float32"), scale, zero_point)
+        return _recognised(ctx, ctx.emit("convert", input, "f32", data_type="float32"), scale, zero_point)
     if ctx.node in ctx.dequantised.tables:
         ctx.tables[ctx.node] = [input, scale, zero_point]
         return Value(None, "float32", None, input.shape, varies=False)  # which only lookups read
@@ -51,11 +51,22 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
 
 @openvino.lower(ops.dequantize_linear, when=_is_plain)
 def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
-    return dequantised(ctx, ctx.cast(input, "float32"), scale, zero_point)
+    number = ctx.cast(input, "float32")
+    if ctx.node in ctx.dequantised.factors:
+        ctx.factors[ctx.node.outputs[0]] = _recognised(ctx, number, scale, zero_point)
+    return dequantised(ctx, number, scale, zero_point)
 
 
 def dequantised(ctx: Emitter, number: Value, scale: Value, zero_point: Value) -> Value:
-    """The floats for integers that have been converted."""
+    """The floats for integers that have been converted, where none of the engine's passes finds the scale.
+
+    They would multiply zero points and other terms by it, or move it behind the readers, to which integers then are given.
+    """
+    return _recognised(ctx, number, ctx.kept(scale) if scale.array is not None else scale, zero_point)
+
+
+def _recognised(ctx: Emitter, number: Value, scale: Value, zero_point: Value) -> Value:
+    """The floats in the form that the engine recognises."""
     if zero_point.array is None:
         number = ctx.emit("subtract", number, ctx.cast(zero_point, "float32"))
     elif zero_point.array.any():
@@ -75,9 +86,8 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     assert zero_point.array is not None
     zero = zero_point.array.astype("float32")
     is_odd = bool((zero_point.array & 1).any())
-    # The engine's kernel has one range, or one for each channel.
-    has_kernel = all(size == 1 or axis == 1 for axis, size in enumerate(scale.shape))
-    if has_kernel and ctx.is_read_by(ops.dequantize_linear) and ctx.precision != "ieee" and not is_odd:
+    readers = ctx.readers.get(ctx.node.outputs[0], ())
+    if readers and all(node in ctx.dequantised.factors for node in readers) and scale.array.size == 1 and not is_odd:
         ends = ((end - zero) * scale.array for end in (info.lowest, info.highest))
         steps = (ctx.scalar(end, input) for end in (info.lowest, info.highest))
         y = ctx.emit("fake_quantize", input, *map(ctx.add_constant, ends), *steps, 256)
