@@ -17,6 +17,11 @@ import numpy as np
 
 from ...dtypes import FLOATS, name_of
 from ...memory.host import address_range, unowned
+from ...ops.activation import linear, relu
+from ...ops.convolution import conv2d, conv_transpose2d
+from ...ops.elementwise import add, clamp, div, mul, sub
+from ...ops.matrix import gemm, matmul
+from ...ops.normalization import batch_normalization
 from .dequantised import Dequantised
 from .devices import engine, operators
 
@@ -37,6 +42,12 @@ _EXACT_QUOTIENT = "nonconvertable_divide_0"
 
 _NOT_FOLDED = "DisableConstantFolding_0"
 """The engine's mark for nodes that are computed when the graph is loaded, not replaced by constants before."""
+
+_BESIDE = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "prelu")
+"""Operations with a constant that kernels of products take over."""
+
+_CONVOLUTIONS, _PRODUCTS = (conv2d, conv_transpose2d), (matmul, gemm)
+_TAKEN = (add, sub, mul, div, linear, batch_normalization, relu, clamp)
 
 _SMALL = ("int8", "uint8", "bool")
 """Data types whose values float16 holds exactly."""
@@ -153,6 +164,12 @@ class Emitter:
         if data_type is None:
             first = arguments[0]
             data_type = (first[0] if isinstance(first, (list, tuple)) else first).data_type
+        if name in _BESIDE and any(map(_is_outer, arguments)) and not self._follows_convolution():
+            if (
+                name == "subtract" and _is_outer(arguments[1]) and data_type in FLOATS
+            ):  # differences take it over all the same
+                name, arguments = "add", (arguments[0], self.add_constant(-arguments[1].array))
+            arguments = tuple([self.kept(each) if _is_outer(each) else each for each in arguments])
         made = getattr(operators(), name)(
             *map(_engine, arguments), **{key: _engine(v) for key, v in attributes.items()}
         )
@@ -160,6 +177,11 @@ class Emitter:
         self.count += 1
         varies = any(map(_varies, (*arguments, *attributes.values())))
         return [Value(output, data_type, varies=varies) for output in made.outputs()]
+
+    def _follows_convolution(self) -> bool:
+        """Whether the node is, or follows, a convolution, whose kernel takes constants for those of its channels."""
+        node = self.node
+        return _follows(node, _CONVOLUTIONS) and not _follows(node, _PRODUCTS)
 
     def constant(self, value: Any, data_type: str = "int32") -> Value:
         """A constant made by a rule; equal ones are stored once."""
@@ -246,7 +268,8 @@ class Emitter:
     def kept(self, value: Value) -> Value:
         """A constant that the engine computes when it loads the graph, so that none of its passes knows that it is one."""
         name = "logical_and" if value.data_type == "bool" else "maximum"  # of it and itself, which is all its bits
-        made = self.emit(name, value, value)
+        itself = _as_type(value, value.data_type)
+        made = self.emit(name, itself, itself)
         made.output.get_node().get_rt_info()[_NOT_FOLDED] = True
         return made
 
@@ -341,6 +364,27 @@ class Emitter:
         self.arrays.append(contiguous)
         made = engine().op.Constant(tensor(contiguous, name_of(contiguous.dtype)), shared_memory=True)
         return Value(made.output(0), data_type, array, array.shape, varies=False)
+
+
+def _is_outer(argument: Any) -> bool:
+    """Whether an argument is a constant for rows, or for other axes but the last.
+
+    A product of matrices takes over the element-wise operations that follow, and such constants for those of its columns.
+    """
+    is_constant = isinstance(argument, Value) and argument.array is not None
+    return is_constant and argument.array.size > 1 and argument.shape[-1] == 1
+
+
+def _follows(node: Node, ops: tuple[Any, ...], most: int = 4) -> bool:
+    """Whether a node is one of these operations, or follows one, with few element-wise operations between."""
+    if node.op in ops:
+        return True
+    before = (operand.node for operand in node.operands)
+    return most > 0 and any(each is not None and _follows(each, ops, most - 1) for each in before if _is_taken(each))
+
+
+def _is_taken(node: Node | None) -> bool:
+    return node is not None and node.op in (*_CONVOLUTIONS, *_PRODUCTS, *_TAKEN)
 
 
 def _as_type(value: Value, data_type: str) -> Value:

@@ -30,6 +30,10 @@ def _(
     is_transposed = ctx.node.op is ops.conv_transpose2d
     x = ctx.relayout(input, input_layout, "nchw")
     w = ctx.relayout(filter, filter_layout, "iohw" if is_transposed else "oihw")
+    is_grouped = groups > 1
+    if not is_transposed and w.shape[2:] == (1, 1) and max(strides) > 1 and any(padding):
+        # Of filters of one element, the engine moves the strides to what computes the input, though not of those in groups.
+        is_grouped = True
     window: dict[str, Any] = {
         "strides": list(strides),
         "pads_begin": list(padding[::2]),
@@ -42,7 +46,7 @@ def _(
         smallest = [conv_transpose_size(*axis) for axis in axes]
         added = [size - least for size, least in zip(given["output_sizes"], smallest, strict=True)]
         window |= {"output_padding": added}
-    if groups > 1:
+    if is_grouped:
         name = f"group_{name}"
         w = ctx.reshape(w, [groups, w.shape[0] // groups, *w.shape[1:]])
     y = ctx.emit(name, x, w, **window)

@@ -18,20 +18,33 @@ from . import is_float
 
 _EXTREMES: dict[Op[..., Operand], float] = {ops.reduce_max: -math.inf, ops.reduce_min: math.inf}
 
+_NORMS = (ops.reduce_l1, ops.reduce_l2)
+_RESHAPES = ("Reshape", "Squeeze", "Unsqueeze")
+
 
 def _lower(op: Op[..., Operand], name: str) -> None:
     # Without axes, the engine returns its input, for some after the function of an element; the decomposition does that.
     @openvino.lower(op, when=lambda input, axes: is_float(input) and len(axes) > 0)
-    def _(ctx: Emitter, input: Value, axes: Sequence[int], keep_dimensions: bool) -> Value:
-        along = ctx.constant(list(axes))
-        result = ctx.emit(name, input, along, keep_dimensions)
+    def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
+        shape = input.shape
+        x, long = input, list(range(len(shape)))
+        if input.output.get_node().get_type_name() in _RESHAPES:
+            # The engine moves a reshape that adds axes of size 1 behind the reduction, and loses their places.
+            long = [axis for axis in long if shape[axis] > 1]
+            x = ctx.reshape(input, [shape[axis] for axis in long])
+        if all(shape[axis] == 1 for axis in axes):
+            return ctx.reshape(ctx.emit("abs", x) if op in _NORMS else x, ctx.output.shape)
+        along = ctx.constant([long.index(axis) for axis in axes if axis in long])
+        # All dimensions are kept: of a reduction that drops some before a reshape, the engine drops the reshape.
+        result = ctx.emit(name, x, along, True)
         if op not in _EXTREMES:
-            return result
+            return ctx.reshape(result, ctx.output.shape)
         # The engine's maximum of nothing but -inf is the lowest finite float.
         outermost = ctx.scalar(_EXTREMES[op], input)
-        is_outermost = ctx.emit("equal", input, outermost, data_type="bool")
-        are_all = ctx.emit("reduce_logical_and", is_outermost, along, keep_dimensions)
-        return ctx.emit("select", are_all, outermost, result, data_type=input.data_type)
+        is_outermost = ctx.emit("equal", x, outermost, data_type="bool")
+        are_all = ctx.emit("reduce_logical_and", is_outermost, along, True)
+        chosen = ctx.emit("select", are_all, outermost, result, data_type=input.data_type)
+        return ctx.reshape(chosen, ctx.output.shape)
 
 
 for _op, _name in {
