@@ -376,6 +376,8 @@ class Disturbed(Evaluation):
             size = size + self._range * abs(_repeated(self.arrays[node.operands[1]], result.shape))
         if self._floor and (abs(result) > LARGEST["float16"]).any():
             self.undefined.add(output)
+        if node.op.name in ("mul", "div"):
+            size = size + self._folded(node)
         noise = self._noise(result.shape)
         smallest = max(TINY[data_type], self._floor)
         tiny = ERRORS * smallest
@@ -405,11 +407,34 @@ class Disturbed(Evaluation):
         with np.errstate(all="ignore"):
             self.arrays[output] = self.arrays[output] * ((base + factor * error) / base) ** -a["beta"]
 
+    def _folded(self, node: Node) -> Any:
+        """What a factor of a convolution rounds: engines multiply the filter by it, and so each of the terms."""
+        for product, factor in zip(node.operands, reversed(node.operands), strict=True):
+            before = product.node
+            while before is not None and before.op.name == "transpose":
+                before = before.operands[0].node
+            if before is None or before.op.name not in ("conv2d", "conv_transpose2d") or not _is_known(factor):
+                continue
+            if node.op.name == "div" and product is not node.operands[0]:
+                continue
+            arguments = {**each(before.inputs, self.arrays.__getitem__), **before.attributes}
+            rule = reference.rule(before)
+            assert rule is not None
+            terms = np.max(np.asarray(rule((), _absolute(arguments))), initial=0)
+            sizes = abs(self.arrays[factor])
+            return terms * (sizes if node.op.name == "mul" else 1 / np.maximum(sizes, TINY["float32"]))
+        return 0
+
 
 def _repeated(blocks: Array, shape: Sequence[int]) -> Array:
     for axis, size in enumerate(shape):
         blocks = np.repeat(blocks, size // blocks.shape[axis], axis)
     return blocks
+
+
+def _is_known(operand: Operand) -> bool:
+    """Whether it is computed from constants alone."""
+    return operand.is_constant or (operand.node is not None and all(map(_is_known, operand.node.operands)))
 
 
 def _is_dequantised(operand: Operand) -> bool:

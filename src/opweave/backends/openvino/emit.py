@@ -250,6 +250,8 @@ class Emitter:
 
     def quotient(self, a: Value, b: Value) -> Value:
         """`a / b`, which the engine would replace by `a * (1 / b)`: 6 / 3 must be 2, and its floor, too."""
+        if a.rank > 4 and b.array is not None and b.array.size > 1:
+            b = self.kept(b)  # which a product of so many dimensions would take over, and then refuse
         made = self.emit("divide", self.left(a), b)
         made.output.get_node().get_rt_info()[_EXACT_QUOTIENT] = True
         return made
@@ -352,6 +354,13 @@ class Emitter:
         """
         if value.data_type == "float16":
             return self.emit("convert", value, "f16")
+        if value.data_type == "float32" and value.array is not None and _is_subnormal(value.array).any():
+            # The engine makes 0 of all subnormal numbers of a constant, and then of -0: they are computed here.
+            small = _is_subnormal(value.array)
+            others = self.add_constant(np.where(small, np.float32(0), value.array))
+            scaled = self.add_constant(np.where(small, value.array, np.float32(0)) * np.float32(2.0**64))
+            scaled = self.emit("multiply", scaled, self.factor(2.0**-64))
+            return self.emit("select", self.constant(small, "bool"), scaled, others, data_type="float32")
         if value.output.get_node().get_type_name() != "Parameter":
             return value
         return self.emit("convert", value, engine_type(value.data_type))
@@ -364,6 +373,12 @@ class Emitter:
         self.arrays.append(contiguous)
         made = engine().op.Constant(tensor(contiguous, name_of(contiguous.dtype)), shared_memory=True)
         return Value(made.output(0), data_type, array, array.shape, varies=False)
+
+
+def _is_subnormal(array: np.ndarray) -> np.ndarray:
+    """Whether each float32 is a number other than 0 that is smaller than the normal ones."""
+    mask: np.ndarray = (array != 0) & (np.abs(array) < np.finfo(np.float32).tiny)
+    return mask
 
 
 def _is_outer(argument: Any) -> bool:
