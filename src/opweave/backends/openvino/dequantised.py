@@ -106,7 +106,17 @@ def _multiplies(user: Node, operand: Operand, weights: set[Node]) -> bool:
         return False
     if first is not operand or second is operand or operand in (given.get("c"), given.get("bias")):
         return False
-    return not given.get("a_transpose") and second.node in weights
+    source = second.node
+    while source is not None and source.op in (transpose, cast) and source not in weights:
+        source = source.operands[0].node
+    return not given.get("a_transpose") and (source in weights or _is_written_out(source, weights))
+
+
+def _is_written_out(node: Node | None, weights: set[Node]) -> bool:
+    """Whether a product ends a dequantisation of weights."""
+    if node is None or node.op not in (mul, sub):
+        return False
+    return any(each.node in weights or _is_written_out(each.node, weights) for each in node.operands)
 
 
 def _match(node: Node, readers: Mapping[Operand, Sequence[Node]]) -> tuple[Node, list[Operand], list[Operand]] | None:

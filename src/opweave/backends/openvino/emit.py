@@ -164,7 +164,8 @@ class Emitter:
         if data_type is None:
             first = arguments[0]
             data_type = (first[0] if isinstance(first, (list, tuple)) else first).data_type
-        if name in _BESIDE and any(map(_is_outer, arguments)) and not self._follows_convolution():
+        varies = any(map(_varies, (*arguments, *attributes.values())))
+        if varies and name in _BESIDE and any(map(_is_outer, arguments)) and not self._follows_convolution():
             if (
                 name == "subtract" and _is_outer(arguments[1]) and data_type in FLOATS
             ):  # differences take it over all the same
@@ -175,7 +176,6 @@ class Emitter:
         )
         made.set_friendly_name(f"{self.node.label or self.node.op.name}#{self.count}")
         self.count += 1
-        varies = any(map(_varies, (*arguments, *attributes.values())))
         return [Value(output, data_type, varies=varies) for output in made.outputs()]
 
     def _follows_convolution(self) -> bool:

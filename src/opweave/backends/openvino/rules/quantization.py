@@ -52,9 +52,13 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
 @openvino.lower(ops.dequantize_linear, when=_is_plain)
 def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     number = ctx.cast(input, "float32")
-    if ctx.node in ctx.dequantised.factors:
-        ctx.factors[ctx.node.outputs[0]] = _recognised(ctx, number, scale, zero_point)
-    return dequantised(ctx, number, scale, zero_point)
+    if ctx.node not in ctx.dequantised.factors:
+        return dequantised(ctx, number, scale, zero_point)
+    output = ctx.node.outputs[0]
+    ctx.factors[output] = result = _recognised(ctx, number, scale, zero_point)
+    if all(reader in ctx.dequantised.products for reader in ctx.readers[output]):
+        return result
+    return ctx.emit("multiply", result, ctx.factor(1.0))
 
 
 def dequantised(ctx: Emitter, number: Value, scale: Value, zero_point: Value) -> Value:
