@@ -287,7 +287,7 @@ SHARED: dict[str, Callable[[ow.MLGraphBuilder, ow.MLOperand, ow.MLOperand], dict
 @pytest.mark.parametrize("data_type", ["float16", "float32"])
 @pytest.mark.parametrize("zero_type", ["int8", "uint8"])
 @pytest.mark.parametrize("is_twice", [False, True])
-@pytest.mark.parametrize("source", ["constant", "quantised", "quantised, transposed"])
+@pytest.mark.parametrize("source", ["constant", "quantised", "cast, quantised", "quantised, transposed"])
 @pytest.mark.parametrize("name", SHARED)
 def test_dequantised_constants_may_be_read_repeatedly(
     name: str, source: str, is_twice: bool, zero_type: Any, data_type: str, context: ow.MLContext
@@ -302,7 +302,9 @@ def test_dequantised_constants_may_be_read_repeatedly(
         if source == "constant":
             integers = b.constant(k.astype(zero_type))
         else:
-            integers = b.quantize_linear(b.constant((k / 16).astype(data_type)), scale, zero)
+            floats = b.constant((k / 16).astype(data_type))
+            floats = b.cast(b.constant(k), data_type) if source.startswith("cast") else floats
+            integers = b.quantize_linear(floats, scale, zero)
             integers = b.transpose(integers) if "transposed" in source else integers
         d = b.dequantize_linear(integers, scale, zero)
         outputs = SHARED[name](b, b.input("x", data_type, x.shape), d)  # type: ignore[arg-type]

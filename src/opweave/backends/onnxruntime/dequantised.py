@@ -10,7 +10,7 @@ from ...graph import Graph, Node, Operand
 from ...ops.convolution import conv2d
 from ...ops.matrix import gemm
 from ...ops.movement import transpose
-from ...ops.quantization import dequantize_linear, quantize_linear
+from ...ops.quantization import dequantize_linear
 
 BYTES = ("int8", "uint8")
 """The data types that the engine's operators dequantise, besides constants of int32."""
@@ -82,15 +82,13 @@ def shared_constants(graph: Graph) -> set[Node]:
     """The nodes of a graph that dequantise a constant, perhaps a computed one, if it or the result is read repeatedly."""
     reads = Counter(operand for node in graph.nodes for operand in node.operands)
     reads.update(graph.outputs.values())
-    shared = set()
+    folded: set[Operand] = set()
+    shared: set[Node] = set()
     for node in graph.nodes:
-        if node.op is dequantize_linear:
-            source = node.arguments["input"]
-            if max(reads[source], reads[node.outputs[0]]) > 1:
-                while source.node is not None and (source.node.op is quantize_linear or source.node.op.name in _MOVES):
-                    source = source.node.arguments["input"]
-                if source.is_constant:
-                    shared.add(node)
+        if all(operand.is_constant or operand in folded for operand in node.operands):
+            folded.update(node.outputs)
+            if node.op is dequantize_linear and max(reads[node.arguments["input"]], reads[node.outputs[0]]) > 1:
+                shared.add(node)
     return shared
 
 
