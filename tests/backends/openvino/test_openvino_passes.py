@@ -182,6 +182,18 @@ def weights(b: Any, *shape: int) -> Any:
     )
 
 
+@pytest.mark.parametrize("source", SOURCES)
+def test_quantised_products_after_constants_of_columns(source: str, products: str) -> None:
+    """The constant was merged with the quantisation, as one of rows."""
+    for shape in ((5, 4), (1, 8), (1, 5, 8), (1, 6, 4, 6)):
+
+        def build(b: Any, x: Any) -> Any:
+            y = SOURCES[source](b, x)
+            return {"y": b.matmul(pair(b, y, 0.0844884), b.transpose(weights(b, 5, y.shape[-1])))}
+
+        check(build, 2e-5, x=floats(*shape))
+
+
 @pytest.mark.parametrize("reader", READERS)
 def test_quantised_values_are_read_by_products_and_others(reader: str, products: str) -> None:
     """The products multiply integers, and the others read floats."""

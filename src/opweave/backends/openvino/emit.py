@@ -27,7 +27,6 @@ from .devices import engine, operators
 
 if TYPE_CHECKING:
     from ...graph import Desc, Node, Operand
-    from ...operation import Op
     from .. import Precision
 
 WIDE = ("int64", "uint64")
@@ -143,10 +142,6 @@ class Emitter:
     def output(self) -> Desc:
         """Descriptor of the (first) result of the node being lowered."""
         return self.node.outputs[0].desc
-
-    def is_read_by(self, op: Op[..., Any]) -> bool:
-        """Whether only nodes of this op read the (first) result of the node being lowered."""
-        return all(node.op is op for node in self.readers.get(self.node.outputs[0], (self.node,)))
 
     def emit(self, name: str, *arguments: Any, data_type: str | None = None, **attributes: Any) -> Value:
         """Add a node and return its (first) output.

@@ -1,10 +1,10 @@
 """OpenVINO rules: quantisation to 8 bits, with a scale for each tensor or for each index of some axes.
 
-A pair that quantises and dequantises becomes the engine's `fake_quantize`, from which it makes kernels of 8 bits. (There it
-multiplies by the reciprocal of the scale: a quotient next to the middle between two steps may get the other step.) It rounds
-the sum of quotient and zero point, where WebNN adds the zero point to what is rounded: for odd zero points, the even one of
-two steps would be the other one, so these are quotients. With the precision "ieee" all are quotients, and all kernels are
-those of float32. Blocks have no rule, nor have integers of 32 bits that are computed.
+Before products by weights of 8 bits, a pair that quantises and dequantises becomes the engine's `fake_quantize`, from which it
+makes kernels of 8 bits. (There it multiplies by the reciprocal of the scale: a quotient next to the middle between two steps
+may get the other step.) It rounds the sum of quotient and zero point, where WebNN adds the zero point to what is rounded: for
+odd zero points, the even one of two steps would be the other one, so these are quotients, as all others are, and as all are
+with the precision "ieee". Blocks have no rule, nor have integers of 32 bits that are computed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from ..backend import openvino
 from ..emit import Emitter, Value
 
 _BYTES = ("int8", "uint8")
+
+_MERGED = ("Multiply", "Divide", "Subtract")
+"""What the engine merges with a quantisation after it: a constant for each column then becomes one for each row."""
 
 
 def _broadcasts(input: Operand, scale: Operand) -> bool:
@@ -92,6 +95,8 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     is_odd = bool((zero_point.array & 1).any())
     readers = ctx.readers.get(ctx.node.outputs[0], ())
     if readers and all(node in ctx.dequantised.factors for node in readers) and scale.array.size == 1 and not is_odd:
+        if input.rank < 4 and input.output.get_node().get_type_name() in _MERGED:
+            input = ctx.emit("multiply", input, ctx.factor(1.0))
         ends = ((end - zero) * scale.array for end in (info.lowest, info.highest))
         steps = (ctx.scalar(end, input) for end in (info.lowest, info.highest))
         y = ctx.emit("fake_quantize", input, *map(ctx.add_constant, ends), *steps, 256)
