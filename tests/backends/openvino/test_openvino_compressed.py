@@ -18,6 +18,11 @@ Shape = tuple[int, ...]
 FORMS = ("dequantize_linear", "product", "product of float16", "difference and product")
 
 
+def more(*forms: str) -> list[Any]:
+    """Rows that are run with `--all` alone."""
+    return [pytest.param(form, marks=pytest.mark.larger(FORMS[0])) for form in forms]
+
+
 def dequantised(b: Any, form: str, array: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> Any:
     """The floats for a constant, by the operation or written out."""
     if form == "dequantize_linear":
@@ -69,7 +74,7 @@ ROUTES = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [*FORMS[::3], *more(*FORMS[1:3])])
 @pytest.mark.parametrize(("shape", "part"), TABLES)
 def test_gather_from_dequantised_tables(shape: Shape, part: Shape, form: str) -> None:
     """Along each axis; numbers were wrong, and memory beyond the scales was read and written."""
@@ -130,7 +135,7 @@ def product(b: Any, name: str, x: Any, w: Any) -> Any:
     return getattr(b, name)(x, w)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [FORMS[0], *more(*FORMS[1:])])
 @pytest.mark.parametrize("part", ["rows", "columns", "one", "all"])
 @pytest.mark.parametrize("name", ["matmul", "gemm", "turned", "gemm turned", "einsum", "left"])
 def test_products_of_few_rows_by_dequantised_weights(name: str, part: str, form: str) -> None:
