@@ -4,7 +4,7 @@ The engine has passes for constants of 8 bits that a graph dequantises: some kee
 integers, if the graph quantises anything. They recognise a conversion, a difference and a product, and take all scales for
 those of columns, filters or rows: for others, results are wrong, or the process ends
 (`tests/backends/openvino/test_openvino_compressed.py`). So constants are written in this form only for the readers that
-compute them rightly; for all others they are constants of floats. Computed integers have it for such products alone: the passes
+compute them rightly; for all others they are constants of floats. Computed integers have it for products alone: the passes
 would move their scales through other readers than products.
 """
 
