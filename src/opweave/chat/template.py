@@ -20,7 +20,8 @@ import numpy as np
 
 from ..errors import DataError, import_extra, require
 from ..names import shown
-from .budget import MAX_TEXT, Budget, of_printf, of_replaced
+from .budget import MAX_TEXT, Budget
+from .result_sizes import FILTER_SIZES, METHOD_SIZES, size_of_lipsum
 
 MAX_TEMPLATE = 2**18
 """Maximum characters of a template. Those of published models have up to 30,000."""
@@ -335,7 +336,7 @@ def _environment_class() -> Any:
             """A filter or test that is checked before it runs, and whose result is counted."""
             marks = {mark: getattr(function, mark) for mark in _MARKS if hasattr(function, mark)}
             first = 1 if "jinja_pass_arg" in marks else 0
-            size = _FILTER_SIZES.get(name)
+            size = FILTER_SIZES.get(name)
 
             def counted(*args: Any, **options: Any) -> Any:
                 self._budget.step()
@@ -365,14 +366,14 @@ def _environment_class() -> Any:
         def call(self, context: Any, function: Any, *args: Any, **options: Any) -> Any:
             self._budget.step()
             owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
-            if isinstance(owner, (str, bytes)) and name in _METHOD_SIZES:
+            if isinstance(owner, (str, bytes)) and name in METHOD_SIZES:
                 if name == "join" and len(args) == 1:
                     args = (list(args[0]),)
-                self._require_size(_METHOD_SIZES[name], (owner, *args), options)
+                self._require_size(METHOD_SIZES[name], (owner, *args), options)
             elif isinstance(owner, int) and name == "to_bytes":
                 self._require_size(lambda length=1, *_, **__: length, args, options)
             elif function is lorem_ipsum:
-                self._require_size(_size_of_lipsum, args, options)
+                self._require_size(size_of_lipsum, args, options)
             elif isinstance(function, runtime.Macro):
                 # They are the elements of `varargs` and `kwargs`.
                 self._budget.require_small((args, options))
@@ -467,91 +468,3 @@ def _check_attribute(name: Any) -> None:
 
 _MARKS = ("jinja_pass_arg", "jinja_async_variant")
 """Attributes by which Jinja knows what a filter takes."""
-
-
-# Sizes ---------------------------------------------------------------------------------------------------------------
-# The most characters of a result, by the arguments of a filter or method.
-
-
-def _size_of_padded(value: str, width: int = 80, *_: Any) -> int:
-    return width
-
-
-def _size_of_joined(sep: str, values: list[Any]) -> int:
-    return len(sep) * len(values) + sum(len(value) for value in values if isinstance(value, (str, bytes)))
-
-
-def _size_of_joined_list(values: Any, d: str = "", attribute: Any = None) -> int:
-    items = sum(len(value) for value in values if isinstance(value, str))
-    return len(str(d)) * len(values) + items
-
-
-def _size_of_translated(value: str, table: Any) -> int:
-    values = table.values() if isinstance(table, Mapping) else table
-    return len(value) * max((len(each) for each in values if isinstance(each, str)), default=1)
-
-
-def _size_of_stripped(value: str, chars: str | None = None) -> int:
-    # Each character that is stripped is looked for in all others.
-    return len(value) * len(chars or "") // 256
-
-
-def _size_of_tabs(value: str, tabsize: int = 8) -> int:
-    return len(value) + value.count("\t" if isinstance(value, str) else b"\t") * tabsize
-
-
-def _size_of_indented(s: str, width: int | str = 4, first: bool = False, blank: bool = False) -> int:
-    return len(s) + (len(s.splitlines()) + 1) * (len(width) if isinstance(width, str) else width)
-
-
-def _size_of_wrapped(
-    s: str, width: int = 79, break_long_words: bool = True, wrapstring: str | None = None, break_on_hyphens: bool = True
-) -> int:
-    # Regular expressions divide the text into words, and take longer than other filters.
-    return 16 * len(s) * (1 + len(wrapstring or "\n"))
-
-
-def _size_of_links(
-    value: str,
-    trim_url_limit: Any = None,
-    nofollow: Any = False,
-    target: str | None = None,
-    rel: str | None = None,
-    extra_schemes: Any = None,
-) -> int:
-    return 16 * len(value) * (1 + len(target or "") + len(rel or ""))
-
-
-def _size_of_lipsum(n: int = 5, html: bool = True, min: int = 20, max: int = 100) -> int:
-    words = min if min > max else max
-    return 16 * n * words
-
-
-def _size_of_sum(iterable: Any, attribute: Any = None, start: Any = 0) -> int:
-    # Sums of lists take the square of their number.
-    return 0 if isinstance(start, (int, float)) else MAX_TEXT + 1
-
-
-_FILTER_SIZES: dict[str, Callable[..., int]] = {
-    "center": _size_of_padded,
-    "indent": _size_of_indented,
-    "replace": of_replaced,
-    "format": lambda value, *args, **options: of_printf(str(value), options or args),
-    "wordwrap": _size_of_wrapped,
-    "batch": lambda value, linecount, fill_with=None: 8 * linecount,
-    "slice": lambda value, slices, fill_with=None: 64 * slices,
-    "join": _size_of_joined_list,
-    "round": lambda value, precision=0, method="common": MAX_TEXT // 256 * abs(precision),
-    "urlize": _size_of_links,
-    "sum": _size_of_sum,
-    "trim": _size_of_stripped,
-}
-
-_METHOD_SIZES: dict[str, Callable[..., int]] = {
-    **dict.fromkeys(["center", "ljust", "rjust", "zfill"], _size_of_padded),
-    **dict.fromkeys(["strip", "lstrip", "rstrip"], _size_of_stripped),
-    "expandtabs": _size_of_tabs,
-    "replace": of_replaced,
-    "join": _size_of_joined,
-    "translate": _size_of_translated,
-}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from ..backends.onnxruntime.emit import field
+from ..backends.onnxruntime.records import field
 from ..varint import read_varint
 
 HERE = "\0"

@@ -11,7 +11,8 @@ import pytest
 
 import opweave as ow
 from opweave.backends.onnxruntime import ort
-from opweave.backends.onnxruntime.emit import Emitter, attribute, field
+from opweave.backends.onnxruntime.emit import Emitter
+from opweave.backends.onnxruntime.records import attribute, field
 from opweave.backends.onnxruntime.sessions import emit
 from opweave.compile.legalise import legalise
 from opweave.graph import Desc, Graph, Node

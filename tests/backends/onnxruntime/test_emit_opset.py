@@ -12,8 +12,8 @@ from onnxruntime.capi import _pybind_state as engine
 
 import opweave as ow
 from opweave.backends import discover
-from opweave.backends.onnxruntime.emit import _SAME_FOR_POOLING, OPSET, POOLING_OPSET
 from opweave.backends.onnxruntime.kernels import PROVIDER
+from opweave.backends.onnxruntime.records import _SAME_FOR_POOLING, OPSET, POOLING_OPSET
 from opweave.backends.onnxruntime.sessions import emit
 
 STANDARD = {f"tensor({name})" for name in ("float", "float16", "double", "bool")}

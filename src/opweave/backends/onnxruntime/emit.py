@@ -8,17 +8,17 @@ Field numbers are those of onnx.proto3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from struct import pack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from ... import memory
 from ...dtypes import ONNX_TYPES, name_of
-from ...varint import varint
 from . import kernels
+from .barriers import keep_casts_apart, keep_outputs_apart
+from .records import IR_VERSION, OnnxNode, attribute, field, opset_of, value_info
 
 if TYPE_CHECKING:
     from ...graph import Desc, Graph, Node
@@ -26,26 +26,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-OPSET = 21
-"""The ONNX operator set that models are written in; the engine's optimiser knows its forms best."""
-POOLING_OPSET = 18
-"""The one for graphs with AveragePool, where it can be: from 19 on, its kernel for the CPU is several times slower."""
-IR_VERSION = 10
-"""The version of ONNX's file format that came with this operator set."""
 MICROSOFT = "com.microsoft"
 INLINE_BYTES = 1024
 """Constants up to this size lie inside the model."""
 INLINE_BYTES_OF_RULES = 8192 * 8
 """The same for constants made by rules: shape inference must see the sizes of the largest possible Split."""
-
-_UNCHANGED = """
-Add AveragePool BatchNormalization Clip Concat Conv ConvTranspose Div Elu Erf Exp Expand Gather Gemm GlobalAveragePool
-GlobalLpPool GlobalMaxPool HardSigmoid Identity InstanceNormalization LRN LeakyRelu Log LpPool MatMul Max MaxPool Min
-Mul Neg PRelu Pad Pow Reciprocal Relu Reshape Sigmoid Slice Softmax Softplus Softsign Split Sqrt Squeeze Sub Tanh
-Transpose Unsqueeze Where
-"""
-_SAME_FOR_POOLING = frozenset(_UNCHANGED.split())
-"""Operators that in `POOLING_OPSET` are what they are in `OPSET`, with kernels for the same types."""
 
 # What an integer type is widened to where the engine has no kernel for it; each holds all values of the narrower one.
 _WIDER = {"int8": ("int32", "int64"), "uint8": ("int32", "uint32", "int64"), "int32": ("int64",), "uint32": ("int64",)}
@@ -57,55 +42,6 @@ _COMPARED_WRONGLY = {"Clip", "Max", "Min"}
 
 _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
 """Operators that return their first operand if the second is this number."""
-
-MOVES = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
-"""Operators that the engine's optimiser may move quantisations through, from either side."""
-
-_RESHAPES = frozenset({"Expand", "Flatten", "Reshape", "Squeeze", "Unsqueeze"})
-_PRODUCTS = frozenset({"Conv", "ConvTranspose", "FusedMatMul", "Gemm", "MatMul"})
-"""Operators that the engine's optimiser moves no transposition through."""
-
-
-_NUMBERS = tuple(bytes([byte]) for byte in range(128))
-"""The varints of one byte: what begins most fields."""
-
-
-def field(number: int, value: bytes | str | int) -> bytes:
-    """A protobuf field: a length-delimited one for bytes and strings, a varint for integers."""
-    if isinstance(value, int):
-        return varint(number << 3) + varint(value)
-    data = value.encode() if isinstance(value, str) else value
-    if number < 16 and (length := len(data)) < 128:
-        return _NUMBERS[number << 3 | 2] + _NUMBERS[length] + data
-    return varint(number << 3 | 2) + varint(len(data)) + data
-
-
-def attribute(name: str, value: Any) -> bytes:
-    """An AttributeProto for an int, float, str, bytes, or a sequence of ints or floats."""
-    if isinstance(value, (bool, int)):
-        return field(1, name) + field(3, int(value)) + field(20, 2)
-    if isinstance(value, float):
-        return field(1, name) + varint(2 << 3 | 5) + pack("<f", value) + field(20, 1)
-    if isinstance(value, (str, bytes)):
-        return field(1, name) + field(4, value) + field(20, 3)
-    items = list(value)
-    if items and all(isinstance(item, float) for item in items):
-        return field(1, name) + field(7, pack(f"<{len(items)}f", *items)) + field(20, 6)
-    if items and all(isinstance(item, str) for item in items):
-        return field(1, name) + b"".join(field(9, item) for item in items) + field(20, 8)
-    return field(1, name) + field(8, b"".join(varint(item) for item in items)) + field(20, 7)
-
-
-def value_info(name: str, data_type: str, shape: Sequence[int | str | None]) -> bytes:
-    """A ValueInfoProto; dimensions may be names, or unknown."""
-    dims = b"".join(field(1, _dimension(size)) for size in shape)
-    return field(1, name) + field(2, field(1, field(1, ONNX_TYPES[data_type]) + field(2, dims)))
-
-
-def _dimension(size: int | str | None) -> bytes:
-    if size is None:
-        return b""
-    return field(2, size) if isinstance(size, str) else field(1, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,39 +93,6 @@ class _Widened:
 
     value: Value
     maker: Node | None
-
-
-@dataclass(slots=True)
-class OnnxNode:
-    """A node of the model.
-
-    Attributes:
-        op_type: its operator.
-        inputs: the names of its operands; empty for one that is left out.
-        outputs: the names of its results.
-        attributes: its attributes, encoded.
-        domain: that of the operator.
-        name: its own name.
-    """
-
-    op_type: str
-    inputs: list[str]
-    outputs: list[str]
-    attributes: bytes
-    domain: str
-    name: str
-
-    @property
-    def is_same_for_pooling(self) -> bool:
-        """Whether it means the same in `POOLING_OPSET`; AveragePool has no dilations there."""
-        dilated = self.op_type == "AveragePool" and b"dilations" in self.attributes
-        return bool(self.domain) or (self.op_type in _SAME_FOR_POOLING and not dilated)
-
-
-def _opset(nodes: Sequence[OnnxNode]) -> int:
-    """The operator set to write nodes in."""
-    pools = any(node.op_type == "AveragePool" for node in nodes)
-    return POOLING_OPSET if pools and all(node.is_same_for_pooling for node in nodes) else OPSET
 
 
 class Emitter:
@@ -298,7 +201,7 @@ class Emitter:
         names = ["" if v is None else v.name for v in inputs]
         while names and not names[-1]:
             names.pop()
-        made = [self._fresh() for _ in range(outputs)]
+        made = [self.fresh() for _ in range(outputs)]
         encoded = b"".join(field(5, attribute(k, v)) for k, v in attributes.items() if v is not None)
         self._append(op_type, names, made, encoded, domain)
         computed = wide if result_type == narrow else result_type
@@ -351,7 +254,7 @@ class Emitter:
             return value
         if data_type == "bool" and value.name in self._bools:
             return self._bools[value.name]
-        name = self._fresh()
+        name = self.fresh()
         encoded = field(5, attribute("to", ONNX_TYPES[data_type]))
         self._append("Cast", [value.name], [name], encoded)
         if value.data_type == "bool":
@@ -394,14 +297,14 @@ class Emitter:
         operand. Casts, and what changes nothing, do not count.
         """
         while (node := self._makers.get(name)) is not None:
-            kept = self._operand_of_nothing(node)
+            kept = self.operand_of_nothing(node)
             if kept is None:
                 yield node
                 if node.op_type not in through:
                     return
             name = node.inputs[kept or 0]
 
-    def _operand_of_nothing(self, node: OnnxNode) -> int | None:
+    def operand_of_nothing(self, node: OnnxNode) -> int | None:
         """The position of the operand that a node returns, perhaps in another data type, such as a product by 1: the engine's
         optimiser may remove the node. None if there is no such operand.
         """
@@ -455,8 +358,8 @@ class Emitter:
             else:  # an input, a constant, or an output already: the engine needs a node in between
                 self.nodes.append(OnnxNode("Identity", [value.name], [name], b"", "", name))
         if not self.portable:
-            self._keep_casts_apart()
-            self._keep_outputs_apart(made.intersection(value.name for value, _ in outputs.values()))
+            keep_casts_apart(self, self._moves_first)
+            keep_outputs_apart(self, made.intersection(value.name for value, _ in outputs.values()))
         body = bytearray()
         nodes = self._needed({*outputs, *(value.name for value, _ in outputs.values())})
         for node in nodes:
@@ -490,7 +393,7 @@ class Emitter:
             dims = [None] * len(desc.shape) if self.any_size else desc.shape
             body += field(12, value_info(name, desc.data_type, dims))
         model = field(1, IR_VERSION) + field(2, "opweave") + field(7, bytes(body))
-        opsets = field(8, field(1, "") + field(2, _opset(nodes))) + field(8, field(1, MICROSOFT) + field(2, 1))
+        opsets = field(8, field(1, "") + field(2, opset_of(nodes))) + field(8, field(1, MICROSOFT) + field(2, 1))
         return model + opsets, by_reference
 
     def _append(self, op_type: str, inputs: list[str], outputs: list[str], attributes: bytes, domain: str = "") -> None:
@@ -501,69 +404,6 @@ class Emitter:
         self.nodes.append(node)
         self._makers.update(dict.fromkeys(outputs, node))
 
-    def _keep_casts_apart(self) -> None:
-        """Keep casts apart from averages, and from products of transposed matrices, over what they cast.
-
-        The engine's optimiser takes a cast and an average for the start of a layer normalisation, and joins them without the
-        cast. The normalisation then has operands of different types, or of integers, and the engine refuses its own graph. Of
-        a transposition that moves the first axis, a cast and a product, it changes the order of the first two, and then ends
-        the process if it cannot join all three.
-        """
-        cast = {node.outputs[0] for node in self.nodes if node.op_type == "Cast"}
-        averages = {node.inputs[0] for node in self.nodes if node.op_type == "ReduceMean"}
-        products = {name for node in self.nodes if node.op_type in ("FusedMatMul", "MatMul") for name in node.inputs}
-        products &= cast
-        if products:
-            products &= self._turned()
-        self._insert_apart(dict.fromkeys(cast & (averages | products)))
-
-    def _turned(self) -> set[str]:
-        """The values that may come to lie behind a transposition that moves the first axis, once the engine's optimiser has
-        moved transpositions towards the outputs.
-        """
-        turned, transposed = set[str](), set[str]()
-        for node in self.nodes:
-            if node.op_type in _PRODUCTS or node.domain:
-                continue
-            is_turned = not turned.isdisjoint(node.inputs) or node.outputs[0] in self._moves_first
-            is_transposed = node.op_type == "Transpose" or not transposed.isdisjoint(node.inputs)
-            if is_turned or (is_transposed and node.op_type in _RESHAPES):
-                turned.update(node.outputs)
-            if is_transposed:
-                transposed.update(node.outputs)
-        return turned
-
-    def _keep_outputs_apart(self, outputs: Container[str]) -> None:
-        """Keep outputs apart from movements before quantisations.
-
-        The engine's optimiser moves a quantisation before a movement, and then takes the quantised value for the output.
-        """
-        moved: dict[str, None] = {}
-        for node in self.nodes:
-            name, is_moved = node.inputs[0] if node.op_type == "QuantizeLinear" else "", False
-            while (maker := self._makers.get(name)) is not None:
-                kept = self._operand_of_nothing(maker)
-                if kept is None and maker.op_type not in MOVES:
-                    break
-                is_moved |= maker.op_type in MOVES
-                name = maker.inputs[kept or 0]
-                if is_moved and name in outputs:
-                    moved[name] = None
-        self._insert_apart(moved)
-
-    def _insert_apart(self, names: Collection[str]) -> None:
-        """Insert an Identity, which stays, between the computed values called `names` and all nodes that read them."""
-        if not names:
-            return
-        self.disabled_optimizers.add("EliminateIdentity")
-        renamed = {name: self._fresh() for name in sorted(names)}
-        apart = {name: OnnxNode("Identity", [name], [new], b"", "", f"{new}#apart") for name, new in renamed.items()}
-        nodes, self.nodes = self.nodes, []
-        for node in nodes:
-            node.inputs = [renamed.get(name, name) for name in node.inputs]
-            self.nodes.append(node)
-            self.nodes += [apart[name] for name in node.outputs if name in apart]
-
     def _needed(self, names: set[str]) -> list[OnnxNode]:
         """The nodes that the values called `names` depend on; the bytes of a bool that only decides are made for nothing."""
         needed: list[OnnxNode] = []
@@ -573,7 +413,12 @@ class Emitter:
                 names.update(node.inputs)
         return needed[::-1]
 
-    def _fresh(self) -> str:
+    def maker(self, name: str) -> OnnxNode | None:
+        """The node that has computed the value called `name`; None for inputs and constants."""
+        return self._makers.get(name)
+
+    def fresh(self) -> str:
+        """A name for a value."""
         self._count += 1
         return f"{self._prefix}t{self._count}"
 

@@ -15,7 +15,7 @@ def _registry() -> dict[tuple[str, str], set[str]]:
     """The data types of the first operand, by domain and operator."""
     from onnxruntime.capi import _pybind_state as engine
 
-    from .emit import OPSET
+    from .records import OPSET
 
     table: dict[tuple[str, str], set[str]] = defaultdict(set)
     for kernel in engine.get_all_opkernel_def():
@@ -49,8 +49,8 @@ def saturates() -> bool:
     import numpy as np
     from onnxruntime import SessionOptions
 
-    from .emit import IR_VERSION, OPSET, field, value_info
     from .native import NativeSession
+    from .records import IR_VERSION, OPSET, field, value_info
 
     # Write the protobuf messages by hand: an `Emitter` would read the registry, and every process runs this for its first
     # session.

@@ -17,8 +17,10 @@ from ....ops import quantization as ops
 from ... import Precision
 from .. import kernels
 from ..backend import ort
+from ..barriers import MOVES
 from ..dequantised import BYTES, Form, Shape, block_form, misread_in, native_form, shared_constants
-from ..emit import MICROSOFT, MOVES, Emitter, OnnxNode, Value
+from ..emit import MICROSOFT, Emitter, Value
+from ..records import OnnxNode
 from ..rounding import FLOAT_LEVEL, INT8_LEVEL
 
 

@@ -1,0 +1,85 @@
+"""Barriers: nodes that keep the engine's optimiser from moving or joining what it would then compute wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container
+from typing import TYPE_CHECKING
+
+from .records import OnnxNode
+
+if TYPE_CHECKING:
+    from .emit import Emitter
+
+MOVES = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+"""Operators that the engine's optimiser may move quantisations through, from either side."""
+
+RESHAPES = frozenset({"Expand", "Flatten", "Reshape", "Squeeze", "Unsqueeze"})
+PRODUCTS = frozenset({"Conv", "ConvTranspose", "FusedMatMul", "Gemm", "MatMul"})
+"""Operators that the engine's optimiser moves no transposition through."""
+
+
+def keep_casts_apart(ctx: Emitter, moves_first: Container[str]) -> None:
+    """Keep casts apart from averages, and from products of transposed matrices, over what they cast.
+
+    The engine's optimiser takes a cast and an average for the start of a layer normalisation, and joins them without the
+    cast. The normalisation then has operands of different types, or of integers, and the engine refuses its own graph. Of
+    a transposition that moves the first axis, a cast and a product, it changes the order of the first two, and then ends
+    the process if it cannot join all three.
+    """
+    cast = {node.outputs[0] for node in ctx.nodes if node.op_type == "Cast"}
+    averages = {node.inputs[0] for node in ctx.nodes if node.op_type == "ReduceMean"}
+    products = {name for node in ctx.nodes if node.op_type in ("FusedMatMul", "MatMul") for name in node.inputs}
+    products &= cast
+    if products:
+        products &= _turned(ctx, moves_first)
+    _insert_apart(ctx, dict.fromkeys(cast & (averages | products)))
+
+
+def _turned(ctx: Emitter, moves_first: Container[str]) -> set[str]:
+    """The values that may come to lie behind a transposition that moves the first axis, once the engine's optimiser has
+    moved transpositions towards the outputs.
+    """
+    turned, transposed = set[str](), set[str]()
+    for node in ctx.nodes:
+        if node.op_type in PRODUCTS or node.domain:
+            continue
+        is_turned = not turned.isdisjoint(node.inputs) or node.outputs[0] in moves_first
+        is_transposed = node.op_type == "Transpose" or not transposed.isdisjoint(node.inputs)
+        if is_turned or (is_transposed and node.op_type in RESHAPES):
+            turned.update(node.outputs)
+        if is_transposed:
+            transposed.update(node.outputs)
+    return turned
+
+
+def keep_outputs_apart(ctx: Emitter, outputs: Container[str]) -> None:
+    """Keep outputs apart from movements before quantisations.
+
+    The engine's optimiser moves a quantisation before a movement, and then takes the quantised value for the output.
+    """
+    moved: dict[str, None] = {}
+    for node in ctx.nodes:
+        name, is_moved = node.inputs[0] if node.op_type == "QuantizeLinear" else "", False
+        while (maker := ctx.maker(name)) is not None:
+            kept = ctx.operand_of_nothing(maker)
+            if kept is None and maker.op_type not in MOVES:
+                break
+            is_moved |= maker.op_type in MOVES
+            name = maker.inputs[kept or 0]
+            if is_moved and name in outputs:
+                moved[name] = None
+    _insert_apart(ctx, moved)
+
+
+def _insert_apart(ctx: Emitter, names: Collection[str]) -> None:
+    """Insert an Identity, which stays, between the computed values called `names` and all nodes that read them."""
+    if not names:
+        return
+    ctx.disabled_optimizers.add("EliminateIdentity")
+    renamed = {name: ctx.fresh() for name in sorted(names)}
+    apart = {name: OnnxNode("Identity", [name], [new], b"", "", f"{new}#apart") for name, new in renamed.items()}
+    nodes, ctx.nodes = ctx.nodes, []
+    for node in nodes:
+        node.inputs = [renamed.get(name, name) for name in node.inputs]
+        ctx.nodes.append(node)
+        ctx.nodes += [apart[name] for name in node.outputs if name in apart]

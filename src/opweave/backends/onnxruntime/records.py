@@ -1,0 +1,101 @@
+"""The protocol buffers of ONNX models, written by hand; field numbers are those of onnx.proto3."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import pack
+from typing import Any
+
+from ...dtypes import ONNX_TYPES
+from ...varint import varint
+
+OPSET = 21
+"""The ONNX operator set that models are written in; the engine's optimiser knows its forms best."""
+POOLING_OPSET = 18
+"""The one for graphs with AveragePool, where it can be: from 19 on, its kernel for the CPU is several times slower."""
+IR_VERSION = 10
+"""The version of ONNX's file format that came with this operator set."""
+
+_UNCHANGED = """
+Add AveragePool BatchNormalization Clip Concat Conv ConvTranspose Div Elu Erf Exp Expand Gather Gemm GlobalAveragePool
+GlobalLpPool GlobalMaxPool HardSigmoid Identity InstanceNormalization LRN LeakyRelu Log LpPool MatMul Max MaxPool Min
+Mul Neg PRelu Pad Pow Reciprocal Relu Reshape Sigmoid Slice Softmax Softplus Softsign Split Sqrt Squeeze Sub Tanh
+Transpose Unsqueeze Where
+"""
+_SAME_FOR_POOLING = frozenset(_UNCHANGED.split())
+"""Operators that in `POOLING_OPSET` are what they are in `OPSET`, with kernels for the same types."""
+
+_NUMBERS = tuple(bytes([byte]) for byte in range(128))
+"""The varints of one byte: what begins most fields."""
+
+
+def field(number: int, value: bytes | str | int) -> bytes:
+    """A protobuf field: a length-delimited one for bytes and strings, a varint for integers."""
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    data = value.encode() if isinstance(value, str) else value
+    if number < 16 and (length := len(data)) < 128:
+        return _NUMBERS[number << 3 | 2] + _NUMBERS[length] + data
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def attribute(name: str, value: Any) -> bytes:
+    """An AttributeProto for an int, float, str, bytes, or a sequence of ints or floats."""
+    if isinstance(value, (bool, int)):
+        return field(1, name) + field(3, int(value)) + field(20, 2)
+    if isinstance(value, float):
+        return field(1, name) + varint(2 << 3 | 5) + pack("<f", value) + field(20, 1)
+    if isinstance(value, (str, bytes)):
+        return field(1, name) + field(4, value) + field(20, 3)
+    items = list(value)
+    if items and all(isinstance(item, float) for item in items):
+        return field(1, name) + field(7, pack(f"<{len(items)}f", *items)) + field(20, 6)
+    if items and all(isinstance(item, str) for item in items):
+        return field(1, name) + b"".join(field(9, item) for item in items) + field(20, 8)
+    return field(1, name) + field(8, b"".join(varint(item) for item in items)) + field(20, 7)
+
+
+def value_info(name: str, data_type: str, shape: Sequence[int | str | None]) -> bytes:
+    """A ValueInfoProto; dimensions may be names, or unknown."""
+    dims = b"".join(field(1, _dimension(size)) for size in shape)
+    return field(1, name) + field(2, field(1, field(1, ONNX_TYPES[data_type]) + field(2, dims)))
+
+
+def _dimension(size: int | str | None) -> bytes:
+    if size is None:
+        return b""
+    return field(2, size) if isinstance(size, str) else field(1, size)
+
+
+@dataclass(slots=True)
+class OnnxNode:
+    """A node of the model.
+
+    Attributes:
+        op_type: its operator.
+        inputs: the names of its operands; empty for one that is left out.
+        outputs: the names of its results.
+        attributes: its attributes, encoded.
+        domain: that of the operator.
+        name: its own name.
+    """
+
+    op_type: str
+    inputs: list[str]
+    outputs: list[str]
+    attributes: bytes
+    domain: str
+    name: str
+
+    @property
+    def is_same_for_pooling(self) -> bool:
+        """Whether it means the same in `POOLING_OPSET`; AveragePool has no dilations there."""
+        dilated = self.op_type == "AveragePool" and b"dilations" in self.attributes
+        return bool(self.domain) or (self.op_type in _SAME_FOR_POOLING and not dilated)
+
+
+def opset_of(nodes: Sequence[OnnxNode]) -> int:
+    """The operator set to write nodes in."""
+    pools = any(node.op_type == "AveragePool" for node in nodes)
+    return POOLING_OPSET if pools and all(node.is_same_for_pooling for node in nodes) else OPSET
