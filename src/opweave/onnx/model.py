@@ -214,6 +214,17 @@ class Model:
             self._here = None  # all weights were copied
         return weights + [(sparse.values.name, self.dense(sparse)) for sparse in graph.sparse_initializer]
 
+    def small_weights(self, max_bytes: int) -> dict[str, np.ndarray]:
+        """The arrays of initializers that have at most so many bytes and can be read, by name. Nothing is kept or counted."""
+        with self._lock:
+            arrays = dict(self._weights or ())
+        for tensor in self.proto.graph.initializer:
+            if self._weights is None and math.prod(tensor.dims[:]) <= max_bytes:
+                with suppress(DataError):
+                    arrays[tensor.name] = self.array(tensor)
+        names = {tensor.name for tensor in self.proto.graph.initializer}
+        return {name: array for name, array in arrays.items() if name in names and array.nbytes <= max_bytes}
+
     def _contents(self) -> list[Contents]:
         return [*self._files.values(), *([self._here] if self._here is not None else [])]
 

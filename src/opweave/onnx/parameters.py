@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import chain
 from math import prod
 
@@ -57,10 +58,7 @@ def digest_of(model: Model) -> str:
     ]
     described = digest(f"{sorted(model.opsets.items())} {operations}".encode())
     graph = model.proto.graph
-    try:
-        arrays = dict(model.weights)
-    except DataError:  # the session refuses the model
-        arrays = {}
+    arrays = model.small_weights(SMALL_BYTES)
     for tensor in graph.initializer:
         _add(described, tensor, arrays.get(tensor.name))
     for node in graph.node:
@@ -71,12 +69,16 @@ def digest_of(model: Model) -> str:
         described.update(f"{node.op_type} {list(node.input)} {list(node.output)}".encode())
         for name, tensor in tensors:
             described.update(name.encode())
-            _add(described, tensor, model.array(tensor) if stored_bytes(tensor) <= SMALL_BYTES else None)
+            array = None
+            if stored_bytes(tensor) <= SMALL_BYTES:
+                with suppress(DataError):  # by which the session refuses the model
+                    array = model.array(tensor)
+            _add(described, tensor, array)
     return described.hexdigest()
 
 
 def _add(described: blake2b, tensor: TensorProto, array: np.ndarray | None) -> None:
     """Add a weight to a digest, with its values if they are small. Strings have no bytes that could be compared."""
     described.update(f"{tensor.name} {tensor.data_type} {tensor.dims[:]}\n".encode())
-    if array is not None and array.nbytes <= SMALL_BYTES and array.dtype.kind != "O":
+    if array is not None and array.dtype.kind != "O":
         described.update(array.tobytes())
