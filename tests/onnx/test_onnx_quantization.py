@@ -15,8 +15,13 @@ from onnx_nodes import CONTEXT, MICROSOFT, RNG, check_agreement, integers, model
 
 import opweave as ow
 import opweave.backends.onnxruntime.sessions as sessions
+from opweave.backends.onnxruntime.kernels import saturates
 from opweave.composites import integer_matmul
 from opweave.onnx.session import InferenceSession
+
+compares_products = pytest.mark.skipif(
+    saturates(), reason="products of uint8 by int8 saturate in ONNX Runtime itself: this processor has no VNNI"
+)
 
 
 def check(op_type: str, inputs: Sequence[Any], attributes: Mapping[str, Any] | None = None, **options: Any) -> None:
@@ -66,6 +71,7 @@ def test_other_types_fall_back() -> None:
         assert "fallback" in check_agreement(model, feed, fallback=True).explain()
 
 
+@compares_products
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_qlinear_conv(dtype: str, per_channel: bool) -> None:
@@ -79,6 +85,7 @@ def test_qlinear_conv(dtype: str, per_channel: bool) -> None:
     check("QLinearConv", inputs, {"auto_pad": "SAME_UPPER"})
 
 
+@compares_products
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_qlinear_matmul(dtype: str) -> None:
     a, zero = integers(-128, 127, 2, 5, 300).astype(dtype), np.array(0 if dtype == "int8" else 120, dtype)
@@ -86,6 +93,7 @@ def test_qlinear_matmul(dtype: str) -> None:
     check("QLinearMatMul", [a, np.float32(0.02), zero, b, _scale(7), np.zeros(7, "int8"), np.float32(1.5), zero])
 
 
+@compares_products
 @pytest.mark.parametrize("inner", [7, 1000])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_matmul_integer(dtype: str, inner: int) -> None:
@@ -193,6 +201,7 @@ def _network(dtype: str, per_channel: bool) -> tuple[onnx.ModelProto, dict[str, 
     return model_of(nodes, feed, constants, ["y"]), feed
 
 
+@compares_products
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_network(dtype: str, per_channel: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

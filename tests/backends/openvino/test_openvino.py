@@ -465,7 +465,7 @@ processors = len(os.sched_getaffinity(0))
 most, deadline = processors + 8 + max(processors - 2, 0), time.monotonic() + 60
 while threads() > most and time.monotonic() < deadline:
     time.sleep(0.1)  # the thread that reports progress ends a second after a compilation; joined ones may still be listed
-print("engine: openvino" in session.explain(), threads(), most)
+print(threads(), most)
 """
 
 
@@ -475,9 +475,8 @@ def test_sessions_start_few_threads(context: ow.MLContext, tmp_path: Path) -> No
     environment = os.environ | {"OPWEAVE_CACHE": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, env=environment, timeout=600)
     assert done.returncode == 0, done.stderr
-    more, is_openvino, threads, most = done.stdout.split()
+    more, threads, most = done.stdout.split()
     assert int(more) <= 4  # threads that the process needs once may start late: one for each graph would be 31
-    assert is_openvino == "True"
     assert int(threads) <= int(most)
 
 
