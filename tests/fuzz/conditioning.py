@@ -63,6 +63,8 @@ class Engine:
             does, so that errors are relative to this range.
         keeps_running_sums: whether a normalisation over nearby channels moves its window by adding the square of one channel
             and subtracting that of another, as ONNX Runtime's LRN does, so that errors of earlier channels stay.
+        adds_in_fixed_point: whether a sum of dequantised values that is quantised is computed in integers of 32 bits, as ONNX
+            Runtime's QLinearAdd does, which hold the larger ratio of two scales times a byte.
     """
 
     precision: str = "float32"
@@ -70,6 +72,7 @@ class Engine:
     rounds_to_bytes: bool = False
     quantises_by_range: bool = False
     keeps_running_sums: bool = False
+    adds_in_fixed_point: bool = False
 
 
 def _absolute(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -350,12 +353,19 @@ class Disturbed(Evaluation):
                 else v
                 for k, v in arguments.items()
             }
+        if name in ("equal", "not_equal") and self._number % 2:
+            # Rounding may make two numbers equal, which random errors never do.
+            a, b = np.broadcast_arrays(arguments["a"], arguments["b"])
+            bases = [self._base.arrays[operand] for operand in node.operands]
+            errors = [abs(one - other) for one, other in zip((arguments["a"], arguments["b"]), bases, strict=True)]
+            arguments = {**arguments, "a": np.where(abs(a - b) <= MARGIN * (errors[0] + errors[1]), b, a), "b": b}
         if name == "quantize_linear" and node.outputs[0] not in self._base.exact:
             unit = max(UNITS[node.operands[0].data_type], self._unit) * ERRORS * self._engine.factor
             spread = _repeated(arguments["scale"], arguments["input"].shape)
             zero = _repeated(arguments["zero_point"].astype(np.float64), arguments["input"].shape)
             size = abs(arguments["input"]) + abs(spread) * (1 + abs(zero) + self._range)
-            arguments = {**arguments, "input": arguments["input"] + unit * size * self._noise(size.shape)}
+            error = unit * size + self._error_of_fixed_point(node.operands[0])
+            arguments = {**arguments, "input": arguments["input"] + error * self._noise(size.shape)}
         if self._engine.rounds_to_bytes and name in ("matmul", "gemm") and _is_dequantised(node.operands[1]):
             a = arguments["a"]
             arguments = {**arguments, "a": a + np.max(abs(a)) / 127 * self._noise(a.shape)}
@@ -406,6 +416,18 @@ class Disturbed(Evaluation):
         base = a["bias"] + factor * sums
         with np.errstate(all="ignore"):
             self.arrays[output] = self.arrays[output] * ((base + factor * error) / base) ** -a["beta"]
+
+    def _error_of_fixed_point(self, operand: Operand) -> float:
+        """How far a sum of two dequantised values is off if it is computed in integers.
+
+        Each ratio of scales, and so each of 256 steps, is rounded to 2^-23 of the larger one.
+        """
+        node = operand.node
+        if not self._engine.adds_in_fixed_point or node is None or node.op.name not in ("add", "sub"):
+            return 0.0
+        makers = [each.node for each in node.operands]
+        scales = [self.arrays[m.operands[1]] for m in makers if m is not None and m.op.name == "dequantize_linear"]
+        return 2.0**-15 * max(float(abs(scale).max()) for scale in scales) if len(scales) == 2 else 0.0
 
     def _folded(self, node: Node) -> Any:
         """What a factor of a convolution rounds: engines multiply the filter by it, and so each of the terms."""

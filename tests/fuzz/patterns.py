@@ -243,7 +243,7 @@ def _campaign(name: str, where: str, target: Target, number: int, short: int, **
 
 
 def _onnxruntime(name: str, engine: Engine, number: int, short: int) -> Campaign:
-    engine = replace(engine, keeps_running_sums=True)
+    engine = replace(engine, keeps_running_sums=True, adds_in_fixed_point=engine.precision != "ieee")
     where = f"onnxruntime, {engine.precision}"
     return _campaign(name, where, Target("cpu", "onnxruntime", engine), number, short, batch=1000)
 

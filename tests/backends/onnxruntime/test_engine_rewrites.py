@@ -183,6 +183,8 @@ BETWEEN: dict[str, Callable[[ow.MLGraphBuilder, ow.MLOperand], ow.MLOperand]] = 
     "add": lambda b, x: b.add(x, 0.0),
     "sub, transpose": lambda b, x: b.transpose(b.sub(x, 0.0)),
     "div": lambda b, x: b.div(x, 1.0),
+    "add of a computed 0": lambda b, x: b.add(x, b.sin(b.constant(np.zeros(1, "float32")))),
+    "mul by a computed 1": lambda b, x: b.mul(x, dequantised(b, b.constant(np.full([1] * x.rank, 2, "int8")), 0.5, 0)),
 }
 
 

@@ -155,6 +155,7 @@ class Emitter:
         self._inputs: list[bytes] = []
         self._makers: dict[str, OnnxNode] = {}
         self._moves_first: set[str] = set()
+        self._foldable: set[str] = set()  # values computed from constants alone, which the engine computes beforehand
         self._count = 0
 
     # What rules use --------------------------------------------------------------------------------------------------
@@ -306,7 +307,7 @@ class Emitter:
 
     def operand_of_nothing(self, node: OnnxNode) -> int | None:
         """The position of the operand that a node returns, perhaps in another data type, such as a product by 1: the engine's
-        optimiser may remove the node. None if there is no such operand.
+        optimiser may remove the node. None if there is no such operand. A number that the engine computes is taken for 1.
         """
         if node.op_type in ("Cast", "Identity"):
             return 0
@@ -314,8 +315,9 @@ class Emitter:
         if neutral is None:
             return None
         for position in (1, 0) if node.op_type in ("Add", "Mul") else (1,):
-            array = self.constants.get(node.inputs[position])
-            if array is not None and array.size == 1 and array.item() == neutral:
+            name = node.inputs[position]
+            array = self.constants.get(name)
+            if name in self._foldable or (array is not None and array.size == 1 and array.item() == neutral):
                 return 1 - position
         return None
 
@@ -403,6 +405,8 @@ class Emitter:
         node = OnnxNode(op_type, inputs, outputs, attributes, domain, name)
         self.nodes.append(node)
         self._makers.update(dict.fromkeys(outputs, node))
+        if inputs and all(name in self.constants or name in self._foldable for name in inputs if name):
+            self._foldable.update(outputs)
 
     def _needed(self, names: set[str]) -> list[OnnxNode]:
         """The nodes that the values called `names` depend on; the bytes of a bool that only decides are made for nothing."""
