@@ -341,3 +341,33 @@ def test_products_by_dequantised_stacks_of_matrices(shape: Shape, data_type: str
         return made
 
     check(build, 1e-4, x=floats(*shape[:-2], 4, shape[-2]))
+
+
+@pytest.mark.parametrize("data_type", ["float32", "float16", "int32", "int8"])
+@pytest.mark.parametrize("is_reshaped", [False, True])
+def test_abs_of_a_concatenation_leaves_it_to_others(data_type: str, is_reshaped: bool) -> None:
+    x = np.linspace(-50, 50, 12).astype(data_type)
+
+    def build(b: Any, x: Any) -> Any:
+        first, second = b.split(x, [3, 9], axis=0)
+        y = b.concat([second, first], 0)
+        return {"y": b.abs(b.reshape(y, [3, 4]) if is_reshaped else y), "z": y}
+
+    check(build, x=x)
+
+
+@pytest.mark.parametrize("operation", ["div", "mul", "add", "sub", "pow"])
+@pytest.mark.parametrize("reduction", ["reduce_mean", "reduce_sum", "reduce_l1", "reduce_l2", "reduce_max"])
+@pytest.mark.parametrize(
+    ("shape", "axes"), [((2, 1, 8), [2]), ((3, 1, 8), [1, 2]), ((2, 3, 1, 8), [3]), ((4, 8), [1])], ids=str
+)
+def test_operations_with_numbers_after_reductions(
+    shape: Shape, axes: list[int], reduction: str, operation: str
+) -> None:
+    """A quotient by a number was computed for the first result only, if there were no others beside it."""
+
+    def build(b: Any, x: Any) -> Any:
+        both = (getattr(b, reduction)(x, axes=axes, keep_dimensions=keep) for keep in (True, False))
+        return {name: getattr(b, operation)(y, 1.25) for name, y in zip("yz", both, strict=True)}
+
+    check(build, x=np.abs(floats(*shape)))

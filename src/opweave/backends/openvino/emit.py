@@ -245,8 +245,10 @@ class Emitter:
 
     def quotient(self, a: Value, b: Value) -> Value:
         """`a / b`, which the engine would replace by `a * (1 / b)`: 6 / 3 must be 2, and its floor, too."""
-        if a.rank > 4 and b.array is not None and b.array.size > 1:
-            b = self.kept(b)  # which a product of so many dimensions would take over, and then refuse
+        # A product of more than 4 dimensions would take the quotient over, and then refuse it. A reduction to [n, 1, 1] would,
+        # and divide the first element only.
+        if b.array is not None and ((a.rank > 4 and b.array.size > 1) or source_type(a).startswith("Reduce")):
+            b = self.kept(b)
         made = self.emit("divide", self.left(a), b)
         made.output.get_node().get_rt_info()[_EXACT_QUOTIENT] = True
         return made
@@ -407,6 +409,14 @@ def _varies(argument: Any) -> bool:
     if isinstance(argument, Value):
         return argument.varies
     return isinstance(argument, (list, tuple)) and any(map(_varies, argument))
+
+
+def source_type(value: Value) -> str:
+    """The engine's name for the type of the node that computes a value, perhaps in another shape."""
+    node = value.output.get_node()
+    while node.get_type_name() in ("Reshape", "Squeeze", "Unsqueeze"):
+        node = node.input_value(0).get_node()
+    return str(node.get_type_name())
 
 
 def _engine(argument: Any) -> Any:

@@ -15,7 +15,7 @@ from ....graph import Operand
 from ....ops import elementwise as ops
 from ... import Precision
 from ..backend import openvino
-from ..emit import WIDE, Emitter, Value
+from ..emit import WIDE, Emitter, Value, source_type
 from . import follows_sum, is_float, keeping_nan
 
 openvino.rename(
@@ -88,7 +88,11 @@ for _op, _name in {ops.max: "maximum", ops.min: "minimum"}.items():
 
 @openvino.lower(ops.abs, when=lambda input: input.data_type not in WIDE)
 def _(ctx: Emitter, input: Value) -> Value:
-    return ctx.cast(ctx.emit("abs", as_int32(ctx, input)), input.data_type)
+    x = as_int32(ctx, input)
+    if source_type(x) == "Concat":
+        # The engine's kernel writes |x| over x there, also if others read x.
+        x = ctx.emit("multiply", x, ctx.kept(ctx.scalar(1, x)))
+    return ctx.cast(ctx.emit("abs", x), input.data_type)
 
 
 @openvino.lower(ops.neg, when=is_float)
@@ -141,7 +145,9 @@ def _keeps_value(input: Operand, data_type: DataType, precision: Precision) -> b
     if not _rounds(input, data_type, precision):
         return False
     if source in FLOATS:
-        return data_type not in carried
+        # From float16 in its registers, the engine rounds to integers instead of cutting off the fraction.
+        cuts = data_type in FLOATS or precision in ("float32", "ieee")
+        return cuts and data_type not in carried
     return not (source in carried and data_type in FLOATS)
 
 
