@@ -23,13 +23,13 @@ def number(variable: str, default: int, *, least: int = 1, what: str = "a positi
     Raises:
         ValidationError: it is no such number: digits 0 to 9 alone, at most 18 of them.
 
-    >>> os.environ["OPWEAVE_CACHE_BYTES"] = "12"
-    >>> number("OPWEAVE_CACHE_BYTES", 7)
+    >>> os.environ["EXAMPLE_LIMIT"] = "12"
+    >>> number("EXAMPLE_LIMIT", 7)
     12
-    >>> os.environ["OPWEAVE_CACHE_BYTES"] = "1_2"
-    >>> number("OPWEAVE_CACHE_BYTES", 7)
+    >>> os.environ["EXAMPLE_LIMIT"] = "1_2"
+    >>> number("EXAMPLE_LIMIT", 7)
     Traceback (most recent call last):
-    opweave.errors.ValidationError: OPWEAVE_CACHE_BYTES must be a positive integer, got '1_2'
+    opweave.errors.ValidationError: EXAMPLE_LIMIT must be a positive integer, got '1_2'
     """
     text = os.environ.get(variable, "").strip()
     if not text:
