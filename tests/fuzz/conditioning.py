@@ -65,6 +65,8 @@ class Engine:
             and subtracting that of another, as ONNX Runtime's LRN does, so that errors of earlier channels stay.
         adds_in_fixed_point: whether a sum of dequantised values that is quantised is computed in integers of 32 bits, as ONNX
             Runtime's QLinearAdd does, which hold the larger ratio of two scales times a byte.
+        distributes: whether a product by a constant may be computed for each of the terms of the sum before, as OpenVINO does:
+            x c + d c instead of (x + d) c.
     """
 
     precision: str = "float32"
@@ -73,6 +75,7 @@ class Engine:
     quantises_by_range: bool = False
     keeps_running_sums: bool = False
     adds_in_fixed_point: bool = False
+    distributes: bool = False
 
 
 def _absolute(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -396,7 +399,7 @@ class Disturbed(Evaluation):
             tiny = tiny * _summands(node) / np.maximum(abs(result), smallest**0.5)
         disturbed: Array = result + noise * (unit * size + tiny)
         if self._number % 2:
-            disturbed = np.where(abs(self._base.arrays[output]) < smallest, 0.0, disturbed)
+            disturbed = np.where(abs(result) < smallest, 0.0, disturbed)
         return disturbed
 
     def _compute(self, node: Node) -> None:
@@ -435,6 +438,15 @@ class Disturbed(Evaluation):
             before = product.node
             while before is not None and before.op.name == "transpose":
                 before = before.operands[0].node
+            if (
+                self._engine.distributes
+                and before is not None
+                and before.op.name in ("add", "sub")
+                and _is_known(factor)
+            ):
+                sizes = abs(self.arrays[factor])
+                terms = abs(self.arrays[before.operands[0]]) + abs(self.arrays[before.operands[1]])
+                return terms * (sizes if node.op.name == "mul" else 1 / np.maximum(sizes, TINY["float32"]))
             if before is None or before.op.name not in ("conv2d", "conv_transpose2d") or not _is_known(factor):
                 continue
             if node.op.name == "div" and product is not node.operands[0]:

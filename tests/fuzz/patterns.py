@@ -250,7 +250,7 @@ def _onnxruntime(name: str, engine: Engine, number: int, short: int) -> Campaign
 
 def _openvino(precision: str, number: int, short: int) -> Campaign:
     name = "patterns-openvino" if precision == "float32" else f"patterns-openvino-{precision}"
-    target = Target("cpu", "openvino", Engine(precision, quantises_by_range=True))
+    target = Target("cpu", "openvino", Engine(precision, quantises_by_range=True, distributes=True))
     return _campaign(name, f"openvino, {precision}", target, number, short, batch=250, memory=2 * MEMORY)
 
 
