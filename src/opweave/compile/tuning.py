@@ -50,13 +50,12 @@ run pay in tens of runs, and those that gain a few percent of 3 ms in hundreds. 
 programs run more often."""
 
 MAX_DIFFERENCE = 1e-3
-"""Engines whose results differ by more (`agreement.difference`) are not chosen. Those of the models in docs/engines.md differ
-by 1e-6 to 1e-4; one product of float16, or a dropped rounding to float16, is 5e-4 off."""
+"""Engines whose results differ by more (`agreement.difference`) are not chosen. An estimate: float32 sums in another order
+differ by far less, and most wrong rewrites by more. A dropped rounding to float16, 2^-11 of a number, may pass."""
 
 TRIAL_SECONDS = 30.0
 """An engine hangs if it takes longer than this to compile a graph or to run it, and `TRIAL_FACTOR` times what the first way
-took. An estimate: starting a process and loading an engine take 0.5 s, and OpenVINO compiles up to twice as long as ONNX
-Runtime (`benchmarks/engines.py`)."""
+took. An estimate."""
 
 TRIAL_FACTOR = 30
 """See `TRIAL_SECONDS`."""

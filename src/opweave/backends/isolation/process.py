@@ -40,7 +40,7 @@ CLOSE_SECONDS = 10.0
 COMMAND = "from opweave.backends.isolation.child import serve; serve()"
 
 BASE_BYTES = 2**30
-"""Memory of a child besides what depends on the graph: Python and an engine take 0.1 to 0.3 GiB, and its kernels more."""
+"""Memory of a child besides what depends on the graph: Python, an engine and its kernels. An estimate."""
 
 CONSTANT_COPIES = 8
 """Copies of the constants that an engine may hold while it compiles. OpenVINO was seen to hold three."""
