@@ -110,8 +110,9 @@ class InspectionMethods:
                 feed = random_feed(session, shapes)
             sources, targets = model.memory(feed)
             what = "compiled" if isinstance(model, CompiledModel) else "the model's own session"
-            remarks = [f"program: {text_of(key)}: {what}"]
-            others = {text: way for text, way in session.shapes().items() if text != text_of(key)}
+            measured_for = text_of(key, session._inputs)
+            remarks = [f"program: {measured_for}: {what}"]
+            others = {text: way for text, way in session.shapes().items() if text != measured_for}
             remarks += [f"other calls: {text}: {way}" for text, way in others.items()]
             space, device = session.context._space, session.context.device.name
             arguments_of_link = (model.program, sources, targets, space, device, repeat, detail, remarks)
@@ -153,7 +154,9 @@ class InspectionMethods:
         advice = "which is one step of ONNX Runtime; pass input_shapes to draw what would run if they were compiled"
         require(isinstance(model, CompiledModel), f"draw: calls run in the model's own session, {advice}")
         names = [[a.name for a in arguments] for arguments in (session.get_inputs(), session.get_outputs())]
-        drawing: Drawing = links.draw_model(model, *names, f"{session._recipe.title}: {text_of(key)}", path)
+        drawing: Drawing = links.draw_model(
+            model, *names, f"{session._recipe.title}: {text_of(key, session._inputs)}", path
+        )
         return drawing
 
 

@@ -250,10 +250,10 @@ class ShapeCache:
     def describe(self) -> dict[str, str]:
         """How calls run, by their shapes as text: compiled shapes, and recent ones that are not compiled."""
         with self._lock:
-            found = {text_of(key): "compiled" for key, _ in self.compiled.items()}
+            found = {text_of(key, self._inputs): "compiled" for key, _ in self.compiled.items()}
             found |= {what: each.reason for what, each in self.tuned.items() if each.chosen == OWN_SESSION}
             for key, recent in self._recent.items():
-                found.setdefault(text_of(key), recent.describe())
+                found.setdefault(text_of(key, self._inputs), recent.describe())
         return found
 
     def last(self) -> tuple[Key, ModelProgram] | None:

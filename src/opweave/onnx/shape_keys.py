@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from .arguments import Argument
 
 Key = tuple[Any, ...]
 """Pairs of an input's name and its shape, then pairs of a name and the bytes of an input whose value determines shapes."""
 
 
-def text_of(key: Key) -> str:
+def text_of(key: Key, inputs: Iterable[Argument] = ()) -> str:
     """Shapes and deciding values as text.
 
-    >>> text_of((("x", (1, 3)), ("n", b"\\x02\\x00")))
-    'x [1, 3], n = 0200'
+    Values are written in full, so that keys of other values have other texts: they have at most `trace.DECIDING_ELEMENTS`
+    elements.
+
+    Args:
+        key: the shapes and values.
+        inputs: the declared inputs of the model, which have the data types of the values; a key of shapes needs none.
+
+    >>> from opweave.onnx.arguments import Argument
+    >>> inputs = [Argument("x", "tensor(float)", 1, None), Argument("n", "tensor(int64)", 7, None)]
+    >>> text_of((("x", (1, 3)), ("n", ()), ("n", np.int64(2).tobytes())), inputs)
+    'x [1, 3], n [], n = 2'
     """
+    declared = {argument.name: argument for argument in inputs}
+    shapes: dict[str, tuple[int, ...]] = {}
     parts = []
-    for name, what in key:
-        if isinstance(what, bytes):
-            parts.append(f"{name} = {what.hex()}")
+    for name, content in key:
+        if isinstance(content, bytes):
+            parts.append(f"{name} = {_value_text(np.frombuffer(content, declared[name].dtype).reshape(shapes[name]))}")
         else:
-            parts.append(f"{name} {list(what)}" if what is not None else name)
+            shapes[name] = content
+            parts.append(f"{name} {list(content)}" if content is not None else name)
     return ", ".join(parts)
+
+
+def _value_text(array: np.ndarray) -> str:
+    """A scalar, or a list; in the fewest digits that tell numbers of its data type apart.
+
+    >>> _value_text(np.float32([0.1])), _value_text(np.array(True)), _value_text(np.zeros(0, int))
+    ('[0.1]', 'True', '[]')
+    """
+    texts = list(map(str, array.ravel()))
+    return f"[{', '.join(texts)}]" if array.ndim else texts[0]
