@@ -41,7 +41,13 @@ NETWORKS: dict[str, Callable[[Path], tuple[Path, dict[str, np.ndarray]]]] = {
 }
 """Networks that no package of the gate contains as ONNX files."""
 
-HEADER = ["model", "chosen", "before tuning", "after tuning", "ONNX Runtime", "OpenVINO", "build", "memory", "holds"]
+HEADER = [
+    *("model", "chosen", "before tuning", "after tuning", "ONNX Runtime", "OpenVINO", "build", "memory"),
+    *("ONNX Runtime, MiB", "OpenVINO, MiB", "holds"),
+]
+
+ENGINES = ("onnxruntime", "openvino")
+"""The engines that are called directly, as `WAYS` and the header have them."""
 
 OWN = "own session"
 """What the table calls the model's own session, which is ONNX Runtime's."""
@@ -166,43 +172,57 @@ def measured(title: str, path: Path, feed: Mapping[str, np.ndarray]) -> list[str
     first = _chosen(session)
     tiny = networks.Network()
     tiny.save(path.with_name("one_operation.onnx"), ONE, tiny("Relu", "x"), [1])
-    builds = [_builds(title, path, feeds, first)]
+    peaks: dict[str, float] = {}
+    builds = [_builds(title, path, feeds, first, peaks)]
     tell(f"{title}: tuning")
     session.tune(inputs=feed)
     chosen = _chosen(session)
     after = alternate(runs, pairs=PAIRS, seconds=0.2) if chosen != first else before
     del runs, session, made
     # Measured again for the same choice, too: once a model is tuned, its own session is loaded without tracing it.
-    builds.append(_builds(title, path, feeds, chosen))
+    builds.append(_builds(title, path, feeds, chosen, peaks))
     ratios = [Ratio.of(before["opweave"], before["onnxruntime"]), _ratio(after)]
     fits = all(build <= BUILD and memory <= MEMORY for build, memory in builds)
     holds = ratios[0].low <= UNTUNED and ratios[1].low <= TUNED and fits
-    direct = [f"{median(after[name]) * 1e3:.3g} ms" for name in ("onnxruntime", "openvino")]
+    direct = [f"{median(after[name]) * 1e3:.3g} ms" for name in ENGINES]
+    for name in set(ENGINES) - peaks.keys():
+        peaks[name] = min(_build(name, path, feeds, name)["peak_mib"] for _ in range(TURNS))
     choice = chosen if chosen == first else f"{first}, then {chosen}"
     multiples = [", then ".join(f"{value:.2f}x" for value in values) for values in zip(*builds, strict=True)]
-    cells = [title, choice, *map(str, ratios), *direct, *multiples, "yes" if holds else "NO"]
+    memory = [f"{peaks[name]:.0f}" for name in ENGINES]
+    cells = [title, choice, *map(str, ratios), *direct, *multiples, *memory, "yes" if holds else "NO"]
     tell("  ".join(cells))
     return cells
 
 
-def _builds(title: str, path: Path, feeds: Path, chosen: str) -> tuple[float, float]:
-    """The build time and peak memory of Opweave as multiples of those of the engine that it chooses, called directly."""
+def _build(way: str, path: Path, feeds: Path, chosen: str) -> dict[str, float]:
+    """What `alone` measures in a process."""
+    return in_process("benchmarks.engines", way, str(path), str(feeds), chosen)
+
+
+def _builds(title: str, path: Path, feeds: Path, chosen: str, peaks: dict[str, float]) -> tuple[float, float]:
+    """The build time and peak memory of Opweave as multiples of those of the engine that it chooses, called directly.
+
+    The peak memory of that engine, in MiB, is added to `peaks`, the least one for each.
+    """
     tell(f"{title}: processes that build it on {chosen}")
     engine = "onnxruntime" if chosen == OWN else chosen
     found: dict[str, list[dict[str, float]]] = {"opweave": [], engine: []}
     for _ in range(TURNS):
         for name, values in found.items():
-            values.append(in_process("benchmarks.engines", name, str(path), str(feeds), chosen))
+            values.append(_build(name, path, feeds, chosen))
     build, memory = (
         min(each[key] for each in found["opweave"]) / min(each[key] for each in found[engine])
         for key in ("seconds", "peak_mib")
     )
+    peak = min(each["peak_mib"] for each in found[engine])
+    peaks[engine] = min(peaks.get(engine, peak), peak)
     return build, memory
 
 
 def _ratio(times: Mapping[str, list[float]]) -> Ratio:
     """Opweave's time as a multiple of that of the better engine."""
-    better = min(("onnxruntime", "openvino"), key=lambda name: median(times[name]))
+    better = min(ENGINES, key=lambda name: median(times[name]))
     return Ratio.of(times["opweave"], times[better])
 
 
@@ -230,8 +250,8 @@ in float32 with the same threads; numbers are the median of pairs, with quartile
 Runs alternate, each alone after a pause. *{OWN.capitalize()}* is ONNX Runtime on the model as it is. *Build* is the time to
 load the model and run it once, in a process that has run a model of one operation in the same way before. *Memory* is the
 peak of that process, with all that it imports. Both are multiples of those of the chosen engine, called directly, before and
-after tuning. A row holds if the lower quartile is at most {UNTUNED}x before tuning and {TUNED}x after it, each build {BUILD}x,
-and each memory {MEMORY}x.
+after tuning. The columns in *MiB* are the peaks of the two engines themselves, called directly. A row holds if the lower
+quartile is at most {UNTUNED}x before tuning and {TUNED}x after it, each build {BUILD}x, and each memory {MEMORY}x.
 
 MiniLM in 8 bits was quantised by ONNX Runtime's tools on random sentences; the vision transformer and the U-Net have random
 weights.{left_out}"""

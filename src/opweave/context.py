@@ -91,7 +91,9 @@ class ML:
             precision: how engines compute float32 operations; inputs and outputs keep their data types. "float32": results
                 are at least as accurate as with float32 sums in order. "ieee": float32 arithmetic throughout. "tf32",
                 "bfloat16" and "float16" allow engines to round to these data types, which is faster. `Device.precisions`
-                lists the precisions of a device.
+                lists the precisions of a device. A precision asks for the engines that have it: without `device` and
+                `backend`, the first device that has it is used, in this process and without the trial that `MLGraph.tune`
+                makes, such as OpenVINO's CPU for "bfloat16".
             cuda_stream: your own stream of an NVIDIA GPU, on which all work is enqueued: an object with `__cuda_stream__`,
                 such as the streams of PyTorch and cuda.core, or a handle. The device is "cuda", or the one that `device`
                 names.

@@ -83,6 +83,10 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
 
     A model without dynamic dimensions is compiled when the session is created.
 
+    The same input gives the same bits for as long as the session lives, unless `tune`, or the caller, changes what runs it.
+    Another engine, device, `precision` or `specialise` may change the last bits of floats, and by them a step of
+    quantisation in models that quantise what they compute.
+
     >>> import numpy as np, opweave as ow
     >>> from onnx.parser import parse_model
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
