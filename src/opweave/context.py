@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
-from . import backends, dtypes, hints, links
+from . import backends, dtypes, hints, links, packages
 from .backends import Backend, Device, PowerPreference, Precision, selection
 from .context_tensors import ContextTensors, awaitable
 from .dtypes import ANY
@@ -103,6 +103,10 @@ class ML:
             NotSupportedError: the device or back end is not available, or does not support the precision.
             MissingExtraError: `gpu_device` needs the extra `webgpu`.
 
+        Warns:
+            RuntimeWarning: a package is missing, too old or broken, so that the device cannot do all that it could
+                (`Device.fault`), or that a device is passed over; once in a process for each reason.
+
         >>> import opweave as ow
         >>> ow.ml.create_context(device="reference")
         <MLContext on reference>
@@ -127,6 +131,7 @@ class ML:
             driver, found = selection.find(device, named, power_preference, accelerated, precision)
             driver = driver.open(found, power_preference)
             rivals = backends.competing(found, precision) if named is None else []
+        packages.warn_once(found.fault)
         if deferred and not driver.space.is_host:
             raise NotSupportedError(
                 f"deferred=True is for contexts on the CPU; on {found.name} dispatches are asynchronous already"

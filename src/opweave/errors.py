@@ -6,7 +6,7 @@
      ├── NotSupportedError   the context, back end or machine does not support the request
      ├── OperationError      the engine failed to compile or run a graph
      ├── DataError           a file or an array has invalid contents
-     └── MissingExtraError   also an ImportError: an optional package is not installed
+     └── MissingExtraError   also an ImportError: an optional package is not installed, or cannot be imported
 
 Every message contains the operation, its label, the rule, and the value:
 `conv2d 'stem': padding must have 4 values, got [0, 0]`.
@@ -109,7 +109,7 @@ class DataError(MLError):
 
 
 class MissingExtraError(MLError, ImportError):
-    """An optional package is missing; the message names the extra that installs it.
+    """An optional package is missing, or cannot be imported; the message says what installs it.
 
     >>> import_extra("no_such_package", "demo", "reading photographs")
     Traceback (most recent call last):
@@ -134,20 +134,57 @@ def require_flags(**flags: object) -> None:
         require(isinstance(flag, bool), f"{name} must be True or False, got {shown(flag)}")
 
 
+PIP_NAMES = {"PIL": "pillow", "cuda": "cuda-bindings"}
+"""Names by which pip knows packages, where they differ from the module's."""
+
+MAX_CAUSE_CHARACTERS = 300
+"""Maximum length of the text of another package's error within a message."""
+
+
+def cause_text(error: BaseException) -> str:
+    """The type and the first line of another package's error.
+
+    >>> cause_text(OSError("libfoo.so: no such file\\nTry to ..."))
+    'OSError: libfoo.so: no such file'
+    """
+    lines = str(error).strip().splitlines()
+    return ": ".join([type(error).__name__, *lines[:1]])[:MAX_CAUSE_CHARACTERS]
+
+
+def need_text(purpose: str, package: str, remedy: str, problem: str = "") -> str:
+    """Say that something needs a package that is not there, or that has a problem, and what helps.
+
+    >>> need_text("compiling expressions", "halide", "pip install --upgrade halide", "and 1.0 is installed")
+    'compiling expressions needs halide, and 1.0 is installed: pip install --upgrade halide'
+    """
+    return f"{purpose} needs {package}{', ' if problem else ''}{problem}: {remedy}"
+
+
+def unusable(cause: str) -> str:
+    """The problem of a package that is installed and broken, for `need_text`; `cause` is as `cause_text` writes it."""
+    return f"which cannot be imported ({cause})"
+
+
 def import_extra(module: str, extra: str, purpose: str) -> Any:
-    """Import an optional package; if it is missing, raise an error that names the extra of Opweave that installs it.
+    """Import an optional package; if that fails, raise an error that says why, and what to install.
+
+    Raises:
+        MissingExtraError: the package is not installed, or raises an error while it is imported.
 
     >>> import_extra("no_such_package", "demo", "reading photographs")
     Traceback (most recent call last):
     opweave.errors.MissingExtraError: reading photographs needs no_such_package: pip install 'opweave[demo]'
     """
+    name = module.partition(".")[0]
     try:
         return import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
-            raise  # the package is installed, but one of its own imports is missing
-        name = module.partition(".")[0]
-        raise MissingExtraError(f"{purpose} needs {name}: pip install 'opweave[{extra}]'") from None
+    except Exception as error:  # a broken package may raise anything
+        # A package that is there may lack another one, or a part of itself.
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            raise MissingExtraError(need_text(purpose, name, f"pip install 'opweave[{extra}]'")) from None
+        package = PIP_NAMES.get(name, name)
+        remedy = f"pip install --force-reinstall {package}"
+        raise MissingExtraError(need_text(purpose, package, remedy, unusable(cause_text(error)))) from error
 
 
 @contextmanager

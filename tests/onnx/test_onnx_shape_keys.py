@@ -15,7 +15,7 @@ import opweave as ow
 from opweave.onnx.arguments import Argument
 from opweave.onnx.shape_keys import text_of
 
-MODELS = {
+MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "expand": (
         "g (float[1] x, int64[k] to) => (float[a, b] y) { y = Expand(x, to) }",
         {"x": np.zeros(1, np.float32), "to": np.int64([2, 5])},
@@ -69,7 +69,7 @@ def test_explain_prints_deciding_values_as_numbers(name: str) -> None:
         context=ow.ml.create_context(device="cpu", backend="onnxruntime"),
         specialise="always",
     )
-    given: dict[str, Any] = {key: np.asarray(value) for key, value in feed.items()}
+    given = {key: np.asarray(value) for key, value in feed.items()}
     session.run(None, given)
     (program,) = session.shapes()
     assert program.endswith(f", {wanted}"), program

@@ -158,6 +158,7 @@ class Device:
         provider: ONNX Runtime's name of the plug-in execution provider that drives it; empty for all other devices.
         precisions: what `create_context(precision=...)` takes for it; back ends state more than "float32".
         is_software: whether it computes on the processor in place of other hardware, or to define results; it is slow.
+        fault: what it cannot do here because a package is missing, too old or broken, and what to install; empty if nothing.
 
     >>> import opweave as ow
     >>> reference = next(device for device in ow.devices() if device.name == "reference")
@@ -175,6 +176,7 @@ class Device:
     provider: str = ""
     precisions: tuple[Precision, ...] = ("float32",)
     is_software: bool = False
+    fault: str = ""
 
 
 class Backend(RuleTable, ABC):
@@ -458,7 +460,8 @@ def find_device(name: str, backend: str | None = None, precision: Precision = "f
     if same := [device for device in known if device.name == name]:
         engines = ", ".join(each.name for each in discover().values() if backend and each.named(name))
         rest = f"{name!r} has: {engines}" if engines else f"available: {names}"
-        raise NotSupportedError(f"device {name!r}{of} is not available here: {same[0].hint}; {rest}")
+        why = same[0].hint or "its engine failed when it was asked for, and lists it now"
+        raise NotSupportedError(f"device {name!r}{of} is not available here: {why}; {rest}")
     raise NotSupportedError(f"there is no device {name!r}{of}; available: {names}")
 
 

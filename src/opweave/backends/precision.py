@@ -30,7 +30,7 @@ KEEPS_FLOAT32 = "float16 result passed on in float32"
 def lacks_precision(
     what: str, lacking: Iterable[Device], precision: Precision, here: Iterable[Device]
 ) -> NotSupportedError:
-    """The error for devices that cannot compute as asked; it tells what they can do, and what can do it.
+    """The error for devices that cannot compute as asked; it tells what they can do, what can do it, and what is broken here.
 
     Args:
         what: the devices, for the message.
@@ -43,6 +43,14 @@ def lacks_precision(
     how_to_ask = (
         f" (create_context(precision={offered[0]!r}) asks for that)" if precision == "float32" and offered else ""
     )
+    here = list(here)
     able = [f"{d.name!r} of back end {d.backend!r}" for d in here if d.available and precision in d.precisions]
-    others = f"{listed(able)} can" if able else "no device of this machine can"
-    return NotSupportedError(f"precision {precision!r}: {what} cannot compute so, only as {own}{how_to_ask}; {others}")
+    if able:
+        others = f"{listed(able)} can"
+    else:
+        possible = dict.fromkeys(p for p in PRECISIONS for d in here if d.available and p in d.precisions)
+        others = f"no device of this machine can, all together only as {listed(list(map(repr, possible)))}"
+    faults = "".join(f"; {fault}" for fault in dict.fromkeys(d.fault for d in here if d.fault))
+    return NotSupportedError(
+        f"precision {precision!r}: {what} cannot compute so, only as {own}{how_to_ask}; {others}{faults}"
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from .. import backends
+from .. import backends, packages
 from ..errors import NotSupportedError
 from . import Backend, Device, PowerPreference, Precision
 from .precision import lacks_precision
@@ -54,6 +54,9 @@ def choose(
     if not able:
         what = "the devices here" if backend is None else f"back end {backend!r}"
         raise lacks_precision(what, available, precision, backends.devices())
+    for passed_over in listed if accelerated else ():
+        if not passed_over.available:
+            packages.warn_once(passed_over.fault)
     wants_low = power_preference == "low-power"
     skipped = next((d for d in available if d.kind == "npu" and d not in able), None)
     if wants_low and accelerated and skipped is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import metadata
 
-from ..errors import NotSupportedError
+from ..errors import MissingExtraError, NotSupportedError, cause_text, import_extra
 
 PURPOSES = {
     "chat": "conversations with language models: `opweave chat`",
@@ -19,6 +19,37 @@ PURPOSES = {
     "webgpu": "runs graphs on GPUs of any vendor",
 }
 """What users' extras are for; what they ask for stands in the package's metadata."""
+
+COMPILERS = {
+    "halide": ("halide", "llvmlite.binding"),
+    "numba": ("numba",),
+    "safetensors": ("safetensors",),
+    "wasm": ("wasmtime",),
+    "webgpu": ("wgpu",),
+}
+"""The modules that Opweave imports of extras with compiled code, which may be installed and still fail."""
+
+
+def faults_of(extra: str) -> list[str]:
+    """Why packages of an extra cannot be used though they are installed. They are imported for it."""
+    from ..backends.cuda import devices as cuda, servers
+    from ..backends.openvino import devices as openvino
+
+    faults: list[str] = []
+    try:
+        for module in COMPILERS.get(extra, ()):
+            import_extra(module, extra, f"the extra {extra}")
+        if extra == "openvino":
+            openvino.core()
+        if extra == "cuda":
+            cuda.bindings()
+    except MissingExtraError as error:
+        faults.append(str(error))
+    except Exception as error:  # an engine that does not start
+        faults.append(cause_text(error))
+    if extra == "cuda":
+        faults += filter(None, (cuda.trouble_of_nvrtc(), servers.triton_fault()))
+    return faults
 
 
 def missing(extra: str, package: str = "opweave") -> list[str]:

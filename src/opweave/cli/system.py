@@ -15,7 +15,7 @@ from rich.text import Text
 from .. import __version__
 from ..errors import NotSupportedError
 from .common import BadParameter, Verbose, app, console, errors
-from .extras import PURPOSES, missing
+from .extras import PURPOSES, faults_of, missing
 from .serve import state_of_port
 
 
@@ -65,13 +65,19 @@ def devices() -> None:
     console.print(header, style="bold", soft_wrap=True)
     console.print("\n".join(lines), soft_wrap=True)
     console.print("\ncreate_context(device=…, precision=…) takes these names.")
+    limited = [device for device in listed if device.available and device.fault]
+    if limited:
+        console.print("\nlimited here", style="bold")
+    for device in limited:
+        console.print(f"  {device.name} ({device.backend}):\n    {device.fault}", soft_wrap=True, markup=False)
     unavailable = [device for device in listed if not device.available]
     if not unavailable:
         console.print("There is no extra that would add a device on this machine.")
         return
     console.print("\nnot here", style="bold")
     for device in unavailable:
-        console.print(f"  {device.name} ({device.backend}): {device.description}\n    {device.hint}", soft_wrap=True)
+        text = f"  {device.name} ({device.backend}): {device.description}\n    {device.hint}"
+        console.print(text, soft_wrap=True, markup=False)  # errors of packages may have brackets
 
 
 @app.command()
@@ -148,13 +154,15 @@ def doctor() -> None:
     listed = backends.devices()
     available = [device for device in listed if device.available]
     for device in listed:
+        title = f"device {device.name} ({device.backend})"  # two back ends may have a device of one name
+        if device.available and device.fault:
+            table.add_row(title, Text.assemble(("limited", "yellow"), f": {device.fault}"))
         if not (device.available or device.hint.startswith("pip install")):  # which the rows of extras say
-            table.add_row(f"device {device.name}", Text.assemble(("not here", "yellow"), f": {device.hint}"))
+            table.add_row(title, Text.assemble(("not here", "yellow"), f": {device.hint}"))
     for module, problem in register().items():
         bad = Text.assemble(("unusable", "red"), f": {problem}")
         providers = [device.name for device in available if device.provider in names_of(module)]
         table.add_row(f"plug-in {module}", bad if problem else ", ".join(providers) or "it lists no device here")
-    # Two back ends may have a device of one name.
     names = [f"{device.name} ({device.backend})" for device in available]
     table.add_row("devices", ", ".join(names) or Text("none", "red"))
     table.add_row("opweave serve", state_of_port())
@@ -170,6 +178,8 @@ def _state(extra: str, what: str) -> Text:
         lacking = missing(extra)
     except NotSupportedError as error:
         return Text.assemble(("unknown", "yellow"), f": {error} ({what})")
+    if not lacking and (faults := faults_of(extra)):
+        return Text.assemble(("broken", "red"), f": {'; '.join(faults)} ({what})")
     if not lacking:
         return Text.assemble(("installed", "green"), f" ({what})")
     return Text.assemble(("missing", "yellow"), f" {', '.join(lacking)}: pip install 'opweave[{extra}]' ({what})")

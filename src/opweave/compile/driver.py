@@ -63,15 +63,19 @@ def compile(
     options: dict[str, Any] = {"device": device, "power_preference": power_preference, "fuse": fuse}
     options["alone"] = alone and not shares_processors
     choice = choose_engine(graph, backend, alone)
+    has_compiler = kernels.is_compiled()
     try:
-        return _compiled(graph, choice, fallback=fallback, wait=wait, **options)
+        program = _compiled(graph, choice, fallback=fallback, wait=wait, **options)
     except OperationError as error:
         own = backend.tunable(graph)[backend.name]
         if choice.backend.name == own.name:
             raise
         log.warning("%s runs a graph that %s refuses: %s", own.name, choice.backend.name, error)
-        refused = f"{own.name}, since {choice.backend.name} refuses it: {error}"
-        return _compiled(graph, Choice(own, refused), fallback=fallback, wait=wait, **options)
+        choice = Choice(own, f"{own.name}, since {choice.backend.name} refuses it: {error}")
+        program = _compiled(graph, choice, fallback=fallback, wait=wait, **options)
+    if has_compiler and not kernels.is_compiled():  # it could not be imported: engines are faster than NumPy
+        program = _compiled(graph, choice, fallback=fallback, wait=wait, **options)
+    return program
 
 
 def _compiled(

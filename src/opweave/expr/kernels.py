@@ -10,8 +10,9 @@ from typing import Literal, Protocol, get_args
 
 import numpy as np
 
+from .. import packages
 from ..cache import Cache
-from ..errors import OperationError, ValidationError
+from ..errors import MissingExtraError, OperationError, ValidationError, need_text
 from .fingerprint import fingerprint
 from .ir import Program
 from .limits import too_much_work
@@ -21,6 +22,13 @@ Engine = Literal["auto", "halide", "numpy"]
 
 ENGINE_VARIABLE = "OPWEAVE_EXPRESSIONS"
 """Environment variable: the engine that "auto" chooses, halide or numpy."""
+
+PURPOSE = "compiling expressions"
+
+INSTALL = "pip install 'opweave[halide]'"
+
+_fault = ""
+"""Why Halide, which is there, cannot be used: llvmlite is missing, or one of them could not be imported when it was needed."""
 
 MAX_KERNELS = 256
 """Number of compiled programs to keep."""
@@ -48,16 +56,36 @@ def is_compiled() -> bool:
         raise ValidationError(f"{ENGINE_VARIABLE} must be one of {', '.join(get_args(Engine))}, got {chosen!r}")
     if chosen != "auto":
         return chosen == "halide"
-    return has_halide()
+    is_usable = has_halide()
+    if _fault:
+        packages.warn_once(f"{_fault}; without it, NumPy or engines run expressions, which takes longer")
+    return is_usable
 
 
 @cache
 def has_halide() -> bool:
-    """Whether the extra `halide` is installed."""
+    """Whether the extra `halide` is installed, and was not found to be broken."""
+    global _fault
+    if _fault:
+        return False
     try:
-        return all(find_spec(module) is not None for module in ("halide", "llvmlite"))
+        if find_spec("halide") is None:  # llvmlite alone is there for Numba
+            return False
+        if find_spec("llvmlite") is None:
+            _fault = need_text(PURPOSE, "llvmlite", INSTALL)
+            return False
     except ModuleNotFoundError:  # raised by import hooks that block a module
         return False
+    return True
+
+
+def _give_up(error: MissingExtraError) -> None:
+    """Choose no compiler from now on, since Halide cannot be imported."""
+    global _fault
+    _fault = str(error)
+    is_compiled.cache_clear()
+    has_halide.cache_clear()
+    is_compiled()  # warns
 
 
 compiled: Cache[tuple[str, str, tuple[str, ...], bool], Kernel] = Cache(MAX_KERNELS)
@@ -68,7 +96,8 @@ def compile(program: Program, engine: Engine = "auto") -> Kernel:
     """Compile a program; equal programs share a kernel.
 
     Raises:
-        MissingExtraError: engine "halide", which is not installed.
+        MissingExtraError: engine "halide", which is not installed, or cannot be imported. With "auto", there is a warning,
+            and NumPy evaluates all programs from then on.
         OperationError: engine "halide", which cannot compile the program, or it is too much work. With "auto", NumPy
             evaluates it instead, and the kernel's `detail` contains the reason.
     """
@@ -87,6 +116,7 @@ def compile(program: Program, engine: Engine = "auto") -> Kernel:
 def _compile(program: Program, with_halide: bool, strict: bool) -> Kernel:
     if not with_halide:
         return _NumpyKernel(program)
+    is_chosen = strict or os.environ.get(ENGINE_VARIABLE) == "halide"
     from .halide import compile as compile_with_halide
 
     try:
@@ -94,6 +124,11 @@ def _compile(program: Program, with_halide: bool, strict: bool) -> Kernel:
         if problem:
             raise OperationError(f"{program.name}: {problem}")
         kernel: Kernel = compile_with_halide(program)
+    except MissingExtraError as error:
+        if is_chosen:
+            raise
+        _give_up(error)
+        return _NumpyKernel(program)
     except OperationError as error:
         if strict:
             raise
@@ -109,8 +144,8 @@ class _NumpyKernel:
 
         self.evaluator = Evaluator(program)
         self.is_refused = bool(refused)
-        extra = "" if has_halide() else "; the extra halide compiles expressions: pip install 'opweave[halide]'"
-        self.detail = "NumPy" + (f"; {refused}" if refused else extra)
+        lack = "" if has_halide() else f"; {_fault or f'the extra halide compiles expressions: {INSTALL}'}"
+        self.detail = "NumPy" + (f"; {refused}" if refused else lack)
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         return self.evaluator.bind(inputs, outputs)

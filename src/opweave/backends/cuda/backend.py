@@ -70,7 +70,11 @@ class CudaBackend(GpuBackend):
         if trouble:
             return [Device("cuda", "gpu", self.name, "an NVIDIA GPU", available=False, hint=trouble)]
         return [
-            Device(_name(number), "gpu", self.name, f"{info.name}, {info.architecture}", precisions=precisions(info))
+            Device(
+                *(_name(number), "gpu", self.name, f"{info.name}, {info.architecture}"),
+                precisions=precisions(info),
+                fault=fault(info),
+            )
             for number, info in enumerate(devices.infos())
         ]
 
@@ -157,6 +161,13 @@ def precisions(info: devices.Info) -> tuple[Precision, ...]:
     from . import compiler
 
     return ALL if info.has_tensor_cores and compiler.triton_version() else WITHOUT_TENSOR_CORES
+
+
+def fault(info: devices.Info) -> str:
+    """What a device cannot do here for want of Triton; empty if nothing."""
+    from . import compiler
+
+    return compiler.triton_fault() if info.has_tensor_cores else ""
 
 
 def _name(number: int) -> str:

@@ -28,7 +28,7 @@ from ...processors import processors
 from . import fork_server, nvrtc, servers
 from .devices import has_early_starts
 from .fork_server import EndedError, ForkServer
-from .servers import triton_version
+from .servers import triton_fault, triton_version
 
 KIND = "cubin"
 """The suffix of files in the cache."""
@@ -324,6 +324,7 @@ __all__ = [
     "load",
     "stop",
     "stopped_by_interrupts",
+    "triton_fault",
     "triton_version",
     "version",
 ]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ...errors import ValidationError
+from ... import packages
+from ...errors import MissingExtraError, ValidationError, cause_text, import_extra, need_text
 
 STICKY = frozenset(
     {
@@ -83,12 +83,11 @@ def has_early_starts(architecture: str) -> bool:
 
 
 def is_installed() -> bool:
-    """Whether NVRTC and the bindings of the driver are there."""
-    try:
-        return importlib.util.find_spec("cuda.bindings.nvrtc") is not None
-    except (ImportError, ValueError):
-        return False
+    """Whether the bindings of the driver and of NVRTC are there."""
+    return packages.is_installed("cuda.bindings")
 
+
+PURPOSE = "running on NVIDIA's GPUs"
 
 CONTROL = Path("/dev/nvidiactl")
 """The file through which programs use NVIDIA's driver on Linux; not on WSL."""
@@ -101,10 +100,12 @@ def may_be_there() -> bool:
 
 @cache
 def bindings() -> Any:
-    """The module of the driver's functions and types."""
-    from cuda.bindings import driver
+    """The module of the driver's functions and types.
 
-    return driver
+    Raises:
+        MissingExtraError: it cannot be imported.
+    """
+    return import_extra("cuda.bindings.driver", "cuda", PURPOSE)
 
 
 def call(name: str, *arguments: Any) -> Any:
@@ -146,15 +147,30 @@ def trouble() -> str:
     if not is_installed():
         return "pip install 'opweave[cuda]'"
     try:
+        bindings()
         call("cuInit", 0)
         count = call("cuDeviceGetCount")
     except DriverError as error:
         if error.name == "CUDA_ERROR_NO_DEVICE":
             return "there is no NVIDIA GPU that this process may use"
         return f"NVIDIA's driver does not start: {error}"
+    except MissingExtraError as error:
+        return str(error)
     except (RuntimeError, ImportError, OSError):  # the bindings find no library of the driver
         return "there is no driver of NVIDIA here"
-    return "" if count else "there is no NVIDIA GPU that this process may use"
+    return trouble_of_nvrtc() if count else "there is no NVIDIA GPU that this process may use"
+
+
+def trouble_of_nvrtc() -> str:
+    """Why NVRTC, the compiler that all kernels but those of tensor cores need, cannot be used; empty if it can."""
+    from . import nvrtc
+
+    try:
+        nvrtc.version()
+    except Exception as error:  # the bindings raise errors of several types where they find no library
+        problem = f"which cannot be loaded ({cause_text(error)})"
+        return need_text(PURPOSE, "NVRTC", "pip install --force-reinstall nvidia-cuda-nvrtc", problem)
+    return ""
 
 
 @cache

@@ -2,8 +2,8 @@
 
 This file is also that program: `python -P fork_server.py FILE` loads a module, whose `prepare` loads a compiler, and whose
 `result` compiles a kernel. Its standard input is a socket, through which it gets another socket for each kernel, with the
-request; the forked process answers on that, and ends. The program ends with the process that started it, or if it has had
-nothing to do for `IDLE_SECONDS`. It imports nothing of Opweave.
+request; the forked process answers on that, and ends. The program sends a byte when it has loaded the compiler. It ends with
+the process that started it, or if it has had nothing to do for `IDLE_SECONDS`. It imports nothing of Opweave.
 """
 
 from __future__ import annotations
@@ -27,6 +27,12 @@ from weakref import finalize
 
 IDLE_SECONDS = 300
 """How long a program without requests stays: it holds about 40 MB. An estimate."""
+
+LOADED = b"."
+"""The byte that says that the compiler is loaded."""
+
+LOOK_SECONDS = 0.05
+"""How often to look whether another thread has taken that byte."""
 
 PART_BYTES = 2**16
 """The most bytes that are read at a time."""
@@ -60,6 +66,14 @@ class ForkServer:
         if self._running is None or self._running.has_ended():
             self._running = _Running(self._file)
         return self._running
+
+    def failure(self) -> str:
+        """Why the compiler cannot be loaded; empty if it is. Starts the process, and waits for it."""
+        with self._lock:
+            running = self._started()
+        if running.waits_until_loaded():
+            return ""
+        return running.errors() or "its process ended"
 
     def result(self, request: Any, niceness: int = 0) -> Any:
         """What `result` of the module returns.
@@ -99,9 +113,10 @@ class _Running:
 
     def __init__(self, file: str) -> None:
         self._control, other = socket.socketpair()
+        self._is_loaded = False
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `_killed`; a pipe would fill up)
         # -P keeps the program's folder, whose modules have names of their own, out of the path.
-        command = [sys.executable, "-P", __file__, file]
+        command = [sys.executable, "-P", __file__, file, *sys.path]
         with other:
             self.process = subprocess.Popen(
                 command, stdin=other.fileno(), stdout=subprocess.DEVNULL, stderr=self._errors
@@ -114,8 +129,21 @@ class _Running:
             socket.send_fds(self._control, [b"."], [job.fileno()])
 
     def has_ended(self) -> bool:
-        """Whether the program has closed its end."""
-        return bool(select.select([self._control], [], [], 0)[0])
+        """Whether the program has closed its end; also notes whether it has loaded the compiler."""
+        try:
+            while self._control.recv(1, socket.MSG_DONTWAIT):
+                self._is_loaded = True
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            return True
+        return True
+
+    def waits_until_loaded(self) -> bool:
+        """Wait until the program has loaded the compiler, or has ended; whether it has loaded it."""
+        while not self.has_ended() and not self._is_loaded:
+            select.select([self._control], [], [], LOOK_SECONDS)
+        return self._is_loaded
 
     def errors(self) -> str:
         """The last line that the program, which is ending, has written about errors."""
@@ -168,6 +196,7 @@ def _loaded(file: str) -> ModuleType:
 def _serve(compiler: ModuleType, control: socket.socket) -> None:
     """Fork a process for each kernel."""
     compiler.prepare()
+    control.sendall(LOADED)
     while select.select([control], [], [], IDLE_SECONDS)[0]:
         _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not descriptors:  # the other process has ended
@@ -196,6 +225,8 @@ def _compile(compiler: ModuleType, control: socket.socket, job: socket.socket) -
 def main() -> None:
     """Run the program."""
     gc.disable()  # processes end after one kernel
+    # Packages are where the process that started this one finds them, behind those that this one finds itself.
+    sys.path.extend(folder for folder in sys.argv[2:] if folder and folder not in sys.path)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the process that started this one ends it
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that it forks
     with socket.socket(fileno=os.dup(0)) as control, open(os.devnull) as nothing:

@@ -11,6 +11,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+from ... import packages
+from ...errors import need_text, unusable
 from . import fork_server
 from .fork_server import ForkServer
 
@@ -22,21 +24,55 @@ MIN_TRITON = (3, 9)
 buffers on an H200."""
 
 
+PURPOSE = "computing on the tensor cores of NVIDIA's GPUs"
+
+LOSS = "without it, products are slower, and there are no precisions 'tf32', 'bfloat16' and 'float16'"
+
+REQUIREMENT = "'triton>={}.{}'".format(*MIN_TRITON)
+
+
 @cache
-def triton_version() -> str:
-    """The version of Triton, which is not imported for it; empty if it is not installed, or too old."""
+def _stated_version() -> str:
+    """The version in the metadata of Triton; empty if there are none."""
     try:
-        version = importlib.metadata.version("triton")
+        return importlib.metadata.version("triton") or ""  # None where the file of metadata is missing
     except importlib.metadata.PackageNotFoundError:
         return ""
-    known = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    return f"Triton {version}" if known >= MIN_TRITON else ""
+
+
+def _is_new_enough() -> bool:
+    return tuple(int(part) for part in re.findall(r"\d+", _stated_version())[:2]) >= MIN_TRITON
+
+
+@cache
+def triton_fault() -> str:
+    """Why Triton cannot be used, what is lost, and what to install; empty if it can.
+
+    It is imported in the process that compiles with it, for which this waits.
+    """
+    oldest, version = ".".join(map(str, MIN_TRITON)), _stated_version()
+    if not version and not packages.is_installed("triton"):
+        text = need_text(PURPOSE, "Triton", "pip install 'opweave[cuda]'")
+    elif not _is_new_enough():
+        problem = f"and {version or 'a version that is not stated'} is installed"
+        text = need_text(PURPOSE, f"Triton {oldest} or newer", f"pip install --upgrade {REQUIREMENT}", problem)
+    elif fork_server.IS_POSSIBLE and (cause := TRITON.failure()):
+        text = need_text(PURPOSE, "Triton", f"pip install --force-reinstall {REQUIREMENT}", unusable(cause))
+    else:
+        return ""
+    return f"{text}; {LOSS}"
+
+
+@cache
+def triton_version() -> str:
+    """Triton with its version; empty if it cannot be used."""
+    return "" if triton_fault() else f"Triton {_stated_version()}"
 
 
 def start(*, for_tensor_cores: bool) -> None:
     """Start the processes, and do not wait until they have loaded their compilers; none where processes cannot be forked."""
     if fork_server.IS_POSSIBLE:
-        if for_tensor_cores and triton_version():
+        if for_tensor_cores and _is_new_enough():
             TRITON.start()
         NVRTC.start()
 
@@ -51,4 +87,4 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-__all__ = ["MIN_TRITON", "NVRTC", "TRITON", "start", "triton_version"]
+__all__ = ["MIN_TRITON", "NVRTC", "TRITON", "start", "triton_fault", "triton_version"]

@@ -10,7 +10,8 @@ from glob import glob
 from pathlib import Path
 from typing import Any, Literal
 
-from ...errors import import_extra
+from ... import packages
+from ...errors import MissingExtraError, cause_text, import_extra
 from .. import Device, Precision
 
 INSTALL = "pip install 'opweave[openvino]'"
@@ -25,7 +26,9 @@ INTEL = "0x8086"
 WINDOWS_GPU = "/dev/dxg"
 """The device file of GPUs of all vendors in the Windows Subsystem for Linux."""
 
-NAMES: dict[str, tuple[str, Literal["cpu", "gpu", "npu"]]] = {
+Kind = Literal["cpu", "gpu", "npu"]
+
+NAMES: dict[str, tuple[str, Kind]] = {
     "CPU": ("cpu", "cpu"),
     "GPU": ("gpu:intel", "gpu"),
     "NPU": ("npu", "npu"),
@@ -35,12 +38,7 @@ NAMES: dict[str, tuple[str, Literal["cpu", "gpu", "npu"]]] = {
 
 def is_installed() -> bool:
     """Whether the package openvino is there."""
-    if "openvino" in sys.modules:
-        return sys.modules["openvino"] is not None
-    try:
-        return importlib.util.find_spec("openvino") is not None
-    except ImportError:
-        return False
+    return packages.is_installed("openvino")
 
 
 @cache
@@ -131,11 +129,15 @@ def engine_names() -> dict[str, str]:
 
 
 def devices(backend: str) -> list[Device]:
-    """The devices of the engine; where it is not installed, the unavailable ones."""
+    """The devices of the engine, and those that it should have, or does not describe, which are unavailable."""
     if not is_installed():
-        text = "Intel's and other processors through OpenVINO"
-        return [Device("cpu", "cpu", backend, text, available=False, hint=INSTALL)]
-    found = [_device(backend, name, engine_name) for name, engine_name in engine_names().items()]
+        return [Device("cpu", "cpu", backend, PROCESSORS, available=False, hint=INSTALL)]
+    try:
+        names = engine_names()
+    except Exception as error:  # the package is broken, or its plug-ins are
+        return [_unavailable(backend, "cpu", "cpu", error)]
+    # An engine that was built without the plug-in for CPUs does not list it; asking for it says why.
+    found = [_listed(backend, name, engine_name) for name, engine_name in ({"cpu": "CPU"} | names).items()]
     if not any(device.kind == "npu" for device in found):
         hint = "OpenVINO lists no NPU; Intel's driver for it makes one"
         found.append(Device("npu", "npu", backend, "a neural processing unit", available=False, hint=hint))
@@ -145,11 +147,28 @@ def devices(backend: str) -> list[Device]:
 def named(backend: str, name: str) -> Device | None:
     """The device of this name, if it is here; the others are not looked for where it is the CPU."""
     if name == "cpu" and is_installed():
-        try:
-            return _device(backend, name, engine_name(name))
-        except RuntimeError:  # it was built without the plug-in for CPUs
-            return None
+        device = _listed(backend, name, engine_name(name))
+        return device if device.available else None
     return next((device for device in devices(backend) if device.name == name and device.available), None)
+
+
+PROCESSORS = "Intel's and other processors through OpenVINO"
+"""The description of the CPU where the engine gives none."""
+
+
+def _listed(backend: str, name: str, engine_name: str) -> Device:
+    """A device as the engine describes it; unavailable, with the reason, if the engine fails to."""
+    try:
+        return _device(backend, name, engine_name)
+    except Exception as error:  # the engine raises RuntimeError
+        return _unavailable(backend, name, NAMES[engine_name.partition(".")[0]][1], error)
+
+
+def _unavailable(backend: str, name: str, kind: Kind, error: Exception) -> Device:
+    """A device that cannot be used because the engine, or the package, raised an error."""
+    fault = str(error) if isinstance(error, MissingExtraError) else f"OpenVINO fails: {cause_text(error)}"
+    text = PROCESSORS if kind == "cpu" else f"{name} through OpenVINO"
+    return Device(name, kind, backend, text, available=False, hint=fault, fault=fault)
 
 
 def _device(backend: str, name: str, engine_name: str) -> Device:

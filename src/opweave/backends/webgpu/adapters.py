@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Iterator
@@ -11,7 +10,8 @@ from functools import cache
 from glob import glob
 from typing import Any, Literal
 
-from ...errors import NotSupportedError, import_extra
+from ... import packages
+from ...errors import MissingExtraError, NotSupportedError, cause_text, import_extra
 from .. import Device, PowerPreference, Precision
 
 WANTED_FEATURES = ("shader-f16", "shader-int64", "subgroup", "timestamp-query")
@@ -61,12 +61,7 @@ _processes: set[int] = set()
 
 def is_installed() -> bool:
     """Whether the package wgpu is there."""
-    if "wgpu" in sys.modules:
-        return sys.modules["wgpu"] is not None
-    try:
-        return importlib.util.find_spec("wgpu") is not None
-    except ImportError:
-        return False
+    return packages.is_installed("wgpu")
 
 
 def may_have_hardware() -> bool:
@@ -124,8 +119,12 @@ def is_software(info: Any) -> bool:
 
 def devices(backend: str) -> list[Device]:
     """The devices of all adapters, hardware first; and the unavailable ones, each with a hint how to get it."""
-    found = []
-    for name, adapter in (adapters() if is_installed() else {}).items():
+    found, fault = [], ""
+    try:
+        here = adapters() if is_installed() else {}
+    except Exception as error:  # the package is broken, or its library
+        here, fault = {}, str(error) if isinstance(error, MissingExtraError) else f"wgpu fails: {cause_text(error)}"
+    for name, adapter in here.items():
         info = adapter.info
         software = is_software(info)
         text = f"{info['device']}, WebGPU on {info['backend_type']}"
@@ -145,7 +144,12 @@ def devices(backend: str) -> list[Device]:
         )
     known = {device.name for device in found}
     missing = [
-        Device(name, kind, backend, what, available=False, hint=hint if is_installed() else INSTALL)
+        Device(
+            *(name, kind, backend, what),
+            available=False,
+            hint=fault or (hint if is_installed() else INSTALL),
+            fault=fault,
+        )
         for name, kind, what, hint in MISSING
         if name not in known and (name == "gpu" or sys.platform == "linux")
     ]
