@@ -154,7 +154,7 @@ def doctor() -> None:
     listed = backends.devices()
     available = [device for device in listed if device.available]
     for device in listed:
-        title = f"device {device.name} ({device.backend})"  # two back ends may have a device of one name
+        title = f"device {device.name}"
         if device.available and device.fault:
             table.add_row(title, Text.assemble(("limited", "yellow"), f": {device.fault}"))
         if not (device.available or device.hint.startswith("pip install")):  # which the rows of extras say
@@ -163,6 +163,7 @@ def doctor() -> None:
         bad = Text.assemble(("unusable", "red"), f": {problem}")
         providers = [device.name for device in available if device.provider in names_of(module)]
         table.add_row(f"plug-in {module}", bad if problem else ", ".join(providers) or "it lists no device here")
+    # Two back ends may have a device of one name.
     names = [f"{device.name} ({device.backend})" for device in available]
     table.add_row("devices", ", ".join(names) or Text("none", "red"))
     table.add_row("opweave serve", state_of_port())
