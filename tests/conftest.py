@@ -46,6 +46,10 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers",
+        "default_choice: sessions choose as users' do what runs small static models",
+    )
+    config.addinivalue_line(
+        "markers",
         "larger(than): a row whose operations are all in another one, on smaller arrays: run with `--all` alone",
     )
 
@@ -90,3 +94,13 @@ def pytest_runtest_teardown() -> Generator[None, object, object]:
     finally:
         if (module := sys.modules.get("opweave.lazy.background")) is not None:
             module.wait()
+
+
+@pytest.fixture(autouse=True)
+def compiles_small_models(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let sessions compile small static models of tests as they do large ones: else ONNX Runtime would be tested alone."""
+    if (module := sys.modules.get("opweave.onnx.own_session")) and not request.node.get_closest_marker(
+        "default_choice"
+    ):
+        monkeypatch.setattr(module, "SMALL_BYTES", -1)
+        monkeypatch.setattr(module, "MAX_FALLBACKS", sys.maxsize)

@@ -17,7 +17,8 @@ import webgpu_device
 
 from opweave.chat import network
 from opweave.demo.network import Network
-from opweave.onnx.shape_cache import MAX_COMPILED, RECENT, VALUES
+from opweave.onnx.room import MAX_COMPILED
+from opweave.onnx.shape_cache import RECENT, VALUES
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]

@@ -290,7 +290,7 @@ def test_compiling_for_new_shapes_stops_no_one_with_others(monkeypatch: pytest.M
         waiting = [pool.submit(s.run, None, one) for _ in range(2)]
         try:
             assert started.wait(300)
-            s._repeat = None  # the long way, which looks for the compiled model
+            s._repeats.last = None  # the long way, which looks for the compiled model
             got = pool.submit(s.run, None, {"x": X, "y": Y}).result(300)
             assert not any(future.done() for future in waiting)
         finally:

@@ -78,7 +78,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[CompiledModel]:
 
 def test_new_shapes_are_not_compiled_and_recurring_ones_are(compiled: list[CompiledModel]) -> None:
     proto = product()
-    session = ow.InferenceSession(proto, CONTEXT)
+    session = ow.InferenceSession(proto, CONTEXT, specialise="recurring")
     for count in (1, 2, 3, 5):
         feed = rows(count)
         for got, wanted in zip(session.run(None, feed), expected(proto, feed), strict=True):
@@ -99,7 +99,7 @@ def test_new_shapes_are_not_compiled_and_recurring_ones_are(compiled: list[Compi
 
 def test_shapes_that_change_at_every_call_are_never_compiled(compiled: list[CompiledModel]) -> None:
     """A decoder comes to the same lengths with every text."""
-    session = ow.InferenceSession(product(), CONTEXT)
+    session = ow.InferenceSession(product(), CONTEXT, specialise="recurring")
     for _ in range(2):
         for count in range(1, RECENT + 3):
             session.run(None, rows(count))
@@ -132,7 +132,7 @@ def test_fixed_shapes_run_in_the_models_own_session_where_nothing_is_to_be_compi
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"specialise": "often"}, "specialise must be 'recurring', 'always' or 'never', got 'often'"),
+        ({"specialise": "often"}, "specialise must be 'auto', 'recurring', 'always' or 'never', got 'often'"),
         ({"program_bytes": -1}, "program_bytes must be a number of bytes or None, got -1"),
         ({"program_bytes": 1.5}, "program_bytes must be a number of bytes or None, got 1.5"),
     ],
@@ -144,7 +144,7 @@ def test_messages(options: dict[str, Any], message: str) -> None:
 
 
 def test_more_shapes_than_there_is_room_for_are_not_compiled_for_ever(compiled: list[CompiledModel]) -> None:
-    session = ow.InferenceSession(product(), CONTEXT, program_bytes=24 * 2**20)
+    session = ow.InferenceSession(product(), CONTEXT, specialise="recurring", program_bytes=24 * 2**20)
     for _ in range(6):
         for count in range(1, 9):
             session.run(None, rows(count))
@@ -176,7 +176,7 @@ def test_where_all_is_compiled_most_shapes_stay_compiled(compiled: list[Compiled
 
 
 def test_program_bytes_of_0_compiles_nothing_that_need_not_be(compiled: list[CompiledModel]) -> None:
-    session = ow.InferenceSession(product(), CONTEXT, program_bytes=0)
+    session = ow.InferenceSession(product(), CONTEXT, specialise="recurring", program_bytes=0)
     for _ in range(3):
         session.run(None, rows(2))
     background.wait()
@@ -189,13 +189,13 @@ def test_models_with_many_weights_run_in_their_own_session(compiled: list[Compil
     weights = np.ones((8, 2**19), np.float32)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
     proto = model_of(nodes, {"x": (FLOAT, ["n", 8])}, {"y": (FLOAT, ["n", 2**19])}, w=weights)
-    session = ow.InferenceSession(proto, CONTEXT)
+    session = ow.InferenceSession(proto, CONTEXT, specialise="recurring")
     for _ in range(3):
         session.run(None, rows(2))
         background.wait()
     assert compiled == []
     assert "program_bytes is 25165824" in session.shapes()["x [2, 8]"]
-    roomy = ow.InferenceSession(proto, CONTEXT, program_bytes=2**26)
+    roomy = ow.InferenceSession(proto, CONTEXT, specialise="recurring", program_bytes=2**26)
     for _ in range(2):
         roomy.run(None, rows(2))
     background.wait()
@@ -216,7 +216,7 @@ def test_weights_in_branches_count(compiled: list[CompiledModel]) -> None:
     }
     nodes = [helper.make_node("If", ["c"], ["y"], **branches)]
     proto = model_of(nodes, {"x": (FLOAT, ["n", 8]), "c": (BOOL, [])}, {"y": (FLOAT, ["n", 2**18])})
-    session, feed = ow.InferenceSession(proto, CONTEXT), {**rows(2), "c": np.array(True)}
+    session, feed = ow.InferenceSession(proto, CONTEXT, specialise="recurring"), {**rows(2), "c": np.array(True)}
     for _ in range(3):
         session.run(None, feed)
         background.wait()
@@ -321,7 +321,7 @@ def test_booleans_scalars_and_empty_arrays() -> None:
 def test_values_that_decide_are_compiled_when_they_recur(compiled: list[CompiledModel]) -> None:
     nodes = [helper.make_node("Reshape", ["x", "s"], ["y"])]
     proto = model_of(nodes, {"x": (FLOAT, ["n"]), "s": (INT64, [2])}, {"y": (FLOAT, None)})
-    session, x = ow.InferenceSession(proto, CONTEXT), np.arange(24, dtype=np.float32)
+    session, x = ow.InferenceSession(proto, CONTEXT, specialise="recurring"), np.arange(24, dtype=np.float32)
     for sizes in ((2, 12), (3, 8), (3, 8), (3, 8), (4, 6), (2, 12), (6, 4), (3, 8)):
         shape = np.int64(sizes)
         (y,) = session.run(None, {"x": x, "s": shape})
@@ -370,7 +370,7 @@ def test_models_with_operations_of_the_user_are_compiled(compiled: list[Compiled
         {"y": (FLOAT, ["n"])},
     )
     proto.opset_import.add(domain="test.shapes", version=1)
-    session = ow.InferenceSession(proto, CONTEXT)
+    session = ow.InferenceSession(proto, CONTEXT, specialise="recurring")
     assert session.run(None, {"x": np.float32([1, 2])})[0].tolist() == [2, 4]
     assert len(compiled) == 1
 
@@ -378,7 +378,7 @@ def test_models_with_operations_of_the_user_are_compiled(compiled: list[Compiled
 def test_faults_in_the_background_are_logged_and_the_session_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    session = ow.InferenceSession(product(), CONTEXT)
+    session = ow.InferenceSession(product(), CONTEXT, specialise="recurring")
 
     def broken(*_: Any) -> Any:
         raise RuntimeError("the compiler is broken")
@@ -396,13 +396,13 @@ def test_faults_in_the_background_are_logged_and_the_session_goes_on(
 def test_inputs_that_hold_one_value_may_be_declared_with_a_dynamic_dimension() -> None:
     nodes = [helper.make_node("TopK", ["x", "k"], ["y", ""])]
     proto = model_of(nodes, {"x": (FLOAT, ["n", 4]), "k": (INT64, ["one"])}, {"y": (FLOAT, ["n", None])})
-    session = ow.InferenceSession(proto, CONTEXT)
+    session = ow.InferenceSession(proto, CONTEXT, specialise="recurring")
     assert session.run(None, {"x": np.float32([[1, 4, 2, 3]]), "k": np.array([2])})[0].tolist() == [[4, 3]]
 
 
 def test_threads_run_several_shapes_at_once() -> None:
     proto = product()
-    session = ow.InferenceSession(proto, CONTEXT)
+    session = ow.InferenceSession(proto, CONTEXT, specialise="recurring")
     feeds = [rows(count) for count in (1, 2, 3, 4) for _ in range(20)]
     wanted = [feed["x"] @ W for feed in feeds]
     with ThreadPoolExecutor(8) as pool:
@@ -425,7 +425,7 @@ import onnx
 import opweave as ow
 from opweave.lazy.background import background
 
-session = ow.InferenceSession(sys.argv[1])
+session = ow.InferenceSession(sys.argv[1], specialise="recurring")
 for _ in range(3):
     for count in range(100, 100 * 8, 100):
         session.run(None, {"x": np.ones((count, 8), "float32")})
@@ -460,7 +460,7 @@ def test_a_process_ends_while_shapes_are_compiled(tmp_path: Path) -> None:
 
 
 def test_compiled_models_of_all_sessions_have_few_threads() -> None:
-    sessions = [ow.InferenceSession(product(), CONTEXT, program_bytes=2**30) for _ in range(3)]
+    sessions = [ow.InferenceSession(product(), CONTEXT, specialise="recurring", program_bytes=2**30) for _ in range(3)]
     for session in sessions:
         for _ in range(2):
             for count in range(100, 600, 100):
@@ -482,7 +482,7 @@ def remainders(count: int, size: int) -> onnx.ModelProto:
 
 def test_static_models_in_many_large_pieces_run_in_their_own_session(compiled: list[CompiledModel]) -> None:
     proto = remainders(4, 10000)
-    session = ow.InferenceSession(proto, CONTEXT)
+    session = ow.InferenceSession(proto, CONTEXT, specialise="recurring")
     feed = {"x": np.linspace(-30, 30, 10000, dtype=np.float32)}
     way = {"x [10000]": f"{OWN}: it would run in 8 sections, each with threads of its own"}
     assert session.shapes() == way
@@ -508,7 +508,7 @@ def test_small_operations_that_fall_back_get_no_threads(size: int, monkeypatch: 
 
     monkeypatch.setattr(engine_model, "session_options", noted)
     count = 2 if size > 1000 else 4
-    session = ow.InferenceSession(remainders(count, size), CONTEXT)
+    session = ow.InferenceSession(remainders(count, size), CONTEXT, specialise="recurring")
     assert session.shapes() == {f"x [{size}]": "compiled"}
     assert taken == [None if size > 1000 else 1] * count
 
@@ -519,7 +519,7 @@ def test_what_fails_when_it_is_compiled_does_not_stay(compiled: list[CompiledMod
         helper.make_node("SequenceAt", ["s", "i"], ["y"]),
     ]
     proto = model_of(nodes, {"x": (FLOAT, ["n", 8]), "i": (INT64, [])}, {"y": (FLOAT, None)})
-    session = ow.InferenceSession(proto, CONTEXT, program_bytes=0)
+    session = ow.InferenceSession(proto, CONTEXT, specialise="recurring", program_bytes=0)
     for _ in range(2):
         assert session.run(None, rows(3) | {"i": np.array(2)})[0].shape == (8,)
         with pytest.raises(ow.OperationError):

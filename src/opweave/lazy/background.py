@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -16,6 +17,12 @@ from ..errors import MLError, ValidationError
 
 if TYPE_CHECKING:
     from ..run.program import Program
+
+IDLE_SECONDS, IDLE_SHARE = 0.05, 0.1
+"""A process is idle if its threads compute for less than this share of such a time. An estimate."""
+
+MAX_WAIT_SECONDS = 2.0
+"""The longest wait for a process to be idle: recurring graphs of one that never is are compiled after it."""
 
 VARIABLE = "OPWEAVE_COMPILE"
 """The environment variable for when graphs are compiled: "now" is on first use, "background" on second use, in a thread."""
@@ -96,6 +103,9 @@ class Recurring:
     counter = "compiled"
     """The counter in `statistics` for compiled objects of this class."""
 
+    waits = False
+    """Whether compiling in the background waits until the process is idle, so that it is not beside other work."""
+
     def __init__(self) -> None:
         self.seen = 0
         self.program: Program | None = None
@@ -172,6 +182,8 @@ class _Background:
     def _work(self) -> None:
         while (item := self._queue.get()) is not None and not self._ends:
             what, make = item
+            if what.waits and not self._is_idle_soon():
+                break
             try:
                 what.compile(make)
             except BaseException:  # shown as an error that ends a thread is; this thread goes on with the next task
@@ -180,6 +192,16 @@ class _Background:
                 del what, make, item  # `wait` promises that nothing of it is left
                 with self._lock:
                     self._pending -= 1
+
+    def _is_idle_soon(self) -> bool:
+        """Wait until the process is idle, or has not been for long; False if the thread is to end meanwhile."""
+        latest = time.monotonic() + MAX_WAIT_SECONDS
+        is_idle = False
+        while not (is_idle or self._ends) and time.monotonic() < latest:
+            begin = time.process_time()
+            time.sleep(IDLE_SECONDS)
+            is_idle = time.process_time() - begin < IDLE_SHARE * IDLE_SECONDS
+        return not self._ends
 
 
 background = _Background()

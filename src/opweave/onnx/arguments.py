@@ -78,6 +78,11 @@ class Argument:
         sizes = [size for size in self.dims or () if isinstance(size, int)]
         return None if self.dims is None or len(sizes) < len(self.dims) else tuple(sizes)
 
+    def static_bytes(self) -> int:
+        """The size in bytes; 0 if it is not known in advance."""
+        shape = self.static_shape()
+        return prod(shape) * self.dtype.itemsize if shape is not None and self.element_type else 0
+
     def assumed_shape(self) -> tuple[int, ...]:
         """The shape, with 1 for dynamic dimensions."""
         return tuple(size if isinstance(size, int) else 1 for size in self.dims or ())

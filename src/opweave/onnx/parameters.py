@@ -15,6 +15,9 @@ from .messages import PLAIN, AttributeProto, GraphProto, TensorProto, stored_byt
 from .model import Model
 from .wire import LEAST_BYTES
 
+QUANTISING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
+"""Operators that quantise what a model computes."""
+
 MOST_ELEMENTS = 2**62
 """Of a weight, for estimates: a damaged model may declare sizes whose product has more digits than Python prints."""
 
@@ -44,6 +47,17 @@ def weight_bytes(model: Model) -> tuple[int, int]:
         for each in (tensors, constants)
     )
     return first + second, second
+
+
+def has_roundings(model: Model) -> bool:
+    """Whether a model computes in float16, or quantises what it computes."""
+    if any(op_type in QUANTISING for _, op_type in model.operators):
+        return True
+    graph = model.proto.graph
+    typed = (*graph.input, *graph.output, *graph.value_info)
+    types = {info.type.tensor_type.elem_type for info in typed} | {each.data_type for each in parameters(graph)}
+    types.update(a.i for node in model.nodes if node.op_type == "Cast" for a in node.attribute[:] if a.name == "to")
+    return not types.isdisjoint((TensorProto.FLOAT16, TensorProto.BFLOAT16))
 
 
 def digest_of(model: Model) -> str:

@@ -1,4 +1,4 @@
-"""The fast path of a call that is like the last one: arrays of the same types and shapes, and the same outputs asked for.
+"""The fast path of a call that is like a recent one: arrays of the same types and shapes, and the same outputs asked for.
 
 Where the model's own session runs all calls, shapes may differ: a language model gets others at each token.
 
@@ -25,6 +25,12 @@ from .model_program import NOTHING_SHARED, ModelProgram
 Expected = tuple[str, np.dtype[Any] | None, tuple[int, ...]]
 """The name of an array, its data type and its shape."""
 
+MAX_REPEATS = 64
+"""The most calls that a session keeps to repeat them."""
+
+MAX_SHAPES = 1024
+"""The most shapes of arrays that a call knows to fit the model, where shapes may differ."""
+
 FEW_PAIRS = 64
 """Up to this number, pairs of arrays are compared one by one at each call; more are sorted, and not compared again."""
 
@@ -42,6 +48,10 @@ class Repeat:
         in_place: the outputs that may use the memory of an input, and that input, by name.
         targets: the memory that the call wrote outputs into, by name.
         declared: if shapes may differ, the inputs and the outputs that the model declares, by name.
+
+    Attributes:
+        model: as above.
+        used: the number of the call at which it was last chosen (`Repeats`).
     """
 
     __slots__ = (
@@ -50,13 +60,16 @@ class Repeat:
         "_declared",
         "_in_place",
         "_inputs",
-        "_model",
+        "_other_outputs",
+        "_others",
         "_outputs",
         "_ranges",
         "_return",
         "_taken",
         "_values",
         "_wanted",
+        "model",
+        "used",
     )
 
     def __init__(
@@ -71,8 +84,11 @@ class Repeat:
         targets: Mapping[str, Any] = NOTHING_SHARED,
         declared: tuple[Mapping[str, Argument], Mapping[str, Argument]] | None = None,
     ) -> None:
-        self._model, self._asked, self._ranges, self._in_place = model, asked, ranges, in_place
+        self.model, self._asked, self._ranges, self._in_place = model, asked, ranges, in_place
         self._declared = declared
+        self.used = 0
+        self._others: set[tuple[str, tuple[int, ...]]] = set()  # further shapes of inputs
+        self._other_outputs: set[tuple[str, tuple[int, ...]]] = set()
         self._apart: _Apart | None = None  # the targets of the last call, if they are many
         # Those that the model does not take come last: they are only checked.
         order = dict.fromkeys([*model.inputs, *feed])
@@ -105,7 +121,7 @@ class Repeat:
         if type(given) is not dict or len(given) != len(self._inputs):
             return None
         inputs: list[np.ndarray] = []
-        for k, (name, dtype, shape) in enumerate(self._inputs):
+        for name, dtype, shape in self._inputs:
             value = given.get(name)
             if type(value) is not np.ndarray:
                 return None
@@ -113,10 +129,10 @@ class Repeat:
             flags = array.flags
             if array.dtype != dtype or not (flags.c_contiguous and flags.aligned):
                 return None
-            if array.shape != shape:
+            if array.shape != shape and (name, array.shape) not in self._others:
                 if self._declared is None or not self._declared[0][name].takes(array.shape):
                     return None
-                self._inputs[k] = name, dtype, array.shape
+                _note(self._others, name, array.shape)
             inputs.append(array)
         if self._values and any(given[name].tobytes() != content for name, content in self._values):
             return None
@@ -128,7 +144,7 @@ class Repeat:
                 return self._return(inputs if len(inputs) == self._taken else inputs[: self._taken])
             return self._run_into(given, inputs, out)
         except OperationError:
-            if self._model.is_open:  # the full path finds out more
+            if self.model.is_open:  # the full path finds out more
                 return None
             raise
 
@@ -138,15 +154,15 @@ class Repeat:
             return None
         outputs: list[np.ndarray | None] = []
         targets: list[np.ndarray] = []
-        for k, (name, dtype, shape) in enumerate(self._outputs):
+        for name, dtype, shape in self._outputs:
             value = out.get(name)
             if value is not None:
                 if type(value) is not np.ndarray or value.dtype != dtype or not value.flags.carray:
                     return None
-                if value.shape != shape:
+                if value.shape != shape and (name, value.shape) not in self._other_outputs:
                     if self._declared is None or not self._declared[1][name].takes(value.shape):
                         return None
-                    self._outputs[k] = name, dtype, value.shape
+                    _note(self._other_outputs, name, value.shape)
                 targets.append(value)
             outputs.append(value)
         shared, others = NOTHING_SHARED, inputs
@@ -155,7 +171,7 @@ class Repeat:
             others = [a for a, (name, _, _) in zip(inputs, self._inputs, strict=True) if name not in updated]
         if len(targets) != len(out) or self._overlap(others, targets):
             return None
-        return self._model.run(inputs[: self._taken], outputs, self._wanted, shared)
+        return self.model.run(inputs[: self._taken], outputs, self._wanted, shared)
 
     def _overlap(self, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> bool:
         """Whether a target shares memory with another array."""
@@ -165,6 +181,63 @@ class Repeat:
             return any(memory.meets(self._apart.ranges, array) for array in inputs)
         self._apart = _Apart.of(inputs, targets)
         return self._apart is None
+
+
+class Repeats:
+    """Recent calls of a session by the shapes of their inputs, for calls whose shapes come in turn.
+
+    Attributes:
+        last: the call that was made last; None if there is none, or calls are to choose again what runs them.
+        count: the number of calls, of which those like the last one count once.
+    """
+
+    __slots__ = ("_by_shapes", "count", "last")
+
+    def __init__(self) -> None:
+        self.last: Repeat | None = None
+        self.count = 0
+        self._by_shapes: dict[tuple[tuple[int, ...], ...], Repeat] = {}
+
+    def run(self, asked: Any, given: Any, out: Any) -> list[Any] | None:
+        """The outputs of a call that is like a recent one, but not like the last; else None.
+
+        Raises:
+            OperationError: the engine failed.
+        """
+        if len(self._by_shapes) < 2 or type(given) is not dict:
+            return None
+        try:
+            repeat = self._by_shapes.get(tuple([value.shape for value in given.values()]))
+        except (AttributeError, TypeError):  # not arrays
+            return None
+        if repeat is None or repeat is self.last or (results := repeat.run(asked, given, out)) is None:
+            return None
+        self.last = repeat
+        self.count += 1
+        repeat.used = self.count
+        return results
+
+    def keep(self, repeat: Repeat, feed: Mapping[str, np.ndarray]) -> None:
+        """Keep a call, and forget the oldest one if there are many.
+
+        Args:
+            repeat: the call.
+            feed: its inputs, in the order of the user.
+        """
+        if len(self._by_shapes) >= MAX_REPEATS:
+            self._by_shapes.pop(next(iter(self._by_shapes)), None)
+        self._by_shapes[tuple([array.shape for array in feed.values()])] = repeat
+        self.last = repeat
+        repeat.used = self.count
+
+    def by_use(self) -> list[Repeat]:
+        """All calls; those that were used last come last."""
+        return sorted(self._by_shapes.values(), key=lambda repeat: repeat.used)
+
+    def clear(self) -> None:
+        """Forget all calls."""
+        self.last = None
+        self._by_shapes.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +265,13 @@ class _Apart:
     def are(self, arrays: Sequence[np.ndarray]) -> bool:
         """Whether these are the arrays."""
         return len(arrays) == len(self.arrays) and all(a() is b for a, b in zip(self.arrays, arrays, strict=True))
+
+
+def _note(shapes: set[tuple[str, tuple[int, ...]]], name: str, shape: tuple[int, ...]) -> None:
+    """Note a further shape that the model takes or gives; forget all if they are many."""
+    if len(shapes) >= MAX_SHAPES:
+        shapes.clear()
+    shapes.add((name, shape))
 
 
 def _overlap(inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> bool:

@@ -68,10 +68,12 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         preferred_output_location: "cpu" returns arrays, "ml-tensor" tensors that stay in the context; one for all outputs,
             or one for each by name.
         limits: bounds on the number of nodes, and on memory while the model is loaded; see `Limits`.
-        specialise: which shapes of inputs are compiled, if dimensions are dynamic: "recurring" compiles those that recur,
-            in the background, and runs others in the model's own session of ONNX Runtime, which takes all shapes; "always"
-            compiles each shape at its first call; "never" compiles none. Contexts on other devices, models with your own
-            operations, and `fallback="error"` always compile.
+        specialise: which shapes of inputs are compiled. "auto" compiles none, but for those that `tune` has found to be
+            faster, and for models without dynamic dimensions that are one graph for the engine and not small; all else runs
+            in the model's own session of ONNX Runtime, which takes all shapes. "recurring" compiles shapes that recur, in
+            the background; "always" compiles each shape at its first call; "never" compiles none. Contexts on other devices,
+            models with your own operations, `fallback="error"`, and models of float16 or quantised values with
+            `precision="ieee"` always compile.
         program_bytes: memory limit for compiled shapes, as estimated from the weights; default: 24 MiB, enough for models with
             at most 9 MB of weights, or 512 MiB if all shapes are compiled. With 0, only shapes that must be are compiled.
 
@@ -81,7 +83,8 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         NotSupportedError: `fallback="error"`, and the model needs it; no device can compute in `precision`.
         OperationError: no engine has an operator of the model.
 
-    A model without dynamic dimensions is compiled when the session is created.
+    A model without dynamic dimensions is compiled, or loaded by ONNX Runtime, when the session is created. The same inputs
+    give the same results for as long as a session lives, unless `tune`, or `specialise="recurring"`, changes what runs them.
 
     The same input gives the same bits for as long as the session lives, unless `tune`, or the caller, changes what runs it.
     Another engine, device, `precision` or `specialise` may change the last bits of floats, and by them a step of
@@ -108,7 +111,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         fix_shapes: Mapping[str, int | Sequence[int]] | None = None,
         preferred_output_location: Location | Mapping[str, Location] = "cpu",
         limits: Limits = DEFAULT_LIMITS,
-        specialise: Specialise = "recurring",
+        specialise: Specialise = "auto",
         program_bytes: int | None = None,
     ) -> None:
         begin = monotonic_ns()
@@ -158,13 +161,13 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         self._in_place = in_place(graph, self._model.converters)
         self._locations = self._locate(preferred_output_location)
         self._repeatable = Repeat.fits(self._inputs) and set(self._locations.values()) == {"cpu"}
-        self._repeat: Repeat | None = None
         self._shape_cache = ShapeCache(self._model, self._context, self._inputs, fallback, specialise, program_bytes)
+        self._repeats = self._shape_cache.repeats
         shapes = {i.name: i.static_shape() for i in self._inputs}
         self._is_static = all(shapes[i.name] is not None or not i.element_type for i in self._inputs)
         if self._is_static:
             with reported("compiling the model"):
-                self._shape_cache.compile_static(shapes)
+                self._shape_cache.compile_static(shapes, sum(each.static_bytes() for each in self._outputs.values()))
         if self._run_trace is not None:
             self._run_trace.note("session_initialization", begin)
 
@@ -250,15 +253,14 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         begin = 0 if trace is None else monotonic_ns()
         while True:
             self._context._check_alive()
-            repeat = self._repeat
+            repeat = self._repeats.last
             try:
                 # The fast path has few calls and objects: after a network has run, nothing of Python is in the caches.
                 results = repeat.run(output_names, input_feed, out) if repeat is not None else None
-                if results is None:
+                if results is None and (results := self._repeats.run(output_names, input_feed, out)) is None:
                     results = self._run(output_names, input_feed, out)
             except OtherShapes as found:
                 self._shape_cache.forget_shapes(found)
-                self._repeat = None
                 continue
             if trace is not None:
                 trace.note("model_run", begin)
@@ -316,18 +318,18 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
                 except MLError:
                     self._shape_cache.drop(model)  # other values of these shapes do not need it
                     raise
-            self._repeat = None
             is_plain = self._repeatable and names == asked and len(feed) == len(self._inputs)
             if is_settled and is_plain and (space.is_host or not tensors):
                 deciding = self._shape_cache.deciding & feed.keys()
                 same = None if output_names is None else list(output_names)
                 declared = (self._inputs_by_name, known) if model is self._shape_cache.only_own else None
                 ranges, in_place = self._ranges, self._in_place
-                self._repeat = Repeat(model, feed, same, names, deciding, ranges, in_place, targets, declared)
+                repeat = Repeat(model, feed, same, names, deciding, ranges, in_place, targets, declared)
+                self._repeats.keep(repeat, {name: feed[name] for name in input_feed})
                 if (
                     self._shape_cache.choices != choices
-                ):  # another thread has tuned, and has perhaps reset this too early
-                    self._repeat = None
+                ):  # another thread has tuned, and has perhaps cleared this too early
+                    self._repeats.clear()
         by_name = dict(zip(names, results, strict=True))
         wanted = {**made, **out}
         return [

@@ -1,7 +1,9 @@
 """Choose what runs a call of a session: a model compiled for its input shapes, or the model's own session.
 
-The model's own session (`symbolic`) takes all shapes, and runs the first call with new ones. The second call with the same
-shapes starts to compile them in the background; later calls use the compiled model. Shapes that never recur are not.
+The model's own session (`symbolic`) is one of ONNX Runtime for the unchanged model, and takes all shapes. By default it runs
+all calls, unless it cannot (other devices, operations of the user), tuning has measured something faster for their shapes, or
+the model has static shapes and is one graph for the engine (`compile_static`). With `specialise="recurring"` it runs the
+first call with new shapes; the second one starts to compile them in the background, and later calls use the compiled model.
 """
 
 from __future__ import annotations
@@ -21,15 +23,17 @@ from ..compile.engines import Measurement
 from ..context import MLContext
 from ..errors import MLError, NotSupportedError, OperationError
 from ..graph import Graph
-from ..lazy.background import Recurring
 from ..names import counted
 from ..progress import reported
 from ..shapes import OtherShapes
 from .arguments import Argument
-from .compiled import CompiledModel, Fallback, large_sections
+from .compiled import CompiledModel, Fallback
 from .model import Model
 from .model_program import ModelProgram
-from .parameters import digest_of, weight_bytes
+from .own_session import AUTO, NEVER, OWN_SESSION, RecentShape, reason_after_trace, reason_before_trace
+from .parameters import digest_of, has_roundings, weight_bytes
+from .repeat import Repeats
+from .room import MAX_COMPILED, Room
 from .shape_keys import Key as Key, text_of as text_of
 from .symbolic import must_be_traced, open_program
 from .trace import Trace, Tracer, ValuesNeeded, may_decide
@@ -37,33 +41,11 @@ from .trace import Trace, Tracer, ValuesNeeded, may_decide
 if TYPE_CHECKING:
     from ..backends.isolation import EngineProcess
 
-Specialise = Literal["recurring", "always", "never"]
-"""Which shapes of inputs are compiled: those that recur, all, or none."""
+Specialise = Literal["auto", "recurring", "always", "never"]
+"""Which shapes of inputs are compiled: those that must be or were measured to gain, those that recur, all, or none."""
 
 Shapes = Mapping[str, tuple[int, ...] | None]
 """The shape of each input by name; None for inputs that are not tensors."""
-
-MAX_COMPILED = 64
-"""The most shapes that a session keeps compiled."""
-
-PROGRAM_BYTES = 24 * 2**20
-"""The default of `program_bytes` where the model's own session can run all shapes. It has room for models with few weights, at
-most 9 MB: their calls are short, and the overheads that compilation removes count. Of the models of the gate, compiled shapes
-take 0.6 to 1.0 of the time where the weights take up to 4 MB, and the same time where they take more; each would hold the
-packed weights once more. With this limit, the models stay below 1.3 times ONNX Runtime's memory."""
-
-ALWAYS_BYTES = 512 * 2**20
-"""The default of `program_bytes` where there is no such session: each shape that is dropped must be compiled again."""
-
-FIRST_BYTES = 8 * 2**20
-"""The memory of modules that the first compiled shape loads, to trace and convert. Measured: 5 to 10 MB; 10 more with the
-package onnx."""
-
-BASE_BYTES = 5 * 2**20
-"""The memory of a compiled shape without weights. Measured: 2 to 7 MB for the models of the gate."""
-
-PACKED_PERCENT = 125
-"""The size of weights that the engine packs for a compiled shape, in percent of those in the file. Measured: 100 to 125."""
 
 RECENT = 16
 """The number of recent shapes that are remembered. Shapes that are seen again after more others do not count as recurring: a
@@ -79,40 +61,10 @@ MAX_THREADS = 5
 """The most threads of all models compiled in the background: a process is to have at most 8 threads more than it has
 processors. On machines where one pool has more, one compiled model may have them."""
 
-MAX_POOLS = 5
-"""Maximum number of sections with their own threads. A static model with more runs in its own session, which has one pool of
-threads."""
-
-OWN_SESSION = "the model's own session"
 NO_GRAPH = Graph({}, {}, ())
-NEVER = "specialise='never'"
-
 log = logging.getLogger("opweave")
 
 _compiled_in_background: WeakSet[CompiledModel] = WeakSet()
-
-
-class _RecentShape(Recurring):
-    """The shapes of a recent call, which are compiled if they recur.
-
-    Args:
-        refused: why they are not compiled though they recurred; empty if there is no reason.
-
-    Attributes:
-        refused: the same.
-        has_room: whether there was room for them when they recurred.
-    """
-
-    def __init__(self, refused: str = "") -> None:
-        super().__init__()
-        self.refused, self.has_room = refused, False
-
-    def describe(self) -> str:
-        """How calls with these shapes run."""
-        why = self.refused if self.refusal is None else f"it cannot be compiled: {self.refusal}"
-        if why:
-            return f"{OWN_SESSION}: {why}"
-        return "compiling" if self.seen > 1 else OWN_SESSION
 
 
 class ShapeCache:
@@ -136,6 +88,7 @@ class ShapeCache:
         ways: the engines that may run it, by name.
         tuned: what tuning has measured, by shapes as text.
         choices: how often tuning, or `forget_shapes`, has changed what runs calls.
+        repeats: recent calls, to be repeated; empty after each change of what runs calls.
     """
 
     def __init__(
@@ -149,29 +102,34 @@ class ShapeCache:
     ) -> None:
         self._model, self._context, self._inputs, self._fallback = model, context, inputs, fallback
         self._outputs = [output.name for output in model.proto.graph.output]
-        self.specialise, self._given_bytes = specialise, program_bytes
+        self.specialise = specialise
         self.tuned: dict[str, Measurement] = {}
-        self._weight_bytes, self._node_bytes = weight_bytes(model)
-        # The model's own session would compute what the user's operations replace, or refuse it.
-        self._compiles_all = specialise == "always" or fallback == "error" or bool(model.operations)
+        self._room = Room(*weight_bytes(model), program_bytes)
+        # The model's own session would compute what the user's operations replace, or refuse it; and it keeps results of
+        # float16 and of quantised values in float32, where `ieee` has them rounded.
+        must_round = specialise != "never" and context.precision == "ieee" and has_roundings(model)
+        self._compiles_all = specialise == "always" or fallback == "error" or bool(model.operations) or must_round
         self._needs_values = fallback == "error"  # whether each value of deciding inputs is compiled
         self._why_none = ""  # why no shapes are compiled
         if specialise == "never":
             self._why_none = NEVER
+        elif specialise == "auto" and not self._compiles_all:
+            self._why_none = AUTO
         elif not self._compiles_all and not self._fits(1):
-            self._why_none = f"it would take {self._estimate(1)} bytes, and program_bytes is {self._max_bytes()}"
+            limit = self._room.max_bytes(self._is_needed())
+            self._why_none = f"it would take {self._room.estimate(1)} bytes, and program_bytes is {limit}"
         self._own_session: ModelProgram | None = None
         self._own_lock = Lock()  # held while that is made
         self._lock = Lock()  # guards all that follows; never held while something is compiled
         self.compiled: Cache[Key, CompiledModel] = Cache(MAX_COMPILED, raw=True)
         self.deciding: set[str] = set()
-        self._recent: Cache[Key, _RecentShape] = Cache(RECENT, raw=True)
+        self._recent: Cache[Key, RecentShape] = Cache(RECENT, raw=True)
         # The number of the last call of each compiled model, in the order of compilation.
         self._last_used: dict[Key, int] = {}
         self.ways = context.backend.tunable(NO_GRAPH)  # by name
         self.tuned = engines.find(self.digest, self.ways) if len(self.ways) > 1 else {}
         self.choices = 0
-        self._calls = 0
+        self.repeats = Repeats()
         self._queued = 0  # shapes that are being compiled in the background, or wait for it
 
     # Choosing ---------------------------------------------------------------------------------------------------------
@@ -188,6 +146,8 @@ class ShapeCache:
             shapes: the shapes of the inputs.
             feed: the inputs.
         """
+        if (only := self.only_own) is not None and len(shapes) == len(self._inputs):
+            return only, self._note_use(shapes, feed)
         if compiled := self._find(shapes, feed):
             return compiled, True
         tuned = self._measured_for(tuple(shapes.items()))
@@ -230,26 +190,49 @@ class ShapeCache:
             for key in [key for key, known in self.compiled.items() if known is compiled]:
                 self.compiled.pop(key)
                 self._last_used.pop(key, None)
+            self.repeats.clear()
 
-    def compile_static(self, shapes: Shapes) -> None:
-        """Compile a model of static shapes, unless its own session is to run it, or small inputs determine shapes."""
+    def compile_static(self, shapes: Shapes, output_bytes: int) -> None:
+        """Compile a model of static shapes, unless its own session is to run it, or small inputs determine shapes.
+
+        By default its own session runs a small model, and one that would be divided into sections: between sections results
+        are stored, and threads wait. A model that is one graph is compiled: loops of Opweave's own compiler then replace the
+        kernels that `compile.winners` names, and of the networks in docs/benchmarks.md none takes longer than in ONNX Runtime.
+
+        Args:
+            shapes: the shapes of the inputs.
+            output_bytes: the declared size of all outputs.
+        """
         tuned = self._measured_for(tuple(shapes.items()))
         is_own = self._why_none == NEVER or (tuned is not None and tuned.chosen == OWN_SESSION)
         if is_own and self.own_session(shapes):
             return
+        is_auto = tuned is None and self._why_none == AUTO
+        size = self._room.weight_bytes + sum(each.static_bytes() for each in self._inputs) + output_bytes
+        if is_auto and (reason := reason_before_trace(self._model, size)) and self._use_own(shapes, reason):
+            return
         trace = self._trace(shapes, {})  # all of it: what is broken is refused now
         if trace.deciding:
             return
-        large = large_sections(trace, self._outputs)
-        if large > MAX_POOLS and self.own_session(shapes):
-            self._why_none = f"it would run in {large} sections, each with threads of its own"
-            self._note_use(shapes, {})
+        reason = reason_after_trace(trace, self._outputs, is_auto)
+        if reason and self._use_own(shapes, reason):
             return
+        if is_auto:
+            self._why_none = ""
         self._finish(self._key(shapes, {}), trace)
+
+    def _use_own(self, shapes: Shapes, reason: str) -> bool:
+        """Let the model's own session run all calls of a static model; False if there is none."""
+        if self.own_session(shapes) is None:
+            return False
+        self._why_none = reason
+        self._note_use(shapes, {})
+        return True
 
     def describe(self) -> dict[str, str]:
         """How calls run, by their shapes as text: compiled shapes, and recent ones that are not compiled."""
         with self._lock:
+            self._note_repeats()
             found = {text_of(key, self._inputs): "compiled" for key, _ in self.compiled.items()}
             found |= {what: each.reason for what, each in self.tuned.items() if each.chosen == OWN_SESSION}
             for key, recent in self._recent.items():
@@ -259,9 +242,10 @@ class ShapeCache:
     def last(self) -> tuple[Key, ModelProgram] | None:
         """What ran the last call, and its shapes; before the first call, what would run it, if it is made already."""
         with self._lock:
+            self._note_repeats()
             compiled, recent = self.compiled.items()[-1:], self._recent.items()[-1:]
             own = self._own_session
-            if compiled and (own is None or not recent or self._last_used.get(compiled[0][0]) == self._calls):
+            if compiled and (own is None or not recent or self._last_used.get(compiled[0][0]) == self.repeats.count):
                 return compiled[0]
             return (recent[0][0], own) if recent and own is not None else None
 
@@ -281,13 +265,21 @@ class ShapeCache:
     def _find(self, shapes: Shapes, feed: Mapping[str, Any]) -> CompiledModel | None:
         """Count a call, and return the compiled model for it if there is one."""
         with self._lock:
-            self._calls += 1
+            self.repeats.count += 1
             return self._use(self._key(shapes, feed)) if self.compiled else None
+
+    def _note_repeats(self) -> None:
+        """Note the uses of compiled models by repeated calls, which did not ask for them here."""
+        keys = {id(known): key for key, known in self.compiled.items()}
+        for repeat in self.repeats.by_use():
+            if (key := keys.get(id(repeat.model))) is not None and repeat.used >= self._last_used[key]:
+                self.compiled.get(key)
+                self._last_used[key] = repeat.used
 
     def _use(self, key: Key) -> CompiledModel | None:
         compiled = self.compiled.get(key)
         if compiled is not None:
-            self._last_used[key] = self._calls
+            self._last_used[key] = self.repeats.count
         return compiled
 
     # Recurring shapes -------------------------------------------------------------------------------------------------
@@ -296,7 +288,7 @@ class ShapeCache:
         """Count a call with shapes that are not compiled, and queue them if they recur. Return whether they never will be."""
         with self._lock:
             key = self._key(shapes, feed)
-            recent = self._recent.make(key, lambda: _RecentShape("" if self._why_none == NEVER else self._why_none))
+            recent = self._recent.make(key, lambda: RecentShape("" if self._why_none == NEVER else self._why_none))
             if self._why_none:
                 return True
             if recent.seen and not recent.has_room:
@@ -423,6 +415,7 @@ class ShapeCache:
         with self._lock:
             self.choices += 1
             self.tuned[found.what] = found
+            self.repeats.clear()
             self.compiled.pop(key)
             self._last_used.pop(key, None)
             if model is not None:
@@ -449,27 +442,20 @@ class ShapeCache:
                 raise OperationError(f"outputs come in shapes that do not fit: {found}") from found
             self._model.surprising.update(found.shapes)
             self.choices += 1
-            for kept in (self.compiled, self._last_used, self._recent):
+            for kept in (self.compiled, self._last_used, self._recent, self.repeats):
                 kept.clear()
 
     # Memory and threads -----------------------------------------------------------------------------------------------
 
-    def _max_bytes(self) -> int:
-        """Memory limit for all compiled shapes together."""
-        if self._given_bytes is not None:
-            return self._given_bytes
-        return ALWAYS_BYTES if self._compiles_all or self.tuned else PROGRAM_BYTES
-
-    def _estimate(self, count: int) -> int:
-        """The memory of `count` compiled shapes, in bytes."""
-        each = BASE_BYTES + self._weight_bytes * PACKED_PERCENT // 100 + 2 * self._node_bytes
-        return FIRST_BYTES + count * each
+    def _is_needed(self) -> bool:
+        """Whether compiled shapes that are dropped must be compiled again."""
+        return self._compiles_all or bool(self.tuned)
 
     def _fits(self, count: int) -> bool:
-        return count <= MAX_COMPILED and self._estimate(count) <= self._max_bytes()
+        return self._room.fits(count, self._is_needed())
 
     def _is_idle(self, key: Key) -> bool:
-        return self._calls - self._last_used.get(key, 0) > IDLE_CALLS
+        return self.repeats.count - self._last_used.get(key, 0) > IDLE_CALLS
 
     def _why_no_room(self) -> str:
         """Why recurring shapes are not compiled; empty if they are."""
@@ -481,7 +467,9 @@ class ShapeCache:
         used = self._queued + sum(not self._is_idle(key) for key, _ in self.compiled.items())
         if not self._fits(used + 1):
             shapes = counted(used, "compiled shape")
-            return f"{shapes} in use, and program_bytes, {self._max_bytes()}, has no room for more"
+            return (
+                f"{shapes} in use, and program_bytes, {self._room.max_bytes(self._is_needed())}, has no room for more"
+            )
         return ""
 
     def _keep(self, key: Key, compiled: CompiledModel) -> None:
@@ -490,11 +478,13 @@ class ShapeCache:
         If calls cycle through one more shape than there is room for, dropping the one used longest ago would compile each of
         them again and again.
         """
+        self._note_repeats()
         while self.compiled and not self._fits(len(self.compiled) + 1):
             oldest, _ = self.compiled.items()[0]
             dropped = oldest if self._is_idle(oldest) else next(reversed(self._last_used))
             self.compiled.pop(dropped)
             del self._last_used[dropped]
+            self.repeats.clear()
         self.compiled.put(key, compiled)
-        self._last_used[key] = self._calls
+        self._last_used[key] = self.repeats.count
         self._recent.pop(key)

@@ -18,16 +18,15 @@ from ..names import shown
 from ..run.graph import check_names
 from ..value_ranges import InputRange
 from .compiled import CompiledModel
-from .shape_cache import NEVER, OWN_SESSION, Shapes, text_of
+from .own_session import NEVER, OWN_SESSION
+from .parameters import QUANTISING
+from .shape_cache import Shapes, text_of
 
 if TYPE_CHECKING:
     from ..backends.isolation import EngineProcess
     from .session import InferenceSession
 
 log = logging.getLogger("opweave")
-
-QUANTISING = ("QuantizeLinear", "DynamicQuantizeLinear")
-"""Operators that quantise what a model computes."""
 
 LONG_SECONDS = 1.0
 """Builds that take longer are measured once, unless they compile loops: loading modules makes no difference to them."""
@@ -89,7 +88,7 @@ class TuningMethod:
             for each in wanted:
                 found.append(_tune(session, each, given or random_feed(session, each), seconds))
         finally:
-            session._repeat = None  # calls choose again what runs them
+            session._shape_cache.repeats.clear()  # calls choose again what runs them
         return Tuning(tuple(found))
 
 

@@ -325,7 +325,7 @@ def _keep_casts_to_halves(graphs: Sequence[Any]) -> list[str]:
                 name = node.output[0]
                 last = graph.node[-1]
                 last.output[0] = f"{name}/rounded"
-                graph.node.add(op_type="Identity", name=f"{node.name}/rounded", input=[last.output[0]], output=[name])
+                graph.node.add(op_type="Identity", name=f"{name}/rounded", input=[last.output[0]], output=[name])
                 is_changed = True
     return ["EliminateIdentity"] if is_changed else []
 

@@ -1,0 +1,204 @@
+"""What runs the calls of a session by default: the model's own session, unless something else is known to be better."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.parser import parse_model
+
+import opweave as ow
+from opweave.lazy.background import background
+from opweave.onnx import shape_cache
+from opweave.onnx.session import InferenceSession
+
+pytestmark = pytest.mark.default_choice
+
+CONTEXT = ow.ml.create_context(device="cpu", backend="onnxruntime")
+IEEE = ow.ml.create_context(device="cpu", backend="onnxruntime", precision="ieee")
+OWN = "the model's own session"
+RNG = np.random.default_rng(5)
+
+
+def dense(rows: int | str, width: int = 8, cast: int | None = None, quantised: bool = False) -> onnx.ModelProto:
+    """softmax(x @ w), in float32, or in another type in between, or quantised."""
+    nodes = []
+    weights = {"w": RNG.standard_normal((width, width), np.float32)}
+    if cast is not None:
+        nodes += [helper.make_node("Cast", ["x"], ["a"], to=cast), helper.make_node("Cast", ["w"], ["v"], to=cast)]
+        nodes += [helper.make_node("MatMul", ["a", "v"], ["p"]), helper.make_node("Softmax", ["p"], ["s"])]
+        nodes += [helper.make_node("Cast", ["s"], ["y"], to=TensorProto.FLOAT)]
+    elif quantised:
+        weights |= {"scale": np.float32(0.05), "zero": np.uint8(128)}
+        nodes += [helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"])]
+        nodes += [helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["d"])]
+        nodes += [helper.make_node("MatMul", ["d", "w"], ["p"])]
+        nodes += [helper.make_node("QuantizeLinear", ["p", "scale", "zero"], ["r"])]
+        nodes += [helper.make_node("DequantizeLinear", ["r", "scale", "zero"], ["y"])]
+    else:
+        nodes += [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Softmax", ["p"], ["y"])]
+    graph = helper.make_graph(
+        nodes,
+        "dense",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, width])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [rows, width])],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def divided(rows: int | str, width: int = 8) -> onnx.ModelProto:
+    """A product in float64, which WebNN has not, between operations in float32."""
+    return dense(rows, width, cast=TensorProto.DOUBLE)
+
+
+def ways(session: InferenceSession) -> set[str]:
+    """How the calls of a session ran, without reasons."""
+    return {way.partition(":")[0] for way in session.shapes().values()}
+
+
+LARGE = 640
+"""The width of a model whose weights are more than what counts as small."""
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "way"),
+    [
+        pytest.param(dense(4), {}, OWN, id="small"),
+        pytest.param(dense(4, LARGE), {}, "compiled", id="one graph"),
+        pytest.param(divided(4, LARGE), {}, OWN, id="several sections"),
+        pytest.param(dense(4), {"specialise": "always"}, "compiled", id="small, always"),
+        pytest.param(dense(4), {"specialise": "recurring"}, "compiled", id="small, recurring"),
+        pytest.param(divided(4), {"specialise": "always"}, "compiled", id="several sections, always"),
+        pytest.param(dense(4), {"fallback": "error"}, "compiled", id="no fallback"),
+        pytest.param(dense(4, cast=TensorProto.FLOAT16), {}, OWN, id="float16"),
+        pytest.param(dense(4, cast=TensorProto.FLOAT16), {"context": IEEE}, "compiled", id="float16, ieee"),
+        pytest.param(dense(4, quantised=True), {"context": IEEE}, "compiled", id="quantised, ieee"),
+        pytest.param(dense(4), {"context": IEEE}, OWN, id="float32, ieee"),
+    ],
+)
+def test_static_model_runs(model: onnx.ModelProto, options: dict[str, Any], way: str) -> None:
+    session = ow.InferenceSession(model, **{"context": CONTEXT, **options})
+    x = RNG.standard_normal([dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim], np.float32)
+    for _ in range(3):
+        session.run(None, {"x": x})
+    assert ways(session) == {way}
+    if way == OWN:
+        assert OWN in session.explain()
+
+
+def test_static_model_of_an_operator_without_converter_is_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shape_cache, "Tracer", None)
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> g (float[4, 300000] x) => (float[k, n] y) '
+        "{ i = NonZero(x) a = Cast<to: int = 1>(i) y = Relu(a) }"
+    )
+    session = ow.InferenceSession(parse_model(text), CONTEXT)
+    assert session.run(None, {"x": np.eye(4, 300000, dtype=np.float32)})[0].shape == (2, 4)
+    assert "WebNN cannot express NonZero" in session.explain()
+
+
+def test_static_model_with_an_operation_of_the_user_is_compiled() -> None:
+    @ow.expression
+    def twice(x: ow.Operand) -> ow.Operand:
+        return x * 2
+
+    ow.register_onnx("test", "TwiceForChoice", twice)
+    text = (
+        '<ir_version: 8, opset_import: ["": 17, "test": 1]> g (float[4] x) => (float[4] y) '
+        "{ a = test.TwiceForChoice (x) b = Cast<to: int = 11>(a) y = Cast<to: int = 1>(b) }"
+    )
+    session = ow.InferenceSession(parse_model(text), CONTEXT)
+    assert session.run(None, {"x": np.ones(4, "float32")})[0].tolist() == [2, 2, 2, 2]
+    assert ways(session) == {"compiled"}
+
+
+def test_dynamic_model_compiles_nothing_beside_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "put", None)
+    session = ow.InferenceSession(dense("n"), CONTEXT)
+    for rows in (1, 2, 1, 1, 3, 2, 1):
+        session.run(None, {"x": np.ones((rows, 8), "float32")})
+    assert ways(session) == {OWN}
+    assert not session._shape_cache.compiled
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(dense("n"), id="float32"),
+        pytest.param(dense("n", cast=TensorProto.FLOAT16), id="float16"),
+        pytest.param(dense("n", quantised=True), id="quantised"),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"specialise": "always"}, {"specialise": "never"}], ids=str)
+def test_equal_inputs_give_equal_bits(model: onnx.ModelProto, options: dict[str, Any]) -> None:
+    session = ow.InferenceSession(model, CONTEXT, **options)
+    feeds = [{"x": RNG.standard_normal((rows, 8), np.float32)} for rows in (1, 2, 3, 5, 8, 13)]
+    first = [session.run(None, feed)[0].tobytes() for feed in feeds]
+    for k in RNG.integers(len(feeds), size=1000):
+        assert session.run(None, feeds[k])[0].tobytes() == first[k]
+
+
+def test_call_that_only_webnn_defines_does_not_change_later_ones() -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x, int64[k] i) => (float[k] y) { a = Exp(x) y = Gather(a, i) }'
+    session = ow.InferenceSession(parse_model(text), CONTEXT)
+    x = RNG.standard_normal(6, np.float32)
+    right, wrong = {"x": x, "i": np.int64([0, 5])}, {"x": x, "i": np.int64([0, 99])}
+    before = session.run(None, right)[0].tobytes()
+    assert session.run(None, wrong)[0][0] == pytest.approx(np.exp(x[0]))  # WebNN clamps indices
+    model, _ = session._shape_cache.select({"x": (6,), "i": (2,)}, right)
+    assert model is session._shape_cache.only_own
+    assert session.run(None, right)[0].tobytes() == before
+
+
+@pytest.mark.parametrize("options", [{}, {"specialise": "always"}], ids=str)
+def test_shapes_in_turn_take_the_fast_path(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    session = ow.InferenceSession(dense("n"), CONTEXT, **options)
+    feeds = [{"x": RNG.standard_normal((rows, 8), np.float32)} for rows in range(1, 11)]
+    expected = [session.run(None, feed)[0] for feed in feeds]
+    targets = [np.empty_like(each) for each in expected]
+    for feed, target in zip(feeds, targets, strict=True):
+        session.run(None, feed, out={"y": target})
+    monkeypatch.setattr(InferenceSession, "_run", None)
+    for k in (0, 3, 9, 3, 0, 1):
+        np.testing.assert_array_equal(session.run(None, feeds[k])[0], expected[k])
+        session.run(None, feeds[k], out={"y": targets[k]})
+        np.testing.assert_array_equal(targets[k], expected[k])
+
+
+def test_shapes_in_turn_are_bounded() -> None:
+    session = ow.InferenceSession(dense("n"), CONTEXT, specialise="always")
+    for rows in range(1, 80):
+        session.run(None, {"x": np.ones((rows, 8), "float32")})
+    assert len(session._repeats._by_shapes) <= 64
+    assert len(session._shape_cache.compiled) <= 64
+
+
+def test_shapes_that_do_not_fit_are_refused_after_others() -> None:
+    session = ow.InferenceSession(dense("n"), CONTEXT)
+    for rows in (1, 2, 1, 2):
+        session.run(None, {"x": np.ones((rows, 8), "float32")})
+    for shape in ((2, 7), (2,), (1, 2, 8)):
+        with pytest.raises(ow.ValidationError, match="x"):
+            session.run(None, {"x": np.ones(shape, "float32")})
+    with pytest.raises(ow.ValidationError, match="y"):
+        session.run(None, {"x": np.ones((2, 8), "float32")}, out={"y": np.empty((2, 7), "float32")})
+
+
+def test_small_model_loads_without_the_compiler() -> None:
+    code = """
+import sys
+import numpy as np, opweave as ow
+from onnx.parser import parse_model
+for n in ("4", "n"):
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[%s] x) => (float[%s] y) { y = Relu(x) }' % (n, n)
+    ow.InferenceSession(parse_model(text), device_context).run(None, {"x": np.ones(4, "float32")})
+loaded = [name for name in ("halide", "openvino", "wgpu") if name in sys.modules]
+assert not loaded, loaded
+""".replace("device_context", 'ow.ml.create_context(device="cpu", backend="onnxruntime")')
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
