@@ -224,6 +224,11 @@ class Backend(RuleTable, ABC):
         """Whether a context may get one of its devices without its name; asked before `devices`, which can take long."""
         return True
 
+    def may_accelerate(self) -> bool:
+        """Whether it seems to have a GPU or an NPU here. Back ends tell by installed packages and files of devices, where they can
+        without loading their engines."""
+        return any(device.available and device.kind != "cpu" for device in self.devices())
+
     @abstractmethod
     def compile(self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True) -> Runner:
         """Make `graph` runnable.

@@ -226,21 +226,26 @@ def log(level: int, severity: int, text: str, *values: Any) -> None:
 
 
 def available_providers() -> list[str]:
-    """The providers of ONNX Runtime for which Opweave has a device on this machine, the CPU last.
+    """The providers of ONNX Runtime for which Opweave seems to have a device on this machine, the CPU last.
+
+    Programs ask often, and use few of them: installed packages and files of devices tell, and no engine is loaded.
 
     >>> available_providers()[-1]
     'CPUExecutionProvider'
     """
-    listed = [device for device in devices() if device.available]
-    found = [provider_of(device) for device in listed if device.kind != "cpu" or device.provider]
-    return [*dict.fromkeys(name for name in found if name != CPU_PROVIDER), CPU_PROVIDER]
+    from ..backends.onnxruntime.plugins import plugins
+
+    accelerating = [name for name in dict.fromkeys(BACKENDS.values()) if find(name).may_accelerate()]
+    return [*dict.fromkeys([*(plugin.provider for plugin in plugins()), *map(_name_of, accelerating)]), CPU_PROVIDER]
 
 
 def provider_of(device: Device) -> str:
     """ONNX Runtime's name of the provider for a device of Opweave."""
-    if device.provider:
-        return device.provider
-    return next((name for name, backend in BACKENDS.items() if backend == device.backend), CPU_PROVIDER)
+    return device.provider or _name_of(device.backend)
+
+
+def _name_of(backend: str) -> str:
+    return next((name for name, its_backend in BACKENDS.items() if its_backend == backend), CPU_PROVIDER)
 
 
 def _check_session_options(options: Any) -> int:

@@ -98,7 +98,11 @@ def default_context() -> MLContext | None:
 
 def _change() -> None:
     import onnxruntime
-    from onnxruntime.capi import _pybind_state, onnxruntime_inference_collection as collection
+    from onnxruntime.capi import (
+        _pybind_state,
+        onnxruntime_inference_collection as collection,
+        onnxruntime_pybind11_state as engine,
+    )
 
     from .options import available_providers, unreadable
     from .replaced import binding_init, get_device, recording, session_init
@@ -109,6 +113,8 @@ def _change() -> None:
         cls = getattr(onnxruntime, owner)
         for name in methods:
             _set(cls, name, recording(name, vars(cls)[name]))
+    # ONNX Runtime's own class asks for the providers of each session, also of those that Opweave makes.
+    _set(collection, "C", engine)
     for module in (onnxruntime, _pybind_state):
         _set(module, "get_available_providers", available_providers)
         _set(module, "get_device", get_device)

@@ -108,6 +108,10 @@ class CudaBackend(GpuBackend):
         # `gpu` is what contexts get without a name: it takes all vendors' devices.
         return False
 
+    def may_accelerate(self) -> bool:
+        # Only Linux has the file; the Windows Subsystem for Linux does not.
+        return devices.may_be_there() or (not devices.has_files() and super().may_accelerate())
+
     def version(self) -> str:
         from . import compiler
 

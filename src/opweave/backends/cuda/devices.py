@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -91,6 +92,11 @@ PURPOSE = "running on NVIDIA's GPUs"
 
 CONTROL = Path("/dev/nvidiactl")
 """The file through which programs use NVIDIA's driver on Linux; not on WSL."""
+
+
+def has_files() -> bool:
+    """Whether a device of this system would have files: on Linux, but not in the Windows Subsystem for Linux."""
+    return sys.platform == "linux" and not Path("/dev/dxg").exists()
 
 
 def may_be_there() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -56,6 +57,10 @@ class OpenVino(Backend):
 
     def by_default(self) -> bool:
         return devices.may_have_accelerators()
+
+    def may_accelerate(self) -> bool:
+        # Only Linux says in files who made a device.
+        return devices.may_have_accelerators() and (sys.platform == "linux" or super().may_accelerate())
 
     def rename(self, names: Mapping[Op[..., Any], str], when: Any = None) -> None:
         """Declare ops that are an operator of the engine under another name, with the same operands and no attributes."""

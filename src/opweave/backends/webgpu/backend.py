@@ -48,6 +48,9 @@ class WebGPU(GpuBackend):
     def by_default(self) -> bool:
         return adapters.may_have_hardware()
 
+    def may_accelerate(self) -> bool:
+        return adapters.may_have_hardware()
+
     def open(self, device: Device, power_preference: PowerPreference) -> Backend:
         from .engine import Engine
 
