@@ -10,6 +10,10 @@ except ImportError:  # a Python that is built without it
 DIGEST_BYTES = 32
 """The size of a digest."""
 
+SMALL_BYTES = 2**16
+"""The digest of a graph has the values of constants up to this size: engines rewrite graphs by scales and zero points.
+Of larger ones, the weights, it has data type and shape: times and rewrites hardly depend on their values."""
+
 
 def digest(data: bytes = b"") -> blake2b:
     """A BLAKE2b digest of 256 bits (https://www.rfc-editor.org/rfc/rfc7693), to `update` with further bytes.

@@ -34,7 +34,10 @@ TOUCH_SECONDS = 60
 STALE_SECONDS = 3600
 """Temporary files older than this are left from processes that ended while they wrote."""
 
-KINDS = {"cubin": "compiled kernel", "o": "compiled expression", "tuning": "tuning"}
+TUNING = "tuning"
+"""The kind of the files that say which engine is faster."""
+
+KINDS = {"cubin": "compiled kernel", "o": "compiled expression", TUNING: "tuning"}
 """What the files hold, by their suffix."""
 
 _NAME = re.compile(rf"(runtime-)?[0-9a-f]{{32,64}}\.({'|'.join(KINDS)})")

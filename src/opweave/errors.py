@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from linecache import getline
-from traceback import extract_tb
 from typing import Any
 
 from .names import file_name, shown, visible
@@ -235,6 +234,8 @@ def user_line(error: BaseException, function: Callable[..., Any]) -> str:
      (file.py, line 2: raise ValueError("no"))
     """
     file = getattr(getattr(function, "__code__", None), "co_filename", None)
+    from traceback import extract_tb
+
     found = [frame for frame in extract_tb(error.__traceback__) if frame.filename == file]
     if not found:
         return ""

@@ -10,7 +10,7 @@ needs, by name. Several rules for one op are tried in order; `when=` says which 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache
@@ -225,8 +225,10 @@ class Backend(RuleTable, ABC):
         return True
 
     def may_accelerate(self) -> bool:
-        """Whether it seems to have a GPU or an NPU here. Back ends tell by installed packages and files of devices, where they can
-        without loading their engines."""
+        """Whether it seems to have a GPU or an NPU here, as far as can be told without loading its engine.
+
+        Installed packages and files of devices tell; a back end that has no such signs lists its devices.
+        """
         return any(device.available and device.kind != "cpu" for device in self.devices())
 
     @abstractmethod
@@ -393,21 +395,38 @@ BUILT_IN = {
 }
 """Opweave's own back ends: `{name: "module:attribute"}`, the preferred ones first."""
 
+COMPETING = frozenset({"openvino"})
+"""Those of them that may run graphs for contexts on devices of others: the others need not be loaded to ask."""
+
+
+class _Discovered(Mapping[str, "Backend"]):
+    """Back ends by name, each imported when it is asked for."""
+
+    def __init__(self, references: Mapping[str, str]) -> None:
+        self._references = references
+
+    def __getitem__(self, name: str) -> Backend:
+        module, _, attribute = self._references[name].partition(":")
+        backend: Backend = getattr(import_module(module), attribute)
+        return backend
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._references)
+
+    def __len__(self) -> int:
+        return len(self._references)
+
 
 @cache
-def discover() -> dict[str, Backend]:
-    """All back ends by name, the preferred ones first; the reference comes last.
+def discover() -> Mapping[str, Backend]:
+    """All back ends by name, the preferred ones first; the reference comes last. Each is imported when it is asked for.
 
     These are Opweave's own, and those that other packages declare in the entry point group `opweave.backends`. An entry
     point with the name of one of Opweave's own is ignored.
     """
     references = BUILT_IN | {n: r for n, r in sorted(entry_points("opweave.backends").items()) if n not in BUILT_IN}
     references["reference"] = references.pop("reference")
-    found: dict[str, Backend] = {}
-    for name, reference in references.items():
-        module, _, attribute = reference.partition(":")
-        found[name] = getattr(import_module(module), attribute)
-    return found
+    return _Discovered(references)
 
 
 def devices() -> list[Device]:
@@ -442,7 +461,7 @@ def find_device(name: str, backend: str | None = None, precision: Precision = "f
         backend: the name of the back end to ask; None for all.
         precision: what it must be able to do.
     """
-    asked = list(discover().values()) if backend is None else [find(backend)]
+    asked = discover().values() if backend is None else [find(backend)]
     of_plugin: tuple[Backend, Device] | None = None
     same: list[Device] = []
     for each in asked:  # those that take long to list come after those that were asked for
@@ -472,8 +491,8 @@ def find_device(name: str, backend: str | None = None, precision: Precision = "f
 
 def competing(device: Device, precision: Precision) -> list[Backend]:
     """The back ends that may run graphs for contexts of a precision on a device of another one."""
-    others = [each for each in discover().values() if each.name != device.backend]
-    return [each for each in others if each.competes(device, precision)]
+    others = [name for name in discover() if name != device.backend and (name in COMPETING or name not in BUILT_IN)]
+    return [each for name in others if (each := discover()[name]).competes(device, precision)]
 
 
 def claimed(

@@ -12,20 +12,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from .. import __version__, digests
+from .. import __version__, digests, disk_cache
 from ..backends import Backend
+from ..disk_cache import TUNING as KIND
 from ..graph import Graph, Operand, each
 from ..processors import processor_name, processors
 from ..words import duration, table
 
 FORMAT = 3
 """The format of what is kept; others are not read."""
-
-KIND = "tuning"
-
-SMALL_BYTES = 2**16
-"""The digest of a graph has the values of constants up to this size: engines rewrite a graph by its scales, zero points and
-bounds. Of larger ones, the weights, it has the data type and the shape: times and rewrites hardly depend on their values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +157,6 @@ def find(digest: Callable[[], str], ways: Mapping[str, Backend]) -> dict[str, Me
         digest: gives the digest of the graph or model; called if anything was measured on this machine.
         ways: what may run it.
     """
-    from .. import disk_cache  # here, as in other functions: it loads much, and most processes do without
-
     if not disk_cache.has(KIND):
         return {}
     return {found.what: found for found in _parsed(disk_cache.load(_key(digest(), ways), KIND))}
@@ -173,8 +166,6 @@ def keep(digest: str, ways: Mapping[str, Backend], found: Measurement) -> bool:
     """Keep what was measured, beside what was for other shapes; whether that is possible."""
     import json
 
-    from .. import disk_cache
-
     measured = find(lambda: digest, ways) | {found.what: found}
     data = json.dumps({"format": FORMAT, "measured": [asdict(each) for each in measured.values()]}).encode()
     return disk_cache.store(_key(digest, ways), KIND, data)
@@ -182,16 +173,12 @@ def keep(digest: str, ways: Mapping[str, Backend], found: Measurement) -> bool:
 
 def kept() -> list[Measurement]:
     """All that is kept, also of other versions; what was used last comes first."""
-    from .. import disk_cache
-
     entries = [entry for entry in disk_cache.entries() if entry.kind == disk_cache.KINDS[KIND]]
     return [found for entry in entries for found in _parsed(disk_cache.load(entry.key, KIND))]
 
 
 def titles(key: str) -> list[str]:
     """The models and graphs whose measurements the cache keeps under a key; this does not count as a use of them."""
-    from .. import disk_cache
-
     found = _parsed(disk_cache.load(key, KIND, is_use=False))
     return list(dict.fromkeys(each.model or each.what for each in found))
 
@@ -213,7 +200,7 @@ def digest(graph: Graph) -> str:
     described = digests.digest()
 
     def number(operand: Operand) -> str:
-        if operand.is_constant and operand not in numbers and operand.desc.byte_length <= SMALL_BYTES:
+        if operand.is_constant and operand not in numbers and operand.desc.byte_length <= digests.SMALL_BYTES:
             described.update(operand.value.tobytes())
         place = numbers.setdefault(operand, len(numbers))
         return f"{place} {operand.desc} {operand.is_constant}"

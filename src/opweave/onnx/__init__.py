@@ -17,11 +17,37 @@
         ...
 """
 
-from .convert import load as load
-from .export import save as save
-from .limits import Limits as Limits
-from .register import register_onnx as register_onnx
-from .replacement import replacing_onnxruntime as replacing_onnxruntime
-from .session import InferenceSession as InferenceSession
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are first used
+    from .convert import load as load
+    from .export import save as save
+    from .limits import Limits as Limits
+    from .register import register_onnx as register_onnx
+    from .replacement import replacing_onnxruntime as replacing_onnxruntime
+    from .session import InferenceSession as InferenceSession
+
+_HOMES = {
+    "InferenceSession": ".session",
+    "Limits": ".limits",
+    "load": ".convert",
+    "register_onnx": ".register",
+    "replacing_onnxruntime": ".replacement",
+    "save": ".export",
+}
 
 __all__ = ["InferenceSession", "Limits", "load", "register_onnx", "replacing_onnxruntime", "save"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name], __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*(name for name in globals() if name.startswith("__")), *__all__]

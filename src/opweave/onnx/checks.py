@@ -7,7 +7,6 @@ constants that it has found. Each rule comes from a model that did harm; `tests/
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
 import numpy as np
@@ -154,6 +153,8 @@ def count_nodes(nodes: Sequence[NodeProto], functions: Iterable[FunctionProto]) 
         return len(nodes)
     callees = {key: {callee_of(node) for node in body} & bodies.keys() for key, body in bodies.items()}
     counts: dict[Callee, int] = {}
+    from graphlib import CycleError, TopologicalSorter
+
     try:
         for key in TopologicalSorter(callees).static_order():
             counts[key] = sum(counts.get(callee_of(node), 1) for node in bodies[key])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -23,14 +23,11 @@ from ..run.steps import Part, Unsized
 from .booleans import bool_as_uint8
 from .messages import GraphProto, ModelProto, TensorProto, ValueInfoProto, sub_graphs
 from .model import Model
-from .model_program import ModelProgram, Result, Wrapper
+from .model_program import Fallback, ModelProgram, Result, Wrapper
 from .registry import DATA_TYPES
 from .scopes import used_names
 from .trace import Step, Trace
 from .values import Constant, Dynamic, Tensor, Value, shape_of, type_of
-
-Fallback = Literal["auto", "error"]
-"""How nodes that WebNN cannot express are handled: "auto" runs them in ONNX Runtime, "error" refuses the model."""
 
 _BUILDER = Builder()
 """Makes the operands that no node of WebNN takes: values of unknown shape, and outputs that are constants."""
@@ -289,7 +286,6 @@ def _value_info(name: str, value: Value) -> ValueInfoProto:
 
 __all__ = [
     "CompiledModel",
-    "Fallback",
     "check_whole",
     "is_large_section",
     "large_sections",

@@ -13,7 +13,6 @@ from ..run.graph import check_names
 from ..run.locks import Locks
 from ..tensor import MLTensor
 from . import summary
-from .compiled import CompiledModel
 from .model_program import ModelProgram
 from .shape_cache import Key, text_of
 from .tuning import random_feed
@@ -87,6 +86,8 @@ class InspectionMethods:
         >>> [step.title for step in profile.steps], profile.remarks
         (['relu'], ('program: x [2]: compiled',))
         """
+        from .compiled import CompiledModel
+
         session = cast("InferenceSession", self)
         session.context._check_alive()
         require(inputs is None or input_shapes is None, "profile: inputs and input_shapes must not be given both")
@@ -148,6 +149,8 @@ class InspectionMethods:
         >>> ow.InferenceSession(parse_model(text)).draw(input_shapes={"x": [2]}).startswith("<svg")
         True
         """
+        from .compiled import CompiledModel
+
         session = cast("InferenceSession", self)
         session.context._check_alive()
         key, model = _chosen(session, input_shapes)

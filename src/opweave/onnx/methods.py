@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Thread
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from ..errors import MLError, NotSupportedError, require
 from . import options
 from .arguments import NodeArg
-from .compatibility import row
 from .io_binding import IOBinding
 from .ort_values import is_ort_value, ort_value
 
@@ -331,7 +329,9 @@ class OnnxRuntimeMethods:
             try:
                 callback(results, user_data, error)
             except Exception:
-                options.LOGGER.exception("the callback of run_async failed")
+                from logging import getLogger
+
+                getLogger("opweave").exception("the callback of run_async failed")
 
         Thread(target=work, name="opweave-run-async", daemon=True).start()
 
@@ -351,11 +351,15 @@ class OnnxRuntimeMethods:
         return self._run_trace.start_ns if self._run_trace is not None else 0
 
     def _log_ignored(self, name: str) -> None:
+        from .compatibility import row
+
         text = row("InferenceSession", name).text
-        options.log(self._settings.level, logging.INFO, "InferenceSession.%s is ignored: %s", name, text)
+        options.log(self._settings.level, options.INFO, "InferenceSession.%s is ignored: %s", name, text)
 
 
 def _refused(name: str) -> NotSupportedError:
+    from .compatibility import row
+
     return NotSupportedError(
         f"{name}: no execution provider of ONNX Runtime runs the model; {row('InferenceSession', name).text}"
     )

@@ -20,6 +20,7 @@ import numpy as np
 from .. import memory
 from ..errors import DataError, NotSupportedError, require
 from ..names import shown
+from . import registry
 from .booleans import check_bool
 from .checks import (
     MAX_RANK,
@@ -47,8 +48,7 @@ from .messages import (
     attribute_value,
     sub_graphs,
 )
-from .order import with_sorted_nodes
-from .registry import CONVERTERS, REGISTERED, Converter, Key, key_of
+from .registry import REGISTERED, Converter, Key, key_of
 from .scopes import flattened, initializer_names
 from .texts import is_text, other_format, with_text
 from .wire import HERE, without_weights
@@ -162,15 +162,16 @@ class Model:
         return frozenset(map(key_of, self.nodes))
 
     @property
-    def converters(self) -> dict[Key, Converter]:
-        """The converters of its operators: those of the user's operations, else Opweave's; others are missing."""
-        known = {**CONVERTERS, **self.operations}
-        return {key: known[key] for key in self.operators if key in known}
+    def updating(self) -> dict[Key, Converter]:
+        """The converters of its operators that may update an input. None of ONNX's own operators does."""
+        keys = [key for key in self.operators if key[0] or key in self.operations]
+        converters = {key: self.operations.get(key) or registry.CONVERTERS.get(key) for key in keys}
+        return {key: converter for key, converter in converters.items() if converter is not None and converter.updates}
 
     def converter(self, node: NodeProto) -> Converter | None:
         """The converter of a node: of the user's operation, else Opweave's; None if neither has its operator."""
         key = key_of(node)
-        return self.operations.get(key) or CONVERTERS.get(key)
+        return self.operations.get(key) or registry.CONVERTERS.get(key)
 
     def operation(self, node: NodeProto) -> Converter | None:
         """The converter of a node that the user's operation computes; None for other nodes."""
@@ -259,6 +260,8 @@ class Model:
         with suppress(DataError):
             self._check_nodes(graph, set(), "", shapes, {})
             return
+        from .order import with_sorted_nodes
+
         self.proto, self._owned = with_sorted_nodes(self.proto), True  # not beforehand: nearly all models are in order
         del self.nodes
         self._check_nodes(self.proto.graph, set(), "", shapes, {})

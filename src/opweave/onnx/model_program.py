@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from .booleans import bool_as_uint8
 
 NOTHING_SHARED: Mapping[str, str] = MappingProxyType({})
 """No output lies in the memory of an input."""
+
+Fallback = Literal["auto", "error"]
+"""How nodes that WebNN cannot express are handled: "auto" runs them in ONNX Runtime, "error" refuses the model."""
 
 Wrapper = Callable[[Any], Any] | None
 """How the value of an input is passed to the program; None for as it is."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,6 @@ from ..backends import Device, Precision, devices, find
 from ..context import MLContext, ml
 from ..errors import NotSupportedError, OperationError, ValidationError, require
 from .arguments import Argument, FixedShapes
-from .compatibility import CONFIG, Row, names, row, tables
 from .messages import (
     AttributeProto,
     GraphProto,
@@ -25,11 +23,13 @@ from .messages import (
 )
 
 if TYPE_CHECKING:
+    from .compatibility import Row
     from .model import Model
 
-LOGGER = logging.getLogger("opweave")
+NOTSET, INFO, WARNING = 0, 20, 30
+"""Levels of the module `logging`, which is loaded when something is logged."""
 
-SEVERITIES = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+SEVERITIES = (10, INFO, WARNING, 40, 50)
 """Python's logging levels for ONNX Runtime's severities 0 to 4."""
 
 CPU_PROVIDER = "CPUExecutionProvider"
@@ -48,6 +48,8 @@ options_set: WeakKeyDictionary[Any, list[str]] = WeakKeyDictionary()
 
 def unreadable() -> dict[str, list[str]]:
     """Methods of ONNX Runtime's options, by class, that change results and whose effect cannot be read back."""
+    from .compatibility import names, tables
+
     classes = ("SessionOptions", "RunOptions")
     return {name: names(r for r in tables()[name] if r.state == "unread" and r.warn) for name in classes}
 
@@ -83,17 +85,17 @@ class Settings:
             ValidationError: an argument has another type than ONNX Runtime takes.
             NotSupportedError: an option has no meaning here, and ignoring it would give other results.
         """
-        level = logging.NOTSET if session_options is None else _check_session_options(session_options)
+        level = NOTSET if session_options is None else _check_session_options(session_options)
         chosen = _normalised(providers, provider_options)
         if providers is None and session_options is not None and session_options.has_providers():
             text = "providers in SessionOptions cannot be read; pass them as `providers`"
-            log(level, logging.WARNING, "SessionOptions.add_provider is ignored: %s", text)
+            log(level, WARNING, "SessionOptions.add_provider is ignored: %s", text)
         if context is not None:
             given = context.precision
             require(precision in (None, given), f"precision is {precision!r}, and that of the context {given!r}")
             if chosen:
                 ignored = "providers %s are ignored: the session has a context on %s"
-                log(level, logging.INFO, ignored, list(chosen), context)
+                log(level, INFO, ignored, list(chosen), context)
             return cls(context, session_options, {}, level)
         options: dict[str, dict[str, str]] = {}
         place: tuple[str | None, str | None] = None, None
@@ -162,8 +164,7 @@ class Settings:
 
 def _probe(options: Any, inputs: Sequence[ValueInfoProto], plain: list[Argument]) -> list[Argument]:
     """Read the overridden shapes from a session of ONNX Runtime, for a model that has only these inputs."""
-    from ..backends.onnxruntime.native import NativeSession
-    from ..backends.onnxruntime.sessions import ENGINE_ERRORS
+    from ..backends.onnxruntime.native import ENGINE_ERRORS, NativeSession
 
     constant = AttributeProto(name="value_float", type=AttributeProto.FLOAT, f=0.0)
     graph = GraphProto(
@@ -193,8 +194,7 @@ def write_optimized(options: Any, source: Any) -> None:
     """
     if options is None or not options.optimized_model_filepath:
         return
-    from ..backends.onnxruntime.native import NativeSession
-    from ..backends.onnxruntime.sessions import ENGINE_ERRORS
+    from ..backends.onnxruntime.native import ENGINE_ERRORS, NativeSession
 
     given = source.SerializeToString() if isinstance(source, ModelProto) else source
     try:
@@ -222,7 +222,9 @@ def check_run_options(options: Any, level: int) -> None:
 def log(level: int, severity: int, text: str, *values: Any) -> None:
     """Log a message unless its severity is below `level`, that of the session."""
     if severity >= level:
-        LOGGER.log(severity, text, *values)
+        from logging import getLogger
+
+        getLogger("opweave").log(severity, text, *values)
 
 
 def available_providers() -> list[str]:
@@ -250,9 +252,11 @@ def _name_of(backend: str) -> str:
 
 def _check_session_options(options: Any) -> int:
     """Check `onnxruntime.SessionOptions`, log those that are ignored, and return the level to log from."""
+    from .compatibility import CONFIG, names, row, tables
+
     rows = _changed("SessionOptions", "sess_options", "SessionOptions, or an MLContext for context", options)
     severity = options.log_severity_level
-    level = SEVERITIES[min(severity, 4)] if severity >= 0 else logging.NOTSET
+    level = SEVERITIES[min(severity, 4)] if severity >= 0 else NOTSET
     keys = names(tables()[CONFIG])
     rows += [(key, row(CONFIG, key)) for key in keys if _config(options, key) is not None]
     for name, found in rows:
@@ -264,7 +268,7 @@ def _check_session_options(options: Any) -> int:
 
 
 def _log_ignored(cls: str, name: str, found: Row, level: int) -> None:
-    severity = logging.WARNING if found.warn else logging.INFO
+    severity = WARNING if found.warn else INFO
     log(level, severity, "%s: %s is ignored: %s", cls, name, found.text)
 
 
@@ -282,6 +286,8 @@ def _changed(cls: str, argument: str, wanted: str, options: Any) -> list[tuple[s
         NotSupportedError: a method of `unreadable()` was called on it.
     """
     import onnxruntime
+
+    from .compatibility import row
 
     kind = getattr(onnxruntime, cls)
     require(isinstance(options, kind), f"{argument} must be onnxruntime.{wanted}, got {type(options).__name__}")
@@ -366,5 +372,5 @@ def _place(chosen: Mapping[str, Mapping[str, str]], level: int) -> tuple[str, tu
         if of_plugin:
             found = min(of_plugin, key=lambda device: ("npu", "gpu", "cpu").index(device.kind))
             return name, (found.name, found.backend)
-        log(level, logging.WARNING, "provider %s is ignored: Opweave has no such device here", name)
+        log(level, WARNING, "provider %s is ignored: Opweave has no such device here", name)
     return CPU_PROVIDER, ("cpu", None)

@@ -8,8 +8,7 @@ from math import prod
 
 import numpy as np
 
-from ..compile.engines import SMALL_BYTES
-from ..digests import blake2b, digest
+from ..digests import SMALL_BYTES, blake2b, digest
 from ..errors import DataError
 from .messages import PLAIN, AttributeProto, GraphProto, TensorProto, stored_bytes, sub_graphs
 from .model import Model
@@ -63,7 +62,7 @@ def has_roundings(model: Model) -> bool:
 def digest_of(model: Model) -> str:
     """A digest of the nodes of a model, and of the names, data types and shapes of its weights.
 
-    It has the values of small constants, as that of a graph (`engines.SMALL_BYTES`), and the names of the user's operations
+    It has the values of small constants, as that of a graph (`digests.SMALL_BYTES`), and the names of the user's operations
     that nodes use: the engines run something else where there are others.
     """
     operations = [

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..builder import MLGraphBuilder
 from ..errors import NotSupportedError, OperationError, ValidationError, require
 from ..hints import meant
 from ..names import shown
 from ..operation import Op
+from . import registry
 from .checks import title_of
 from .control import CONTROL
-from .conversion import check_form
-from .inference import is_defined, schema_of
 from .messages import NodeProto, TensorProto, array_of, domain_of
 from .model import Model
-from .registry import CONVERTERS, MICROSOFT, REGISTERED, Converter, Tensor, Unsupported, operand
+from .registry import MICROSOFT, REGISTERED, Converter, Tensor, Unsupported, operand
+
+if TYPE_CHECKING:
+    from ..builder import MLGraphBuilder
 
 
 def require_operators(model: Model) -> None:
@@ -29,18 +30,26 @@ def require_operators(model: Model) -> None:
         NotSupportedError: a node has attributes or inputs that the user's operation does not take.
         OperationError: an operator that nothing has.
     """
-    for node in model.nodes if model.operations else ():
-        operation = model.operation(node)
-        if operation is not None and not operation.falls_back:
-            try:
-                check_form(operation, node)
-            except Unsupported as error:
-                raise NotSupportedError(f"{title_of(node)}: {error}") from None
-    unconverted = model.operators - model.operations.keys() - CONVERTERS.keys()
-    if not any(domain != "" or (REGISTERED and op_type not in CONTROL) for domain, op_type in unconverted):
+    if model.operations:
+        from .conversion import check_form
+
+        for node in model.nodes:
+            operation = model.operation(node)
+            if operation is not None and not operation.falls_back:
+                try:
+                    check_form(operation, node)
+                except Unsupported as error:
+                    raise NotSupportedError(f"{title_of(node)}: {error}") from None
+    doubtful = {
+        (domain, op_type)
+        for domain, op_type in model.operators - model.operations.keys()
+        if domain != "" or (REGISTERED and op_type not in CONTROL)
+    }
+    if not doubtful or doubtful <= registry.CONVERTERS.keys():
         return  # without loading the schemas of ONNX and of the engine
 
     from ..backends.onnxruntime.opsets import unknown_operator
+    from .inference import is_defined, schema_of
 
     def is_known(node: NodeProto) -> bool:
         is_own = domain_of(node) == "" and schema_of(node, model) is not None

@@ -27,15 +27,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ..builder import MLGraphBuilder
 from ..dtypes import INFO, DataType
 from ..graph import MLOperand
 from ..operation import Op
 from .messages import GraphProto, NodeProto, TensorProto, domain_of
+
+if TYPE_CHECKING:
+    from ..builder import MLGraphBuilder
 
 Tensor: TypeAlias = "MLOperand | np.ndarray"
 
@@ -179,8 +181,11 @@ def _updates(op: Op[..., Any] | None, inputs: Sequence[str]) -> dict[int, int]:
 Key: TypeAlias = tuple[str, str]
 """The domain and the name of an operator."""
 
-CONVERTERS: dict[Key, Converter] = {}
-"""The converters of Opweave itself."""
+CONVERTERS: dict[Key, Converter]
+"""The converters of Opweave itself. The first read of this name imports `operators`, which registers them: models that run in
+the engine's own session do without."""
+
+_registered: dict[Key, Converter] = {}
 
 REGISTERED: dict[Key, Converter] = {}
 """The converters of the user's operations. They take precedence in the models that are read from then on."""
@@ -193,7 +198,7 @@ def converts(
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         for op_type in op_types:
-            CONVERTERS[domain, op_type] = Converter.of(function, moved, updates)
+            _registered[domain, op_type] = Converter.of(function, moved, updates)
         return function
 
     return register
@@ -212,7 +217,7 @@ def named(*functions: Any, **others: Any) -> dict[str, Any]:
 def register(operators: Mapping[str, Op[..., Any]], domain: str = "") -> None:
     """Register operators that have the same inputs, attributes and defaults as an operation."""
     for op_type, op in operators.items():
-        CONVERTERS[domain, op_type] = Converter.of_op(op, op, op.attributes, op=None)
+        _registered[domain, op_type] = Converter.of_op(op, op, op.attributes, op=None)
 
 
 def key_of(node: NodeProto) -> Key:
@@ -225,7 +230,7 @@ def in_place(graph: GraphProto, converters: Mapping[Key, Converter]) -> dict[str
 
     Args:
         graph: of the model.
-        converters: those of its operators.
+        converters: those of its operators that may update an input.
     """
     updating = {key: converter.updates for key, converter in converters.items() if converter.updates}
     if not updating:
@@ -301,3 +306,12 @@ def normalized(axis: int, rank: int) -> int:
     if not -rank <= axis < max(rank, 1):  # tracing asks this often, so the message is made only on failure
         raise Unsupported(f"axis {axis} is out of range for rank {rank}")
     return axis % rank if rank else 0
+
+
+def __getattr__(name: str) -> Any:
+    if name != "CONVERTERS":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import operators as operators
+
+    globals()[name] = _registered
+    return _registered

@@ -10,8 +10,7 @@ from weakref import WeakKeyDictionary, ref
 
 from onnxruntime.capi import onnxruntime_inference_collection as collection, onnxruntime_pybind11_state as engine
 
-from ..backends.onnxruntime import native as native  # reads the engine's class before it is changed
-from ..backends.onnxruntime.sessions import ENGINE_ERRORS
+from ..backends.onnxruntime.native import ENGINE_ERRORS  # that module reads the engine's class before it is changed
 from ..errors import DataError, InvalidStateError, MLError, NotSupportedError, OperationError, ValidationError
 from .io_binding import IOBinding
 from .options import CPU_PROVIDER, available_providers, options_set

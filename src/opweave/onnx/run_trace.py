@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from threading import Lock, get_ident
@@ -55,5 +54,7 @@ class RunTrace:
         """Write the file, and return its path."""
         path = f"{self._prefix}{time.strftime('%Y-%m-%d_%H-%M-%S')}_{self.start_ns}.json"
         with self._lock, open(path, "w", encoding="utf-8") as file:
+            import json
+
             json.dump(self._events, file)
         return path

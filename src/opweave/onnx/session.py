@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from time import monotonic_ns
-from typing import Any, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import numpy as np
 
@@ -24,13 +24,12 @@ from ..tensor import MLTensor
 from . import summary
 from .arguments import Argument, FixedShapes, HostValues, NodeArg, check_target
 from .booleans import bool_as_uint8
-from .compiled import CompiledModel, Fallback
 from .index_ranges import find_ranges
 from .inspection import InspectionMethods
 from .limits import DEFAULT as DEFAULT_LIMITS, Limits
 from .methods import OnnxRuntimeMethods
 from .model import Model
-from .model_program import ModelProgram
+from .model_program import Fallback, ModelProgram
 from .options import Settings, check_run_options, write_optimized
 from .ort_values import unwrapped
 from .pickling import Recipe
@@ -40,6 +39,9 @@ from .repeat import Repeat
 from .run_trace import RunTrace
 from .shape_cache import ShapeCache, Specialise
 from .tuning import TuningMethod
+
+if TYPE_CHECKING:
+    from .compiled import CompiledModel
 
 Location = Literal["cpu", "ml-tensor"]
 
@@ -158,7 +160,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         self._inputs_by_name = {argument.name: argument for argument in self._inputs}
         self._outputs = {info.name: Argument.of(info, fixed) for info in graph.output}
         self._ranges = find_ranges(self._model)
-        self._in_place = in_place(graph, self._model.converters)
+        self._in_place = in_place(graph, self._model.updating)
         self._locations = self._locate(preferred_output_location)
         self._repeatable = Repeat.fits(self._inputs) and set(self._locations.values()) == {"cpu"}
         self._shape_cache = ShapeCache(self._model, self._context, self._inputs, fallback, specialise, program_bytes)

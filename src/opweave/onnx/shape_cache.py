@@ -8,7 +8,6 @@ first call with new shapes; the second one starts to compile them in the backgro
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,8 +17,6 @@ import numpy as np
 
 from .. import memory
 from ..cache import Cache
-from ..compile import engines
-from ..compile.engines import Measurement
 from ..context import MLContext
 from ..errors import MLError, NotSupportedError, OperationError
 from ..graph import Graph
@@ -27,19 +24,20 @@ from ..names import counted
 from ..progress import reported
 from ..shapes import OtherShapes
 from .arguments import Argument
-from .compiled import CompiledModel, Fallback
 from .model import Model
-from .model_program import ModelProgram
+from .model_program import Fallback, ModelProgram
 from .own_session import AUTO, NEVER, OWN_SESSION, RecentShape, reason_after_trace, reason_before_trace
 from .parameters import digest_of, has_roundings, weight_bytes
 from .repeat import Repeats
 from .room import MAX_COMPILED, Room
-from .shape_keys import Key as Key, text_of as text_of
+from .shape_keys import Key as Key, may_decide, text_of as text_of
 from .symbolic import must_be_traced, open_program
-from .trace import Trace, Tracer, ValuesNeeded, may_decide
 
 if TYPE_CHECKING:
     from ..backends.isolation import EngineProcess
+    from ..compile.engines import Measurement
+    from .compiled import CompiledModel
+    from .trace import Trace
 
 Specialise = Literal["auto", "recurring", "always", "never"]
 """Which shapes of inputs are compiled: those that must be or were measured to gain, those that recur, all, or none."""
@@ -127,7 +125,7 @@ class ShapeCache:
         # The number of the last call of each compiled model, in the order of compilation.
         self._last_used: dict[Key, int] = {}
         self.ways = context.backend.tunable(NO_GRAPH)  # by name
-        self.tuned = engines.find(self.digest, self.ways) if len(self.ways) > 1 else {}
+        self.tuned = self._find_measured()
         self.choices = 0
         self.repeats = Repeats()
         self._queued = 0  # shapes that are being compiled in the background, or wait for it
@@ -170,7 +168,9 @@ class ShapeCache:
                     memory.trim()
                 except MLError as error:
                     self._compiles_all = True
-                    log.info("all shapes are compiled: %s", error)
+                    from logging import getLogger
+
+                    getLogger("opweave").info("all shapes are compiled: %s", error)
         return self._own_session
 
     def compiled_for(self, shapes: Shapes, feed: Mapping[str, Any]) -> CompiledModel:
@@ -318,7 +318,9 @@ class ShapeCache:
             memory.trim()  # compiling takes far more memory than its result
             return True  # anything that is not None: the model itself is in `compiled`
         except Exception as error:
-            log.warning("shapes %s stay with the model's own session: %s", text_of(sizes), error)
+            from logging import getLogger
+
+            getLogger("opweave").warning("shapes %s stay with the model's own session: %s", text_of(sizes), error)
             if isinstance(error, MLError):
                 raise
             raise OperationError(f"{type(error).__name__}: {error}") from error
@@ -345,6 +347,8 @@ class ShapeCache:
 
     def traced(self, shapes: Shapes, feed: Mapping[str, Any], values: dict[str, Any]) -> tuple[Key, Trace]:
         """Trace the model for shapes, and for the values of the inputs that turn out to decide shapes, which are added."""
+        from .trace import ValuesNeeded
+
         while True:
             try:
                 trace = self._trace(shapes, values, feed.keys() - values.keys())
@@ -369,6 +373,8 @@ class ShapeCache:
         return trace
 
     def _trace(self, shapes: Shapes, values: Mapping[str, np.ndarray], available: Collection[str] = ()) -> Trace:
+        from .trace import Tracer  # here: what runs in the model's own session is not traced
+
         copies = {name: np.array(value) for name, value in values.items()}
         return Tracer(self._model, self._context, shapes, copies, available).run()
 
@@ -389,6 +395,8 @@ class ShapeCache:
         self, name: str, trace: Trace, whole: bool = False, process: EngineProcess | None = None
     ) -> CompiledModel:
         """Compile a trace for an engine, perhaps in another process; with an empty name, for those chosen for each graph."""
+        from .compiled import CompiledModel
+
         backend = self.ways[name] if name else None
         backend = process.backend(backend) if process and backend else backend
         return CompiledModel(self._model, self._context, trace, self._outputs, self._fallback, whole, backend)
@@ -398,6 +406,18 @@ class ShapeCache:
     def _measured_for(self, sizes: Key) -> Measurement | None:
         """What tuning has measured for shapes; None if they are not tuned."""
         return self.tuned.get(text_of(sizes)) if self.tuned else None
+
+    def _find_measured(self) -> dict[str, Measurement]:
+        """What tuning has measured for the model, by shapes as text."""
+        if len(self.ways) < 2:
+            return {}
+        from .. import disk_cache
+
+        if not disk_cache.has(disk_cache.TUNING):
+            return {}
+        from ..compile import engines
+
+        return engines.find(self.digest, self.ways)
 
     def digest(self) -> str:
         """A digest of the model, by which measurements are kept."""

@@ -10,6 +10,11 @@ import numpy as np
 if TYPE_CHECKING:
     from .arguments import Argument
 
+import numpy as np
+
+DECIDING_ELEMENTS = 16
+"""Inputs with more elements, or more than one dimension, are data: their values are not used to determine shapes."""
+
 Key = tuple[Any, ...]
 """Pairs of an input's name and its shape, then pairs of a name and the bytes of an input whose value determines shapes."""
 
@@ -49,3 +54,8 @@ def _value_text(array: np.ndarray) -> str:
     """
     texts = list(map(str, array.ravel()))
     return f"[{', '.join(texts)}]" if array.ndim else texts[0]
+
+
+def may_decide(value: Any) -> bool:
+    """Whether the value of an input may determine shapes; see `trace.Tracer`."""
+    return isinstance(value, np.ndarray) and value.ndim <= 1 and value.size <= DECIDING_ELEMENTS

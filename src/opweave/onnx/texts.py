@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from ..errors import DataError
-from .messages import ModelProto
+from .messages import ModelProto, message_class
 
 _DESCRIPTIVE = frozenset(
     {
@@ -51,12 +51,10 @@ def is_text(serialised: bytes) -> bool:
 @cache
 def _strict_model() -> Any:
     """The class of ModelProtos without text that is not UTF-8."""
-    from google.protobuf.descriptor_pool import DescriptorPool
-    from google.protobuf.message_factory import GetMessageClass
-
-    pool, descriptor = DescriptorPool(), ModelProto.DESCRIPTOR
+    descriptor = ModelProto.DESCRIPTOR
+    pool = type(descriptor.file.pool)()  # to import this class takes longer than to read most models
     pool.AddSerializedFile(descriptor.file.serialized_pb + _SYNTAX)
-    return GetMessageClass(pool.FindMessageTypeByName(descriptor.full_name))
+    return message_class(pool.FindMessageTypeByName(descriptor.full_name), __name__)
 
 
 def with_text(proto: ModelProto, what: str, is_owned: bool) -> ModelProto:

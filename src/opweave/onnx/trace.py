@@ -41,13 +41,11 @@ from .messages import (
 from .model import Model
 from .registry import DATA_TYPES, NotConstant, Unsupported
 from .scopes import all_nodes
+from .shape_keys import DECIDING_ELEMENTS
 from .values import Constant, Dynamic, Tensor, Value, shape_of, type_of
 
 STRICT = "OPWEAVE_STRICT"
 """Environment variable: raise errors of Opweave's own converters instead of falling back. The tests set it."""
-
-DECIDING_ELEMENTS = 16
-"""Inputs with more elements, or more than one dimension, are data: their values are not used to determine shapes."""
 
 Kind = Literal["webnn", "fallback", "folded"]
 
@@ -386,8 +384,3 @@ def _described(error: Exception) -> str:
     except Exception:  # the message may hold what cannot be decoded
         text = "no message"
     return f"{type(error).__name__}: {text[:300]}"
-
-
-def may_decide(value: Any) -> bool:
-    """Whether the value of an input may determine shapes; see `Tracer`."""
-    return isinstance(value, np.ndarray) and value.ndim <= 1 and value.size <= DECIDING_ELEMENTS

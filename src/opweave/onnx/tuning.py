@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
@@ -10,23 +9,32 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from ..compile import tuning
-from ..compile.engines import Measurement, Tuning
 from ..errors import require
-from ..expr import kernels
 from ..names import shown
 from ..run.graph import check_names
 from ..value_ranges import InputRange
+<<<<<<< HEAD
 from .compiled import CompiledModel
 from .own_session import NEVER, OWN_SESSION
 from .parameters import QUANTISING
 from .shape_cache import Shapes, text_of
+=======
+from .shape_cache import NEVER, OWN_SESSION, Shapes, text_of
+>>>>>>> 5cc1a851 (Import by need what a session's first run does without)
 
 if TYPE_CHECKING:
     from ..backends.isolation import EngineProcess
+    from ..compile.engines import Measurement, Tuning
+    from ..compile.tuning import Run
+    from .compiled import CompiledModel
     from .session import InferenceSession
 
+<<<<<<< HEAD
 log = logging.getLogger("opweave")
+=======
+QUANTISING = ("QuantizeLinear", "DynamicQuantizeLinear")
+"""Operators that quantise what a model computes."""
+>>>>>>> 5cc1a851 (Import by need what a session's first run does without)
 
 LONG_SECONDS = 1.0
 """Builds that take longer are measured once, unless they compile loops: loading modules makes no difference to them."""
@@ -76,6 +84,9 @@ class TuningMethod:
         tuned           chosen
         a model: x [2]  reference  there is no other engine for it
         """
+        from ..compile import tuning  # here, as in other functions: few programs tune
+        from ..compile.engines import Tuning
+
         tuning.check_seconds(seconds)
         session = cast("InferenceSession", self)
         session.context._check_alive()
@@ -115,6 +126,8 @@ def _wanted(
 
 def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], seconds: float) -> Measurement:
     """Measure what can run calls with these shapes, and let the fastest run them from now on."""
+    from ..compile import tuning
+
     cache, name = session._shape_cache, session._recipe.title
     if len(cache.ways) == 1:
         return tuning.unmeasured(name, text_of(tuple(shapes.items())), cache.ways)
@@ -124,7 +137,7 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
     made: dict[str, CompiledModel] = {}
     builds = dict[str, float]()
 
-    def build(name: str, process: EngineProcess | None = None) -> tuning.Run:
+    def build(name: str, process: EngineProcess | None = None) -> Run:
         if own is not None and name == OWN_SESSION:
             model = own
             _, builds[name] = _timed(cache.new_own)
@@ -142,7 +155,9 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
             build(OWN_SESSION)()
             names.insert(0, OWN_SESSION)
         except tuning.REFUSALS as error:  # WebNN defines more than the engine does: indices out of range, say
-            log.info("%s is not measured: %s", OWN_SESSION, error)
+            from logging import getLogger
+
+            getLogger("opweave").info("%s is not measured: %s", OWN_SESSION, error)
     what = text_of(tuple(shapes.items()))
     is_quantised = any(step.node.op_type in QUANTISING for step in trace.steps)
     compiled = cache.compiled.get(key)
@@ -162,6 +177,8 @@ def _timed(build: Callable[[], T]) -> tuple[T, float]:
 
     The first time loads modules, and compiles loops, which the cache on disk keeps for other processes.
     """
+    from ..expr import kernels
+
     for _ in range(2):
         compiled = kernels.compiled.statistics.misses
         begin = perf_counter()

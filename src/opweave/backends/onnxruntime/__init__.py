@@ -9,19 +9,3 @@ of its result:
 """
 
 from .backend import OnnxRuntime as OnnxRuntime, ort as ort
-from .lowerings import (  # the rules register themselves
-    activation as activation,
-    attention as attention,
-    convolution as convolution,
-    elementwise as elementwise,
-    indexing as indexing,
-    logical as logical,
-    matrix as matrix,
-    movement as movement,
-    normalization as normalization,
-    pooling as pooling,
-    quantization as quantization,
-    recurrent as recurrent,
-    reduction as reduction,
-    selection as selection,
-)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from ...graph import Graph, Node, Operand, each
 from ...operation import Op
 from .. import Backend, Device, How, PowerPreference, Rule, RuleFunction
-from .emit import Emitter, Value
 from .provider_faults import why_not
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from .emit import Emitter, Value
     from .plugins import Plugin
 
 
@@ -31,6 +31,24 @@ class OnnxRuntime(Backend):
         super().__init__()
         self._contrib: set[Op[..., Any]] = set()
         self._by_plugin: dict[Plugin, OnnxRuntime] = {}
+
+    def load(self) -> None:
+        from .lowerings import (  # they register themselves
+            activation as activation,
+            attention as attention,
+            convolution as convolution,
+            elementwise as elementwise,
+            indexing as indexing,
+            logical as logical,
+            matrix as matrix,
+            movement as movement,
+            normalization as normalization,
+            pooling as pooling,
+            quantization as quantization,
+            recurrent as recurrent,
+            reduction as reduction,
+            selection as selection,
+        )
 
     def devices(self) -> list[Device]:
         from .devices import devices
@@ -71,7 +89,7 @@ class OnnxRuntime(Backend):
         return version()
 
     def session_threads(self) -> int:
-        from .sessions import pool_threads
+        from .options import pool_threads
 
         return pool_threads(self.threads)
 
@@ -104,11 +122,13 @@ class OnnxRuntime(Backend):
 
     def is_portable(self, node: Node) -> bool:
         """Whether a rule makes only ONNX's own operators of `node`, so that any engine runs what is written."""
-        return node.op not in self._contrib and self.supports(node)
+        return self.supports(node) and node.op not in self._contrib
 
     def how(self, node: Node) -> How | None:
         if not self.supports(node):
             return super().how(node)
+        from .emit import Emitter
+
         return self.emit(Emitter(), Graph.reaching({"y": node.outputs[0]}))[1][node]
 
     def with_threads(self, threads: int) -> Backend:
@@ -130,6 +150,8 @@ class OnnxRuntime(Backend):
 
     def emit(self, ctx: Emitter, graph: Graph) -> tuple[dict[str, Value], dict[Node, How]]:
         """Emit all nodes of a legal graph; the result holds the value of each output, and how each node is done."""
+        from .emit import Value
+
         ctx.graph = graph
         done: dict[Node, How] = {}
         values: dict[Operand, Value] = {}

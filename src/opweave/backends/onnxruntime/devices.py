@@ -11,7 +11,6 @@ from pathlib import Path
 
 from ...processors import processor_lines, processor_name
 from .. import Device, Precision
-from .plugins import plugins
 
 
 @cache
@@ -50,6 +49,8 @@ def has_bfloat16() -> bool:
 
 def devices() -> list[Device]:
     """The CPU, and the devices of plug-in providers."""
+    from .plugins import plugins
+
     return [cpu(), *(plugin.device(processor_name()) for plugin in plugins())]
 
 
@@ -57,4 +58,6 @@ def named(name: str) -> Device | None:
     """The device that a name means; plug-ins are registered only if it is not the CPU."""
     if name == cpu().name:
         return cpu()
+    from .plugins import plugins
+
     return next((plugin.device(processor_name()) for plugin in plugins() if plugin.answers_to(name)), None)

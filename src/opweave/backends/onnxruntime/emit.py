@@ -18,7 +18,7 @@ from ... import memory
 from ...dtypes import ONNX_TYPES, name_of
 from . import kernels
 from .barriers import keep_casts_apart, keep_outputs_apart
-from .records import IR_VERSION, OnnxNode, attribute, field, opset_of, value_info
+from .records import INLINE_BYTES, IR_VERSION, OnnxNode, attribute, field, opset_of, value_info
 
 if TYPE_CHECKING:
     from ...graph import Desc, Graph, Node
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MICROSOFT = "com.microsoft"
-INLINE_BYTES = 1024
-"""Constants up to this size lie inside the model."""
 INLINE_BYTES_OF_RULES = 8192 * 8
 """The same for constants made by rules: shape inference must see the sizes of the largest possible Split."""
 

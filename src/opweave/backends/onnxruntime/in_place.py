@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from ...graph import Desc, Graph
 from ...memory import NOT_IN_PLACE, copies
 from ...memory.spaces import Memory
 from .. import Update
-from .emit import Emitter, Value
+
+if TYPE_CHECKING:
+    from .emit import Emitter, Value
 
 IN_PLACE = {"GroupQueryAttention": ((3, 1), (4, 2))}
 """For each such operator, the positions of inputs and of the outputs that may use their memory: all of them, or none.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -17,14 +18,16 @@ from ...shapes import OtherShapes
 from .. import How, PowerPreference, Precision, Returning, Runner
 from .constants import add_constants, all_graphs, readers
 from .in_place import count_copies, find_updates
-from .native import NativeSession
+from .native import CPU, ENGINE_ERRORS, NativeSession, engine_call
+from .options import session_options
 from .quotients import guard_quotients
-from .rounding import FLOAT_LEVEL
-from .sessions import CPU, ENGINE_ERRORS, engine_call, session_options
 from .values import PLAIN_TYPES, from_engine, to_engine
 
 KNOWN_IR, KNOWN_OPSET = 10, 21
 """Models up to this version of the file format and of ONNX's operators need not be lowered for the engine."""
+
+QUANTISED = re.compile("Integer|uantize|^Q")
+"""What is in the names of all operators of the engine that multiply integers, and only of few others."""
 
 FLOAT16 = 10
 """ONNX's number of the data type."""
@@ -70,7 +73,6 @@ class ModelSession(Runner):
         precision: Precision = "float32",
     ) -> None:
         self.title = title
-        options = session_options(power_preference, alone, threads=threads, precision=precision)
         try:
             if proto.ir_version > KNOWN_IR or any(entry.version > KNOWN_OPSET for entry in proto.opset_import):
                 from .opsets import lower
@@ -79,6 +81,10 @@ class ModelSession(Runner):
             if precision == "ieee":
                 _forbid_rounding(proto)
             graphs = list(all_graphs(proto.graph))
+            quantised = any(QUANTISED.search(node.op_type) for graph in graphs for node in graph.node)
+            options = session_options(
+                power_preference, alone, threads=threads, precision=precision, quantised=quantised
+            )
             _write_sums_as_additions(proto, graphs)
             guard_quotients(proto, constants, graphs)
             disabled = _keep_casts_to_halves(graphs) + _keep_transpositions(graphs)
@@ -282,6 +288,8 @@ def fill(found: Sequence[tuple[int, Any]], outputs: Sequence[Memory], names: Seq
 
 def _forbid_rounding(proto: Any) -> None:
     """Let the products of a ModelProto keep their operands as float32."""
+    from .rounding import FLOAT_LEVEL
+
     for graph in all_graphs(proto.graph):
         for node in graph.node:
             for attribute in node.attribute:

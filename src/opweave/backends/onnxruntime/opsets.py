@@ -14,8 +14,8 @@ from onnxruntime.capi import onnxruntime_pybind11_state as engine
 from ...errors import OperationError
 from .constants import all_graphs
 from .model import KNOWN_IR
-from .native import NativeSession
-from .sessions import ENGINE_ERRORS, session_options
+from .native import ENGINE_ERRORS, NativeSession
+from .options import session_options
 
 OLDEST_TARGET = 21
 """The oldest operator set that models are lowered to.

@@ -7,7 +7,6 @@ drive, and a session gets one of them.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections import Counter
@@ -118,6 +117,8 @@ class Plugin:
         if self.provider == QNN and self.kind == "cpu":
             options["backend_type"] = "htp"  # it has no default there, and emulates the NPU
         if self.provider == OPENVINO and self.kind != "npu":  # by default it rounds to what is fast
+            import json
+
             hint = {"INFERENCE_PRECISION_HINT": OPENVINO_PRECISIONS[precision]}
             options["load_config"] = json.dumps({self.kind.upper(): hint})
         session_options.add_provider_for_devices([self.handle], {**options, **self.options})

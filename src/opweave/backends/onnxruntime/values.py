@@ -12,7 +12,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as engine
 from ... import memory
 from ...dtypes import ONNX_TYPES
 from .constants import is_plain
-from .sessions import CPU
+from .native import CPU
 
 _NAMES = {"float32": "float", "float64": "double"}  # the engine calls other types as NumPy does
 

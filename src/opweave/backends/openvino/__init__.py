@@ -9,18 +9,3 @@ of its result:
 """
 
 from .backend import OpenVino as OpenVino, openvino as openvino
-from .rules import (  # the rules register themselves
-    activation as activation,
-    attention as attention,
-    convolution as convolution,
-    elementwise as elementwise,
-    indexing as indexing,
-    logical as logical,
-    matrix as matrix,
-    movement as movement,
-    normalization as normalization,
-    pooling as pooling,
-    quantization as quantization,
-    recurrent as recurrent,
-    reduction as reduction,
-)

@@ -4,39 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...graph import Graph, Node, Operand, each
 from ...operation import Op
-from ...ops import activation, elementwise, indexing, movement, pooling, reduction
 from .. import Backend, Device, How, PowerPreference, Precision
-from ..reference import reference
 from . import devices
-from .dequantised import dequantised, quantises
-from .emit import Emitter, Value
-from .gains import DECOMPOSED, gains
 from .saturation import saturates
 
-EXACT = frozenset(
-    {
-        *(activation.relu, indexing.gather, indexing.gather_elements, indexing.gather_nd),
-        *(
-            indexing.scatter_elements,
-            indexing.scatter_nd,
-            pooling.max_pool2d,
-            reduction.reduce_max,
-            reduction.reduce_min,
-        ),
-        *(elementwise.abs, elementwise.cast, elementwise.ceil, elementwise.clamp, elementwise.floor),
-        *(elementwise.identity, elementwise.max, elementwise.min, elementwise.neg, elementwise.round_even),
-        *(elementwise.sign, elementwise.where, movement.concat, movement.expand, movement.pad, movement.reshape),
-        *(movement.reverse, movement.slice, movement.split, movement.tile, movement.transpose, movement.triangular),
-    }
-)
-"""Operations whose results are float16 if their operands are, or that round them themselves."""
-
+if TYPE_CHECKING:
+    from .emit import Emitter, Value
 
 MOST_FOLDED = 2**24
 """The elements of operands and results of an operation on constants that is computed here."""
@@ -48,6 +27,23 @@ class OpenVino(Backend):
     name = "openvino"
     needs_trial = True
     stand_in = "onnxruntime"
+
+    def load(self) -> None:
+        from .rules import (  # they register themselves
+            activation as activation,
+            attention as attention,
+            convolution as convolution,
+            elementwise as elementwise,
+            indexing as indexing,
+            logical as logical,
+            matrix as matrix,
+            movement as movement,
+            normalization as normalization,
+            pooling as pooling,
+            quantization as quantization,
+            recurrent as recurrent,
+            reduction as reduction,
+        )
 
     def devices(self) -> list[Device]:
         return devices.devices(self.name)
@@ -70,6 +66,8 @@ class OpenVino(Backend):
     def how(self, node: Node) -> How | None:
         if not self.supports(node) or not devices.is_installed():
             return super().how(node)
+        from .emit import Emitter
+
         return self.emit(Emitter(self.precision), Graph.reaching({"y": node.outputs[0]}))[1][node]
 
     def with_threads(self, threads: int) -> Backend:
@@ -87,6 +85,8 @@ class OpenVino(Backend):
         return device.name == "cpu" and precision == "float32" and devices.is_installed()
 
     def gains(self, graph: Graph) -> tuple[bool, str]:
+        from .gains import DECOMPOSED, gains
+
         nodes = (node for node in graph.nodes if node.op not in DECOMPOSED and not self.supports(node))
         lacking = next(nodes, None)
         if lacking is None:
@@ -101,6 +101,9 @@ class OpenVino(Backend):
 
     def emit(self, ctx: Emitter, graph: Graph) -> tuple[list[Value], dict[Node, How]]:
         """Emit all nodes of a legal graph: the value of each output, and how each node is done."""
+        from .dequantised import dequantised, quantises
+        from .exact import EXACT
+
         done: dict[Node, How] = {}
         values: dict[Operand, Value] = {operand: ctx.add_input(operand.desc) for operand in graph.inputs.values()}
 
@@ -147,6 +150,8 @@ def _constants(ctx: Emitter, node: Node, operands: Iterable[Value]) -> list[Valu
     The engine computes them as it does what varies: with its rounding, and in place, where others read the operand, too.
     Weights and tables stay integers of 8 bits, and large constants are left to the engine.
     """
+    from ..reference import reference
+
     if node in ctx.dequantised.weights or node in ctx.dequantised.tables or not reference.supports(node):
         return None
     count = sum(output.desc.element_count for output in node.outputs)

@@ -5,18 +5,4 @@ float32 and float16 arrays are passed as float64, and results are rounded once, 
 keep their type and wrap around on overflow.
 """
 
-from . import (  # the rules register themselves
-    activation as activation,
-    convolution as convolution,
-    elementwise as elementwise,
-    indexing as indexing,
-    logical as logical,
-    matrix as matrix,
-    movement as movement,
-    normalization as normalization,
-    pooling as pooling,
-    quantization as quantization,
-    recurrent as recurrent,
-    reduction as reduction,
-)
 from .backend import Reference as Reference, reference as reference

@@ -22,6 +22,22 @@ class Reference(Backend):
     name = "reference"
     expressions = "numpy"
 
+    def load(self) -> None:
+        from . import (  # they register themselves
+            activation as activation,
+            convolution as convolution,
+            elementwise as elementwise,
+            indexing as indexing,
+            logical as logical,
+            matrix as matrix,
+            movement as movement,
+            normalization as normalization,
+            pooling as pooling,
+            quantization as quantization,
+            recurrent as recurrent,
+            reduction as reduction,
+        )
+
     def devices(self) -> list[Device]:
         text = f"NumPy {np.__version__}, float64 inside: slow and exact"
         return [Device("reference", "cpu", self.name, text, precisions=("float32", "ieee"), is_software=True)]
