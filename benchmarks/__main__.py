@@ -34,6 +34,7 @@ TABLES = {
 OTHERS = {
     "against": "hot paths of the working tree against another revision",
     "chat": "a language model beside llama.cpp; writes docs/chat.md",
+    "cold": "fresh processes that run a tiny model beside ONNX Runtime; writes docs/benchmarks-cold.md",
     "composites": "kernels for composites against their parts; writes docs/composites.md",
     "cuda": "networks with CUDA beside PyTorch; writes docs/benchmarks-gpu.md",
     "cuda_models": "ONNX models from packages with CUDA beside ONNX Runtime; writes docs/benchmarks-gpu.md",

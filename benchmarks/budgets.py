@@ -71,6 +71,14 @@ BUDGETS = {
 }
 """Of docs/benchmarks.md, and of comparisons with another revision."""
 
+COLD = {
+    "time": Budget(50, "ms more"),
+    "memory": Budget(12, "MiB more"),
+    "module": Budget(5, "ms"),
+}
+"""Of a fresh process that runs a tiny ONNX model once: beyond ONNX Runtime alone, and the import of each of Opweave's modules,
+without the modules that it imports."""
+
 WEBGPU = {
     "ResNet-50, batch 1, float32": {"on the device": Budget(2.0, "ms")},
     "a token of 8 layers": {"to encode one": Budget(4.0, "us")},

@@ -10,7 +10,7 @@ needs, by name. Several rules for one op are tried in order; `when=` says which 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache
@@ -24,8 +24,9 @@ from ..errors import NotSupportedError, ValidationError
 from ..graph import Graph, Node
 from ..memory.spaces import HOST, Memory, TensorSpace
 from ..operation import Limits, Op
-from .entries import entry_points
+from .entries import ByNeed, entry_points
 from .precision import KEEPS_FLOAT32 as KEEPS_FLOAT32, PRECISIONS as PRECISIONS, Precision as Precision, lacks_precision
+from .reports import KernelTime as KernelTime, Placement as Placement
 from .rule_table import Rule as Rule, RuleFunction as RuleFunction, RuleTable
 from .updates import Pairs as Pairs, Update as Update
 
@@ -102,39 +103,6 @@ class Runner(ABC):
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where a node of the user's graph runs, and how; `segment` counts what runs one after the other, `op` is the node's."""
-
-    node: str
-    device: str
-    how: How
-    detail: str
-    segment: int
-    op: Op[..., Any]
-
-
-@dataclass(frozen=True, slots=True)
-class KernelTime:
-    """How long one kernel of an engine runs.
-
-    Attributes:
-        node: the label, or the name, of the operation that it computes, or operations; empty for what the engine has added.
-        kernel: what the engine calls it.
-        result: data type and shape of what it makes, in the engine's words.
-        median: its time in seconds, the middle of all runs.
-        minimum: its time in seconds, the best of all runs.
-        segment: the number of the segment that it is in.
-    """
-
-    node: str
-    kernel: str
-    result: str
-    median: float
-    minimum: float
-    segment: int = 0
-
-
 class Measured(Runner):
     """A runner that measures its kernels while it runs, which takes a little longer then."""
 
@@ -199,6 +167,8 @@ class Backend(RuleTable, ABC):
     nor a decomposition; None where such operations are an error."""
     gains_from_loops = False
     """Whether chains of element-wise operations run faster as one compiled loop than by its own kernels."""
+    families: str = ""
+    """The module that imports all its rules, when they are first read; empty where rules are registered otherwise."""
     claims: str = ""
     """The option of `create_context` by which it takes an object of the caller's, such as a device or a stream; see `on`."""
     rivals: tuple[Backend, ...] = ()
@@ -211,6 +181,10 @@ class Backend(RuleTable, ABC):
         # For the life of the back end, which may be that of a device; operations of users come and go.
         self._limits: WeakKeyDictionary[Op[..., Any], Mapping[str, Limits]] = WeakKeyDictionary()
         self._variants: dict[tuple[int | None, Precision], Backend] = {}
+
+    def load(self) -> None:
+        if self.families:
+            import_module(self.families)
 
     @abstractmethod
     def devices(self) -> list[Device]:
@@ -399,24 +373,6 @@ COMPETING = frozenset({"openvino"})
 """Those of them that may run graphs for contexts on devices of others: the others need not be loaded to ask."""
 
 
-class _Discovered(Mapping[str, "Backend"]):
-    """Back ends by name, each imported when it is asked for."""
-
-    def __init__(self, references: Mapping[str, str]) -> None:
-        self._references = references
-
-    def __getitem__(self, name: str) -> Backend:
-        module, _, attribute = self._references[name].partition(":")
-        backend: Backend = getattr(import_module(module), attribute)
-        return backend
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._references)
-
-    def __len__(self) -> int:
-        return len(self._references)
-
-
 @cache
 def discover() -> Mapping[str, Backend]:
     """All back ends by name, the preferred ones first; the reference comes last. Each is imported when it is asked for.
@@ -426,7 +382,13 @@ def discover() -> Mapping[str, Backend]:
     """
     references = BUILT_IN | {n: r for n, r in sorted(entry_points("opweave.backends").items()) if n not in BUILT_IN}
     references["reference"] = references.pop("reference")
-    return _Discovered(references)
+    return ByNeed(references, _imported)
+
+
+def _imported(reference: str) -> Backend:
+    module, _, attribute = reference.partition(":")
+    backend: Backend = getattr(import_module(module), attribute)
+    return backend
 
 
 def devices() -> list[Device]:

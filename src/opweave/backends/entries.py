@@ -8,10 +8,37 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.machinery import PathFinder
+from typing import TypeVar
 
 _FOLDERS = (".dist-info", ".egg-info")
+
+T = TypeVar("T")
+
+
+class ByNeed(Mapping[str, T]):
+    """Values by name, each loaded when it is asked for.
+
+    Args:
+        references: of the values, by name.
+        load: gives the value of a reference.
+
+    >>> ByNeed({"one": "1"}, int)["one"]
+    1
+    """
+
+    def __init__(self, references: Mapping[str, str], load: Callable[[str], T]) -> None:
+        self._references, self._load = references, load
+
+    def __getitem__(self, name: str) -> T:
+        return self._load(self._references[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._references)
+
+    def __len__(self) -> int:
+        return len(self._references)
 
 
 def entry_points(group: str) -> dict[str, str]:

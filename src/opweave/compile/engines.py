@@ -14,13 +14,14 @@ from typing import Any
 
 from .. import __version__, digests, disk_cache
 from ..backends import Backend
-from ..disk_cache import TUNING as KIND
 from ..graph import Graph, Operand, each
 from ..processors import processor_name, processors
 from ..words import duration, table
 
 FORMAT = 3
 """The format of what is kept; others are not read."""
+
+KIND = disk_cache.TUNING
 
 
 @dataclass(frozen=True, slots=True)

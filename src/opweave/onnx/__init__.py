@@ -19,7 +19,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are first used
@@ -30,22 +29,26 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
     from .replacement import replacing_onnxruntime as replacing_onnxruntime
     from .session import InferenceSession as InferenceSession
 
-_HOMES = {
-    "InferenceSession": ".session",
-    "Limits": ".limits",
-    "load": ".convert",
-    "register_onnx": ".register",
-    "replacing_onnxruntime": ".replacement",
-    "save": ".export",
-}
-
 __all__ = ["InferenceSession", "Limits", "load", "register_onnx", "replacing_onnxruntime", "save"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOMES[name], __name__), name)
+    match name:
+        case "InferenceSession":
+            from .session import InferenceSession as InferenceSession
+        case "Limits":
+            from .limits import Limits as Limits
+        case "load":
+            from .convert import load as load
+        case "register_onnx":
+            from .register import register_onnx as register_onnx
+        case "replacing_onnxruntime":
+            from .replacement import replacing_onnxruntime as replacing_onnxruntime
+        case "save":
+            from .export import save as save
+        case _:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = locals()[name]
     return value
 
 

@@ -20,7 +20,6 @@ import numpy as np
 from .. import memory
 from ..errors import DataError, NotSupportedError, require
 from ..names import shown
-from . import registry
 from .booleans import check_bool
 from .checks import (
     MAX_RANK,
@@ -165,13 +164,19 @@ class Model:
     def updating(self) -> dict[Key, Converter]:
         """The converters of its operators that may update an input. None of ONNX's own operators does."""
         keys = [key for key in self.operators if key[0] or key in self.operations]
-        converters = {key: self.operations.get(key) or registry.CONVERTERS.get(key) for key in keys}
+        if not keys:
+            return {}
+        from .operators import CONVERTERS
+
+        converters = {key: self.operations.get(key) or CONVERTERS.get(key) for key in keys}
         return {key: converter for key, converter in converters.items() if converter is not None and converter.updates}
 
     def converter(self, node: NodeProto) -> Converter | None:
         """The converter of a node: of the user's operation, else Opweave's; None if neither has its operator."""
+        from .operators import CONVERTERS
+
         key = key_of(node)
-        return self.operations.get(key) or registry.CONVERTERS.get(key)
+        return self.operations.get(key) or CONVERTERS.get(key)
 
     def operation(self, node: NodeProto) -> Converter | None:
         """The converter of a node that the user's operation computes; None for other nodes."""

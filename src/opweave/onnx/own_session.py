@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..lazy.background import Recurring
 from ..names import listed
-from .compiled import large_sections
-from .model import Model
-from .trace import Trace
+
+if TYPE_CHECKING:
+    from .model import Model
+    from .trace import Trace
 
 OWN_SESSION = "the model's own session"
 NEVER = "specialise='never'"
@@ -33,10 +36,12 @@ def reason_before_trace(model: Model, size: int) -> str:
         model: the model.
         size: of its weights, inputs and outputs, in bytes.
     """
+    if size <= SMALL_BYTES:
+        return SMALL
     unknown = sorted(model.operators - model.converters.keys())
-    if len(unknown) > MAX_FALLBACKS:
-        return _inexpressible([f"{domain}.{op_type}" if domain else op_type for domain, op_type in unknown])
-    return SMALL if size <= SMALL_BYTES else ""
+    if len(unknown) <= MAX_FALLBACKS:
+        return ""
+    return _inexpressible([f"{domain}.{op_type}" if domain else op_type for domain, op_type in unknown])
 
 
 def reason_after_trace(trace: Trace, outputs: list[str], is_auto: bool) -> str:
@@ -47,6 +52,8 @@ def reason_after_trace(trace: Trace, outputs: list[str], is_auto: bool) -> str:
         outputs: the names of its outputs.
         is_auto: whether the user has left the choice to the session.
     """
+    from .compiled import large_sections
+
     unknown = [step.node.op_type for step in trace.steps if step.kind == "fallback"]
     if is_auto and len(unknown) > MAX_FALLBACKS:
         return _inexpressible(unknown)

@@ -9,7 +9,6 @@ from ..errors import NotSupportedError, OperationError, ValidationError, require
 from ..hints import meant
 from ..names import shown
 from ..operation import Op
-from . import registry
 from .checks import title_of
 from .control import CONTROL
 from .messages import NodeProto, TensorProto, array_of, domain_of
@@ -45,7 +44,11 @@ def require_operators(model: Model) -> None:
         for domain, op_type in model.operators - model.operations.keys()
         if domain != "" or (REGISTERED and op_type not in CONTROL)
     }
-    if not doubtful or doubtful <= registry.CONVERTERS.keys():
+    if not doubtful:
+        return
+    from .operators import CONVERTERS
+
+    if doubtful <= CONVERTERS.keys():
         return  # without loading the schemas of ONNX and of the engine
 
     from ..backends.onnxruntime.opsets import unknown_operator

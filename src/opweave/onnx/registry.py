@@ -181,11 +181,9 @@ def _updates(op: Op[..., Any] | None, inputs: Sequence[str]) -> dict[int, int]:
 Key: TypeAlias = tuple[str, str]
 """The domain and the name of an operator."""
 
-CONVERTERS: dict[Key, Converter]
-"""The converters of Opweave itself. The first read of this name imports `operators`, which registers them: models that run in
-the engine's own session do without."""
-
-_registered: dict[Key, Converter] = {}
+CONVERTERS: dict[Key, Converter] = {}
+"""The converters of Opweave itself: `operators` registers them, and is imported by what reads this. Models that run in the
+engine's own session do without."""
 
 REGISTERED: dict[Key, Converter] = {}
 """The converters of the user's operations. They take precedence in the models that are read from then on."""
@@ -198,7 +196,7 @@ def converts(
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         for op_type in op_types:
-            _registered[domain, op_type] = Converter.of(function, moved, updates)
+            CONVERTERS[domain, op_type] = Converter.of(function, moved, updates)
         return function
 
     return register
@@ -217,7 +215,7 @@ def named(*functions: Any, **others: Any) -> dict[str, Any]:
 def register(operators: Mapping[str, Op[..., Any]], domain: str = "") -> None:
     """Register operators that have the same inputs, attributes and defaults as an operation."""
     for op_type, op in operators.items():
-        _registered[domain, op_type] = Converter.of_op(op, op, op.attributes, op=None)
+        CONVERTERS[domain, op_type] = Converter.of_op(op, op, op.attributes, op=None)
 
 
 def key_of(node: NodeProto) -> Key:
@@ -306,12 +304,3 @@ def normalized(axis: int, rank: int) -> int:
     if not -rank <= axis < max(rank, 1):  # tracing asks this often, so the message is made only on failure
         raise Unsupported(f"axis {axis} is out of range for rank {rank}")
     return axis % rank if rank else 0
-
-
-def __getattr__(name: str) -> Any:
-    if name != "CONVERTERS":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import operators as operators
-
-    globals()[name] = _registered
-    return _registered

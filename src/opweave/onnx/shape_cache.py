@@ -24,13 +24,15 @@ from ..names import counted
 from ..progress import reported
 from ..shapes import OtherShapes
 from .arguments import Argument
+from .measured import find_measured
 from .model import Model
 from .model_program import Fallback, ModelProgram
+from .options import INFO, NOTSET, WARNING, log
 from .own_session import AUTO, NEVER, OWN_SESSION, RecentShape, reason_after_trace, reason_before_trace
 from .parameters import digest_of, has_roundings, weight_bytes
 from .repeat import Repeats
 from .room import MAX_COMPILED, Room
-from .shape_keys import Key as Key, may_decide, text_of as text_of
+from .shape_keys import Key as Key, Shapes as Shapes, ValuesNeeded, may_decide, text_of as text_of
 from .symbolic import must_be_traced, open_program
 
 if TYPE_CHECKING:
@@ -42,8 +44,6 @@ if TYPE_CHECKING:
 Specialise = Literal["auto", "recurring", "always", "never"]
 """Which shapes of inputs are compiled: those that must be or were measured to gain, those that recur, all, or none."""
 
-Shapes = Mapping[str, tuple[int, ...] | None]
-"""The shape of each input by name; None for inputs that are not tensors."""
 
 RECENT = 16
 """The number of recent shapes that are remembered. Shapes that are seen again after more others do not count as recurring: a
@@ -59,8 +59,6 @@ MAX_THREADS = 5
 """The most threads of all models compiled in the background: a process is to have at most 8 threads more than it has
 processors. On machines where one pool has more, one compiled model may have them."""
 
-NO_GRAPH = Graph({}, {}, ())
-log = logging.getLogger("opweave")
 
 _compiled_in_background: WeakSet[CompiledModel] = WeakSet()
 
@@ -124,8 +122,8 @@ class ShapeCache:
         self._recent: Cache[Key, RecentShape] = Cache(RECENT, raw=True)
         # The number of the last call of each compiled model, in the order of compilation.
         self._last_used: dict[Key, int] = {}
-        self.ways = context.backend.tunable(NO_GRAPH)  # by name
-        self.tuned = self._find_measured()
+        self.ways = context.backend.tunable(Graph({}, {}, ()))  # by name
+        self.tuned = find_measured(self.digest, self.ways)
         self.choices = 0
         self.repeats = Repeats()
         self._queued = 0  # shapes that are being compiled in the background, or wait for it
@@ -168,9 +166,7 @@ class ShapeCache:
                     memory.trim()
                 except MLError as error:
                     self._compiles_all = True
-                    from logging import getLogger
-
-                    getLogger("opweave").info("all shapes are compiled: %s", error)
+                    log(NOTSET, INFO, "all shapes are compiled: %s", error)
         return self._own_session
 
     def compiled_for(self, shapes: Shapes, feed: Mapping[str, Any]) -> CompiledModel:
@@ -318,9 +314,7 @@ class ShapeCache:
             memory.trim()  # compiling takes far more memory than its result
             return True  # anything that is not None: the model itself is in `compiled`
         except Exception as error:
-            from logging import getLogger
-
-            getLogger("opweave").warning("shapes %s stay with the model's own session: %s", text_of(sizes), error)
+            log(NOTSET, WARNING, "shapes %s stay with the model's own session: %s", text_of(sizes), error)
             if isinstance(error, MLError):
                 raise
             raise OperationError(f"{type(error).__name__}: {error}") from error
@@ -347,8 +341,6 @@ class ShapeCache:
 
     def traced(self, shapes: Shapes, feed: Mapping[str, Any], values: dict[str, Any]) -> tuple[Key, Trace]:
         """Trace the model for shapes, and for the values of the inputs that turn out to decide shapes, which are added."""
-        from .trace import ValuesNeeded
-
         while True:
             try:
                 trace = self._trace(shapes, values, feed.keys() - values.keys())
@@ -406,18 +398,6 @@ class ShapeCache:
     def _measured_for(self, sizes: Key) -> Measurement | None:
         """What tuning has measured for shapes; None if they are not tuned."""
         return self.tuned.get(text_of(sizes)) if self.tuned else None
-
-    def _find_measured(self) -> dict[str, Measurement]:
-        """What tuning has measured for the model, by shapes as text."""
-        if len(self.ways) < 2:
-            return {}
-        from .. import disk_cache
-
-        if not disk_cache.has(disk_cache.TUNING):
-            return {}
-        from ..compile import engines
-
-        return engines.find(self.digest, self.ways)
 
     def digest(self) -> str:
         """A digest of the model, by which measurements are kept."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,10 +10,13 @@ import numpy as np
 if TYPE_CHECKING:
     from .arguments import Argument
 
-import numpy as np
+from ..errors import OperationError
 
 DECIDING_ELEMENTS = 16
 """Inputs with more elements, or more than one dimension, are data: their values are not used to determine shapes."""
+
+Shapes = Mapping[str, tuple[int, ...] | None]
+"""The shape of each input by name; None for inputs that are not tensors."""
 
 Key = tuple[Any, ...]
 """Pairs of an input's name and its shape, then pairs of a name and the bytes of an input whose value determines shapes."""
@@ -59,3 +62,15 @@ def _value_text(array: np.ndarray) -> str:
 def may_decide(value: Any) -> bool:
     """Whether the value of an input may determine shapes; see `trace.Tracer`."""
     return isinstance(value, np.ndarray) and value.ndim <= 1 and value.size <= DECIDING_ELEMENTS
+
+
+class ValuesNeeded(OperationError):  # noqa: N818  (not an error: tracing starts again, with these values)
+    """Tracing stopped because values of the model's inputs determine shapes, and are available.
+
+    Attributes:
+        names: the inputs.
+    """
+
+    def __init__(self, names: set[str]) -> None:
+        super().__init__(f"the values of {sorted(names)} determine shapes")
+        self.names = names

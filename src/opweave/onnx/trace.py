@@ -41,25 +41,13 @@ from .messages import (
 from .model import Model
 from .registry import DATA_TYPES, NotConstant, Unsupported
 from .scopes import all_nodes
-from .shape_keys import DECIDING_ELEMENTS
+from .shape_keys import DECIDING_ELEMENTS, ValuesNeeded as ValuesNeeded
 from .values import Constant, Dynamic, Tensor, Value, shape_of, type_of
 
 STRICT = "OPWEAVE_STRICT"
 """Environment variable: raise errors of Opweave's own converters instead of falling back. The tests set it."""
 
 Kind = Literal["webnn", "fallback", "folded"]
-
-
-class ValuesNeeded(OperationError):  # noqa: N818  (not an error: tracing starts again, with these values)
-    """Tracing stopped because values of the model's inputs determine shapes, and are available.
-
-    Attributes:
-        names: the inputs.
-    """
-
-    def __init__(self, names: set[str]) -> None:
-        super().__init__(f"the values of {sorted(names)} determine shapes")
-        self.names = names
 
 
 @dataclass

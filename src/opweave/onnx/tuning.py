@@ -13,14 +13,9 @@ from ..errors import require
 from ..names import shown
 from ..run.graph import check_names
 from ..value_ranges import InputRange
-<<<<<<< HEAD
-from .compiled import CompiledModel
 from .own_session import NEVER, OWN_SESSION
 from .parameters import QUANTISING
 from .shape_cache import Shapes, text_of
-=======
-from .shape_cache import NEVER, OWN_SESSION, Shapes, text_of
->>>>>>> 5cc1a851 (Import by need what a session's first run does without)
 
 if TYPE_CHECKING:
     from ..backends.isolation import EngineProcess
@@ -29,12 +24,6 @@ if TYPE_CHECKING:
     from .compiled import CompiledModel
     from .session import InferenceSession
 
-<<<<<<< HEAD
-log = logging.getLogger("opweave")
-=======
-QUANTISING = ("QuantizeLinear", "DynamicQuantizeLinear")
-"""Operators that quantise what a model computes."""
->>>>>>> 5cc1a851 (Import by need what a session's first run does without)
 
 LONG_SECONDS = 1.0
 """Builds that take longer are measured once, unless they compile loops: loading modules makes no difference to them."""

@@ -23,6 +23,7 @@ class OnnxRuntime(Backend):
     """Microsoft's ONNX Runtime."""
 
     name = "onnxruntime"
+    families = "opweave.backends.onnxruntime.lowerings.families"
     gains_from_loops = True  # it runs a kernel for each operation
     plugin: Plugin | None = None
     """The device of a plug-in provider that its graphs run on; None for the CPU."""
@@ -31,24 +32,6 @@ class OnnxRuntime(Backend):
         super().__init__()
         self._contrib: set[Op[..., Any]] = set()
         self._by_plugin: dict[Plugin, OnnxRuntime] = {}
-
-    def load(self) -> None:
-        from .lowerings import (  # they register themselves
-            activation as activation,
-            attention as attention,
-            convolution as convolution,
-            elementwise as elementwise,
-            indexing as indexing,
-            logical as logical,
-            matrix as matrix,
-            movement as movement,
-            normalization as normalization,
-            pooling as pooling,
-            quantization as quantization,
-            recurrent as recurrent,
-            reduction as reduction,
-            selection as selection,
-        )
 
     def devices(self) -> list[Device]:
         from .devices import devices

@@ -18,8 +18,14 @@ from ...memory import is_same, trim
 from .. import KEEPS_FLOAT32, How, Measured, PowerPreference, Returning, Runner, Update
 from .emit import Emitter, Value
 from .in_place import count_copies, counting, updates_of
-from .native import CPU, ENGINE_ERRORS, NativeSession, engine_call
-from .options import hand_over, pool_threads, session_options
+from .native import CPU, ENGINE_ERRORS as ENGINE_ERRORS, NativeSession, engine_call
+from .options import (
+    PRECISE_PRODUCTS as PRECISE_PRODUCTS,
+    SPIN_MICROSECONDS as SPIN_MICROSECONDS,
+    hand_over,
+    pool_threads,
+    session_options as session_options,
+)
 from .rounding import rounds_input
 
 if TYPE_CHECKING:

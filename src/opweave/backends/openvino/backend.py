@@ -25,25 +25,9 @@ class OpenVino(Backend):
     """Intel's OpenVINO."""
 
     name = "openvino"
+    families = "opweave.backends.openvino.rules.families"
     needs_trial = True
     stand_in = "onnxruntime"
-
-    def load(self) -> None:
-        from .rules import (  # they register themselves
-            activation as activation,
-            attention as attention,
-            convolution as convolution,
-            elementwise as elementwise,
-            indexing as indexing,
-            logical as logical,
-            matrix as matrix,
-            movement as movement,
-            normalization as normalization,
-            pooling as pooling,
-            quantization as quantization,
-            recurrent as recurrent,
-            reduction as reduction,
-        )
 
     def devices(self) -> list[Device]:
         return devices.devices(self.name)

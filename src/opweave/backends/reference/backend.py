@@ -20,23 +20,8 @@ class Reference(Backend):
     """Evaluates one operation after the other with NumPy."""
 
     name = "reference"
+    families = "opweave.backends.reference.families"
     expressions = "numpy"
-
-    def load(self) -> None:
-        from . import (  # they register themselves
-            activation as activation,
-            convolution as convolution,
-            elementwise as elementwise,
-            indexing as indexing,
-            logical as logical,
-            matrix as matrix,
-            movement as movement,
-            normalization as normalization,
-            pooling as pooling,
-            quantization as quantization,
-            recurrent as recurrent,
-            reduction as reduction,
-        )
 
     def devices(self) -> list[Device]:
         text = f"NumPy {np.__version__}, float64 inside: slow and exact"

@@ -1,5 +1,6 @@
 """Converters of the ONNX operators; one file a family."""
 
+from ..registry import CONVERTERS as CONVERTERS
 from . import (
     activation as activation,
     attention as attention,

@@ -1,0 +1,18 @@
+"""All rules of ONNX Runtime: they register themselves when they are imported."""
+
+from . import (
+    activation as activation,
+    attention as attention,
+    convolution as convolution,
+    elementwise as elementwise,
+    indexing as indexing,
+    logical as logical,
+    matrix as matrix,
+    movement as movement,
+    normalization as normalization,
+    pooling as pooling,
+    quantization as quantization,
+    recurrent as recurrent,
+    reduction as reduction,
+    selection as selection,
+)

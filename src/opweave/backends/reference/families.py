@@ -1,0 +1,16 @@
+"""All rules of the reference: they register themselves when they are imported."""
+
+from . import (
+    activation as activation,
+    convolution as convolution,
+    elementwise as elementwise,
+    indexing as indexing,
+    logical as logical,
+    matrix as matrix,
+    movement as movement,
+    normalization as normalization,
+    pooling as pooling,
+    quantization as quantization,
+    recurrent as recurrent,
+    reduction as reduction,
+)
