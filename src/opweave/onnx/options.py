@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from ..backends import Device, Precision, devices, find
+from .. import backends
+from ..backends import Device, Precision, find
 from ..context import MLContext, ml
 from ..errors import NotSupportedError, OperationError, ValidationError, require
 from .arguments import Argument, FixedShapes
@@ -237,8 +238,17 @@ def available_providers() -> list[str]:
     """
     from ..backends.onnxruntime.plugins import plugins
 
-    accelerating = [name for name in dict.fromkeys(BACKENDS.values()) if find(name).may_accelerate()]
+    known = backends.discover()
+    accelerating = [name for name in BACKENDS.values() if name in known and known[name].may_accelerate()]
     return [*dict.fromkeys([*(plugin.provider for plugin in plugins()), *map(_name_of, accelerating)]), CPU_PROVIDER]
+
+
+def _devices_of(provider: str, kinds: Collection[str]) -> list[Device]:
+    """The devices of the back end that has those of a provider; other back ends, and engines without any, are not loaded."""
+    backend = backends.discover().get(BACKENDS.get(provider, ""))
+    if backend is None or not ("cpu" in kinds or backend.may_accelerate()):
+        return []
+    return backend.devices()
 
 
 def provider_of(device: Device) -> str:
@@ -364,11 +374,11 @@ def _place(chosen: Mapping[str, Mapping[str, str]], level: int) -> tuple[str, tu
         wanted = options.get("device_type", "").partition(".")[0].lower()  # OpenVINO writes a second GPU as GPU.1
         if name == "OpenVINOExecutionProvider" and wanted in kinds:
             kinds = {wanted}
-        available = [device for device in devices() if device.available]
-        for device in available:
-            if not device.provider and device.backend == BACKENDS.get(name) and device.kind in kinds:
+        for device in _devices_of(name, kinds):
+            if device.available and not device.provider and device.kind in kinds:
                 return name, (device.name, device.backend)
-        of_plugin = [d for d in available if d.provider == name and wanted in ("", d.kind)]
+        of_plugins = backends.find("onnxruntime").devices()
+        of_plugin = [d for d in of_plugins if d.available and d.provider == name and wanted in ("", d.kind)]
         if of_plugin:
             found = min(of_plugin, key=lambda device: ("npu", "gpu", "cpu").index(device.kind))
             return name, (found.name, found.backend)

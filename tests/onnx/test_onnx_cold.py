@@ -1,0 +1,365 @@
+"""A session's first run in a fresh process: which modules it imports, and that it lists no devices."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx.parser import parse_model
+from onnxruntime.capi import _pybind_state, onnxruntime_pybind11_state as engine
+
+import opweave as ow
+from opweave.backends import BUILT_IN, COMPETING, Backend, find
+from opweave.backends.cuda import devices as cuda_devices
+from opweave.backends.onnxruntime import plugins
+from opweave.backends.onnxruntime.model import QUANTISED
+from opweave.backends.openvino import devices as openvino_devices
+from opweave.backends.webgpu import adapters
+from opweave.onnx import messages, operators, options, texts
+
+X = np.float32([-1, 2])
+
+ENGINES = {"cuda", "halide", "llvmlite", "numba", "openvino", "torch", "triton", "wasmtime", "wgpu"}
+TOOLS = {
+    *("asyncio", "concurrent.futures", "email", "hashlib", "importlib.metadata", "jinja2", "multiprocessing", "onnx"),
+    *("google.protobuf.text_format", "google.protobuf.internal.python_message", "rich", "socket", "ssl", "typer"),
+}
+OTHER_BACK_ENDS = {f"opweave.backends.{name}" for name in ("cuda", "gpu", "reference", "webgpu")}
+COMPILER = {
+    *("opweave.builder", "opweave.compile.driver", "opweave.expr", "opweave.kernels", "opweave.lazy.array"),
+    *("opweave.onnx.compiled", "opweave.onnx.inference", "opweave.onnx.operators", "opweave.onnx.trace", "opweave.ops"),
+    *("opweave.backends.onnxruntime.emit", "opweave.backends.onnxruntime.lowerings", "opweave.backends.openvino.rules"),
+}
+"""What traces and compiles a model, which one that runs unchanged in the engine's own session does without."""
+
+MODELS = {"static": "float[2]", "dynamic": "float[n]"}
+
+PLAIN = 'ow.InferenceSession(MODEL, providers=["CPUExecutionProvider"]{more})'
+NEVER = PLAIN.format(more=', specialise="never"')
+REPLACED = """
+import onnxruntime
+with ow.onnx.replacing_onnxruntime():
+    session = onnxruntime.InferenceSession(MODEL, providers=PROVIDERS)
+    assert isinstance(session, ow.InferenceSession)
+"""
+
+
+def a_model(kind: str = "dynamic", node: str = "Relu(x)") -> bytes:
+    text = f'<ir_version: 8, opset_import: ["": 17]> g ({MODELS[kind]} x) => ({MODELS[kind]} y) {{ y = {node} }}'
+    serialised: bytes = parse_model(text).SerializeToString()
+    return serialised
+
+
+def python(code: str, **variables: str) -> str:
+    """What a fresh process prints, in which only the CPU is a default device."""
+    environment = {**os.environ, "OPWEAVE_DEVICE": "cpu", **variables}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def loaded(make: str, model: bytes, tmp_path: Path) -> set[str]:
+    """The modules that a process has loaded, besides those of a test environment, after the first run of a session."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model)
+    begin = f"import sys\nbefore = set(sys.modules)\nimport numpy as np, opweave as ow\nMODEL = {str(path)!r}\n"
+    end = "\nassert session.run(None, {'x': np.float32([-1, 2])})[0].tolist() == [0, 2]\nprint(*set(sys.modules) - before)"
+    return set(python(f"{begin}{make}{end}").split())
+
+
+# What is imported ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "providers"),
+    [
+        ("static", "None"),
+        ("dynamic", "None"),
+        ("static", '["CPUExecutionProvider"]'),
+        ("dynamic", '[("CPUExecutionProvider", {"arena_extend_strategy": "kSameAsRequested"})]'),
+        ("dynamic", '["DmlExecutionProvider", "TensorrtExecutionProvider", "CPUExecutionProvider"]'),
+    ],
+)
+def test_first_run_inside_replacing_onnxruntime_imports_no_engine(kind: str, providers: str, tmp_path: Path) -> None:
+    make = REPLACED.replace("PROVIDERS", providers)
+    assert not loaded(make, a_model(kind), tmp_path) & (ENGINES | TOOLS | OTHER_BACK_ENDS)
+
+
+@pytest.mark.parametrize(
+    ("provider", "engines"),
+    [
+        ("WebGpuExecutionProvider", {"wgpu"}),
+        ("CUDAExecutionProvider", {"cuda"}),
+        ("OpenVINOExecutionProvider", {"openvino"}),
+    ],
+)
+def test_a_provider_imports_its_own_engine_only(provider: str, engines: set[str], tmp_path: Path) -> None:
+    make = REPLACED.replace("PROVIDERS", f"[{provider!r}, 'CPUExecutionProvider']")
+    assert loaded(make, a_model(), tmp_path) & ENGINES <= engines
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        ("static", "session = " + PLAIN.format(more="")),
+        ("dynamic", "session = " + PLAIN.format(more="")),
+        ("dynamic", "session = ow.InferenceSession(MODEL)"),
+        ("dynamic", "session = ow.InferenceSession(open(MODEL, 'rb').read())"),
+        ("dynamic", "session = ow.InferenceSession(MODEL, ow.ml.create_context(device='cpu'))"),
+    ],
+)
+def test_first_run_imports_no_engine(kind: str, make: str, tmp_path: Path) -> None:
+    names = loaded(make, a_model(kind), tmp_path)
+    assert "onnxruntime" in names
+    assert not names & (ENGINES | TOOLS | OTHER_BACK_ENDS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        ("static", f"session = {NEVER}"),
+        ("dynamic", f"session = {NEVER}"),
+        ("dynamic", "session = " + PLAIN.format(more="")),
+        ("dynamic", REPLACED.replace("PROVIDERS", "None")),
+    ],
+)
+def test_models_in_the_engines_own_session_need_no_compiler(kind: str, make: str, tmp_path: Path) -> None:
+    assert not loaded(make, a_model(kind), tmp_path) & COMPILER
+
+
+def test_compiling_imports_the_compiler(tmp_path: Path) -> None:
+    """The names above are those of modules."""
+    make = "session = " + PLAIN.format(more=', specialise="always"')
+    assert loaded(make, a_model(), tmp_path) >= COMPILER - {"opweave.lazy.array", "opweave.backends.openvino.rules"}
+
+
+def test_names_of_the_package_are_imported_by_need() -> None:
+    assert python("import sys, opweave.onnx; print('opweave.onnx.session' in sys.modules)") == "False\n"
+    assert sorted(ow.onnx.__all__) == sorted(name for name in dir(ow.onnx) if not name.startswith("_"))
+    for name in ow.onnx.__all__:
+        assert getattr(ow.onnx, name).__name__ == name
+    with pytest.raises(AttributeError, match=r"module 'opweave\.onnx' has no attribute 'loads'"):
+        _ = ow.onnx.loads  # type: ignore[attr-defined]
+
+
+def test_rules_are_imported_by_need() -> None:
+    code = """
+import sys
+from opweave.backends import find
+for name in ("onnxruntime", "openvino", "reference"):
+    backend = find(name)
+    print(name, any(module.endswith(".matrix") and name in module for module in sys.modules), end=" ")
+    print(len(backend.rules) > 50, backend.with_threads(1).rules is backend.rules)
+"""
+    lines = [f"{name} False True True" for name in ("onnxruntime", "openvino", "reference")]
+    assert python(code).splitlines() == lines
+
+
+# Devices -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unlisted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Listing the devices of an engine is an error."""
+
+    def devices(self: Any) -> Any:
+        raise AssertionError(f"the devices of {self.name} are listed")
+
+    for name in ("webgpu", "cuda", "openvino"):
+        monkeypatch.setattr(type(find(name)), "devices", devices)
+
+
+@pytest.mark.usefixtures("unlisted")
+@pytest.mark.parametrize("kind", MODELS)
+def test_replacing_onnxruntime_lists_no_devices(kind: str) -> None:
+    with ow.onnx.replacing_onnxruntime():
+        for providers in (None, ["CPUExecutionProvider"], [("CPUExecutionProvider", {})]):
+            session = onnxruntime.InferenceSession(a_model(kind), providers=providers)
+            assert session.run(None, {"x": X})[0].tolist() == [0, 2]
+
+
+def test_sessions_of_opweave_ask_the_engine_for_its_providers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked() -> list[str]:
+        raise AssertionError("a session asks for the providers")
+
+    monkeypatch.setattr(options, "available_providers", asked)
+    with ow.onnx.replacing_onnxruntime():
+        for specialise in ("always", "never"):
+            session = ow.InferenceSession(a_model(), specialise=specialise)  # type: ignore[arg-type]
+            assert session.run(None, {"x": X})[0].tolist() == [0, 2]
+        with pytest.raises(AssertionError, match="asks for the providers"):
+            onnxruntime.get_available_providers()
+    assert onnxruntime.get_available_providers() == engine.get_available_providers()
+
+
+ACCELERATORS: dict[str, tuple[Any, str]] = {
+    "WebGpuExecutionProvider": (adapters, "may_have_hardware"),
+    "CUDAExecutionProvider": (cuda_devices, "may_be_there"),
+    "OpenVINOExecutionProvider": (openvino_devices, "may_have_accelerators"),
+}
+
+
+@pytest.mark.usefixtures("unlisted")
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there are no files of devices")
+@pytest.mark.parametrize("here", [(), *[(name,) for name in ACCELERATORS], tuple(ACCELERATORS)])
+def test_get_available_providers_tells_by_packages_and_files(
+    here: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, (module, function) in ACCELERATORS.items():
+        monkeypatch.setattr(module, function, lambda name=name: name in here)
+    monkeypatch.setattr(cuda_devices, "has_files", lambda: True)
+    monkeypatch.setattr(plugins, "plugins", list)
+    with ow.onnx.replacing_onnxruntime():
+        for place in (onnxruntime, _pybind_state):
+            assert place.get_available_providers() == [*here, "CPUExecutionProvider"]
+            assert place.get_device() == ("GPU" if here else "CPU")
+
+
+def test_get_available_providers_has_those_of_plugins_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["QNNExecutionProvider", "WebGpuExecutionProvider"]
+    listed = [plugins.Plugin("npu", "qualcomm", name, None) for name in names]
+    monkeypatch.setattr(plugins, "plugins", lambda: listed)
+    monkeypatch.setattr(adapters, "may_have_hardware", lambda: True)
+    found = options.available_providers()
+    assert found[:2] == names
+    assert found.count("WebGpuExecutionProvider") == 1
+    assert found[-1] == "CPUExecutionProvider"
+
+
+def test_get_available_providers_imports_no_engine() -> None:
+    if adapters.may_have_hardware() and sys.platform != "linux":
+        pytest.skip("elsewhere there are no files of devices")
+    code = """
+import sys, onnxruntime, opweave as ow
+with ow.onnx.replacing_onnxruntime():
+    onnxruntime.get_available_providers(), onnxruntime.get_device()
+print(*sys.modules)
+"""
+    assert not set(python(code).split()) & ENGINES
+
+
+@pytest.mark.parametrize(("has_files", "asks"), [(True, False), (False, True)])
+def test_cuda_asks_the_driver_where_files_do_not_tell(
+    has_files: bool, asks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda, listed = find("cuda"), [ow.Device("cuda", "gpu", "cuda", "a GPU")]
+    monkeypatch.setattr(cuda_devices, "may_be_there", lambda: False)
+    monkeypatch.setattr(cuda_devices, "has_files", lambda: has_files)
+    monkeypatch.setattr(type(cuda), "devices", lambda self: listed)
+    assert cuda.may_accelerate() == asks
+
+
+@pytest.mark.parametrize(
+    ("devices", "may"),
+    [
+        ([], False),
+        ([ow.Device("cpu", "cpu", "x", "")], False),
+        ([ow.Device("npu", "npu", "x", "", available=False)], False),
+        ([ow.Device("cpu", "cpu", "x", ""), ow.Device("npu", "npu", "x", "")], True),
+    ],
+)
+def test_back_ends_without_signs_list_their_devices(
+    devices: list[ow.Device], may: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = find("reference")
+    monkeypatch.setattr(type(reference), "devices", lambda self: devices)
+    assert reference.may_accelerate() == may
+
+
+def test_only_the_named_back_ends_compete() -> None:
+    for name in BUILT_IN:
+        assert (type(find(name)).competes is not Backend.competes) == (name in COMPETING), name
+
+
+# What is read without the converters, and of protobuf ----------------------------------------------------------------
+
+
+def test_no_operator_of_onnx_itself_updates_an_input() -> None:
+    """So the converters are not imported to find those that do."""
+    updating = {key for key, converter in operators.CONVERTERS.items() if converter.updates}
+    assert ("com.microsoft", "GroupQueryAttention") in updating
+    assert {domain for domain, _ in updating} == {"com.microsoft"}
+
+
+PRODUCTS = re.compile("MatMul|Conv|Gemm|LSTM|GRU|RNN|Attention|MoE")
+WEIGHTS_OF_OTHER_FORMS = {"GroupQueryAttention", "MatMulBnb4", "MatMulFpQ4", "MatMulNBits"}
+"""Products of floats: their integers are blocks of weights, or a cache of keys and values."""
+
+
+def test_all_products_of_integers_are_known_by_their_names() -> None:
+    kernels = engine.get_all_opkernel_def()
+    taking = {k.op_name for k in kernels for types in k.type_constraints.values() if "tensor(int8)" in types}
+    products = {name for name in taking if PRODUCTS.search(name)}
+    assert {"MatMulInteger", "ConvInteger", "QLinearConv", "QLinearMatMul"} <= products
+    assert {name for name in products if not QUANTISED.search(name)} <= WEIGHTS_OF_OTHER_FORMS
+
+
+@pytest.mark.parametrize(
+    ("type", "body", "measured"),
+    [
+        ("float", "y = Relu(x)", 0),
+        ("float", "y = MatMul(x, x)", 0),
+        ("uint8", "z = MatMulInteger(x, x) y = Cast<to: int = 2>(z)", 1),
+        ("float", "s = Constant<value: tensor = float {0.5}>() z = QuantizeLinear(x, s) y = DequantizeLinear(z, s)", 1),
+    ],
+)
+def test_saturation_is_measured_for_models_that_multiply_integers(
+    type: str, body: str, measured: int, tmp_path: Path
+) -> None:
+    text = f'<ir_version: 8, opset_import: ["": 17]> g ({type}[n, n] x) => ({type}[n, n] y) {{ {body} }}'
+    path = tmp_path / "model.onnx"
+    path.write_bytes(parse_model(text).SerializeToString())
+    dtype = {"float": "float32"}.get(type, type)
+    code = f"""
+import numpy as np, opweave as ow
+ow.InferenceSession({str(path)!r}, specialise="never").run(None, {{"x": np.ones((2, 2), {dtype!r})}})
+from opweave.backends.onnxruntime import kernels
+print(kernels.saturates.cache_info().misses)
+"""
+    assert int(python(code)) == measured
+
+
+def spoiled() -> bytes:
+    """A model whose operator is not UTF-8."""
+    return a_model().replace(b"Relu", b"R\xfflu")
+
+
+@pytest.mark.parametrize(
+    ("make", "is_utf8"), [(a_model, True), (lambda: a_model(node="Neg(x)"), True), (spoiled, False)]
+)
+def test_is_text_finds_what_is_not_utf8(make: Callable[[], bytes], is_utf8: bool) -> None:
+    assert texts.is_text(make()) is is_utf8
+
+
+@pytest.mark.parametrize("implementation", ["upb", "python"])
+@pytest.mark.parametrize("first", ["opweave.onnx.messages", "onnx"])
+def test_messages_are_those_of_the_package_onnx(implementation: str, first: str) -> None:
+    code = f"""
+import {first}
+import copy, pickle, onnx, opweave.onnx.messages as messages, opweave.onnx.texts as texts
+for name in ("AttributeProto", "FunctionProto", "GraphProto", "ModelProto", "NodeProto", "TensorProto", "TypeProto"):
+    assert getattr(messages, name) is getattr(onnx, name), name
+assert messages.TypeProto.Tensor is onnx.TypeProto.Tensor
+assert messages.TensorProto.DataType.Name(1) == "FLOAT"
+model = onnx.helper.make_model(onnx.helper.make_graph([messages.NodeProto(op_type="Relu")], "g", [], []))
+assert pickle.loads(pickle.dumps(model)) == copy.deepcopy(model) == model
+assert texts.is_text(model.SerializeToString())
+print(type(model.graph.node[0]).__module__, type(model.graph.node[0]).__qualname__)
+"""
+    assert python(code, PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=implementation) == "onnx.onnx_ml_pb2 NodeProto\n"
+
+
+def test_message_class_has_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    for proto in (onnx.TypeProto, onnx.TensorProto, onnx.ModelProto):
+        made = messages.message_class(proto.DESCRIPTOR, "onnx.onnx_ml_pb2")
+        assert made is proto
+        assert made.FromString(proto().SerializeToString()) == proto()
