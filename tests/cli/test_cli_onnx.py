@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,7 @@ def test_bench_measures_both(run, pair: Path) -> None:  # type: ignore[no-untype
     rows = [line.split() for line in text.splitlines()]
     assert [row[0] for row in rows if row] == ["engine", "ONNX", "onnxruntime", "ratio:", "memory:", "Dynamic"]
     assert rows[2][-1] == "0"  # the largest difference between their outputs
-    assert "ratio: the median divided by that of ONNX Runtime itself" in text
+    assert "ratio: to ONNX Runtime itself in the same round, the median and quartiles" in text
     assert "Dynamic dimensions were taken as 1. Set their sizes: --fix-shapes batch=SIZE" in text
     assert "taken as 1" not in run(
         "bench", pair, "--seconds", "0.05", "--engines", "onnxruntime", "--fix-shapes", "batch=2"
@@ -172,7 +173,7 @@ def test_bench_measures_both(run, pair: Path) -> None:  # type: ignore[no-untype
 @pytest.mark.parametrize("rounds", [0, 2])
 def test_an_interrupted_bench_shows_what_was_measured(rounds: int, pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def measure(found: Any, job: Any, seconds: float, progress: Any, results: list[Result]) -> None:
-        results += [Result(Engine("a"), times=[1e-3] * rounds, difference=0.0), Result(Engine("b"))]
+        results += [Result(Engine("a"), turns=[[1e-3]] * rounds, difference=0.0), Result(Engine("b"))]
         raise KeyboardInterrupt
 
     monkeypatch.setattr(bench, "measure", measure)
@@ -191,6 +192,8 @@ def test_bench_writes_json_and_a_chart(run, pair: Path, tmp_path: Path) -> None:
     assert itself["engine"] == "ONNX Runtime itself"
     assert onnxruntime["difference"] == 0
     assert onnxruntime["lower_quartile"] <= onnxruntime["median"] <= onnxruntime["upper_quartile"]
+    assert onnxruntime["lower_ratio"] <= onnxruntime["ratio"] <= onnxruntime["upper_ratio"]
+    assert (itself["ratio"], itself["chosen"], onnxruntime["chosen"]) == (1, None, None)
     assert onnxruntime["runs"] >= 5
     assert min(onnxruntime["build"], onnxruntime["memory"]) > 0
     texts = [element.text for element in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")]
@@ -199,14 +202,19 @@ def test_bench_writes_json_and_a_chart(run, pair: Path, tmp_path: Path) -> None:
 
 
 def test_engines_that_cannot_run_a_model_are_rows_with_the_reason(capfd: pytest.CaptureFixture[str]) -> None:
-    results = [Result(Engine("a"), times=[0.8e-3, 2e-3, 3e-3]), Result(Engine("b<"), reason="no kernel for Det")]
+    results = [
+        Result(Engine("a"), turns=[[0.8e-3, 2e-3, 3e-3], [2e-3]], chosen="c"),
+        Result(Engine("b<"), reason="no kernel for Det"),
+    ]
     bench._print(results)
     text = capfd.readouterr().out
-    assert "2.00 ms  1.40 ms to 2.50 ms" in text
+    assert re.search(r"a = c +2\.00 ms  1\.70 ms to 2\.25 ms  1\.00 \(1\.00 to 1\.00\)", text)
     assert "b< cannot run it: no kernel for Det" in text
-    assert bench._record(results[1])["reason"] == "no kernel for Det"
+    able, unable = bench._records(results)
+    assert (able["runs"], able["chosen"], able["ratio"]) == (4, "c", 1)
+    assert unable["reason"] == "no kernel for Det"
     drawn = [e.text for e in ElementTree.fromstring(chart(results, "t")).iter("{http://www.w3.org/2000/svg}text")]
-    assert drawn == ["t", "a", "2 ms", "b<", "cannot run it"]
+    assert drawn == ["t", "a = c", "2 ms", "b<", "cannot run it"]
 
 
 def test_bench_says_which_precisions_there_are(pair: Path) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from ..errors import OperationError
 from .common import Operations, PrecisionName, Verbose, app, console, errors
-from .engines import BASE_LINE, Job, Result, engines as find_engines, measure
+from .engines import BASE_LINE, ROUNDS, Job, Result, engines as find_engines, measure
 from .models import Bounds, DeviceName, Inputs, Mean, ModelFile, Seed, Sizes, Std
 from .tune import INTERRUPTED
 
@@ -44,8 +44,9 @@ def bench(
 ) -> None:
     """Compare the time, memory and results of a model on the engines of this machine with ONNX Runtime's.
 
-    Each engine has a process of its own; they are measured alternately, after pauses. Inputs are random unless given. Dynamic
-    dimensions count as 1, unless --fix-shapes or an input says otherwise. Ctrl-C shows what was measured until then.
+    Each engine has a process of its own; they are measured alternately, each while the others are quiet. Inputs are random
+    unless given. Dynamic dimensions count as 1, unless --fix-shapes or an input says otherwise. auto is a session with its
+    defaults, and the engine that it has chosen. Ctrl-C shows what was measured until then.
     """
     import numpy as np
     from rich.progress import Progress
@@ -56,9 +57,9 @@ def bench(
 
     wanted = engines.split(",") if engines else [device] if device else None
     options = {"fix_shapes": sizes(fix_shapes or []), "limits": limits(limit or [])}
-    session = InferenceSession(model, ml.create_context(device="cpu"), **options)  # type: ignore[arg-type]
-    feed = gather(session._inputs, [*(inputs or []), "random"], seed, numbers(mean, "--mean"), numbers(std, "--std"))
-    advice = assumption([a for a in session._inputs if np.shape(feed[a.name]) == a.assumed_shape()])
+    arguments = InferenceSession(model, ml.create_context(device="cpu"), **options)._inputs  # type: ignore[arg-type]
+    feed = gather(arguments, [*(inputs or []), "random"], seed, numbers(mean, "--mean"), numbers(std, "--std"))
+    advice = assumption([a for a in arguments if np.shape(feed[a.name]) == a.assumed_shape()])
     found, results, is_interrupted = find_engines(wanted), list[Result](), False
     with Progress(console=errors, transient=True) as progress:
         task = progress.add_task("measuring", total=1.0)
@@ -68,17 +69,17 @@ def bench(
         except KeyboardInterrupt:
             is_interrupted = True
     if is_interrupted:
-        results = [result for result in results if result.times or result.reason]
-        if not any(result.times for result in results):
+        results = [result for result in results if result.turns or result.reason]
+        if not any(result.turns for result in results):
             errors.print("interrupted before an engine was measured")
             raise typer.Exit(INTERRUPTED)
-    elif not any(result.times for result in results if result.engine.name != BASE_LINE):
+    elif not any(result.turns for result in results if result.engine.name != BASE_LINE):
         reasons = dict.fromkeys(result.reason for result in results[1:] if result.reason)
         kinds = {result.error for result in results[1:] if result.reason}
         kind = kinds.pop() if len(kinds) == 1 else OperationError
         raise kind(f"no engine runs the model: {'; '.join(reasons)}{'. ' if advice else ''}{advice}")
     if as_json:
-        console.print(json.dumps([_record(result) for result in results], indent=2), soft_wrap=True)
+        console.print(json.dumps(_records(results), indent=2), soft_wrap=True)
     else:
         _print(results)
     if advice:
@@ -93,41 +94,51 @@ def bench(
         raise typer.Exit(INTERRUPTED)
 
 
-def _record(result: Result) -> dict[str, Any]:
-    """A result without its outputs and single times."""
+def _records(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """The results without outputs and single times."""
+    first = next(result for result in results if result.turns)
+    return [_record(result, first) for result in results]
+
+
+def _record(result: Result, first: Result) -> dict[str, Any]:
     engine = result.engine
     record: dict[str, Any] = {"engine": engine.name, "backend": engine.backend, "device": engine.device}
-    if not result.times:
+    if not result.turns:
         return record | {"reason": result.reason}
     lower, middle, upper = result.quartiles
     times = {"median": middle, "lower_quartile": lower, "upper_quartile": upper, "runs": len(result.times)}
+    ratios = dict(zip(("lower_ratio", "ratio", "upper_ratio"), result.ratios(first), strict=True))
     rest = {"build": result.build, "memory": result.memory, "difference": result.difference}
-    return record | times | rest
+    return record | {"chosen": result.chosen or None} | times | ratios | rest
 
 
 def _print(results: Sequence[Result]) -> None:
     """Print a table; engines that cannot run the model have the reason in their row."""
     from ..words import duration, size, table
 
-    first = next(result for result in results if result.times)
+    first = next(result for result in results if result.turns)
     rows = [("engine", "median", "quartiles", "ratio", "build", "memory", "difference")]
     for result in results:
-        if not result.times:
+        if not result.turns:
             rows.append((result.engine.name, "cannot run it", "", "", "", "", ""))
             continue
         lower, middle, upper = result.quartiles
+        low, ratio, high = result.ratios(first)
         cells = (
             duration(middle),
             f"{duration(lower, middle)} to {duration(upper, middle)}",
-            f"{middle / first.quartiles[1]:.2f}",
+            f"{ratio:.2f} ({low:.2f} to {high:.2f})",
             duration(result.build),
             size(max(result.memory, 0)),
             "other shapes" if result.difference is None else f"{result.difference:.2g}",
         )
-        rows.append((result.engine.name, *cells))
+        rows.append((result.label, *cells))
     console.print("\n".join(table(rows, words=1)), soft_wrap=True)
     name = first.engine.name
-    console.print(f"ratio: the median divided by that of {name}; build: until the first result", soft_wrap=True)
+    console.print(
+        f"ratio: to {name} in the same round, the median and quartiles of {ROUNDS} rounds; build: until the first result",
+        soft_wrap=True,
+    )
     console.print(
         f"memory: by which the process grew; difference: from the outputs of {name}, {RELATIVE}", soft_wrap=True
     )

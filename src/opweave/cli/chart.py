@@ -18,7 +18,7 @@ def chart(results: Sequence[Result], title: str) -> str:
         results: of the engines; those that cannot run the model have a text in place of a bar.
         title: above the bars.
     """
-    longest = max((result.quartiles[2] for result in results if result.times), default=1.0)
+    longest = max((result.quartiles[2] for result in results if result.turns), default=1.0)
     left, width = MARGIN + LABELS, MARGIN * 2 + LABELS + BARS + NUMBERS
     height = MARGIN * 2 + ROW * (len(results) + 1)
     lines = [
@@ -30,8 +30,8 @@ def chart(results: Sequence[Result], title: str) -> str:
     for number, result in enumerate(results, 1):
         top = MARGIN + ROW * number
         text = top + ROW * 0.62
-        lines.append(f'<text x="{left - 10}" y="{text:.1f}" text-anchor="end">{markup(result.engine.name)}</text>')
-        if not result.times:
+        lines.append(f'<text x="{left - 10}" y="{text:.1f}" text-anchor="end">{markup(result.label)}</text>')
+        if not result.turns:
             lines.append(f'<text x="{left}" y="{text:.1f}" fill="#5d687b">cannot run it</text>')
             continue
         lower, middle, upper = result.quartiles

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
-from time import perf_counter
-from typing import Any
+from time import perf_counter, process_time, sleep
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,10 +17,16 @@ from ..backends.isolation import EngineFailureError, ending, max_memory, residen
 from ..errors import MLError, NotSupportedError, OperationError
 from .common import declare
 
+if TYPE_CHECKING:
+    from ..onnx.session import InferenceSession
+
 BASE_LINE = "ONNX Runtime itself"
 """The engine that the others are compared with: ONNX Runtime, without Opweave."""
 
-ROUNDS = 5
+AUTO = "auto"
+"""The engine that Opweave chooses, in a session with its defaults. Other engines compile the model, whatever its shapes."""
+
+ROUNDS = 7
 """How many turns each engine has."""
 
 BUILD_SECONDS = 120.0
@@ -34,8 +39,13 @@ BUILD_FACTOR = 2000
 ENDING_SECONDS = 5.0
 """How long to wait for a process that has closed its connection."""
 
-PAUSE = 0.05
-"""Seconds before each turn. Threads of the engine before may wait for more work, and take the processors meanwhile."""
+QUIET_SECONDS, QUIET_SHARE = 0.1, 0.02
+"""An engine is quiet if its process takes at most this share of a processor for so many seconds. Measured: idle processes of
+engines take 0.1%. After a run, a thread of ONNX Runtime takes 35 to 60 ms of a processor while it waits for more work; on a
+busy machine this takes up to 200 ms, and the process gets no processor for 20 ms in between."""
+
+SETTLE_SECONDS = 3.0
+"""The longest wait for an engine to become quiet: one whose threads never stop is measured all the same."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +90,8 @@ class Result:
         engine: the engine.
         reason: why it cannot run it; empty if it can.
         error: the class of the error that is the reason.
-        times: of the runs, in seconds.
+        turns: the times of the runs of each turn, in seconds.
+        chosen: the name of the engine that Opweave has chosen; empty where there was no choice.
         build: seconds until the result of the first run.
         memory: bytes that its process has grown by.
         outputs: of the model.
@@ -90,17 +101,36 @@ class Result:
     engine: Engine
     reason: str = ""
     error: type[MLError] = OperationError
-    times: list[float] = field(default_factory=list)
+    turns: list[Sequence[float]] = field(default_factory=list)
+    chosen: str = ""
     build: float = 0.0
     memory: int = 0
     outputs: Sequence[Any] = ()
     difference: float | None = None
 
     @property
+    def label(self) -> str:
+        """The name of the engine, and of the one that it has chosen."""
+        return f"{self.engine.name} = {self.chosen}" if self.chosen else self.engine.name
+
+    @property
+    def times(self) -> list[float]:
+        """The times of all runs, in seconds."""
+        return [seconds for turn in self.turns for seconds in turn]
+
+    @property
     def quartiles(self) -> tuple[float, float, float]:
         """The lower quartile, the median and the upper quartile of the times."""
-        lower, middle, upper = np.percentile(self.times, [25, 50, 75])
-        return float(lower), float(middle), float(upper)
+        return _quartiles(self.times)
+
+    def ratios(self, other: Result) -> tuple[float, float, float]:
+        """The quartiles of the ratios to another engine, each that of the median times of one round."""
+        return _quartiles([float(np.median(a) / np.median(b)) for a, b in zip(self.turns, other.turns, strict=False)])
+
+
+def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    lower, middle, upper = np.percentile(values, [25, 50, 75])
+    return float(lower), float(middle), float(upper)
 
 
 def engines(wanted: Sequence[str] | None) -> list[Engine]:
@@ -116,18 +146,30 @@ def engines(wanted: Sequence[str] | None) -> list[Engine]:
     from ..backends import devices
 
     here = [device for device in devices() if device.available]
-    found = [Engine("auto", "cpu", "auto")] if len([d for d in here if d.name == "cpu"]) > 1 else []
+    found = [Engine(AUTO, "cpu", "auto")] if len([d for d in here if d.name == "cpu"]) > 1 else []
     for device in here:
         name = device.backend if device.name == "cpu" else device.name
         names = {name, device.name} | (set() if device.provider else {device.backend})
         if (not device.is_software) if wanted is None else not names.isdisjoint(wanted):
             found.append(Engine(name, device.name, device.backend))
     if wanted is not None:
-        known = {"auto", *(each for device in here for each in (device.name, device.backend))}
+        known = {AUTO, *(each for device in here for each in (device.name, device.backend))}
         if unknown := [name for name in wanted if name not in known]:
             raise NotSupportedError(f"there is no engine {unknown[0]!r} here; there are {', '.join(sorted(known))}")
-        found = [engine for engine in found if engine.name != "auto" or "auto" in wanted]
+        found = [engine for engine in found if engine.name != AUTO or AUTO in wanted]
     return [Engine(BASE_LINE), *found]
+
+
+def order(count: int) -> list[int]:
+    """The number of the engine in each turn: another one begins each round, and every other round goes backwards.
+
+    So none always has its turn after the same other one.
+
+    >>> order(3)
+    [0, 1, 2, 1, 0, 2, 2, 0, 1, 0, 2, 1, 1, 2, 0]
+    """
+    rounds = [(first, -1 if first % 2 else 1) for first in range(ROUNDS)]
+    return [(first + step * place) % count for first, step in rounds for place in range(count)]
 
 
 def measure(
@@ -137,7 +179,7 @@ def measure(
     progress: Callable[[float], None],
     results: list[Result] | None = None,
 ) -> list[Result]:
-    """Run a job on engines, each in a process of its own, alternately.
+    """Run a job on engines, each in a process of its own, alternately. A turn begins when the engine before is quiet.
 
     Args:
         found: the engines.
@@ -162,15 +204,13 @@ def measure(
             _receive(worker, here, result, "the first run", _seconds_to_build(results))
             results.append(result)
         able = [(result, *each) for result, each in zip(results, workers, strict=True) if not result.reason]
-        turns = ROUNDS * len(able)
-        for turn in range(turns):
-            round_number, place = divmod(turn, len(able))
-            result, worker, here = able[(place + round_number) % len(able)]  # another one is first in each round
+        turns = order(len(able))
+        for turn, number in enumerate(turns, 1):
+            result, worker, here = able[number]
             if not result.reason:
-                time.sleep(PAUSE)
-                here.send(seconds / turns)
+                here.send(seconds / len(turns))
                 _receive(worker, here, result, "a run", seconds + _seconds_to_build(results))
-            progress((turn + 1) / turns)
+            progress(turn / len(turns))
     finally:
         for worker, here in workers:
             here.close()  # ends it
@@ -198,7 +238,8 @@ def _receive(worker: Any, connection: Any, result: Result, work: str, seconds: f
     except (EOFError, OSError):
         worker.join(ENDING_SECONDS)
         sent = {"reason": f"{ending(worker.exitcode or 0)} during {work}"}
-    result.times += sent.pop("times", [])
+    if times := sent.pop("times", ()):
+        result.turns.append(times)
     for name, value in sent.items():
         setattr(result, name, value)
 
@@ -221,11 +262,19 @@ def _work(connection: Any, engine: Engine, job: Job) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):  # engines print to them
         os.dup2(nowhere, stream)
+    _serve(connection, engine, job)
+
+
+def _serve(connection: Any, engine: Engine, job: Job) -> None:
+    """`_work` without the streams. What is sent was measured, and the engine is quiet: the next one may have its turn."""
     try:
         before, start = resident(os.getpid()), perf_counter()
-        run = _prepared(engine, job)
+        run, chosen = _prepared(engine, job)
         outputs = run()
-        connection.send({"build": perf_counter() - start, "outputs": outputs, "memory": resident(os.getpid()) - before})
+        first = {"build": perf_counter() - start, "outputs": outputs}
+        run()  # the second call with the same shapes may start to compile them
+        _settle()
+        connection.send({**first, "chosen": chosen(), "memory": resident(os.getpid()) - before})
         while True:
             seconds = connection.recv()
             run()  # caches are cold after the turns of others
@@ -235,7 +284,8 @@ def _work(connection: Any, engine: Engine, job: Job) -> None:
                 before_run = perf_counter()
                 run()
                 times.append(perf_counter() - before_run)
-            connection.send({"times": times, "memory": resident(os.getpid()) - before})
+            _settle()
+            connection.send({"times": times, "chosen": chosen(), "memory": resident(os.getpid()) - before})
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return
     except Exception as error:  # whatever an engine raises is the reason why it cannot run the model
@@ -243,19 +293,43 @@ def _work(connection: Any, engine: Engine, job: Job) -> None:
         connection.send({"reason": " ".join(str(error).split()) or type(error).__name__, "error": kind})
 
 
-def _prepared(engine: Engine, job: Job) -> Callable[[], list[Any]]:
-    """What runs the model once."""
+def _settle() -> None:
+    """Wait until no thread of this process computes any more, whether for a run or while it waits for one."""
+    end = perf_counter() + SETTLE_SECONDS
+    while perf_counter() < end:
+        before, start = process_time(), perf_counter()
+        sleep(QUIET_SECONDS)
+        if process_time() - before <= QUIET_SHARE * (perf_counter() - start):
+            return
+
+
+def _prepared(engine: Engine, job: Job) -> tuple[Callable[[], list[Any]], Callable[[], str]]:
+    """What runs the model once, and what tells which engine was chosen to run it."""
     if engine.name == BASE_LINE:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         itself = onnxruntime.InferenceSession(job.model, options, providers=["CPUExecutionProvider"])
-        return lambda: list(itself.run(None, job.feed))
+        return lambda: list(itself.run(None, job.feed)), str
     from ..context import ml
     from ..onnx.session import InferenceSession
 
     declare(job.operations)
     context = ml.create_context(device=engine.device, backend=engine.backend, precision=job.precision)  # type: ignore[arg-type]
-    session = InferenceSession(Path(job.model), context, specialise="always", **job.options)
-    return lambda: list(session.run(None, job.feed))
+    options = dict(job.options)
+    if engine.name != AUTO:  # which is what users get who ask for nothing
+        options["specialise"] = "always"
+    session = InferenceSession(Path(job.model), context, **options)
+    return lambda: list(session.run(None, job.feed)), lambda: _chosen(session) if engine.name == AUTO else ""
+
+
+def _chosen(session: InferenceSession) -> str:
+    """The engine that runs the calls of a session."""
+    from ..onnx.compiled import CompiledModel
+
+    last = session._shape_cache.last()
+    model = None if last is None else last[1]
+    if not isinstance(model, CompiledModel):
+        return BASE_LINE
+    return model.choice.partition(",")[0] or next(iter(session._shape_cache.ways))
