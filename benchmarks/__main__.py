@@ -48,6 +48,8 @@ OTHERS = {
     "scale": "a model in Ray's actors beside plain processes; writes docs/scale.md",
     "serve": "navigator.ml in Node.js and Chromium; writes docs/web.md",
     "serving": "a model behind Ray Serve beside ONNX Runtime there; writes docs/serving.md",
+    "small": "sessions of small models beside ONNX Runtime's, after pauses; writes docs/benchmarks-small.md",
+    "traffic": "models with dynamic dimensions in traffic beside ONNX Runtime; writes docs/benchmarks-traffic.md",
     "web": "ONNX Runtime Web on navigator.ml beside Opweave in Python; writes docs/web.md",
     "webgpu": "networks and contractions on a GPU; writes docs/benchmarks-gpu.md",
 }

@@ -20,11 +20,11 @@ class Budget:
     Attributes:
         limit: the largest value that is allowed.
         of: what is limited: our value ("us", "ms", "s", "MiB"), its "ratio" to the other one, or by how much it exceeds that
-            ("ms more", "MiB more").
+            ("us more", "ms more", "MiB more").
     """
 
     limit: float
-    of: Literal["ratio", "us", "ms", "s", "MiB", "ms more", "MiB more"] = "ratio"
+    of: Literal["ratio", "us", "ms", "s", "MiB", "us more", "ms more", "MiB more"] = "ratio"
 
     def __str__(self) -> str:
         return f"<= {self.limit:g}x" if self.of == "ratio" else f"<= {self.limit:g} {self.of}"
@@ -68,8 +68,21 @@ BUDGETS = {
     "op-level chain": Budget(1.05),
     "op-level model": Budget(1.1),
     "another revision": Budget(1.05),
+    "shapes in turn": Budget(2, "us more"),
+    "session": Budget(1.05),
+    "short session": Budget(2, "us more"),
 }
-"""Of docs/benchmarks.md, and of comparisons with another revision."""
+"""Of docs/benchmarks.md, and of comparisons with another revision; sessions: of models with many shapes, and of small ones."""
+
+TRAFFIC = {
+    "total": Budget(1.05),
+    "with loading": Budget(1.1),
+    "95th percentile": Budget(1.1),
+    "worst second call": Budget(1.3),
+}
+"""Of a sequence of calls with many shapes, as multiples of ONNX Runtime's times: of all calls but the first; of all calls and
+the creation of the session; of the calls but the first; and of that second call with a shape whose lower quartile is the
+largest."""
 
 COLD = {
     "time": Budget(50, "ms more"),

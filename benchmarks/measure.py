@@ -28,6 +28,12 @@ ROOT = Path(__file__).parent.parent
 PAUSE_SECONDS = 0.2
 """The pause before each measurement. After 0.02 s, spinning threads still made another engine's calls up to 1.6x as slow."""
 
+RESTED_CALLS = 5
+"""The number of calls of a turn that begin after a rest each."""
+
+RESTS = (0.0, 0.03, 0.1)
+"""The seconds before each call where they matter: threads of an engine wait in a loop for about 50 ms, then they sleep."""
+
 Way = Callable[[], object]
 """One way to do something; a call does it once."""
 
@@ -141,8 +147,22 @@ def calls_within(way: Way, seconds: float) -> int:
     return max(1, round(seconds / took))
 
 
+def after_rests(way: Way, rest: float, calls: int = RESTED_CALLS) -> float:
+    """Seconds a call after a rest, the median of several calls."""
+    times = []
+    for _ in range(calls):
+        time.sleep(rest)
+        times.append(per_call(way, 1))
+    return median(times)
+
+
 def alternate(
-    ways: Mapping[str, Way], *, pairs: int = 15, seconds: float = 0.1, pause: float = PAUSE_SECONDS
+    ways: Mapping[str, Way],
+    *,
+    pairs: int = 15,
+    seconds: float = 0.1,
+    pause: float = PAUSE_SECONDS,
+    rest: float = 0.0,
 ) -> dict[str, list[float]]:
     """Measure ways alternately, after a turn to warm up.
 
@@ -151,6 +171,7 @@ def alternate(
         pairs: how many turns there are.
         seconds: about how long a way is called in a turn.
         pause: seconds to wait before each measurement.
+        rest: seconds to wait before each call; if there are any, a turn is the median of a few calls.
 
     Returns:
         Seconds a call in each turn, by name. Values at one position were measured one after the other.
@@ -160,7 +181,7 @@ def alternate(
     for turn in range(pairs):
         for name in list(ways)[:: 1 if turn % 2 else -1]:  # the first of a pair finds colder caches
             time.sleep(pause)
-            times[name].append(per_call(ways[name], counts[name]))
+            times[name].append(after_rests(ways[name], rest) if rest else per_call(ways[name], counts[name]))
     return times
 
 
@@ -176,21 +197,24 @@ def status(field: str) -> int:
     return int(line.split()[1])
 
 
-def environment(source: Path | None = None) -> dict[str, str]:
+def environment(source: Path | None = None, extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Environment variables of a measuring process.
 
     Args:
         source: a folder to import `opweave` from, None for the installed one.
+        extra: variables of this process alone.
     """
-    variables = {**os.environ, "PYTHONPYCACHEPREFIX": _bytecode()}
+    variables = {**os.environ, "PYTHONPYCACHEPREFIX": _bytecode(), **(extra or {})}
     variables.pop("PYTHONDONTWRITEBYTECODE", None)
     if source is not None:
         variables["PYTHONPATH"] = str(source)
     return variables
 
 
-def in_process(module: str, *args: str, timeout: float | None = None) -> dict[str, Any]:
-    """Run `python -m module args` in a process of its own.
+def in_process(
+    module: str, *args: str, timeout: float | None = None, extra: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Run `python -m module args` in a process of its own, with these `extra` environment variables.
 
     Returns:
         The JSON of the last line that it prints.
@@ -201,7 +225,8 @@ def in_process(module: str, *args: str, timeout: float | None = None) -> dict[st
     """
     command = [sys.executable, "-m", module, *args]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment(), timeout=timeout)
+        variables = environment(extra=extra)
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=variables, timeout=timeout)
     except subprocess.TimeoutExpired:
         raise TimeoutError(f"takes more than {timeout:g} s") from None
     if done.returncode:

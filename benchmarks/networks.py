@@ -15,6 +15,9 @@ from onnx import TensorProto, helper, numpy_helper, save_model
 
 Feed = dict[str, np.ndarray]
 
+Declared = tuple[Any, Sequence[int | str]]
+"""The data type and the shape of an input or output."""
+
 HEAD = 64
 """The width of a head of the vision transformer; MiniLM has 12 heads of 32."""
 
@@ -45,16 +48,37 @@ class Network:
         return self.constant(self.random.standard_normal(shape, np.float32) / np.float32(summed**0.5))
 
     def save(self, path: Path, inputs: Mapping[str, np.ndarray], output: str, shape: Sequence[int]) -> None:
-        """Write the model, with its weights as external data."""
-        made = [
-            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-            for n, a in inputs.items()
-        ]
-        result = helper.make_tensor_value_info(output, TensorProto.FLOAT, shape)
-        graph = helper.make_graph(self.nodes, path.stem, made, [result], self.initializers)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        """Write the model with the shapes of arrays, and its weights as external data."""
+        self.write(path, {name: (a.dtype, a.shape) for name, a in inputs.items()}, {output: (np.float32, shape)})
+
+    def write(
+        self,
+        path: Path,
+        inputs: Mapping[str, Declared],
+        outputs: Mapping[str, Declared],
+        domains: Mapping[str, int] | None = None,
+    ) -> Path:
+        """Write the model, with its weights as external data.
+
+        Args:
+            path: the file.
+            inputs: the data type and the shape of each input by name; names of dimensions are dynamic ones.
+            outputs: likewise.
+            domains: versions of other operator sets than that of ONNX.
+        """
+        given, results = (
+            [
+                helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
+                for name, (dtype, shape) in values.items()
+            ]
+            for values in (inputs, outputs)
+        )
+        graph = helper.make_graph(self.nodes, path.stem, given, results, self.initializers)
+        sets = [helper.make_opsetid(name, version) for name, version in {"": 17, **(domains or {})}.items()]
+        model = helper.make_model(graph, opset_imports=sets, ir_version=8)
         path.with_suffix(".data").unlink(missing_ok=True)  # `onnx` would append to it
         save_model(model, path, save_as_external_data=True, location=path.with_suffix(".data").name)
+        return path
 
     # Transformers -----------------------------------------------------------------------------------------------------
 

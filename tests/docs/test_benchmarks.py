@@ -33,6 +33,7 @@ SHARED = {
     "budgets",
     "decode_step",
     "device_results",
+    "dynamic_models",
     "floor",
     "gpu_page",
     "hot_paths",
