@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .measure import alternate, processes
+from .measure import RESTS, alternate, processes
 from .models import ENGINES
 from .rows import Row
 
@@ -27,6 +27,9 @@ NAMES = {
     "zfnet512": "ZFNet-512",
 }
 
+RESTED_PAIRS = 6
+"""How often runs are measured that each come after a pause."""
+
 
 def rows() -> list[Row]:
     from tests.onnx_architectures import randomise
@@ -37,14 +40,20 @@ def rows() -> list[Row]:
         with tempfile.TemporaryDirectory() as folder:
             path = randomise(name, Path(folder))
             made = {engine: ENGINES[engine](path) for engine in imports}
-            times = alternate({engine: run for engine, (run, _) in made.items()}, seconds=0.4)
+            ways = {engine: run for engine, (run, _) in made.items()}
+            times = alternate(ways, seconds=0.4)
+            rested = {rest: alternate(ways, pairs=RESTED_PAIRS, rest=rest) for rest in RESTS if rest}
             for ours, theirs in zip(made["opweave"][1], made["onnxruntime"][1], strict=True):
                 np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4 * np.abs(theirs).max())
-            del made
+            del made, ways
             asked = processes("benchmarks.models", {engine: (engine, str(path)) for engine in imports}, turns=3)
         peaks = asked["opweave"]["peak_mib"], asked["onnxruntime"]["peak_mib"]
         both = times["opweave"], times["onnxruntime"]
         found.append(Row.of(f"{title}, ONNX, run", "ms", *both, "ONNX Runtime, bound", "net"))
+        for rest, each in rested.items():
+            both = each["opweave"], each["onnxruntime"]
+            what = f"{title}, ONNX, run after {rest * 1e3:.0f} ms"
+            found.append(Row.of(what, "ms", *both, "ONNX Runtime, bound", "net"))
         found.append(Row.of(f"{title}, ONNX, peak memory with imports", "MiB", *peaks, "ONNX Runtime", "memory"))
         for engine, values in imports.items():
             values += asked[engine]["imports_mib"]

@@ -152,7 +152,8 @@ GATE = {
     "threads": len(os.sched_getaffinity(0)) + 8,
 }
 """Of the gate of real models: the difference of results relative to the largest element; ratios of times to ONNX Runtime's at
-the first shape, of the median of the new shapes, and of each of them; the ratio of peak memory; threads of the process."""
+the first shape (in a row, and after pauses), of the median of the new shapes, and of each of them; the ratio of peak memory;
+threads of the process."""
 
 DECODER = {
     "growing": {"rate": 0.9, "memory": 1500.0},

@@ -171,7 +171,7 @@ def alternate(
         pairs: how many turns there are.
         seconds: about how long a way is called in a turn.
         pause: seconds to wait before each measurement.
-        rest: seconds to wait before each call; if there are any, a turn is the median of a few calls.
+        rest: seconds to wait before each call; if there are any, a turn is the median of at most `RESTED_CALLS`.
 
     Returns:
         Seconds a call in each turn, by name. Values at one position were measured one after the other.
@@ -181,7 +181,8 @@ def alternate(
     for turn in range(pairs):
         for name in list(ways)[:: 1 if turn % 2 else -1]:  # the first of a pair finds colder caches
             time.sleep(pause)
-            times[name].append(after_rests(ways[name], rest) if rest else per_call(ways[name], counts[name]))
+            way, count = ways[name], counts[name]
+            times[name].append(after_rests(way, rest, min(count, RESTED_CALLS)) if rest else per_call(way, count))
     return times
 
 

@@ -66,6 +66,8 @@ ONNX models that other projects ship in their packages, unchanged, in Opweave an
 | difference | of the results, relative to the largest element, over all shapes | {GATE["difference"]} |
 | steady | the time of a call at the first shape, as a share of ONNX Runtime's; median of pairs of calls in one process | \
 {GATE["steady"]}x for the lower quartile |
+| after 30 ms, 100 ms | likewise of calls that each come after such a pause, in which threads of an engine go to sleep | \
+{GATE["steady"]}x for the lower quartiles |
 | new shapes | the first call at each new shape after the first one, likewise: the median of five shapes, and the worst | \
 {GATE["new shapes"]}x, {GATE["new shape"]}x |
 | memory | the peak of a process that runs six shapes, three times each, imports included | {GATE["memory"]}x |

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import PAUSE_SECONDS, per_call, status
+from benchmarks.measure import PAUSE_SECONDS, RESTS, after_rests, per_call, status
 
 from . import catalog
 from .verdict import compare
@@ -55,6 +55,9 @@ SECONDS = 8.0
 """After this long, slow models get no more new sessions, and no more pairs than `FEWEST_PAIRS`."""
 
 FEWEST_PAIRS = 5
+
+RESTED_CALLS = 3
+"""How many calls, each after a pause, one measurement of them is the median of. There are `FEWEST_PAIRS`."""
 
 CALLS = 30
 """How many calls the time of a call on a device is the median of."""
@@ -153,6 +156,7 @@ def times(backend: str, entry: catalog.Entry, packages: Path) -> dict[str, Any]:
 
     Returns:
         "steady": pairs (ours, theirs) of seconds a call at the first shape.
+        "rested": such pairs of calls that each come after a pause, by its milliseconds.
         "new": for each fresh pair of sessions, such pairs for the first call of each shape but the first one.
     """
     new: list[list[list[float]]] = []
@@ -177,11 +181,20 @@ def times(backend: str, entry: catalog.Entry, packages: Path) -> dict[str, Any]:
         for turn in range(PAIRS):
             if turn >= FEWEST_PAIRS and time.perf_counter() - start > SECONDS:
                 break
-            pair = [0.0, 0.0]
-            for k in (0, 1) if turn % 2 else (1, 0):  # the first of a pair finds colder caches
-                pair[k] = timed(calls[k], feed, count)
-            steady.append(pair)
-    return {"steady": steady, "new": new}
+            steady.append(_pair(turn, lambda k: timed(calls[k], feed, count)))
+        rested: dict[str, list[list[float]]] = {}
+        for rest in filter(None, RESTS):
+            pair = partial(_pair, measured=lambda k, rest=rest: rested_call(calls[k], feed, rest))  # type: ignore[misc]
+            rested[f"{rest * 1e3:.0f}"] = [pair(turn) for turn in range(FEWEST_PAIRS)]
+    return {"steady": steady, "rested": rested, "new": new}
+
+
+def _pair(turn: int, measured: Callable[[int], float]) -> list[float]:
+    """A value of each engine, measured one after the other: the first of a pair finds colder caches."""
+    pair = [0.0, 0.0]
+    for k in (0, 1) if turn % 2 else (1, 0):
+        pair[k] = measured(k)
+    return pair
 
 
 def on_device(device: str, entry: catalog.Entry, packages: Path) -> dict[str, Any]:
@@ -231,6 +244,12 @@ def timed(call: Run, feed: dict[str, np.ndarray], count: int) -> float:
     """Seconds a call, after a pause."""
     time.sleep(PAUSE_SECONDS)
     return per_call(lambda: call(feed), count)
+
+
+def rested_call(call: Run, feed: dict[str, np.ndarray], rest: float) -> float:
+    """Seconds a call after a pause, in which the engine's own threads go to sleep; those of the other one do so before."""
+    time.sleep(PAUSE_SECONDS)
+    return after_rests(lambda: call(feed), rest, RESTED_CALLS)
 
 
 def main(what: str, *args: str) -> None:

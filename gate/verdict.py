@@ -26,6 +26,7 @@ class Verdict:
         threads: the most threads of the process, likewise.
         steady: milliseconds a call at the first shape, likewise; None where times were not measured.
         steady_ratio: of pairs of calls.
+        rested: the ratio of pairs of calls that each come after a pause, by its milliseconds.
         new: the ratio of the times of the first call at each new shape.
         faults: the limits that it exceeds, or why it does not run.
         only_results: whether the results alone have a limit: memory, threads and times of other engines than ONNX Runtime are
@@ -40,6 +41,7 @@ class Verdict:
     threads: tuple[int, int] | None = None
     steady: tuple[float, float] | None = None
     steady_ratio: Ratio | None = None
+    rested: dict[str, Ratio] = field(default_factory=dict)
     new: list[float] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     only_results: bool = False
@@ -65,6 +67,7 @@ class Verdict:
         steady = np.array(found["steady"])
         self.steady = float(np.median(steady[:, 0]) * 1e3), float(np.median(steady[:, 1]) * 1e3)
         self.steady_ratio = Ratio.of(*steady.T.tolist())
+        self.rested = {pause: Ratio.of(*zip(*pairs, strict=True)) for pause, pairs in found["rested"].items()}
         new = np.array(found["new"])  # sessions, shapes, engines
         if new.size:
             self.new = [float(ratio) for ratio in np.median(new[:, :, 0], axis=0) / np.median(new[:, :, 1], axis=0)]
@@ -72,6 +75,9 @@ class Verdict:
             return
         if self.steady_ratio.low > GATE["steady"]:
             self.faults.append(f"steady {self.steady_ratio.median:.2f}x")
+        for pause, ratio in self.rested.items():
+            if ratio.low > GATE["steady"]:
+                self.faults.append(f"after {pause} ms {ratio.median:.2f}x")
         if self.new and statistics.median(self.new) > GATE["new shapes"]:
             self.faults.append(f"new shapes {statistics.median(self.new):.2f}x")
         if self.new and max(self.new) > GATE["new shape"]:
@@ -88,6 +94,7 @@ class Verdict:
             self.name,
             f"{self.difference:.1g}",
             f"{steady} ({self.steady[0]:.3g} ms)" if self.steady else "",
+            ", ".join(f"{ratio.median:.2f}x" for ratio in self.rested.values()),
             f"{statistics.median(self.new):.2f}x, {max(self.new):.2f}x" if self.new else "",
             ratio(self.memory, ".0f", "MiB"),
             "" if self.threads is None else f"{self.threads[0]} ({self.threads[1]})",
@@ -96,7 +103,17 @@ class Verdict:
         ]
 
 
-HEADER = ["model", "difference", "steady", "new shapes: median, worst", "memory", "threads", "loading", "holds"]
+HEADER = [
+    "model",
+    "difference",
+    "steady",
+    "after 30 ms, 100 ms",
+    "new shapes: median, worst",
+    "memory",
+    "threads",
+    "loading",
+    "holds",
+]
 
 
 def compare_folders(ours: Path, theirs: Path) -> float:

@@ -15,7 +15,7 @@ import pytest
 from webgpu_device import gpu_context
 
 import opweave as ow
-from benchmarks import against, cuda, cuda_models, gpu_page, hot_paths, measure, overhead, precision
+from benchmarks import against, cuda, cuda_models, engines, gpu_page, hot_paths, measure, overhead, precision
 from benchmarks.__main__ import OTHERS, TABLES, command
 from benchmarks.budgets import BUDGETS, Budget
 from benchmarks.device_results import Results, read
@@ -138,6 +138,22 @@ def test_ways_are_measured_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "".join(calls) in ("abba", "baab")
     assert pauses == [measure.PAUSE_SECONDS] * 4
     assert [len(values) for values in times.values()] == [2, 2]
+
+
+def test_engines_are_measured_in_a_row_and_rested(monkeypatch: pytest.MonkeyPatch) -> None:
+    options: list[dict[str, float]] = []
+
+    def alternate(runs: dict[str, measure.Way], **given: float) -> dict[str, list[float]]:
+        options.append(given)
+        return {name: [1.0] for name in runs}
+
+    monkeypatch.setattr(engines, "alternate", alternate)
+    in_row, rested = engines._alternated({"opweave": lambda: None})
+    assert in_row == rested == {"opweave": [1.0]}
+    assert [each.get("rest", 0) for each in options] == [0, 0.1]
+    within, beyond = Ratio(engines.TUNED, 2, 3), Ratio(engines.TUNED + 0.01, 2, 3)
+    assert engines._are_within([within, within], engines.TUNED)
+    assert not engines._are_within([within, beyond], engines.TUNED)
 
 
 def test_a_part_that_fails_leaves_the_others(

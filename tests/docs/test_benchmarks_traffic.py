@@ -234,16 +234,17 @@ def test_small_rows_have_a_limit_by_how_long_a_call_takes() -> None:
     assert [row.cells()[-2:] for row in rows] == [["<= 2 us more", "yes"], ["<= 1.05x", "yes"], ["<= 1.05x", "NO"]]
 
 
-def test_alternate_rests_before_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("calls_within", "expected"), [(1, 1), (2, 2), (1000, measure.RESTED_CALLS)])
+def test_alternate_rests_before_each_call(calls_within: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr("time.sleep", pauses.append)
-    monkeypatch.setattr(measure, "calls_within", lambda way, seconds: 1)
+    monkeypatch.setattr(measure, "calls_within", lambda way, seconds: calls_within)
     calls: list[str] = []
     ways: Any = {name: lambda name=name: calls.append(name) for name in "ab"}
     times = measure.alternate(ways, pairs=2, rest=0.1)
-    turn = [measure.PAUSE_SECONDS, *[0.1] * measure.RESTED_CALLS]
-    assert pauses == turn * 4
-    assert "".join(dict.fromkeys(calls)) in ("ab", "ba")
+    assert pauses == [measure.PAUSE_SECONDS, *[0.1] * expected] * 4
+    assert "".join(calls[::expected]) in ("abba", "baab")
+    assert len(calls) == 4 * expected
     assert [len(values) for values in times.values()] == [2, 2]
 
 

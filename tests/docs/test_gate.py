@@ -9,9 +9,10 @@ import pytest
 from webgpu_device import gpu_context
 
 from benchmarks.budgets import GATE
+from benchmarks.measure import PAUSE_SECONDS
 from gate import catalog, measure
 from gate.measure import loader
-from gate.verdict import Verdict
+from gate.verdict import HEADER, Verdict
 from opweave.agreement import difference
 
 ENTRIES = catalog.entries()
@@ -90,16 +91,34 @@ def test_a_verdict_names_each_limit_that_is_exceeded(tmp_path: Path) -> None:
     verdict.judge_runs(
         {"load": 1.0, "peak_mib": 160.0, "threads": 500}, {"load": 1.0, "peak_mib": 100.0, "threads": 4}, (ours, theirs)
     )
-    verdict.judge_times({"steady": [[1.2, 1.0]] * 5, "new": [[[2.0, 1.0], [4.0, 1.0], [1.9, 1.0]]]})
+    rested = {"30": [[1.05, 1.0]] * 5, "100": [[1.1, 1.0]] * 4 + [[1.0, 1.0]]}
+    steady, new = [[1.2, 1.0]] * 5, [[[2.0, 1.0], [4.0, 1.0], [1.9, 1.0]]]
+    verdict.judge_times({"steady": steady, "rested": rested, "new": new})
     assert verdict.faults == [
         "results differ by 0.01",
         "memory 1.60x",
         "500 threads",
         "steady 1.20x",
+        "after 100 ms 1.10x",
         "new shapes 2.00x",
         "a new shape 4.00x",
     ]
-    assert len(verdict.cells()) == 8
+    assert len(verdict.cells()) == len(HEADER)
+    assert dict(zip(HEADER, verdict.cells(), strict=True))["after 30 ms, 100 ms"] == "1.05x, 1.10x"
+
+
+def test_the_gate_measures_calls_after_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+    calls: list[int] = []
+
+    def call(feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+        calls.append(len(pauses))
+        return []
+
+    assert measure.rested_call(call, {}, 0.1) >= 0
+    assert pauses == [PAUSE_SECONDS, *[0.1] * measure.RESTED_CALLS]
+    assert calls == [k + 2 for k in range(measure.RESTED_CALLS)]  # each after its pause
 
 
 def test_results_that_do_not_compare_are_faults(tmp_path: Path) -> None:
