@@ -15,6 +15,7 @@ from opweave.onnx.compiled import CompiledModel
 from opweave.onnx.session import InferenceSession
 
 MICROSOFT = "com.microsoft"
+TRADITIONAL = "ai.onnx.ml"
 CONTEXT = ow.ml.create_context()
 RNG = np.random.default_rng(3)
 
@@ -55,6 +56,8 @@ def model_of(
         [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
     )
     imports = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
+    if any(node.domain == TRADITIONAL for node in nodes):
+        imports.append(helper.make_opsetid(TRADITIONAL, 3))
     # What inference does not know (ONNX Runtime's own operators), the engine finds out itself.
     return onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=imports, ir_version=10))
 

@@ -9,11 +9,15 @@ from typing import Any
 
 from .messages import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, domain_of, sub_graphs
 from .model import Model
+from .registry import TRADITIONAL, key_of
 from .scopes import free_names, renamed
 from .values import Value, types_and_data
 
 _NEVER_LARGER = frozenset({"NonZero", "Unique", "Compress"})
 """Operators whose results have sizes that depend on values, but are no larger than a few times the inputs."""
+
+FLOATS_LIKE_INPUT = frozenset({(TRADITIONAL, "Normalizer"), (TRADITIONAL, "Scaler")})
+"""Operators whose result is float32 in the shape of the input, which ONNX's inference does not know."""
 
 
 def schema_of(node: NodeProto, model: Model) -> Any:
@@ -61,6 +65,8 @@ def infer(
     try:
         if len(named) > len(node.input):
             return _infer_in_model(node, types, data, model.proto)
+        if key_of(node) in FLOATS_LIKE_INPUT:
+            return {node.output[0]: _as_floats(types[node.input[0]])}
         return _infer_alone(node, schema, types, data, model.proto)
     except Exception:  # inference of a broken node fails in many ways; the engine will say what is wrong with it
         return {}
@@ -103,6 +109,14 @@ def result_bytes(node: NodeProto, inferred: Mapping[str, TypeProto]) -> float:
 def is_static(tensor: TypeProto.Tensor) -> bool:
     """Whether the type of a tensor has a shape without dynamic dimensions."""
     return tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
+
+
+def _as_floats(type: TypeProto) -> TypeProto:
+    """The type of a tensor of float32 in the shape of another tensor."""
+    result = TypeProto()
+    result.CopyFrom(type)
+    result.tensor_type.elem_type = TensorProto.FLOAT
+    return result
 
 
 def _infer_alone(

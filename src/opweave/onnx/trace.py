@@ -2,8 +2,8 @@
 
 Every name gets a value: a `Constant` (known now), a `Tensor` (an operand, computed when the graph runs) or `Dynamic` (made by
 a node that falls back, of unknown shape). This module decides what becomes of each node; `fold` computes constants,
-`conversion` calls converters, `control` replaces If, Loop and Scan by other nodes, and `inference` asks ONNX for types and
-definitions.
+`conversion` calls converters, `control` replaces If, Loop and Scan by other nodes, `labels` classifiers with labels that are
+strings, and `inference` asks ONNX for types and definitions.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from .control import CONTROL, check_ends
 from .conversion import convert
 from .fold import fold
 from .inference import definition_of, infer, is_defined, is_static, is_valid
+from .labels import CLASSIFIER, has_names, name_labels
 from .messages import (
     GraphProto,
     NodeProto,
@@ -39,7 +40,7 @@ from .messages import (
     tensor_type,
 )
 from .model import Model
-from .registry import DATA_TYPES, NotConstant, Unsupported
+from .registry import DATA_TYPES, NotConstant, Unsupported, key_of
 from .scopes import all_nodes
 from .shape_keys import DECIDING_ELEMENTS, ValuesNeeded as ValuesNeeded
 from .values import Constant, Dynamic, Tensor, Value, shape_of, type_of
@@ -135,7 +136,7 @@ class Tracer:
                         self.trace.maker[name] = step
         return self.trace
 
-    # Used by `control` -----------------------------------------------------------------------------------------------
+    # Used by `control` and `labels` ----------------------------------------------------------------------------------
 
     @property
     def opset(self) -> int:
@@ -179,6 +180,11 @@ class Tracer:
         """A new prefix for the names of values that are made in place of a node."""
         self._expanded += 1
         return f"{next(name for name in node.output if name)}{self._mark}{self._expanded}{self._mark}"
+
+    def convert(self, node: NodeProto) -> dict[str, Value]:
+        """The outputs of a node that WebNN expresses, by name; `Unsupported` for others."""
+        values = [self.trace.values[name] if name else None for name in node.input[:]]
+        return convert(self.builder, node, values, self.model, lambda: self._infer(node, values))
 
     def steps(self, nodes: Iterable[NodeProto], *, whole: bool = False) -> list[Step]:
         """Trace nodes in order.
@@ -267,7 +273,9 @@ class Tracer:
         try:
             if node.op_type in CONTROL and domain_of(node) == "":
                 return CONTROL[node.op_type](self, node)
-            made = convert(self.builder, node, values, self.model, lambda: self._infer(node, values))
+            if operation is None and key_of(node) == CLASSIFIER and has_names(node):
+                return name_labels(self, node)
+            made = self.convert(node)
         except Unsupported as error:
             reason = str(error)
             if isinstance(error, NotConstant):
@@ -282,8 +290,7 @@ class Tracer:
         except Exception as error:  # an invalid node; the engine says what is wrong with it
             reason = f"{self._blame(node, error)} ({_described(error)})"
         else:
-            for name, value in made.items():
-                self.trace.values[name] = value
+            self.trace.values |= made
             return [Step(node, "webnn", op)]
         if operation is not None and not operation.falls_back:
             is_wide = any(value is not None and value.element_type == TensorProto.DOUBLE for value in values)

@@ -18,4 +18,5 @@ from . import (
     reduction as reduction,
     resize as resize,
     shape as shape,
+    traditional as traditional,
 )
