@@ -184,6 +184,25 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
 
 
 ALL = ("float32", "float16", "int32", "uint32", "int64", "uint64", "int8", "uint8")
+COMBINE = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
+
+
+@case(composites.scatter_reduce, ALL, half=1e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    shape = make.shape(1, 4)
+    axis, reduction = make.integer(0, len(shape) - 1), make.choice(tuple(COMBINE))
+    counts = [make.integer(1, 6 if d == axis else size) for d, size in enumerate(shape)]
+    x, updates = make.array("x", shape, 0, 4), make.array("x", counts, 0, 4)
+    broadcast = [1 if make.boolean() and d != axis else size for d, size in enumerate(counts)]
+    index_type = make.choice(("int32", "int64", "uint32"))
+    lowest = 0 if index_type == "uint32" else -shape[axis] - 2
+    indices = make.random.integers(lowest, shape[axis] + 2, broadcast).astype(index_type)
+    positions = np.clip(indices.astype(np.int64), -shape[axis], shape[axis] - 1) % shape[axis]
+    places = list(np.indices(counts))
+    places[axis] = np.broadcast_to(positions, counts)
+    wanted = wide(x).copy() if x.dtype.kind == "f" else x.copy()
+    COMBINE[reduction].at(wanted, tuple(places), updates.astype(wanted.dtype))
+    return Call(x, indices, updates, axis, reduction=reduction), [wanted.astype(x.dtype)]
 
 
 @case(composites.depth_to_space, ALL)

@@ -25,6 +25,7 @@ from .normalization import (
 )
 from .quantization import integer_matmul, matmul_n_bits, pack_bits, pack_blocks
 from .rotary import rotary_embedding
+from .scatter import scatter_reduce
 from .selection import hard_max, one_hot, top_k
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "rms_normalization",
     "rotary_embedding",
     "scaled_dot_product_attention",
+    "scatter_reduce",
     "skip_layer_norm",
     "skip_rms_norm",
     "space_to_depth",

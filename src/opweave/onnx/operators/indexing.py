@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from ...builder import MLGraphBuilder
-from ...composites import one_hot, top_k
+from ...composites import one_hot, scatter_reduce, top_k
 from ...graph import MLOperand
 from ..messages import TensorProto
 from ..registry import (
     Tensor,
-    Unsupported,
     as_type,
     check_count,
     converts,
@@ -75,38 +75,58 @@ def _(
 ) -> Tensor:
     shape, counts = shape_of(data), shape_of(indices)
     axis = normalized(axis, len(shape))
-    aligned = all(a == axis or size == whole for a, (size, whole) in enumerate(zip(counts, shape, strict=True)))
-    if aligned and reduction == "none":
+    if reduction != "none":
+        return _combined(b, data, indices, updates, axis, _reduction(reduction, types[0]))
+    if all(a == axis or size == whole for a, (size, whole) in enumerate(zip(counts, shape, strict=True))):
         return b.scatter_elements(data, indices, updates, axis=axis)
     # WebNN's indices are as long as the data along the other axes. For shorter ones, each element gets all coordinates.
     count = prod(counts)
     columns: list[Tensor] = list(np.indices(counts, np.int64).reshape(len(counts), count, 1))
     columns[axis] = reshaped(b, indices, [count, 1])
-    return _scattered(b, data, _joined(b, columns), b.reshape(updates, [count]), reduction, types[0])
+    return b.scatter_nd(data, _joined(b, columns), b.reshape(updates, [count]))
+
+
+def _reduction(name: str, element_type: int) -> Any:
+    """The reduction of `scatter_reduce`; of bool, which is 0 and 1, a sum is the maximum, and a product the minimum."""
+    reduction = {"add": "max", "mul": "min"}.get(name, name) if element_type == TensorProto.BOOL else name
+    unsupported_if(reduction not in ("add", "mul", "min", "max"), f"its reduction is {name!r}")
+    return reduction
+
+
+def _combined(
+    b: MLGraphBuilder, data: Tensor, indices: Tensor, updates: Tensor, axis: int, reduction: Any
+) -> MLOperand:
+    return scatter_reduce(b, operand(b, data), operand(b, indices), operand(b, updates), axis, reduction=reduction)
 
 
 @converts("ScatterND")
 def _(
     b: MLGraphBuilder, data: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none", types: list[int]
 ) -> Tensor:
-    return _scattered(b, data, indices, updates, reduction, types[0])
-
-
-def _scattered(
-    b: MLGraphBuilder, data: Tensor, indices: Tensor, updates: Tensor, reduction: str, element_type: int
-) -> Tensor:
-    """`data` with updates at coordinates. A reduction combines them with the elements there, each of which gets one update."""
     if reduction == "none":
         return b.scatter_nd(data, indices, updates)
-    combine = {"add": b.add, "mul": b.mul, "max": b.max, "min": b.min}.get(reduction)
-    if combine is None or element_type == TensorProto.BOOL:
-        raise Unsupported(f"WebNN cannot scatter these values with the reduction {reduction!r}")
-    if not isinstance(indices, np.ndarray):
-        raise Unsupported(f"it has the reduction {reduction!r}, and its indices, which may repeat, are not constant")
-    sizes = shape_of(data)[: indices.shape[-1]]
-    places = np.ravel_multi_index(tuple((indices % np.array(sizes)).reshape(-1, len(sizes)).T), sizes)
-    unsupported_if(len(np.unique(places)) < len(places), f"it has the reduction {reduction!r}, and its indices repeat")
-    return b.scatter_nd(data, indices, combine(b.gather_nd(data, indices), updates))
+    # As rows, the positions of which are counted through all dimensions that have coordinates.
+    shape, (*counts, coordinates) = shape_of(data), shape_of(indices)
+    unsupported_if(coordinates > len(shape), f"it has {coordinates} coordinates for {len(shape)} dimensions")
+    sizes, count = shape[:coordinates], prod(counts)
+    rows, width = prod(sizes), prod(shape[coordinates:])
+    positions = reshaped(b, _row_numbers(b, reshaped(b, indices, [count, coordinates]), sizes), [count, 1])
+    flat, wanted = reshaped(b, data, [rows, width]), reshaped(b, updates, [count, width])
+    return reshaped(b, _combined(b, flat, positions, wanted, 0, _reduction(reduction, types[0])), shape)
+
+
+def _row_numbers(b: MLGraphBuilder, indices: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The positions, counted through all dimensions, of coordinates [count, dimensions] in dimensions of `sizes`."""
+    if len(sizes) == 1:
+        return indices
+    if isinstance(indices, np.ndarray):
+        clamped = np.clip(indices, np.negative(sizes), np.subtract(sizes, 1))
+        return np.ravel_multi_index(tuple((clamped % np.array(sizes)).T), tuple(sizes))
+    limits = np.array(sizes, np.int64)
+    clamped = b.max(b.min(indices, limits - 1), -limits)
+    places = b.where(b.lesser(clamped, 0), b.add(clamped, limits), clamped)
+    strides = np.append(np.cumprod(limits[:0:-1])[::-1], 1)
+    return b.reduce_sum(b.mul(places, strides), axes=[1])
 
 
 @converts("OneHot")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ....composites.scatter import scatter_reduce
 from ....ops import indexing as ops
 from ..backend import ort
 from ..emit import Emitter, Value
@@ -36,8 +37,8 @@ def _within(ctx: Emitter, indices: Value, sizes: int | Sequence[int], *types: st
     return ctx.cast(moved if least is None else ctx.emit("Max", moved, least), data_type)
 
 
-def _along(ctx: Emitter, indices: Value, input: Value, axis: int) -> Value:
-    return _within(ctx, indices, input.dims[axis], "int64", "int32")
+def _along(ctx: Emitter, indices: Value, input: Value, axis: int, *types: str) -> Value:
+    return _within(ctx, indices, input.dims[axis], *(types or ("int64", "int32")))
 
 
 def _coordinates(ctx: Emitter, indices: Value, input: Value) -> Value:
@@ -67,3 +68,27 @@ def _(ctx: Emitter, input: Value, indices: Value, updates: Value, axis: int) -> 
 @ort.lower(ops.scatter_nd)
 def _(ctx: Emitter, input: Value, indices: Value, updates: Value) -> Value:
     return ctx.emit("ScatterND", input, _coordinates(ctx, indices, input), updates)
+
+
+@ort.lower(scatter_reduce)
+def _(ctx: Emitter, input: Value, indices: Value, updates: Value, axis: int, reduction: str) -> Value:
+    wide = "float32" if input.data_type == "float16" else input.data_type  # the kernels do not add float16
+    data, more = ctx.cast(input, wide), ctx.cast(updates, wide)
+    if _are_rows(ctx, input, indices, updates, axis):
+        result = ctx.emit("ScatterND", data, _along(ctx, indices, input, 0, "int64"), more, reduction=reduction)
+    else:
+        # ScatterND would be wrong here: several of its threads combine updates with one element at a time, and lose some.
+        positions = _along(ctx, indices, input, axis)
+        if indices.dims != updates.dims:
+            positions = ctx.emit("Expand", positions, ctx.constant(updates.dims), shape=updates.dims)
+        result = ctx.emit("ScatterElements", data, positions, more, axis=axis, reduction=reduction)
+    return ctx.cast(result, input.data_type)
+
+
+def _are_rows(ctx: Emitter, input: Value, indices: Value, updates: Value, axis: int) -> bool:
+    """Whether updates are whole rows of a matrix, at constant positions that differ."""
+    array = ctx.array_of(indices)
+    if array is None or axis or len(input.dims) != 2 or indices.dims[1] != 1 or updates.dims[1] != input.dims[1]:
+        return False
+    size = input.dims[0]
+    return len(np.unique(np.clip(array.astype(np.int64), -size, size - 1) % size)) == array.size

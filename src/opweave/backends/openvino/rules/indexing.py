@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ....composites.scatter import scatter_reduce
 from ....graph import Operand
 from ....ops import indexing as ops
 from ..backend import openvino
@@ -83,3 +84,17 @@ def _(ctx: Emitter, input: Value, indices: Value, updates: Value, axis: int) -> 
 @openvino.lower(ops.scatter_nd)
 def _(ctx: Emitter, input: Value, indices: Value, updates: Value) -> Value:
     return ctx.emit("scatter_nd_update", input, positions_of(ctx, indices, input.shape[: indices.shape[-1]]), updates)
+
+
+_REDUCTIONS = {"add": "sum", "mul": "prod", "min": "min", "max": "max"}
+
+
+@openvino.lower(scatter_reduce, when=lambda input: input.data_type in ("float32", "float16", "int32"))
+def _(ctx: Emitter, input: Value, indices: Value, updates: Value, axis: int, reduction: str) -> Value:
+    found = positions_of(ctx, indices, input.shape[axis])
+    if found.shape != updates.shape:
+        found = ctx.emit("broadcast", found, ctx.constant(updates.shape))
+    result = ctx.emit(
+        "scatter_elements_update", input, found, updates, ctx.constant(axis), reduction=_REDUCTIONS[reduction]
+    )
+    return ctx.rounded(result) if input.data_type == "float16" else result

@@ -1,0 +1,228 @@
+"""Scatter with a reduction: updates of one element are combined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isqrt, prod
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+
+from ..dtypes import ANY, FLOATS, INDICES, INFO
+from ..errors import require
+from ..graph import Builder, Desc, Operand
+from ..operation import Limits, N
+from ..shapes import broadcasts_to
+from .declare import declare
+
+if TYPE_CHECKING:
+    from ..ops import Operations
+
+Reduction: TypeAlias = Literal["add", "mul", "min", "max"]
+
+MAX_PAIRS = 2**22
+"""About how many elements a comparison of all pairs of updates may have: 16 MiB of float32. An estimate."""
+
+MAX_PARTS = 64
+"""The most parts of updates that are compared among themselves, one part after the other."""
+
+MAX_ROUNDS = 16
+"""The most updates of one element, at constant positions, that are applied one after the other."""
+
+
+@declare(
+    input=Limits(ANY, ranks=(1, N)),
+    indices=Limits(INDICES, ranks="input"),
+    updates=Limits("input", ranks="input"),
+    output=Limits("input", ranks="input"),
+)
+def scatter_reduce(
+    self: Builder,
+    input: Operand,
+    indices: Operand,
+    updates: Operand,
+    axis: int = 0,
+    *,
+    reduction: Reduction = "add",
+    label: str = "",
+) -> Desc:
+    """Combine elements of `input` with `updates`: each index replaces its own coordinate along `axis`.
+
+    Args:
+        input: any data type, rank 1 or more.
+        indices: int32, uint32 or int64, broadcastable to the shape of `updates`; negative ones count from the end, others out
+            of range are clamped. Several may refer to one element, which is then combined with all of their updates.
+        updates: the data type of `input`, of any size along `axis`, and at most the size of `input` along the others.
+        axis: in [0, rank).
+        reduction: "add", "mul", "min" or "max".
+        label: a name for messages and tables.
+
+    Returns:
+        An operand of the data type and shape of `input`: a copy of it in which, for axis 0 and rank 2 and the reduction "add",
+        `output[indices[i, j], j] += updates[i, j]`. The order of additions is not specified, nor what NaN gives with "min" or
+        "max". Integers wrap around.
+
+    Raises:
+        ValidationError: `axis` is out of range, or the shapes do not fit.
+
+    ONNX's ScatterElements with a reduction, PyTorch's `scatter_reduce`.
+
+    >>> import numpy as np
+    >>> scatter_reduce(np.float32([1, 2, 3]), np.int32([0, 2, 0]), np.float32([10, 20, 30])).tolist()
+    [41.0, 2.0, 23.0]
+    """
+    require(0 <= axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
+    fits = all(d == axis or size <= input.shape[d] for d, size in enumerate(updates.shape))
+    require(fits, f"updates must be no larger than input, {list(input.shape)}, beside axis {axis}, got {updates.desc}")
+    fits = broadcasts_to(indices.shape, updates.shape)
+    require(fits, f"indices must be broadcastable to the shape of updates, {list(updates.shape)}, got {indices.desc}")
+    return input.desc
+
+
+@scatter_reduce.decompose
+def _(b: Operations, input: Operand, indices: Operand, updates: Operand, axis: int, reduction: Reduction) -> Operand:
+    x, added = _widened(b, input), _widened(b, updates)
+    # The part of the input that updates reach, as lines along the axis: [outer, size, inner].
+    sizes = [x.shape[d] if d == axis else size for d, size in enumerate(updates.shape)]
+    part = x if tuple(sizes) == x.shape else b.slice(x, [0] * x.rank, sizes)
+    outer, inner = prod(sizes[:axis]), prod(sizes[axis + 1 :])
+    lines = b.reshape(part, [outer, sizes[axis], inner])
+    wanted = b.reshape(added, [outer, updates.shape[axis], inner])
+    # Indices that are the same for all elements of a row stay one column.
+    column = all(size == 1 for size in indices.shape[axis + 1 :])
+    columns = [1] * (x.rank - axis - 1) if column else sizes[axis + 1 :]
+    shape = [*sizes[:axis], updates.shape[axis], *columns]
+    positions = _positions(b, indices, sizes[axis], shape, [outer, updates.shape[axis], prod(columns)])
+    combine = getattr(b, reduction)
+    result = None
+    if positions.is_constant:
+        result = _in_rounds(b, lines, positions.value, wanted, combine)
+    if result is None:
+        result = _in_parts(b, lines, positions, wanted, combine, reduction)
+    return _narrowed(b, _pasted(b, b.reshape(result, sizes), x, axis), input)
+
+
+def _widened(b: Operations, input: Operand) -> Operand:
+    """Integers of 8 bits as int32, and float16 as float32, which reductions have."""
+    wide: Any = {"float16": "float32", "int8": "int32", "uint8": "int32"}.get(input.data_type)
+    return input if wide is None else b.cast(input, wide)
+
+
+def _narrowed(b: Operations, result: Operand, input: Operand) -> Operand:
+    """The result in the data type of `input`; integers of 8 bits keep the lowest bits."""
+    if result.data_type == input.data_type:
+        return result
+    if input.data_type in FLOATS:
+        return b.cast(result, input.data_type)
+    info = INFO[input.data_type]
+    lowest, highest = int(info.lowest), int(info.highest)
+    rest = result - b.mul(b.div(result, 256), 256)  # in [-255, 255], as quotients are rounded towards zero
+    rest = b.where(b.lesser(rest, b._as_operand(lowest, "int32")), rest + 256, rest)
+    rest = b.where(b.greater(rest, b._as_operand(highest, "int32")), rest - 256, rest)
+    return b.cast(rest, input.data_type)
+
+
+def _positions(b: Operations, indices: Operand, size: int, shape: list[int], lines: list[int]) -> Operand:
+    """Positions in [0, size) as int32, in the shape `lines`; a constant for constants.
+
+    Args:
+        b: the builder.
+        indices: the indices.
+        size: the number of elements along the axis.
+        shape: the shape that they are broadcast to before they become lines.
+        lines: the shape of the result.
+    """
+    if indices.is_constant:
+        clamped = np.clip(indices.value.astype(np.int64), -size, size - 1)
+        positions = np.broadcast_to(np.where(clamped < 0, clamped + size, clamped), shape)
+        return b._as_operand(np.ascontiguousarray(positions.reshape(lines)), "int32")
+    is_signed = not indices.data_type.startswith("u")
+    bounded = b.cast(b.clamp(indices, min_value=-size if is_signed else 0, max_value=size - 1), "int32")
+    if is_signed:
+        bounded = b.where(b.lesser(bounded, b._as_operand(0, "int32")), bounded + size, bounded)
+    return b.reshape(b.expand(bounded, shape) if indices.shape != tuple(shape) else bounded, lines)
+
+
+def _in_rounds(
+    b: Operations, lines: Operand, positions: np.ndarray, updates: Operand, combine: Callable[..., Operand]
+) -> Operand | None:
+    """Apply updates at constant positions: the first ones of all elements, then the second ones.
+
+    Args:
+        b: the builder.
+        lines: the elements [outer, size, inner].
+        positions: [outer, count, inner] or [outer, count, 1].
+        updates: [outer, count, inner].
+        combine: the reduction of two operands.
+
+    Returns:
+        The new elements; None if there are more than `MAX_ROUNDS` updates of an element.
+    """
+    outer, size, inner = lines.shape
+    width = inner if positions.shape[2] == 1 else 1  # elements that have one position
+    lanes = np.arange(inner // width)
+    flat = ((np.arange(outer)[:, None, None] * size + positions) * len(lanes) + lanes).reshape(-1)
+    order = np.argsort(flat, kind="stable")
+    starts = np.flatnonzero(np.diff(flat[order], prepend=-1))
+    rounds = np.empty(len(flat), np.int64)
+    rounds[order] = np.arange(len(flat)) - np.repeat(starts, np.diff(starts, append=len(flat)))
+    if rounds.max() >= MAX_ROUNDS:
+        return None
+    rows = b.reshape(lines, [outer * size * len(lanes), width])
+    all_updates = b.reshape(updates, [len(flat), width])
+    for number in range(rounds.max() + 1):
+        chosen = np.flatnonzero(rounds == number)
+        at = b._as_operand(flat[chosen, None], "int64")
+        some = b.gather(all_updates, b._as_operand(chosen, "int64")) if len(chosen) < len(flat) else all_updates
+        rows = b.scatter_nd(rows, at, combine(b.gather_nd(rows, at), some))
+    return b.reshape(rows, lines.shape)
+
+
+def _in_parts(
+    b: Operations,
+    lines: Operand,
+    positions: Operand,
+    updates: Operand,
+    combine: Callable[..., Operand],
+    reduction: Reduction,
+) -> Operand:
+    """Apply updates at computed positions: those of one position are combined first, by comparing all pairs.
+
+    All of them then write the same result, so that their order does not matter. The arguments are those of `_in_rounds`.
+    """
+    outer, count, inner = updates.shape
+    lanes = positions.shape[2]
+    reduce = getattr(b, {"add": "reduce_sum", "mul": "reduce_product"}.get(reduction, f"reduce_{reduction}"))
+    neutral = b._as_operand(_neutral(reduction, updates.data_type), updates.data_type)
+    part = max(isqrt(MAX_PAIRS // min(outer * inner, MAX_PAIRS)), 1, -(-count // MAX_PARTS))
+    for start in range(0, count, part):
+        size = min(part, count - start)
+        at, some = positions, updates
+        if size < count:
+            at = b.slice(positions, [0, start, 0], [outer, size, lanes])
+            some = b.slice(updates, [0, start, 0], [outer, size, inner])
+        if size > 1:
+            same = b.equal(b.reshape(at, [outer, size, 1, lanes]), b.reshape(at, [outer, 1, size, lanes]))
+            some = reduce(b.where(same, b.reshape(some, [outer, 1, size, inner]), neutral), axes=[2])
+        full = at if lanes == inner else b.expand(at, [outer, size, inner])
+        lines = b.scatter_elements(lines, full, combine(b.gather_elements(lines, full, axis=1), some), axis=1)
+    return lines
+
+
+def _neutral(reduction: Reduction, data_type: Any) -> float:
+    """The number that changes nothing."""
+    if reduction in ("add", "mul"):
+        return 0 if reduction == "add" else 1
+    if data_type in FLOATS:
+        return float("inf" if reduction == "min" else "-inf")
+    return INFO[data_type].highest if reduction == "min" else INFO[data_type].lowest
+
+
+def _pasted(b: Operations, part: Operand, whole: Operand, axis: int) -> Operand:
+    """`whole`, with its first elements along each axis replaced by `part`."""
+    for d, size in enumerate(whole.shape):
+        if part.shape[d] < size:
+            starts, sizes = [0] * whole.rank, list(part.shape)
+            starts[d], sizes[d] = part.shape[d], size - part.shape[d]
+            part = b.concat([part, b.slice(whole, starts, sizes)], d)
+    return part
