@@ -120,13 +120,14 @@ def _row_numbers(b: MLGraphBuilder, indices: Tensor, sizes: Sequence[int]) -> Te
     if len(sizes) == 1:
         return indices
     if isinstance(indices, np.ndarray):
-        clamped = np.clip(indices, np.negative(sizes), np.subtract(sizes, 1))
-        return np.ravel_multi_index(tuple((clamped % np.array(sizes)).T), tuple(sizes))
+        places = np.clip(indices, np.negative(sizes), np.subtract(sizes, 1)) % np.array(sizes)
+        numbers: np.ndarray = np.ravel_multi_index(tuple(places.T), tuple(sizes))
+        return numbers
     limits = np.array(sizes, np.int64)
     clamped = b.max(b.min(indices, limits - 1), -limits)
-    places = b.where(b.lesser(clamped, 0), b.add(clamped, limits), clamped)
+    from_start = b.where(b.lesser(clamped, 0), b.add(clamped, limits), clamped)
     strides = np.append(np.cumprod(limits[:0:-1])[::-1], 1)
-    return b.reduce_sum(b.mul(places, strides), axes=[1])
+    return b.reduce_sum(b.mul(from_start, strides), axes=[1])
 
 
 @converts("OneHot")
