@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,6 +181,64 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
     wanted = np.zeros_like(x)
     np.put_along_axis(wanted, np.expand_dims(x.argmax(axis), axis), 1, axis)
     return Call(x, axis), [wanted]
+
+
+def _network(make: Make, gates: int) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
+    """The operands of a network over sequences of different lengths, its optional operands, and its direction."""
+    steps, batches, size, hidden = (make.integer(1, most) for most in (5, 3, 3, 3))
+    direction = make.choice(("forward", "backward", "both"))
+    directions, rows = 1 + (direction == "both"), gates * hidden
+    operands = [make.array("x", shape) / 4 for shape in ([directions, rows, size], [directions, rows, hidden])]
+    lengths = make.random.integers(0, steps, batches, endpoint=True).astype("int32")
+    x = make.array("x", [steps, batches, size])
+    shapes = {
+        "bias": (directions, rows),
+        "recurrent_bias": (directions, rows),
+        "initial_hidden_state": (directions, batches, hidden),
+    }
+    if gates == 4:
+        shapes |= {"peephole_weight": (directions, 3 * hidden), "initial_cell_state": (directions, batches, hidden)}
+    others = {name: make.array("x", shape) / 4 for name, shape in shapes.items() if make.boolean()}
+    beyond = np.arange(steps)[:, None] >= lengths
+    x[beyond] = np.nan  # nothing reads it
+    return [x, *(each.astype(x.dtype) for each in operands), lengths], others, {"direction": direction}
+
+
+def _ragged(op: Any, operands: Sequence[Any], others: Mapping[str, Any], direction: str, **options: Any) -> list[Any]:
+    """The results of an operation on single sequences, put together."""
+    x, weight, recurrent_weight, lengths = operands
+    steps, hidden, count = len(x), recurrent_weight.shape[2], 3 if op is ow.ops.lstm else 2
+    shape = (len(weight), len(lengths), hidden)
+    results = [np.zeros(shape) for _ in range(count - 1)] + [np.zeros((steps, *shape))]
+    for row, length in enumerate(lengths):
+        if not length:
+            continue
+        given = {name: value[:, row : row + 1] if "state" in name else value for name, value in others.items()}
+        parts = [x[:length, row : row + 1], weight, recurrent_weight, int(length), hidden]
+        made = outputs_of_call(op, *parts, return_sequence=True, direction=direction, **given, **options)
+        for result, part in zip(results[:-1], made, strict=False):
+            result[:, row] = part[:, 0]
+        results[-1][:length, :, row] = made[-1][:, :, 0]
+    return results
+
+
+def outputs_of_call(op: Any, *args: Any, **kwargs: Any) -> list[np.ndarray]:
+    """What an operation computes on the reference."""
+    with REFERENCE:
+        return [np.asarray(each) for each in op(*args, **kwargs)]
+
+
+@case(composites.ragged_gru, rtol=2e-5, atol=2e-5, half=2e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    operands, others, options = _network(make, 3)
+    options["reset_after"] = make.boolean()
+    return Call(*operands, **others, **options), _ragged(ow.ops.gru, operands, others, **options)
+
+
+@case(composites.ragged_lstm, rtol=2e-5, atol=2e-5, half=2e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    operands, others, options = _network(make, 4)
+    return Call(*operands, **others, **options), _ragged(ow.ops.lstm, operands, others, **options)
 
 
 ALL = ("float32", "float16", "int32", "uint32", "int64", "uint64", "int8", "uint8")

@@ -110,6 +110,8 @@ HOW: dict[CustomOp[Any], tuple[str, Call]] = {
     composites.multi_head_attention: ("native", Call(Q, Q, Q, heads=2, causal=True)),
     composites.one_hot: ("decomposed", Call(np.int64([0, 1]), 3)),
     composites.quick_gelu: ("native", Call(floats(2, 4))),
+    composites.ragged_gru: ("native", Call(floats(3, 2, 4), floats(1, 6, 4), floats(1, 6, 2), np.int32([1, 3]))),
+    composites.ragged_lstm: ("native", Call(floats(3, 2, 4), floats(1, 8, 4), floats(1, 8, 2), np.int32([1, 3]))),
     composites.rms_normalization: ("native", Call(floats(2, 4), floats(4))),
     composites.rotary_embedding: ("native", Call(floats(1, 2, 3, 8), floats(3, 4), floats(3, 4))),
     composites.scaled_dot_product_attention: ("decomposed", Call(*[floats(1, 2, 3, 4)] * 3)),
@@ -429,6 +431,31 @@ HEADS = floats(1, 2, 3, 4)
             composites.scatter_reduce,
             Call(X, np.zeros((3, 4), "int64"), X),
             "indices must be broadcastable to the shape of updates, [2, 4], got int64[3, 4]",
+        ),
+        (
+            composites.ragged_gru,
+            Call(HEADS[0], HEADS[0], HEADS[0], np.int32([1])),
+            "recurrent_weight must have shape [1, 12, 4], 3 gates for each direction, got float32[2, 3, 4]",
+        ),
+        (
+            composites.ragged_lstm,
+            Call(floats(3, 2, 4), floats(1, 8, 4), floats(1, 8, 2), np.int32([1])),
+            "lengths must have shape [2], one for each batch, got int32[1]",
+        ),
+        (
+            composites.ragged_lstm,
+            Call(floats(3, 2, 4), floats(1, 8, 4), floats(1, 8, 2), np.int32([1, 2]), floats(1, 6)),
+            "bias must have shape [1, 8], of these directions, gates and batches, got float32[1, 6]",
+        ),
+        (
+            composites.ragged_lstm,
+            Call(floats(3, 2, 4), floats(1, 8, 4), floats(1, 8, 2), np.int32([1, 2]), activations=["tanh"] * 3),
+            "the activation of gates must be 'sigmoid', got 'tanh'",
+        ),
+        (
+            composites.ragged_gru,
+            Call(floats(3, 2, 4), floats(1, 6, 4), floats(1, 6, 2), np.int32([1, 2]), activations=["elu", "tanh"]),
+            "activations must be 2 of 'relu', 'sigmoid', 'tanh', got ['elu', 'tanh']",
         ),
         (composites.hard_max, Call(X, 7), "axis must be in [0, 2), got 7"),
         (

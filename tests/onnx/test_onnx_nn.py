@@ -288,15 +288,6 @@ def test_lstm_with_peepholes(direction: str) -> None:
     check("LSTM", inputs, attributes, outputs=3, atol=1e-5)
 
 
-def test_lengths_of_sequences() -> None:
-    inputs = _recurrent(4, 1)
-    inputs[4] = np.full(BATCHES, STEPS, np.int32)
-    check("LSTM", inputs, {"hidden_size": HIDDEN}, outputs=3, atol=1e-5)
-    assert "sequence_lens" in reasons("LSTM", inputs, {"hidden_size": HIDDEN}, outputs=3, dynamic=(0, 4))
-    inputs[4] = np.array([STEPS, STEPS - 2], np.int32)
-    assert "sequence_lens" in reasons("LSTM", inputs, {"hidden_size": HIDDEN}, outputs=3)
-
-
 @pytest.mark.parametrize(
     ("attributes", "reason"),
     [

@@ -24,6 +24,7 @@ from .normalization import (
     skip_rms_norm,
 )
 from .quantization import integer_matmul, matmul_n_bits, pack_bits, pack_blocks
+from .recurrent import ragged_gru, ragged_lstm
 from .rotary import rotary_embedding
 from .scatter import scatter_reduce
 from .selection import hard_max, one_hot, top_k
@@ -44,6 +45,8 @@ __all__ = [
     "pack_bits",
     "pack_blocks",
     "quick_gelu",
+    "ragged_gru",
+    "ragged_lstm",
     "rms_norm",
     "rms_normalization",
     "rotary_embedding",

@@ -1,8 +1,9 @@
 """The values that some inputs of a model may have: indices into its weights, as token ids are, and lengths of sequences.
 
 In ONNX, an index out of range is an error; WebNN clamps it. Lengths say where GroupQueryAttention writes new keys: the kernel
-of ONNX Runtime refuses those out of range, others write the last keys that there is room for. What a call passes is checked,
-what the model computes, or what lies in the memory of a device, is not.
+of ONNX Runtime refuses those out of range, others write the last keys that there is room for. Lengths of the sequences of a
+recurrent network are clamped likewise. What a call passes is checked, what the model computes, or what lies in the memory of a
+device, is not.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ INDEXING = {("", "Gather"): "axis", (MICROSOFT, "GatherBlockQuantized"): "gather
 
 KEEPS_VALUES = {("", op_type) for op_type in ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")}
 """Operators whose result has the values of their first input, where these are integers."""
+
+RECURRENT = {("", op_type) for op_type in ("GRU", "LSTM", "RNN")}
+"""Operators whose fifth input are the lengths of the sequences in the first."""
 
 INTEGERS = {TensorProto.INT32, TensorProto.INT64}
 
@@ -70,7 +74,45 @@ class LengthRange:
         return ValueRange(0, room - 1, f"as there is room for {room} keys")
 
 
-Range: TypeAlias = InputRange | LengthRange
+@dataclass(frozen=True, slots=True)
+class StepRange:
+    """The range of `sequence_lens` of a recurrent network, of a sequence that is an input as well.
+
+    Attributes:
+        lengths: the input that holds the lengths, by name.
+        sequence: the input that holds the sequence, likewise.
+        axis: the axis of its steps.
+        node: the title of the node, for messages.
+    """
+
+    lengths: str
+    sequence: str
+    axis: int
+    node: str
+
+    def fits(self, inputs: Any) -> bool:
+        """Whether all lengths are in the range; true where it is not known."""
+        values = self._values(inputs)
+        return values is None or values.outside(inputs[self.lengths]) is None
+
+    def check(self, inputs: Any) -> None:
+        """Require lengths in the range, if it is known.
+
+        Raises:
+            ValidationError: one of them is not.
+        """
+        values = self._values(inputs)
+        if values is not None:
+            values.check(f"{self.node}: sequence_lens", inputs[self.lengths], f" in the input {self.lengths!r}")
+
+    def _values(self, inputs: Any) -> ValueRange | None:
+        shape = inputs[self.sequence].shape
+        if not isinstance(inputs[self.lengths], np.ndarray) or len(shape) != 3:
+            return None  # in the memory of a device, or refused by the operator
+        return ValueRange(0, shape[self.axis], f"as there are {shape[self.axis]} steps")
+
+
+Range: TypeAlias = InputRange | LengthRange | StepRange
 
 
 def find_ranges(model: Model) -> list[Range]:
@@ -101,6 +143,11 @@ def find_ranges(model: Model) -> list[Range]:
             if past in inputs and lengths and total:
                 made = LengthRange(lengths, past, total, title_of(node))
                 found.setdefault((lengths, total, _room(inputs[past])), made)
+        elif key in RECURRENT and len(node.input) > 4 and node.input[0] in inputs and node.input[4] in sources:
+            axis = next((a.i for a in node.attribute if a.name == "layout"), 0)
+            if axis in (0, 1):
+                steps = StepRange(sources[node.input[4]], node.input[0], axis, title_of(node))
+                found.setdefault((steps.lengths, steps.sequence, axis), steps)
     return list(found.values())
 
 

@@ -10,8 +10,18 @@ from typing import Any
 import numpy as np
 
 from ...builder import MLGraphBuilder
+from ...composites import ragged_gru, ragged_lstm
 from ...graph import MLOperand
-from ..registry import Tensor, Unsupported, constant_or_same, converts, operand, shape_of, unsupported_if
+from ..registry import (
+    Tensor,
+    Unsupported,
+    constant_or_same,
+    converts,
+    data_type_of,
+    operand,
+    shape_of,
+    unsupported_if,
+)
 
 MAX_UNROLLED_STEPS = 64
 """The most steps of an RNN, in all directions together, that become operations of WebNN."""
@@ -52,6 +62,7 @@ class CellAttributes:
         b: MLGraphBuilder,
         op: Callable[..., Sequence[MLOperand]],
         inputs: Sequence[Any],
+        ragged: Callable[..., Sequence[MLOperand]] | None = None,
         **options: Any,
     ) -> tuple[MLOperand, ...]:
         """Run a network over all steps.
@@ -61,6 +72,7 @@ class CellAttributes:
             op: `b.gru`, `b.lstm`, or a function with the same parameters.
             inputs: the sequence, the weights of its elements and of the hidden state, the bias, the lengths of the
                 sequences, and the initial states; as ONNX has them.
+            ragged: the composite for sequences of different lengths; None if there is none.
             options: other arguments of `op`.
 
         Returns:
@@ -79,19 +91,36 @@ class CellAttributes:
 
         x = operand(b, swapped(x))
         steps, hidden_size = x.shape[0], shape_of(recurrent)[-1]
-        if lengths is not None:
-            found = constant_or_same(lengths)
-            if not isinstance(found, np.ndarray) or (found != steps).any():
-                raise Unsupported("sequence_lens cuts sequences short, or is not constant")
+        lengths, count = _lengths(lengths, steps, x.shape[1])
         options["bias"], options["recurrent_bias"] = _halves(b, bias)
         options |= zip(("initial_hidden_state", "initial_cell_state"), map(swapped, states), strict=False)
-        direction = _DIRECTIONS[self.direction]
-        *last, sequence = op(
-            *(x, weight, recurrent, steps, hidden_size), return_sequence=True, direction=direction, **options
-        )
+        options["direction"] = _DIRECTIONS[self.direction]
+        if lengths is None:
+            cut = x if count == steps else b.slice(x, [0, 0, 0], [count, *x.shape[1:]])
+            *last, sequence = op(cut, weight, recurrent, count, hidden_size, return_sequence=True, **options)
+            if count < steps:
+                sequence = b.pad(sequence, [0, 0, 0, 0], [steps - count, 0, 0, 0])
+        else:
+            if ragged is None:
+                raise Unsupported("sequence_lens cuts sequences short, or is not constant")
+            *last, sequence = ragged(b, x, weight, recurrent, lengths, **options)
         if self.layout:
             sequence = b.transpose(sequence, permutation=[2, 0, 1, 3])
         return (sequence, *(operand(b, swapped(state)) for state in last))
+
+
+def _lengths(lengths: Tensor | None, steps: int, batches: int) -> tuple[Tensor | None, int]:
+    """The lengths of sequences if they differ, or are computed; else None, and the number of steps of all of them."""
+    if lengths is None:
+        return None, steps
+    unsupported_if(data_type_of(lengths) != "int32", f"sequence_lens is {data_type_of(lengths)}")
+    unsupported_if(shape_of(lengths) != (batches,), f"sequence_lens has the shape {list(shape_of(lengths))}")
+    values = constant_or_same(lengths)
+    if not isinstance(values, np.ndarray):
+        return values, steps
+    unsupported_if(((values < 0) | (values > steps)).any(), f"sequence_lens has values that are not in [0, {steps}]")
+    first = int(values[0])
+    return (None, first) if first and (values == first).all() else (values, steps)
 
 
 FORWARD = CellAttributes()
@@ -122,7 +151,7 @@ def _(
 ) -> tuple[MLOperand, ...]:
     functions = cells.functions("Sigmoid", "Tanh")
     reset_after = bool(linear_before_reset)
-    return cells.run(b, b.gru, _filled(inputs, 6), activations=functions, layout="zrn", reset_after=reset_after)
+    return cells.run(b, b.gru, _filled(inputs, 6), ragged_gru, activations=functions, reset_after=reset_after)
 
 
 @converts("LSTM")
@@ -136,7 +165,7 @@ def _(
         if not isinstance(known, np.ndarray) or known[:, size : 2 * size].any():
             raise Unsupported("its output gate reads the new cell state, that of WebNN the state before")
     functions = cells.functions("Sigmoid", "Tanh", "Tanh")
-    return cells.run(b, b.lstm, others, activations=functions, layout="iofg", peephole_weight=peepholes)
+    return cells.run(b, b.lstm, others, ragged_lstm, activations=functions, peephole_weight=peepholes)
 
 
 @converts("RNN")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ....composites import recurrent as composites
 from ....graph import Operand
 from ....operation import Op
 from ....ops import recurrent as ops
@@ -43,19 +44,23 @@ def _ordered(ctx: Emitter, value: Value, layout: str, wanted: str) -> Value:
 
 
 def _lower(
-    op: Op[..., Any], op_type: str, order: str, states: Sequence[str], when: Callable[..., bool] | None = None
+    both: Sequence[Op[..., Any]],
+    op_type: str,
+    order: str,
+    states: Sequence[str],
+    when: Callable[..., bool] | None = None,
 ) -> None:
     """Register the rule of a network.
 
     Args:
-        op: the operation.
+        both: the operation, and the composite for sequences of different lengths.
         op_type: the ONNX operator.
         order: its order of the gates (ONNX calls n "h" and g "c").
         states: the operands that are initial states.
         when: which nodes the rule accepts.
     """
 
-    @ort.lower(op, when=when)
+    @ort.lower(*both, when=when)
     def _(
         ctx: Emitter,
         input: Value,
@@ -63,11 +68,10 @@ def _lower(
         recurrent_weight: Value,
         bias: Value | None,
         recurrent_bias: Value | None,
-        hidden_size: int,
-        return_sequence: bool,
         direction: str,
-        layout: str,
         activations: Sequence[str],
+        layout: str = order,  # composites have this order, and always return the sequence
+        return_sequence: bool = True,
         **given: Any,
     ) -> tuple[Value, ...]:
         w, r = (_ordered(ctx, value, layout, order) for value in (weight, recurrent_weight))
@@ -77,9 +81,9 @@ def _lower(
             b = _concat(ctx, [_ordered(ctx, value or zeros, layout, order) for value in (bias, recurrent_bias)])
         sequence, *last = ctx.emit(
             op_type,
-            *(input, w, r, b, None, *map(given.get, states), given.get("peephole_weight")),
+            *(input, w, r, b, given.get("lengths"), *map(given.get, states), given.get("peephole_weight")),
             outputs=1 + len(states),
-            hidden_size=hidden_size,
+            hidden_size=recurrent_weight.dims[2],
             linear_before_reset=given.get("reset_after"),
             direction=_DIRECTIONS[direction],
             activations=[_FUNCTIONS[name] for name in activations] * ops.direction_count(direction),
@@ -87,13 +91,16 @@ def _lower(
         return (*last, sequence) if return_sequence else tuple(last)
 
 
-def _is_native(peephole_weight: Operand | None, hidden_size: int) -> bool:
+def _is_native(peephole_weight: Operand | None) -> bool:
     # ONNX's output gate reads the new cell state, the specification's the old one; without weights it does not matter.
     if peephole_weight is None:
         return True
+    hidden_size = peephole_weight.shape[1] // 3
     output = slice(hidden_size, 2 * hidden_size)
     return peephole_weight.is_constant and not peephole_weight.value[:, output].any()
 
 
-_lower(ops.gru, "GRU", "zrn", ["initial_hidden_state"])
-_lower(ops.lstm, "LSTM", "iofg", ["initial_hidden_state", "initial_cell_state"], when=_is_native)
+_lower([ops.gru, composites.ragged_gru], "GRU", "zrn", ["initial_hidden_state"])
+_lower(
+    [ops.lstm, composites.ragged_lstm], "LSTM", "iofg", ["initial_hidden_state", "initial_cell_state"], when=_is_native
+)

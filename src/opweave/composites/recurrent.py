@@ -1,0 +1,343 @@
+"""Recurrent networks over sequences of different lengths in one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from ..dtypes import FLOATS
+from ..errors import require
+from ..graph import Builder, Desc, Operand
+from ..operation import Limits
+from ..ops.recurrent import RecurrentNetworkActivation, RecurrentNetworkDirection, direction_count
+from ..value_ranges import ValueRange
+from .declare import check_shape, declare
+
+if TYPE_CHECKING:
+    from ..ops import Operations
+
+CLOSED = 80.0
+"""Added to the sums of gates, it opens or closes them: sigmoid(-80) is 2e-35, and exp(80) is still finite in float32."""
+
+_SEQUENCE, _MATRICES, _ROWS = Limits(FLOATS, ranks=(3, 3)), Limits("input", ranks=(3, 3)), Limits("input", ranks=(2, 2))
+_LENGTHS = Limits(("int32",), ranks=(1, 1))
+
+
+def _check_activations(activations: Sequence[str], count: int) -> None:
+    fits = len(activations) == count and set(activations) <= set(get_args(RecurrentNetworkActivation))
+    require(fits, f"activations must be {count} of 'relu', 'sigmoid', 'tanh', got {list(activations)}")
+
+
+def _shapes(
+    gates: int, input: Operand, recurrent_weight: Operand, direction: str, lengths: Operand, **others: Operand | None
+) -> tuple[Desc, Desc]:
+    """Check the shapes of operands; the descriptors of a last state and of the sequence of states."""
+    steps, batches, size = input.shape
+    directions, hidden = direction_count(direction), recurrent_weight.shape[2]
+    rows = gates * hidden
+    check_shape("recurrent_weight", recurrent_weight, [directions, rows, hidden], f"{gates} gates for each direction")
+    check_shape("lengths", lengths, [batches], "one for each batch")
+    shapes = {
+        "weight": [directions, rows, size],
+        "bias": [directions, rows],
+        "recurrent_bias": [directions, rows],
+        "peephole_weight": [directions, 3 * hidden],
+        "initial_hidden_state": [directions, batches, hidden],
+        "initial_cell_state": [directions, batches, hidden],
+    }
+    for name, operand in others.items():
+        check_shape(name, operand, shapes[name], "of these directions, gates and batches")
+    state = Desc(input.data_type, (directions, batches, hidden))
+    return state, Desc(input.data_type, (steps, *state.shape))
+
+
+@declare(
+    input=_SEQUENCE,
+    weight=_MATRICES,
+    recurrent_weight=_MATRICES,
+    lengths=_LENGTHS,
+    bias=_ROWS,
+    recurrent_bias=_ROWS,
+    initial_hidden_state=_MATRICES,
+)
+def ragged_gru(
+    self: Builder,
+    input: Operand,
+    weight: Operand,
+    recurrent_weight: Operand,
+    lengths: Operand,
+    bias: Operand | None = None,
+    recurrent_bias: Operand | None = None,
+    initial_hidden_state: Operand | None = None,
+    *,
+    reset_after: bool = True,
+    direction: Literal["forward", "backward", "both"] = "forward",
+    activations: Sequence[RecurrentNetworkActivation] = ("sigmoid", "tanh"),
+    label: str = "",
+) -> tuple[Desc, Desc]:
+    """Run a gated recurrent unit (GRU) over sequences of different lengths; see `MLGraphBuilder.gru`.
+
+    All other operands have the data type of `input`.
+
+    Args:
+        input: float32 or float16 [steps, batches, input size]; elements beyond the length of a sequence are not used.
+        weight: [directions, 3 * hidden size, input size], gates in the order "zrn"; directions is 2 for "both", else 1.
+        recurrent_weight: [directions, 3 * hidden size, hidden size].
+        lengths: int32 [batches], each from 0 to the number of steps.
+        bias: [directions, 3 * hidden size].
+        recurrent_bias: [directions, 3 * hidden size].
+        initial_hidden_state: [directions, batches, hidden size]; default: zeros.
+        reset_after: whether the reset gate is applied after the product with `recurrent_weight`.
+        direction: the order in which steps are processed: "forward", "backward", which begins at the last step of each
+            sequence, or "both".
+        activations: two of "relu", "sigmoid" and "tanh": for the update and reset gates, and for the new gate.
+        label: a name for messages and tables.
+
+    Returns:
+        The hidden state after the last step of each sequence that was processed, [directions, batches, hidden size], and that
+        of every step, [steps, directions, batches, hidden size]; zeros beyond the length, and for a length of 0.
+
+    Raises:
+        ValidationError: inconsistent shapes, or not two activations.
+
+    ONNX's GRU with `sequence_lens`; PyTorch's packed sequences.
+
+    >>> import numpy as np
+    >>> x, weight, recurrent_weight = (np.zeros(shape, "float32") for shape in ([2, 2, 3], [1, 3, 3], [1, 3, 1]))
+    >>> start = np.float32([[[8], [8]]])
+    >>> last, _ = ragged_gru(x, weight, recurrent_weight, np.int32([1, 2]), initial_hidden_state=start)
+    >>> last.tolist()  # each step halves the state
+    [[[4.0], [2.0]]]
+    """
+    _check_activations(activations, 2)
+    others = {"weight": weight, "bias": bias, "recurrent_bias": recurrent_bias}
+    return _shapes(3, input, recurrent_weight, direction, lengths, **others, initial_hidden_state=initial_hidden_state)
+
+
+@declare(
+    input=_SEQUENCE,
+    weight=_MATRICES,
+    recurrent_weight=_MATRICES,
+    lengths=_LENGTHS,
+    bias=_ROWS,
+    recurrent_bias=_ROWS,
+    peephole_weight=_ROWS,
+    initial_hidden_state=_MATRICES,
+    initial_cell_state=_MATRICES,
+)
+def ragged_lstm(
+    self: Builder,
+    input: Operand,
+    weight: Operand,
+    recurrent_weight: Operand,
+    lengths: Operand,
+    bias: Operand | None = None,
+    recurrent_bias: Operand | None = None,
+    peephole_weight: Operand | None = None,
+    initial_hidden_state: Operand | None = None,
+    initial_cell_state: Operand | None = None,
+    *,
+    direction: Literal["forward", "backward", "both"] = "forward",
+    activations: Sequence[RecurrentNetworkActivation] = ("sigmoid", "tanh", "tanh"),
+    label: str = "",
+) -> tuple[Desc, Desc, Desc]:
+    """Run a long short-term memory (LSTM) over sequences of different lengths; see `MLGraphBuilder.lstm`.
+
+    All other operands have the data type of `input`.
+
+    Args:
+        input: float32 or float16 [steps, batches, input size]; elements beyond the length of a sequence are not used.
+        weight: [directions, 4 * hidden size, input size], gates in the order "iofg"; directions is 2 for "both", else 1.
+        recurrent_weight: [directions, 4 * hidden size, hidden size].
+        lengths: int32 [batches], each from 0 to the number of steps.
+        bias: [directions, 4 * hidden size].
+        recurrent_bias: [directions, 4 * hidden size].
+        peephole_weight: [directions, 3 * hidden size], gates in the order "iof".
+        initial_hidden_state: [directions, batches, hidden size]; default: zeros.
+        initial_cell_state: [directions, batches, hidden size]; default: zeros.
+        direction: the order in which steps are processed: "forward", "backward", which begins at the last step of each
+            sequence, or "both".
+        activations: three of "relu", "sigmoid" and "tanh": for the input, forget and output gates, "sigmoid"; for the cell
+            gate; and for the new cell state.
+        label: a name for messages and tables.
+
+    Returns:
+        The hidden and the cell state after the last step of each sequence that was processed, both
+        [directions, batches, hidden size], and the hidden state of every step, [steps, directions, batches, hidden size];
+        zeros beyond the length, and for a length of 0.
+
+    Raises:
+        ValidationError: inconsistent shapes, or other activations.
+
+    ONNX's LSTM with `sequence_lens`; PyTorch's packed sequences.
+
+    >>> import numpy as np
+    >>> x, weight, recurrent_weight = (np.zeros(shape, "float32") for shape in ([2, 2, 3], [1, 4, 3], [1, 4, 1]))
+    >>> start = np.float32([[[8], [8]]])
+    >>> _, cell, _ = ragged_lstm(x, weight, recurrent_weight, np.int32([1, 2]), initial_cell_state=start)
+    >>> cell.tolist()  # each step halves the state
+    [[[4.0], [2.0]]]
+    """
+    _check_activations(activations, 3)
+    require(activations[0] == "sigmoid", f"the activation of gates must be 'sigmoid', got {activations[0]!r}")
+    others = {"weight": weight, "bias": bias, "recurrent_bias": recurrent_bias, "peephole_weight": peephole_weight}
+    states = {"initial_hidden_state": initial_hidden_state, "initial_cell_state": initial_cell_state}
+    state, sequence = _shapes(4, input, recurrent_weight, direction, lengths, **others, **states)
+    return state, state, sequence
+
+
+@ragged_gru.value_range("lengths")
+@ragged_lstm.value_range("lengths")
+def _(input: Operand) -> ValueRange:
+    return ValueRange(0, input.shape[0], f"as there are {input.shape[0]} steps")
+
+
+class _Batch:
+    """The sequences of a batch: which steps belong to them, and their order from the end.
+
+    Args:
+        b: the builder.
+        input: [steps, batches, input size].
+        lengths: int32 [batches].
+    """
+
+    def __init__(self, b: Operations, input: Operand, lengths: Operand) -> None:
+        self._b, self.input = b, input
+        steps, batches, _ = input.shape
+        line = b._as_operand(np.arange(steps)[:, None], "int32")
+        counts = b.reshape(b.clamp(lengths, min_value=0, max_value=steps), [1, batches])
+        self._last = b.max(counts - 1, b._as_operand(0, "int32"))
+        self._is_within = b.lesser(line, counts)
+        self._has_steps = b.reshape(b.greater(counts, b._as_operand(0, "int32")), [1, batches, 1])
+        self._from_end = b.where(self._is_within, counts - 1 - line, line)
+
+    def within(self, value: Operand) -> Operand:
+        """[steps, …, batches, size] with zeros beyond the lengths."""
+        shape = [value.shape[0], *[1] * (value.rank - 3), value.shape[-2], 1]
+        zero = self._b._as_operand(0, value.data_type)
+        return self._b.where(self._b.reshape(self._is_within, shape), value, zero)
+
+    def beyond(self) -> Operand:
+        """[steps, batches, 1] of the input's data type: 1 beyond the lengths, else 0."""
+        flags = self._b.cast(self._b.logical_not(self._is_within), self.input.data_type)
+        return self._b.reshape(flags, [*self._is_within.shape, 1])
+
+    def reversed(self, value: Operand) -> Operand:
+        """[steps, …, batches, size] with the steps of each sequence in the opposite order."""
+        return self._picked(value, self._from_end)
+
+    def last(self, sequence: Operand) -> Operand:
+        """[1, batches, size] of the last steps of [steps, 1, batches, size]; zeros for sequences without steps."""
+        _, _, batches, size = sequence.shape
+        return self.not_empty(self._b.reshape(self._picked(sequence, self._last), [1, batches, size]))
+
+    def not_empty(self, state: Operand) -> Operand:
+        """A state [1, batches, size] with zeros for sequences without steps."""
+        return self._b.where(self._has_steps, state, self._b._as_operand(0, state.data_type))
+
+    def _picked(self, value: Operand, places: Operand) -> Operand:
+        steps, batches = places.shape
+        shape = [steps, *[1] * (value.rank - 3), batches, 1]
+        wanted = self._b.expand(self._b.reshape(places, shape), [*shape[:-1], value.shape[-1]])
+        return self._b.gather_elements(value, wanted, axis=0)
+
+
+def _by_direction(
+    b: Operations, direction: RecurrentNetworkDirection, **operands: Operand | None
+) -> Iterable[tuple[bool, dict[str, Any]]]:
+    """Whether each direction is backward, and its operands."""
+    count = direction_count(direction)
+    for k in range(count):
+        yield (
+            k == 1 or direction == "backward",
+            {
+                name: value
+                if value is None or count == 1
+                else b.slice(value, [k, *[0] * (value.rank - 1)], [1, *value.shape[1:]])
+                for name, value in operands.items()
+            },
+        )
+
+
+def _joined(b: Operations, parts: Sequence[Sequence[Operand]]) -> tuple[Operand, ...]:
+    """The results of all directions: last states along axis 0, and sequences, which come last, along axis 1."""
+    if len(parts) == 1:
+        return tuple(parts[0])
+    *states, sequences = zip(*parts, strict=True)
+    return *(b.concat(state, 0) for state in states), b.concat(sequences, 1)
+
+
+@ragged_gru.decompose
+def _(
+    b: Operations,
+    input: Operand,
+    weight: Operand,
+    recurrent_weight: Operand,
+    lengths: Operand,
+    bias: Operand | None,
+    recurrent_bias: Operand | None,
+    initial_hidden_state: Operand | None,
+    reset_after: bool,
+    direction: RecurrentNetworkDirection,
+    activations: Sequence[RecurrentNetworkActivation],
+) -> tuple[Operand, ...]:
+    batch, parts = _Batch(b, input, lengths), []
+    steps, hidden_size = input.shape[0], recurrent_weight.shape[2]
+    operands = {"weight": weight, "recurrent_weight": recurrent_weight, "bias": bias, "recurrent_bias": recurrent_bias}
+    for is_backward, given in _by_direction(b, direction, **operands, initial_hidden_state=initial_hidden_state):
+        x = batch.reversed(input) if is_backward else input
+        _, sequence = b.gru(
+            *(x, given.pop("weight"), given.pop("recurrent_weight"), steps, hidden_size),
+            reset_after=reset_after,
+            return_sequence=True,
+            activations=activations,
+            **given,
+        )
+        within = batch.within(sequence)
+        parts.append([batch.last(sequence), batch.reversed(within) if is_backward else within])
+    return _joined(b, parts)
+
+
+@ragged_lstm.decompose
+def _(
+    b: Operations,
+    input: Operand,
+    weight: Operand,
+    recurrent_weight: Operand,
+    lengths: Operand,
+    bias: Operand | None,
+    recurrent_bias: Operand | None,
+    peephole_weight: Operand | None,
+    initial_hidden_state: Operand | None,
+    initial_cell_state: Operand | None,
+    direction: RecurrentNetworkDirection,
+    activations: Sequence[RecurrentNetworkActivation],
+) -> tuple[Operand, ...]:
+    # Beyond the length, one more element of the input closes the input gate and opens the forget gate: the cell state stays.
+    batch, parts = _Batch(b, input, lengths), []
+    steps, hidden_size = input.shape[0], recurrent_weight.shape[2]
+    column = np.repeat([-CLOSED, 0, CLOSED, 0], hidden_size)[None, :, None]
+    operands = {
+        "weight": weight,
+        "recurrent_weight": recurrent_weight,
+        "bias": bias,
+        "recurrent_bias": recurrent_bias,
+        "peephole_weight": peephole_weight,
+        "initial_hidden_state": initial_hidden_state,
+        "initial_cell_state": initial_cell_state,
+    }
+    for is_backward, given in _by_direction(b, direction, **operands):
+        x = batch.within(batch.reversed(input) if is_backward else input)
+        wide = b.concat([given.pop("weight"), b._as_operand(column, input.data_type)], 2)
+        _, cell, sequence = b.lstm(
+            *(b.concat([x, batch.beyond()], 2), wide, given.pop("recurrent_weight"), steps, hidden_size),
+            return_sequence=True,
+            activations=activations,
+            **given,
+        )
+        within = batch.within(sequence)
+        ordered = batch.reversed(within) if is_backward else within
+        parts.append([batch.last(sequence), batch.not_empty(cell), ordered])
+    return _joined(b, parts)
