@@ -17,8 +17,9 @@ CLASSIFIER = (TRADITIONAL, "LinearClassifier")
 
 def has_names(node: NodeProto) -> bool:
     """Whether a classifier has labels that are strings, and no others."""
-    given = {attribute.name for attribute in node.attribute if attribute.ints or attribute.strings}
-    return "classlabels_strings" in given and "classlabels_ints" not in given
+    labels = {attribute.name: attribute for attribute in node.attribute if attribute.name.startswith("classlabels_")}
+    names, numbers = labels.get("classlabels_strings"), labels.get("classlabels_ints")
+    return names is not None and bool(names.strings) and (numbers is None or not numbers.ints)
 
 
 def name_labels(tracer: Tracer, node: NodeProto) -> list[Step]:
