@@ -21,6 +21,8 @@ from .in_place import count_copies, find_updates
 from .native import CPU, ENGINE_ERRORS, NativeSession, engine_call
 from .options import session_options
 from .quotients import guard_quotients
+from .rounding import FLOAT_LEVEL
+from .scatters import write_scatters_in_order
 from .values import PLAIN_TYPES, from_engine, to_engine
 
 KNOWN_IR, KNOWN_OPSET = 10, 21
@@ -87,6 +89,8 @@ class ModelSession(Runner):
             )
             _write_sums_as_additions(proto, graphs)
             guard_quotients(proto, constants, graphs)
+            if threads != 1:
+                write_scatters_in_order(constants, graphs)
             disabled = _keep_casts_to_halves(graphs) + _keep_transpositions(graphs)
             nodes = list(readers(proto.graph.node, is_flat=len(graphs) == 1))
             self._constants = add_constants(
