@@ -264,9 +264,9 @@ in float32 with the same threads; numbers are the median of pairs, with quartile
 with runs in a row. *Rested* runs each come after a pause of {REST * 1e3:.0f} ms, in which threads of the engine go to sleep.
 *{OWN.capitalize()}* is ONNX Runtime on the model as it is. *Build* is the time to load the model and run it once, in a process
 that has run a model of one operation in the same way before. *Memory* is the peak of that process, with all that it imports.
-Both are multiples of those of the chosen engine, called directly, before and after tuning. The columns in *MiB* are the peaks of the two
-engines themselves, called directly. A row holds if the lower quartiles are at most {UNTUNED}x before tuning and {TUNED}x
-after it, each build {BUILD}x, and each memory {MEMORY}x.
+Both are multiples of those of the chosen engine, called directly, before and after tuning. The columns in *MiB* are the peaks
+of the two engines themselves, called directly. A row holds if the lower quartiles are at most {UNTUNED}x before tuning and
+{TUNED}x after it, each build {BUILD}x, and each memory {MEMORY}x.
 
 MiniLM in 8 bits was quantised by ONNX Runtime's tools on random sentences; the vision transformer and the U-Net have random
 weights.{left_out}"""

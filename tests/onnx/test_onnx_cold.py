@@ -182,7 +182,8 @@ def unlisted(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", MODELS)
 def test_replacing_onnxruntime_lists_no_devices(kind: str) -> None:
     with ow.onnx.replacing_onnxruntime():
-        for providers in (None, ["CPUExecutionProvider"], [("CPUExecutionProvider", {})]):
+        ways: list[Any] = [None, ["CPUExecutionProvider"], [("CPUExecutionProvider", {})]]
+        for providers in ways:
             session = onnxruntime.InferenceSession(a_model(kind), providers=providers)
             assert session.run(None, {"x": X})[0].tolist() == [0, 2]
 

@@ -178,6 +178,12 @@ class Model:
         key = key_of(node)
         return self.operations.get(key) or CONVERTERS.get(key)
 
+    def unknown_operators(self) -> frozenset[Key]:
+        """Its operators that have no converter."""
+        from .operators import CONVERTERS
+
+        return self.operators - self.operations.keys() - CONVERTERS.keys()
+
     def operation(self, node: NodeProto) -> Converter | None:
         """The converter of a node that the user's operation computes; None for other nodes."""
         return self.operations.get(key_of(node)) if self.operations else None

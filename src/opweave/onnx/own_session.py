@@ -38,7 +38,7 @@ def reason_before_trace(model: Model, size: int) -> str:
     """
     if size <= SMALL_BYTES:
         return SMALL
-    unknown = sorted(model.operators - model.converters.keys())
+    unknown = sorted(model.unknown_operators())
     if len(unknown) <= MAX_FALLBACKS:
         return ""
     return _inexpressible([f"{domain}.{op_type}" if domain else op_type for domain, op_type in unknown])

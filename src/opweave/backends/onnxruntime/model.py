@@ -21,7 +21,6 @@ from .in_place import count_copies, find_updates
 from .native import CPU, ENGINE_ERRORS, NativeSession, engine_call
 from .options import session_options
 from .quotients import guard_quotients
-from .rounding import FLOAT_LEVEL
 from .scatters import write_scatters_in_order
 from .values import PLAIN_TYPES, from_engine, to_engine
 
