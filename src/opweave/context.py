@@ -19,13 +19,13 @@ from .dtypes import ANY
 from .errors import NotSupportedError, require, require_flags
 from .graph import MAX_RANK
 from .names import SnakeCaseDict, shown
-from .operation import Op
 from .processors import chosen_threads
 from .run.graph import MLGraph
 from .tensor import MLTensor
 
 if TYPE_CHECKING:
     from .context_loss import Lost
+    from .operation import Op
 
 
 @dataclass(frozen=True, slots=True)

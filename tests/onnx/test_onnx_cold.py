@@ -41,6 +41,8 @@ COMPILER = {
 }
 """What traces and compiles a model, which one that runs unchanged in the engine's own session does without."""
 
+CPU_PROVIDERS: list[Any] = [None, ["CPUExecutionProvider"], [("CPUExecutionProvider", {})]]
+
 MODELS = {"static": "float[2]", "dynamic": "float[n]"}
 
 PLAIN = 'ow.InferenceSession(MODEL, providers=["CPUExecutionProvider"]{more})'
@@ -182,8 +184,7 @@ def unlisted(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", MODELS)
 def test_replacing_onnxruntime_lists_no_devices(kind: str) -> None:
     with ow.onnx.replacing_onnxruntime():
-        ways: list[Any] = [None, ["CPUExecutionProvider"], [("CPUExecutionProvider", {})]]
-        for providers in ways:
+        for providers in CPU_PROVIDERS:
             session = onnxruntime.InferenceSession(a_model(kind), providers=providers)
             assert session.run(None, {"x": X})[0].tolist() == [0, 2]
 

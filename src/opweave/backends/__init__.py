@@ -23,10 +23,8 @@ from ..dtypes import DataType
 from ..errors import NotSupportedError, ValidationError
 from ..graph import Graph, Node
 from ..memory.spaces import HOST, Memory, TensorSpace
-from ..operation import Limits, Op
 from .entries import ByNeed, entry_points
 from .precision import KEEPS_FLOAT32 as KEEPS_FLOAT32, PRECISIONS as PRECISIONS, Precision as Precision, lacks_precision
-from .reports import KernelTime as KernelTime, Placement as Placement
 from .rule_table import Rule as Rule, RuleFunction as RuleFunction, RuleTable
 from .updates import Pairs as Pairs, Update as Update
 
@@ -34,6 +32,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..expr.kernels import Engine
+    from ..operation import Limits, Op
+    from .reports import KernelTime as KernelTime, Placement as Placement  # at run time by `__getattr__`
 
 PowerPreference = Literal["default", "high-performance", "low-power"]
 Returning = Callable[[Sequence[Memory]], list[Memory]]
@@ -480,3 +480,11 @@ def claimed(
     if precision not in found.precisions:
         raise lacks_precision(f"the device of the given {option}", [found], precision, devices())
     return made, found
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("KernelTime", "Placement"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import reports
+
+    return getattr(reports, name)

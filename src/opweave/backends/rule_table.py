@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import require
 from ..graph import Node
-from ..operation import Op, call_with
 from .precision import Precision
+
+if TYPE_CHECKING:
+    from ..operation import Op
 
 RuleFunction = Callable[..., Any]
 
@@ -31,9 +33,13 @@ class Rule:
         """Whether this rule can do `node`."""
         if self.when is None:
             return True
+        from ..operation import call_with
+
         return call_with(self.when, {"precision": precision, **node.inputs, **node.attributes})
 
     def __call__(self, provided: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
+        from ..operation import call_with
+
         return call_with(self.function, arguments, *provided)
 
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from ..errors import MLError, NotSupportedError, require
+from ..errors import MLError, NotSupportedError, ValidationError, require
 from . import options
 from .arguments import NodeArg
-from .io_binding import IOBinding
 from .ort_values import is_ort_value, ort_value
 
 if TYPE_CHECKING:
     from ..context import MLContext
     from .arguments import Argument
     from .index_ranges import Range
+    from .io_binding import IOBinding
     from .model import Model
     from .run_trace import RunTrace
     from .shape_cache import ShapeCache
@@ -98,7 +98,7 @@ class OnnxRuntimeMethods:
     (None, None, None)
     """
 
-    _binding_class: type[IOBinding] = IOBinding
+    _binding_class: type[IOBinding] | None = None
     _settings: options.Settings
     _model: Model
     _run_trace: RunTrace | None
@@ -200,7 +200,9 @@ class OnnxRuntimeMethods:
         Returns:
             An `IOBinding`, for `run_with_iobinding`.
         """
-        return self._binding_class(self)
+        from .io_binding import IOBinding
+
+        return (self._binding_class or IOBinding)(self)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
         """Run the model on the bound arrays; the binding receives the results.
@@ -213,8 +215,11 @@ class OnnxRuntimeMethods:
             ValidationError: the binding belongs to another session, has no output, or holds arrays that do not fit.
             OperationError: the engine failed.
         """
-        require(isinstance(iobinding, IOBinding), f"iobinding must be an IOBinding, got {type(iobinding).__name__}")
-        require(iobinding._owner is self, "iobinding must be made by io_binding() of this session")
+        if getattr(iobinding, "_owner", None) is not self:
+            from .io_binding import IOBinding
+
+            require(isinstance(iobinding, IOBinding), f"iobinding must be an IOBinding, got {type(iobinding).__name__}")
+            raise ValidationError("iobinding must be made by io_binding() of this session")
         if run_options is not None:
             options.check_run_options(run_options, self._settings.level)
         iobinding.run()

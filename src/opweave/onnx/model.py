@@ -50,7 +50,6 @@ from .messages import (
 from .registry import REGISTERED, Converter, Key, key_of
 from .scopes import flattened, initializer_names
 from .texts import is_text, other_format, with_text
-from .wire import HERE, without_weights
 
 KNOWN_OPSET = 21
 """All versions of the `onnx` package that support NumPy 2 have the operator sets up to this one."""
@@ -116,7 +115,11 @@ class Model:
             if not data:
                 raise DataError(f"{what}: it is empty")
             try:
-                lean = without_weights(data, nodes=here.is_fixed) if len(data) >= LARGE_BYTES else None
+                lean = None
+                if len(data) >= LARGE_BYTES:
+                    from .wire import without_weights
+
+                    lean = without_weights(data, nodes=here.is_fixed)
                 serialised = lean or bytes(data)
                 proto, is_utf8 = ModelProto.FromString(serialised), is_text(serialised)
             except Exception as error:
@@ -420,6 +423,8 @@ class Model:
         return array.reshape(shape)
 
     def _external(self, tensor: TensorProto, size: int | None) -> memoryview:
+        from .wire import HERE
+
         entries: Mapping[str, str] = {entry.key: entry.value for entry in tensor.external_data[:]}
         where = f"the data of {tensor.name!r}"
         location = entries.get("location", "")

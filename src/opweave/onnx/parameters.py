@@ -12,7 +12,6 @@ from ..digests import SMALL_BYTES, blake2b, digest
 from ..errors import DataError
 from .messages import PLAIN, AttributeProto, GraphProto, TensorProto, stored_bytes, sub_graphs
 from .model import Model
-from .wire import LEAST_BYTES
 
 QUANTISING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 """Operators that quantise what a model computes."""
@@ -65,6 +64,8 @@ def digest_of(model: Model) -> str:
     It has the values of small constants, as that of a graph (`digests.SMALL_BYTES`), and the names of the user's operations
     that nodes use: the engines run something else where there are others.
     """
+    from .wire import LEAST_BYTES
+
     operations = [
         (key, converter.op.name if converter.op is not None else "")
         for key, converter in sorted(model.operations.items())

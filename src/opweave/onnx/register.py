@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from ..errors import NotSupportedError, OperationError, ValidationError, require
 from ..hints import meant
 from ..names import shown
-from ..operation import Op
 from .checks import title_of
 from .control import CONTROL
 from .messages import NodeProto, TensorProto, array_of, domain_of
@@ -17,6 +16,7 @@ from .registry import MICROSOFT, REGISTERED, Converter, Tensor, Unsupported, ope
 
 if TYPE_CHECKING:
     from ..builder import MLGraphBuilder
+    from ..operation import Op
 
 
 def require_operators(model: Model) -> None:
@@ -95,6 +95,8 @@ def register_onnx(domain: str, op_type: str, op: Op[..., Any], *, attributes: Ma
     ...     return x * gate * ow.expr.sigmoid(gate)
     >>> ow.register_onnx("com.example", "SwiGLU", swiglu)
     """
+    from ..operation import Op
+
     for what, value in {"domain": domain, "op_type": op_type}.items():
         require(isinstance(value, str), f"register_onnx: {what} must be a string, got {value!r}")
     require(op_type != "", "register_onnx: op_type must not be empty")

@@ -33,11 +33,11 @@ import numpy as np
 
 from ..dtypes import INFO, DataType
 from ..graph import MLOperand
-from ..operation import Op
 from .messages import GraphProto, NodeProto, TensorProto, domain_of
 
 if TYPE_CHECKING:
     from ..builder import MLGraphBuilder
+    from ..operation import Op
 
 Tensor: TypeAlias = "MLOperand | np.ndarray"
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from ..backends import KernelTime, Measured, Pairs, Placement, Returning, Runner
+from ..backends import Measured, Pairs, Returning, Runner
 from ..errors import OperationError
 from ..graph import Desc, Graph, Node, Operand
 from ..memory import OVER_INPUT, Plan
@@ -19,6 +20,9 @@ from ..memory.spaces import HOST, Cell, Memory, Pool, Space, copier, intermediat
 from ..value_ranges import InputRange, checking
 from .binding import Binding, Intermediates
 from .steps import Part, Step, Unsized, title
+
+if TYPE_CHECKING:
+    from ..backends import KernelTime, Placement
 
 MAX_SMALL = 64
 """Runs for which a program without intermediates, whose runs take next to no memory, keeps its bound steps."""
@@ -178,6 +182,8 @@ class Program:
 
     def parts(self, step: Step) -> list[tuple[Node, Placement]]:
         """The nodes of a step, and how each is done."""
+        from ..backends import Placement
+
         part = step.part
         assert part is not None
         return [

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from ...dtypes import ANY, DataType
 from ...graph import Node
-from ...operation import Op
 from .. import Backend
 from .table import gpu
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...expr.gpu import Features, Kernel
+    from ...operation import Op
     from .contraction.kernels import Contraction
     from .contraction.tensor import Tile
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...graph import Graph, Node, Operand, each
-from ...operation import Op
 from .. import Backend, Device, How, PowerPreference, Rule, RuleFunction
 from .provider_faults import why_not
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from ...operation import Op
     from .emit import Emitter, Value
     from .plugins import Plugin
 

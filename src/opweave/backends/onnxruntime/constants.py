@@ -11,8 +11,8 @@ import onnxruntime
 from ... import memory
 from ...arrays import lasting
 from ...dtypes import ONNX_TYPES, name_of
+from .inline import INLINE_BYTES
 from .options import hand_over
-from .records import INLINE_BYTES
 
 EXTERNAL = 1
 """TensorProto.EXTERNAL: the data of a tensor lie elsewhere."""

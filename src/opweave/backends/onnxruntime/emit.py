@@ -18,7 +18,8 @@ from ... import memory
 from ...dtypes import ONNX_TYPES, name_of
 from . import kernels
 from .barriers import keep_casts_apart, keep_outputs_apart
-from .records import INLINE_BYTES, IR_VERSION, OnnxNode, attribute, field, opset_of, value_info
+from .inline import INLINE_BYTES, INLINE_BYTES_OF_RULES
+from .records import IR_VERSION, OnnxNode, attribute, field, opset_of, value_info
 
 if TYPE_CHECKING:
     from ...graph import Desc, Graph, Node
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MICROSOFT = "com.microsoft"
-INLINE_BYTES_OF_RULES = 8192 * 8
-"""The same for constants made by rules: shape inference must see the sizes of the largest possible Split."""
 
 # What an integer type is widened to where the engine has no kernel for it; each holds all values of the narrower one.
 _WIDER = {"int8": ("int32", "int64"), "uint8": ("int32", "uint32", "int64"), "int32": ("int64",), "uint32": ("int64",)}

@@ -17,9 +17,6 @@ POOLING_OPSET = 18
 IR_VERSION = 10
 """The version of ONNX's file format that came with this operator set."""
 
-INLINE_BYTES = 1024
-"""Constants up to this size lie inside the model."""
-
 _UNCHANGED = """
 Add AveragePool BatchNormalization Clip Concat Conv ConvTranspose Div Elu Erf Exp Expand Gather Gemm GlobalAveragePool
 GlobalLpPool GlobalMaxPool HardSigmoid Identity InstanceNormalization LRN LeakyRelu Log LpPool MatMul Max MaxPool Min

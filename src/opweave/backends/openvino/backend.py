@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...graph import Graph, Node, Operand, each
-from ...operation import Op
 from .. import Backend, Device, How, PowerPreference, Precision
 from . import devices
 from .saturation import saturates
 
 if TYPE_CHECKING:
+    from ...operation import Op
     from .emit import Emitter, Value
 
 MOST_FOLDED = 2**24

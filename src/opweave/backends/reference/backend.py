@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...errors import OperationError
 from ...graph import Graph, Node, Operand, each
-from ...operation import Op
 from .. import Backend, Device, How, PowerPreference, Runner
+
+if TYPE_CHECKING:
+    from ...operation import Op
 
 Array = np.ndarray
 
