@@ -240,6 +240,26 @@ def test_devices_work_without_the_packages_that_cannot_be_imported(error: str, t
     assert any("not here" in line and texts[1] in line for line in lines)
 
 
+TUNE = """
+import opweave as ow
+context = ow.ml.create_context(device="cpu")
+builder = ow.MLGraphBuilder(context)
+x = builder.input("x", "float32", [300, 300])
+graph = builder.build({"y": builder.matmul(x, builder.exp(x))})
+print(graph.tune(seconds=0))
+print(graph.explain())
+"""
+
+
+@pytest.mark.parametrize("version", ["", "2026.4.1"])
+def test_tune_says_that_openvino_cannot_be_imported(version: str, tmp_path: Path) -> None:
+    planted.plant(tmp_path, "openvino", "raise RuntimeError('no')", version)
+    table, explained = planted.run(tmp_path, TUNE).split("graph(", 1)
+    reason = "openvino refused: MissingExtraError: running on OpenVINO needs openvino, which cannot be imported"
+    assert reason in table
+    assert reason in explained
+
+
 EXPRESSIONS = """
 import warnings
 import numpy as np

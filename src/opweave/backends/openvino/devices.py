@@ -51,7 +51,12 @@ def version() -> str:
     found = [
         name[len(ends[0]) : -len(ends[1])] for name in names if name.startswith(ends[0]) and name.endswith(ends[1])
     ]
-    return found[0] if found else str(engine().__version__).partition("-")[0]
+    if found:
+        return found[0]
+    try:
+        return str(engine().__version__).partition("-")[0]
+    except MissingExtraError:
+        return "broken"  # a trial of the engine says why
 
 
 def may_have_accelerators() -> bool:
