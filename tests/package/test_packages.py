@@ -173,7 +173,20 @@ def cuInit(_): return (0,)
 def cuDeviceGetCount(): return (0, 1)
 """
 
-CUDA = "from opweave import backends; print(backends.find('cuda').devices()[0].hint)"
+CUDA = """
+import opweave as ow
+from opweave import backends
+for other in ("webgpu", "openvino"):  # which take long to load
+    del backends.discover()[other]
+(device,) = backends.find("cuda").devices()
+assert device.hint == device.fault
+print(device.hint)
+for options in {"device": "cuda"}, {"precision": "tf32"}:
+    try:
+        ow.ml.create_context(**options)
+    except ow.NotSupportedError as error:
+        assert device.hint in str(error), error
+"""
 
 
 @pytest.mark.parametrize(

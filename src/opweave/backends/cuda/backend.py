@@ -68,7 +68,8 @@ class CudaBackend(GpuBackend):
     def devices(self) -> list[Device]:
         trouble = devices.trouble()
         if trouble:
-            return [Device("cuda", "gpu", self.name, "an NVIDIA GPU", available=False, hint=trouble)]
+            text = "an NVIDIA GPU"
+            return [Device("cuda", "gpu", self.name, text, available=False, hint=trouble, fault=devices.fault())]
         return [
             Device(
                 *(_name(number), "gpu", self.name, f"{info.name}, {info.architecture}"),

@@ -152,21 +152,40 @@ def trouble() -> str:
     """Why no device can be used here; empty if one can."""
     if not is_installed():
         return "pip install 'opweave[cuda]'"
+    return _trouble_of_bindings() or _trouble_of_driver() or trouble_of_nvrtc()
+
+
+def fault() -> str:
+    """The trouble that packages make which are installed; empty for want of the extra, of a driver or of a GPU."""
+    if not is_installed():
+        return ""
+    return _trouble_of_bindings() or ("" if _trouble_of_driver() else trouble_of_nvrtc())
+
+
+@cache
+def _trouble_of_bindings() -> str:
     try:
         bindings()
+    except MissingExtraError as error:
+        return str(error)
+    return ""
+
+
+@cache
+def _trouble_of_driver() -> str:
+    try:
         call("cuInit", 0)
         count = call("cuDeviceGetCount")
     except DriverError as error:
         if error.name == "CUDA_ERROR_NO_DEVICE":
             return "there is no NVIDIA GPU that this process may use"
         return f"NVIDIA's driver does not start: {error}"
-    except MissingExtraError as error:
-        return str(error)
     except (RuntimeError, ImportError, OSError):  # the bindings find no library of the driver
         return "there is no driver of NVIDIA here"
-    return trouble_of_nvrtc() if count else "there is no NVIDIA GPU that this process may use"
+    return "" if count else "there is no NVIDIA GPU that this process may use"
 
 
+@cache
 def trouble_of_nvrtc() -> str:
     """Why NVRTC, the compiler that all kernels but those of tensor cores need, cannot be used; empty if it can."""
     from . import nvrtc
