@@ -62,7 +62,7 @@ class CellAttributes:
         b: MLGraphBuilder,
         op: Callable[..., Sequence[MLOperand]],
         inputs: Sequence[Any],
-        ragged: Callable[..., Sequence[MLOperand]] | None = None,
+        ragged: Callable[..., Sequence[MLOperand]],
         **options: Any,
     ) -> tuple[MLOperand, ...]:
         """Run a network over all steps.
@@ -72,7 +72,7 @@ class CellAttributes:
             op: `b.gru`, `b.lstm`, or a function with the same parameters.
             inputs: the sequence, the weights of its elements and of the hidden state, the bias, the lengths of the
                 sequences, and the initial states; as ONNX has them.
-            ragged: the composite for sequences of different lengths; None if there is none.
+            ragged: likewise for sequences of different lengths, such as `ragged_gru`.
             options: other arguments of `op`.
 
         Returns:
@@ -101,8 +101,6 @@ class CellAttributes:
             if count < steps:
                 sequence = b.pad(sequence, [0, 0, 0, 0], [steps - count, 0, 0, 0])
         else:
-            if ragged is None:
-                raise Unsupported("sequence_lens cuts sequences short, or is not constant")
             *last, sequence = ragged(b, x, weight, recurrent, lengths, **options)
         if self.layout:
             sequence = b.transpose(sequence, permutation=[2, 0, 1, 3])
@@ -170,7 +168,16 @@ def _(
 
 @converts("RNN")
 def _(b: MLGraphBuilder, *inputs: Tensor | None, cells: CellAttributes = FORWARD) -> tuple[MLOperand, ...]:
-    return cells.run(b, partial(_unrolled, b), _filled(inputs, 6), activations=cells.functions("Tanh"))
+    functions = cells.functions("Tanh")
+    return cells.run(b, partial(_unrolled, b), _filled(inputs, 6), _ragged_rnn, activations=functions)
+
+
+def _ragged_rnn(
+    b: MLGraphBuilder, x: MLOperand, weight: Tensor, recurrent: Tensor, lengths: Tensor, **options: Any
+) -> tuple[MLOperand, MLOperand]:
+    """A network with a single gate over sequences of different lengths, called like `ragged_gru`."""
+    sizes = x.shape[0], shape_of(recurrent)[-1]
+    return _unrolled(b, x, weight, recurrent, *sizes, return_sequence=True, lengths=operand(b, lengths), **options)
 
 
 def _unrolled(
@@ -187,6 +194,7 @@ def _unrolled(
     direction: str,
     activations: Sequence[str],
     return_sequence: bool,
+    lengths: MLOperand | None = None,
 ) -> tuple[MLOperand, MLOperand]:
     """A network with a single gate, called like `b.gru`. WebNN has no operation for it, so all steps are written out."""
     directions = shape_of(weight)[0]
@@ -204,7 +212,13 @@ def _unrolled(
     def block(value: Tensor, starts: Sequence[int], shape: Sequence[int]) -> MLOperand:
         return b.reshape(b.slice(value, starts, [1, *shape]), shape)
 
-    apply = getattr(b, activations[0])
+    def within(step: int, value: MLOperand, other: Tensor) -> MLOperand:
+        """`value` for sequences that have the step, else `other`."""
+        if lengths is None:
+            return value
+        return b.where(b.reshape(b.greater(lengths, step), [batches, 1]), value, other)
+
+    apply, zero = getattr(b, activations[0]), np.zeros((), x.data_type)
     last, sequences = [], []
     for k in range(directions):
         factor = block(recurrent, [k, 0, 0], [hidden_size, hidden_size])
@@ -213,8 +227,9 @@ def _unrolled(
         found = []
         for step in range(steps)[::order]:
             weighted = block(sums, [step, 0, k * hidden_size], [batches, hidden_size])
-            hidden = apply(b.gemm(hidden, factor, c=weighted, b_transpose=True))
-            found.append(b.reshape(hidden, [1, 1, batches, hidden_size]))
-        last.append(b.reshape(hidden, [1, batches, hidden_size]))
+            following = apply(b.gemm(hidden, factor, c=weighted, b_transpose=True))
+            hidden = within(step, following, hidden)
+            found.append(b.reshape(within(step, following, zero), [1, 1, batches, hidden_size]))
+        last.append(b.reshape(within(0, hidden, zero), [1, batches, hidden_size]))
         sequences.append(b.concat(found[::order], 0))
     return b.concat(last, 0), b.concat(sequences, 1)
