@@ -17,10 +17,13 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from . import settings
 from .digests import DIGEST_BYTES, digest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MAX_FILE_BYTES = 2**28
 """Maximum size of a file to read; compiled expressions take some kilobytes (`expr.limits.MAX_NODES` bounds them)."""
@@ -76,22 +79,28 @@ class Entry:
 
 def directory() -> Path | None:
     """The cache directory: `$OPWEAVE_CACHE`, or `opweave` in the user's cache directory; None if the user has none."""
+    from pathlib import Path  # here: most processes only ask whether there are files
+
+    place = _place()
+    return None if place is None else Path(place)
+
+
+def _place() -> str | None:
+    """The path of the cache directory."""
     chosen = os.environ.get("OPWEAVE_CACHE")
     if chosen:
-        return Path(chosen).absolute()
-    try:
-        home = Path.home()
-    except (RuntimeError, KeyError):  # neither $HOME nor an entry in the user database
-        home = Path()
+        return os.path.join(os.getcwd(), chosen)
+    home = os.path.expanduser("~")  # "~" itself where there is neither $HOME nor an entry in the user database
     if sys.platform == "win32":
-        path = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "opweave" / "cache"
+        local = os.environ.get("LOCALAPPDATA") or os.path.join(home, "AppData", "Local")
+        path = os.path.join(local, "opweave", "cache")
     elif sys.platform == "darwin":
-        path = home / "Library" / "Caches" / "opweave"
+        path = os.path.join(home, "Library", "Caches", "opweave")
     else:
         # The XDG specification: "If an implementation encounters a relative path … it should consider the path invalid".
-        named = Path(os.environ.get("XDG_CACHE_HOME", ""))
-        path = (named if named.is_absolute() else home / ".cache") / "opweave"
-    return path if path.is_absolute() else None
+        named = os.environ.get("XDG_CACHE_HOME", "")
+        path = os.path.join(named if os.path.isabs(named) else os.path.join(home, ".cache"), "opweave")
+    return path if os.path.isabs(path) else None
 
 
 def limit() -> int:
@@ -146,7 +155,7 @@ def store(key: str, kind: str, data: bytes) -> bool:
 
 def has(kind: str) -> bool:
     """Whether there are files of a kind."""
-    return any(path.suffix == f".{kind}" for path in _files())
+    return any(name.endswith(f".{kind}") for name in _names())
 
 
 def entries() -> list[Entry]:
@@ -171,8 +180,14 @@ def clear() -> list[Entry]:
 
 def _files() -> list[Path]:
     folder = directory()
+    return [] if folder is None else [folder / name for name in _names()]
+
+
+def _names() -> list[str]:
+    """The names of all files in the directory."""
+    place = _place()
     try:
-        return [] if folder is None else list(folder.iterdir())
+        return [] if place is None else os.listdir(place)
     except OSError:  # there is no such directory yet
         return []
 
@@ -273,7 +288,8 @@ def _write(path: Path, key: str, data: bytes) -> None:
             file.write(_digest(key, data) + data)
         os.replace(temporary, path)
     finally:
-        Path(temporary).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
 
 
 def _digest(key: str, data: bytes) -> bytes:

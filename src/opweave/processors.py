@@ -22,11 +22,9 @@ CGROUPS = "/sys/fs/cgroup"
 
 def processors() -> int:
     """How many processors this process may use: those it may run on, within the limit of its container and its share."""
-    from pathlib import Path  # it takes longer to import than this module
-
     affinity = getattr(os, "sched_getaffinity", None)  # not everywhere
     count = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-    limit = min(container_limit(Path(CGROUPS), Path("/proc/self/cgroup")), _share)
+    limit = min(container_limit(CGROUPS, "/proc/self/cgroup"), _share)
     return count if limit >= count else max(1, math.ceil(limit))
 
 
@@ -63,43 +61,49 @@ def chosen_threads() -> int | None:
 
 
 @cache
-def container_limit(root: Path, membership: Path) -> float:
+def container_limit(root: str | Path, membership: str | Path) -> float:
     """The processor time that control groups allow this process, in processors; infinite without a limit.
 
     Args:
         root: where control groups are mounted.
         membership: the file that lists the groups of the process.
     """
-    return min(_quotas(root, membership), default=math.inf) if membership.exists() else math.inf
+    return min(_quotas(root, membership), default=math.inf) if os.path.exists(membership) else math.inf
 
 
-def _quotas(root: Path, membership: Path) -> Iterator[float]:
+def _quotas(root: str | Path, membership: str | Path) -> Iterator[float]:
     """The limits of all groups that this process is in, in processors."""
-    for line in membership.read_text().splitlines():
+    for line in _text(membership).splitlines():
         number, names, path = line.split(":", 2)
         if number != "0" and "cpu" not in names.split(","):
             continue
         # Version 2 has one tree (number 0); in version 1, the controller "cpu" has one of its own.
-        tree = root if number == "0" else root / "cpu"
-        group = tree / path.lstrip("/")
+        tree = os.path.join(root, "" if number == "0" else "cpu").rstrip("/")
+        group = os.path.join(tree, path.strip("/")).rstrip("/")
         # Inside of a container the path may be that outside of it; then the root of the tree is the container's group.
-        for folder in (group, *group.parents) if group.is_dir() else (tree,):
-            if not folder.is_relative_to(tree):
-                break
+        folder = group if os.path.isdir(group) else tree
+        yield from _quota(folder)
+        while len(folder) > len(tree):
+            folder = os.path.dirname(folder)
             yield from _quota(folder)
 
 
-def _quota(folder: Path) -> Iterator[float]:
+def _quota(folder: str) -> Iterator[float]:
     """The limit of one group, in processors, if it has one."""
     try:
-        if (folder / "cpu.max").exists():
-            limit, period = (folder / "cpu.max").read_text().split()
+        if os.path.exists(both := os.path.join(folder, "cpu.max")):
+            limit, period = _text(both).split()
         else:
-            limit, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+            limit, period = (_text(os.path.join(folder, f"cpu.cfs_{name}_us")) for name in ("quota", "period"))
         if limit != "max" and int(limit) > 0:
             yield int(limit) / int(period)
     except (OSError, ValueError):  # there is no such file in the root of a tree
         return
+
+
+def _text(path: str | Path) -> str:
+    with open(path, encoding="utf-8") as file:  # without pathlib, which takes longer to import than this module
+        return file.read()
 
 
 __all__ = ["chosen_threads", "container_limit", "processor_lines", "processor_name", "processors", "share_processors"]

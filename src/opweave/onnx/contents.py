@@ -7,10 +7,12 @@ import mmap
 import os
 import stat
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from ..errors import DataError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LARGE_BYTES = 2**20
 """Models of this size or more are parsed without their weights, and their files are mapped into memory."""
@@ -27,22 +29,22 @@ class Contents:
     """
 
     data: memoryview
-    path: Path | None = None
+    path: str | Path | None = None
     state: tuple[int, ...] = ()
 
     @classmethod
-    def mapped(cls, path: Path) -> Contents:
+    def mapped(cls, path: str | Path) -> Contents:
         """Map a file."""
         with _open_regular(path) as file:
             whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             return cls(memoryview(whole), path, _state(os.fstat(file.fileno())))
 
     @classmethod
-    def read(cls, path: Path) -> Contents:
+    def read(cls, path: str | Path) -> Contents:
         """Read a file, or map it if it is large."""
         with _open_regular(path) as file:
             if os.fstat(file.fileno()).st_size >= LARGE_BYTES:
-                return cls.mapped(path.resolve())
+                return cls.mapped(os.path.realpath(path))
             return cls(memoryview(file.read()))
 
     @property
@@ -57,7 +59,7 @@ class Contents:
             DataError: the file was written.
         """
         try:
-            state = _state(self.path.stat()) if self.path is not None else ()
+            state = _state(os.stat(self.path)) if self.path is not None else ()
         except OSError:
             return
         if state[:2] == self.state[:2] and state != self.state:
@@ -73,7 +75,7 @@ def _state(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _open_regular(path: Path) -> BinaryIO:
+def _open_regular(path: str | Path) -> BinaryIO:
     """Open a regular file; reading a pipe could block forever, and reading a device could never end.
 
     Raises:

@@ -11,9 +11,8 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -51,6 +50,9 @@ from .registry import REGISTERED, Converter, Key, key_of
 from .scopes import flattened, initializer_names
 from .texts import is_text, other_format, with_text
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 KNOWN_OPSET = 21
 """All versions of the `onnx` package that support NumPy 2 have the operator sets up to this one."""
 
@@ -73,7 +75,7 @@ class Model:
     """
 
     proto: ModelProto
-    folder: Path | None = None
+    folder: str | None = None
     opsets: dict[str, int] = field(default_factory=dict)
     limits: Limits = DEFAULT
     names: set[str] = field(default_factory=set, repr=False)
@@ -100,13 +102,12 @@ class Model:
             proto = source
         else:
             if isinstance(source, (str, os.PathLike)):
-                path = Path(source)
-                what = str(path)
+                what = os.fsdecode(source)
                 try:
-                    folder = path.resolve().parent
-                    here = Contents.read(path)
-                except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a cycle of links
-                    raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+                    folder = os.path.dirname(os.path.realpath(what))
+                    here = Contents.read(what)
+                except (OSError, ValueError) as error:
+                    raise DataError(f"{what}: {getattr(error, 'strerror', None) or error}") from None
             elif isinstance(source, (bytes, bytearray, memoryview)):
                 here = Contents(memoryview(source).cast("B"))
             else:
@@ -437,7 +438,7 @@ class Model:
         whole = found.data
         length = len(whole) - offset if length is None else length
         if offset < 0 or length < 0 or offset + length > len(whole):
-            name = "of the model" if found.path is None else found.path.name
+            name = "of the model" if found.path is None else os.path.basename(found.path)
             raise DataError(f"{where} end beyond the file {name}: {offset} + {length} of {len(whole)} bytes")
         data = whole[offset : offset + length]
         return memoryview(bytes(data)) if found.path is not None and length <= SMALL_BYTES else data
@@ -448,8 +449,12 @@ class Model:
             return self._locations[location]
         if self.folder is None:
             raise DataError(f"{where} are in a file, and a model of bytes has no folder to look in")
+        from pathlib import (
+            Path,  # here: it takes as long to import as all else that small models need of the file system
+        )
+
         try:
-            path = (self.folder / location).resolve()
+            path = Path(self.folder, location).resolve()
         except (OSError, ValueError, RuntimeError) as error:
             raise DataError(f"{where}: {error}") from None
         if not path.is_relative_to(self.folder):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -127,7 +126,7 @@ class Settings:
         """Set the folder of external weights, if the options name one and the model was not read from a file."""
         folder = _config(self.session_options, "session.model_external_initializers_file_folder_path")
         if folder is not None and model.folder is None:
-            model.folder = Path(folder)
+            model.folder = folder
 
     def fix(self, inputs: Sequence[ValueInfoProto], fixed: FixedShapes) -> tuple[FixedShapes, list[Argument]]:
         """Apply the sizes of `fix_shapes` and of free dimension overrides to the inputs.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from ... import packages
@@ -90,18 +90,18 @@ def is_installed() -> bool:
 
 PURPOSE = "running on NVIDIA's GPUs"
 
-CONTROL = Path("/dev/nvidiactl")
+CONTROL = "/dev/nvidiactl"
 """The file through which programs use NVIDIA's driver on Linux; not on WSL."""
 
 
 def has_files() -> bool:
     """Whether a device of this system would have files: on Linux, but not in the Windows Subsystem for Linux."""
-    return sys.platform == "linux" and not Path("/dev/dxg").exists()
+    return sys.platform == "linux" and not os.path.exists("/dev/dxg")
 
 
 def may_be_there() -> bool:
     """Whether there probably is a device, without starting the driver, which takes long."""
-    return is_installed() and CONTROL.exists()
+    return is_installed() and os.path.exists(CONTROL)
 
 
 @cache

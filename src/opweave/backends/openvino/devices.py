@@ -7,7 +7,6 @@ import os
 import sys
 from functools import cache
 from glob import glob
-from pathlib import Path
 from typing import Any, Literal
 
 from ... import packages
@@ -45,7 +44,7 @@ def is_installed() -> bool:
 def version() -> str:
     """The version of the installed package, from the name of the folder that describes it: the engine takes 0.1 s to load."""
     spec = importlib.util.find_spec("openvino")
-    folder = Path(spec.origin).parents[1] if spec is not None and spec.origin else Path()
+    folder = os.path.dirname(os.path.dirname(spec.origin)) if spec is not None and spec.origin else "."
     names = os.listdir(folder)  # without patterns, whose module takes longer to load
     ends = "openvino-", ".dist-info"
     found = [
@@ -63,15 +62,20 @@ def may_have_accelerators() -> bool:
     """Whether there may be a GPU or an NPU for the engine, without loading it."""
     if not is_installed():
         return False
-    return sys.platform != "linux" or Path(WINDOWS_GPU).exists() or any(map(_is_intel, VENDORS))
+    return sys.platform != "linux" or os.path.exists(WINDOWS_GPU) or any(map(_is_intel, VENDORS))
 
 
 def _is_intel(pattern: str) -> bool:
     """Whether one of the files says Intel; one that cannot be read may do so."""
     try:
-        return any(Path(name).read_text().strip() == INTEL for name in glob(pattern))
+        return any(_text(name).strip() == INTEL for name in glob(pattern))
     except OSError:
         return True
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
 
 
 TELEMETRY = "openvino_telemetry"
