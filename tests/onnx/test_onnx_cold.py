@@ -125,6 +125,12 @@ def test_first_run_imports_no_engine(kind: str, make: str, tmp_path: Path) -> No
     assert not names & (ENGINES | TOOLS | OTHER_BACK_ENDS)
 
 
+def test_first_run_of_a_small_model_imports_little_of_the_standard_library(tmp_path: Path) -> None:
+    """Modules that take longer to import than a small model takes to read."""
+    names = loaded(f"session = {NEVER}", a_model(), tmp_path)
+    assert not names & {"graphlib", "json", "logging", "pathlib", "traceback", "urllib.parse"}
+
+
 @pytest.mark.parametrize(
     ("kind", "make"),
     [

@@ -7,7 +7,6 @@ import platform
 import re
 import sys
 from functools import cache
-from pathlib import Path
 
 from ...processors import processor_lines, processor_name
 from .. import Device, Precision
@@ -22,7 +21,8 @@ def version() -> str:
     if "onnxruntime" not in sys.modules:
         spec = importlib.util.find_spec("onnxruntime")
         if spec is not None and spec.origin:
-            found = re.search(r'^__version__ = "([^"]+)"', Path(spec.origin).read_text(encoding="utf-8"), re.MULTILINE)
+            with open(spec.origin, encoding="utf-8") as file:
+                found = re.search(r'^__version__ = "([^"]+)"', file.read(), re.MULTILINE)
             if found:
                 return found[1]
     import onnxruntime

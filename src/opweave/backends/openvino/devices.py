@@ -6,7 +6,6 @@ import importlib.util
 import os
 import sys
 from functools import cache
-from glob import glob
 from typing import Any, Literal
 
 from ... import packages
@@ -67,6 +66,8 @@ def may_have_accelerators() -> bool:
 
 def _is_intel(pattern: str) -> bool:
     """Whether one of the files says Intel; one that cannot be read may do so."""
+    from glob import glob
+
     try:
         return any(_text(name).strip() == INTEL for name in glob(pattern))
     except OSError:
