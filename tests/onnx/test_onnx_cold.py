@@ -75,7 +75,7 @@ def loaded(make: str, model: bytes, tmp_path: Path) -> set[str]:
     path.write_bytes(model)
     begin = f"import sys\nbefore = set(sys.modules)\nimport numpy as np, opweave as ow\nMODEL = {str(path)!r}\n"
     end = "\nassert session.run(None, {'x': np.float32([-1, 2])})[0].tolist() == [0, 2]\nprint(*set(sys.modules) - before)"
-    return set(python(f"{begin}{make}{end}").split())
+    return set(python(f"{begin}{make}{end}", OPWEAVE_CACHE=str(tmp_path / "cache")).split())  # nothing is tuned
 
 
 # What is imported ----------------------------------------------------------------------------------------------------
