@@ -176,8 +176,8 @@ ONNX Runtime alone.
 Made by `python -m benchmarks cold` on: {machine()}.
 
 Medians of {turns} processes each, which ran alternately. The time is that of the whole process, from its start to its end, and
-processor time that of all its threads. Bytecode was compiled before. Processor time and memory hardly depend on what else the
-machine does.
+processor time that of all its threads. Bytecode was compiled before. Times are comparable
+within the table alone: they depend on what else the machine does, unlike memory.
 
 ## Modules
 

@@ -15,7 +15,7 @@ import pytest
 from webgpu_device import gpu_context
 
 import opweave as ow
-from benchmarks import against, cuda, cuda_models, engines, gpu_page, hot_paths, measure, overhead, precision
+from benchmarks import against, cold, cuda, cuda_models, engines, gpu_page, hot_paths, measure, overhead, precision
 from benchmarks.__main__ import OTHERS, TABLES, command
 from benchmarks.budgets import BUDGETS, Budget
 from benchmarks.device_results import Results, read
@@ -104,6 +104,30 @@ def test_the_precisions_that_are_measured_differ() -> None:
     assert ("onnxruntime", "cpu", "ieee") in places
     assert {name for name, _, asked in places if asked == "ieee"} == {"onnxruntime"}
     assert not any("software" in device or device == "reference" for _, device, _ in places)
+
+
+@pytest.mark.parametrize(
+    ("wall", "memory", "holds"), [(150, 62, "yes"), (151, 62, "NO"), (150, 62.5, "NO"), (90, 40, "yes")]
+)
+def test_cold_starts_may_take_a_little_more_than_the_engine_alone(wall: float, memory: float, holds: str) -> None:
+    theirs, ours = cold.Figures([100], [80], [50]), cold.Figures([wall], [500], [memory])
+    assert cold.row("static", "a session", ours, theirs)[-1] == holds
+
+
+def test_cold_starts_are_those_of_whole_processes() -> None:
+    idle, busy = (cold.Figures() for _ in range(2))
+    for figures, code in ((idle, "pass"), (busy, "sum(range(3_000_000)); x = b'x' * 2**25")):
+        figures.add(code, measure.environment())
+    assert busy.cpu[0] > idle.cpu[0] > 0
+    assert busy.memory[0] > idle.memory[0] + 30
+    with pytest.raises(RuntimeError, match="this process failed:\nraise SystemExit"):
+        idle.add("raise SystemExit(3)", measure.environment())
+
+
+def test_cold_starts_list_modules_of_opweave_alone() -> None:
+    listed = cold.import_times("import opweave.errors, json")
+    assert {"opweave", "opweave.errors", "opweave.names"} <= set(listed)
+    assert all(name.partition(".")[0] == "opweave" for name in listed)
 
 
 def test_values_are_compared_pair_by_pair() -> None:

@@ -14,7 +14,7 @@ from onnx.parser import parse_model
 
 import opweave as ow
 from opweave.lazy.background import background
-from opweave.onnx import shape_cache
+from opweave.onnx import trace
 from opweave.onnx.session import InferenceSession
 
 pytestmark = pytest.mark.default_choice
@@ -93,7 +93,7 @@ def test_static_model_runs(model: onnx.ModelProto, options: dict[str, Any], way:
 
 
 def test_static_model_of_an_operator_without_converter_is_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shape_cache, "Tracer", None)
+    monkeypatch.setattr(trace, "Tracer", None)
     text = (
         '<ir_version: 8, opset_import: ["": 17]> g (float[4, 300000] x) => (float[k, n] y) '
         "{ i = NonZero(x) a = Cast<to: int = 1>(i) y = Relu(a) }"
