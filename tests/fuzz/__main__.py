@@ -34,7 +34,6 @@ CAMPAIGNS = {
     "patterns-openvino": "patterns",
     "patterns-openvino-ieee": "patterns",
     "patterns-openvino-bfloat16": "patterns",
-    "patterns-openvino-float16": "patterns",
     "patterns-gpu-software": "patterns",
     "patterns-cuda": "patterns",
 }

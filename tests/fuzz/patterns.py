@@ -266,7 +266,6 @@ _ALL = (
     _openvino("float32", 100_000, 120),
     _openvino("ieee", 20_000, 30),
     _openvino("bfloat16", 20_000, 30),
-    _openvino("float16", 20_000, 30),
     _gpu("gpu-software", "webgpu", "gpu-software", 20_000, 100),
     _gpu("cuda", "cuda", "an NVIDIA GPU", 10_000, 50),
 )

@@ -252,6 +252,26 @@ def test_low_power_finds_an_npu_which_rounds_to_float16() -> None:
         ow.ml.create_context(device="npu", backend="onnxruntime")
 
 
+@pytest.mark.parametrize(
+    ("kind", "precisions"),
+    [
+        ("CPU", ("float32", "bfloat16")),
+        ("GPU", ("float32", "bfloat16", "float16")),
+        ("NPU", ("float32", "bfloat16", "float16")),
+    ],
+)
+def test_cpus_of_openvino_offer_no_float16(
+    kind: str, precisions: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stated = handle(kind, 0x8086, "OpenVINOExecutionProvider", OPTIMIZATION_CAPABILITIES="FP32 FP16 INT8 BF16")
+    monkeypatch.setattr("onnxruntime.get_ep_devices", lambda: [handle("CPU", 0x8086, "CPUExecutionProvider"), stated])
+    (device,) = (device for device in ow.devices() if device.provider == "OpenVINOExecutionProvider")
+    assert device.precisions == precisions
+    if kind == "CPU":
+        with pytest.raises(ow.NotSupportedError, match=r"cannot compute so, only as 'float32' or 'bfloat16'"):
+            ow.ml.create_context(device=device.name, backend="onnxruntime", precision="float16")
+
+
 @pytest.mark.usefixtures("accelerators")
 def test_unknown_devices_are_refused_with_a_list() -> None:
     with pytest.raises(ow.NotSupportedError, match=r"there is no device 'npu:qnn'.*'npu:openvino'"):

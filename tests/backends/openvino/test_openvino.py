@@ -168,6 +168,43 @@ def test_low_power_finds_an_npu(
     }
 
 
+@pytest.mark.parametrize(
+    ("stated", "precisions"),
+    [
+        (["FP32", "INT8", "BIN"], {"CPU": ("float32", "ieee"), "GPU": ("float32", "ieee"), "NPU": ("float32", "ieee")}),
+        (
+            ["FP32", "FP16", "BF16"],
+            {
+                "CPU": ("float32", "ieee", "bfloat16"),
+                "GPU": ("float32", "ieee", "bfloat16", "float16"),
+                "NPU": ("float32", "ieee", "bfloat16", "float16"),
+            },
+        ),
+        (["FP16", "INT8"], {"CPU": ("float32",), "GPU": ("float16",), "NPU": ("float16",)}),
+    ],
+)
+def test_cpus_offer_no_float16(
+    context: ow.MLContext, monkeypatch: pytest.MonkeyPatch, stated: list[str], precisions: dict[str, tuple[str, ...]]
+) -> None:
+    """The engine's kernels of float16 are wrong on CPUs that have instructions for it, and state so."""
+
+    class Core:
+        available_devices = tuple(precisions)
+
+        def get_property(self, device: str, name: str) -> Any:
+            return stated if name == "OPTIMIZATION_CAPABILITIES" else device
+
+    monkeypatch.delenv("OPWEAVE_DEVICE", raising=False)
+    monkeypatch.setattr(devices, "core", Core)
+    listed = [device for device in ow.devices() if device.backend == "openvino"]
+    assert {d.description.partition(",")[0]: d.precisions for d in listed} == precisions
+    possible = " or ".join(", ".join(map(repr, precisions["CPU"])).rsplit(", ", 1))
+    with pytest.raises(
+        ow.NotSupportedError, match=rf"'float16': device 'cpu' of .*cannot compute so, only as {possible}"
+    ):
+        ow.ml.create_context(device="cpu", backend="openvino", precision="float16")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says in files who made a device")
 def test_it_is_loaded_for_a_default_context_only_where_intel_made_a_device(
     context: ow.MLContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -187,7 +187,7 @@ def _device(backend: str, name: str, engine_name: str) -> Device:
     hardware = core().get_property(engine_name, "FULL_DEVICE_NAME").strip()
     is_low = kind == "npu" or (kind == "gpu" and "iGPU" in hardware)  # the plug-in for GPUs writes (iGPU) or (dGPU)
     text = f"{hardware}, OpenVINO {version()}"
-    return Device(name, kind, backend, text, low_power=is_low, precisions=_precisions(engine_name))
+    return Device(name, kind, backend, text, low_power=is_low, precisions=_precisions(engine_name, kind))
 
 
 CAPABILITIES: dict[str, tuple[Precision, ...]] = {
@@ -198,8 +198,11 @@ CAPABILITIES: dict[str, tuple[Precision, ...]] = {
 """The precisions that a capability of a device means. CPUs state BF16 and FP16 where they have instructions for it, such as
 AVX512_BF16 and AMX_FP16; NPUs state no FP32."""
 
+FAULTY: dict[str, tuple[Precision, ...]] = {"cpu": ("float16",)}
+"""The precisions that devices of a kind state, but compute wrongly: docs/engine.md says what."""
 
-def _precisions(engine_name: str) -> tuple[Precision, ...]:
+
+def _precisions(engine_name: str, kind: str) -> tuple[Precision, ...]:
     stated = core().get_property(engine_name, "OPTIMIZATION_CAPABILITIES")
-    found = tuple(precision for name, means in CAPABILITIES.items() if name in stated for precision in means)
-    return found or ("float32",)
+    able = [precision for name, means in CAPABILITIES.items() if name in stated for precision in means]
+    return tuple(precision for precision in able if precision not in FAULTY.get(kind, ())) or ("float32",)
