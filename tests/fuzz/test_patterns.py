@@ -325,6 +325,26 @@ def test_judge_accepts_float16_operations_with_and_without_rounding_but_rounds_c
     assert verdicts(recipe, {"y": (unrounded * 1.02).astype("float32")})
 
 
+def normalised(x: Array) -> Array:
+    """A local response normalisation over three channels, in float64."""
+    near = np.lib.stride_tricks.sliding_window_view(np.pad(x, [(0, 0), (1, 1), (0, 0), (0, 0)]), 3, axis=1)
+    result: Array = x / (0.5 + np.square(near).sum(-1) / 3) ** 0.75
+    return result
+
+
+def test_judge_accepts_decomposed_operations_of_float16_that_pass_results_on_in_float32() -> None:
+    def build(b: ow.MLGraphBuilder, x: Any) -> Any:
+        for _ in range(2):
+            x = ow.composites.local_response_normalization(b, x, 3, alpha=1.0, beta=0.75, bias=0.5)
+        return x
+
+    for seed in (0, 29, 87):
+        x = np.random.default_rng(seed).uniform(-3, 3, (1, 4, 5, 5)).astype("float16")
+        recipe, y = recipe_of(build, x), normalised(normalised(x.astype("float64")))
+        assert not verdicts(recipe, {"y": y.astype("float16")})
+        assert verdicts(recipe, {"y": (y * 1.02).astype("float16")})
+
+
 def test_judge_accepts_operands_rounded_to_bytes_only_where_an_engine_may() -> None:
     x = np.float32([[0.31, -1, 0.77, 0.4]])
     recipe = recipe_of(lambda b, x: b.matmul(x, dequantised(b, SCALES, ZEROS)), x)

@@ -145,6 +145,38 @@ def test_operations_of_float16_round_their_results_in_ieee(name: str, fuse: bool
     np.testing.assert_array_equal(found, wanted)
 
 
+def normalised(b: Any, x: Any, bias: float) -> Any:
+    images = b.reshape(x, [1, 8, 8, 8])
+    return ow.composites.local_response_normalization(b, images, 3, alpha=0.5, beta=0.3, bias=bias)
+
+
+NUMBERS: dict[str, Build] = {
+    "linear": lambda b, x: b.linear(x, alpha=0.1, beta=3.3),
+    "gemm": lambda b, x: b.gemm(x, b.constant(np.eye(8, dtype=np.float16)), alpha=0.1),
+    "gemm of c": lambda b, x: b.gemm(b.mul(x, 0.0), b.constant(np.eye(8, dtype=np.float16)), c=x, beta=0.3),
+    "leaky_relu": lambda b, x: b.leaky_relu(x, alpha=0.1),
+    "hard_sigmoid": lambda b, x: b.hard_sigmoid(x, alpha=0.1, beta=0.3),
+    "average_pool2d": lambda b, x: b.average_pool2d(
+        b.reshape(x, [1, 8, 8, 8]), window_dimensions=[3, 3], padding=[3, 0, 0, 2], strides=[2, 1]
+    ),
+    "local_response_normalization": lambda b, x: normalised(b, x, 1.0),
+    "local_response_normalization with a bias of 2": lambda b, x: normalised(b, x, 2.0),
+    "local_response_normalization with a bias of 0.7": lambda b, x: normalised(b, x, 0.7),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_attributes_of_operations_of_float16_are_float32(context: ow.MLContext, name: str) -> None:
+    """They were rounded to float16, so results were up to two units off."""
+    x = np.random.default_rng(0).uniform(-3, 3, (64, 8)).astype(np.float16)
+    found, wanted = (run(c, NUMBERS[name], x) for c in (context, ow.ml.create_context(device="reference")))
+    with np.errstate(invalid="ignore"):
+        steps = np.abs(found.view(np.int16).astype(int) - wanted.view(np.int16))
+    # Numbers next to the middle between two float16 may be rounded to either.
+    assert np.nanmean(steps[np.isfinite(wanted)] > 0) <= 0.005, steps.max()
+    assert steps[np.isfinite(wanted)].max() <= 1
+
+
 def test_explain_says_that_float16_is_float32_until_it_is_stored() -> None:
     openvino_context()
     texts = []

@@ -205,6 +205,140 @@ def test_quantised_values_are_read_by_products_and_others(reader: str, products:
     check(build, 5e-5, x=floats(1, 4, 6, 6))
 
 
+BYTES: dict[str, Build] = {
+    "int8": lambda b, x: b.cast(x, "int8"),
+    "uint8": lambda b, x: b.cast(b.abs(x), "uint8"),
+    "reshaped": lambda b, x: b.reshape(b.reshape(b.cast(x, "int8"), [*x.shape, 1]), x.shape),
+    "from float16": lambda b, x: b.cast(b.cast(x, "float16"), "int8"),
+}
+
+WIDENED: dict[str, Build] = {
+    "alone": lambda b, y: b.cast(y, "float32"),
+    "by float16": lambda b, y: b.cast(b.cast(y, "float16"), "float32"),
+    "add": lambda b, y: b.add(b.cast(y, "float32"), b.constant(np.float32(0.75))),
+    "linear": lambda b, y: b.linear(b.cast(y, "float32"), alpha=0.5, beta=0.25),
+    "transpose": lambda b, y: b.transpose(b.transpose(b.cast(y, "float32"))),
+    "reshape": lambda b, y: b.reshape(b.reshape(b.cast(y, "float32"), [*y.shape, 1]), y.shape),
+}
+
+
+@pytest.mark.parametrize("widened", WIDENED)
+@pytest.mark.parametrize("source", BYTES)
+def test_casts_to_bytes_before_quantised_products_cut_off_fractions(source: str, widened: str, products: str) -> None:
+    """Both conversions were dropped, as those of a dequantisation are."""
+    for number, shape in enumerate([(5, 8), (2, 5, 8), (1, 6, 4, 6)]):
+        scale, zero, data_type = [(0.25, 4, "uint8"), (0.5, -4, "int8"), (0.25, 0, "int8")][number]
+
+        def build(b: Any, x: Any, scale: float = scale, zero: int = zero, data_type: str = data_type) -> Any:
+            y = pair(b, WIDENED[widened](b, BYTES[source](b, x)), scale, zero, data_type)
+            filters = weights(b, 5, y.shape[-1])
+            if y.rank == 2:
+                return {"y": b.gemm(y, filters, b_transpose=True)}
+            results = {"y": b.matmul(y, b.transpose(filters))}
+            return results | ({"z": b.conv2d(y, weights(b, 4, 6, 3, 3))} if y.rank == 4 else {})
+
+        steps = np.random.default_rng(number).integers(-12, 13, shape)
+        check(build, 2e-5, x=(steps / 2).astype(np.float32))
+
+
+AFTER_SHIFTED: dict[str, Build] = {
+    "add": lambda b, y, c: b.add(y, c),
+    "turned add": lambda b, y, c: b.add(c, y),
+    "sub": lambda b, y, c: b.sub(y, c),
+    "turned sub": lambda b, y, c: b.sub(c, y),
+    "relu": lambda b, y, c: b.relu(b.add(y, c)),
+    "scaled": lambda b, y, c: b.add(b.mul(y, 0.5), c),
+    "transpose": lambda b, y, c: b.add(b.transpose(y), b.transpose(c)),
+    "reshape": lambda b, y, c: b.add(b.reshape(y, [1, *y.shape]), c),
+}
+
+
+@pytest.mark.parametrize(
+    ("zero", "data_type"), [(-128, "int8"), (64, "int8"), (128, "uint8"), (254, "uint8"), (0, "uint8")]
+)
+@pytest.mark.parametrize("name", AFTER_SHIFTED)
+def test_constant_matrices_after_products_with_zero_points_keep_digits(
+    name: str, zero: int, data_type: str, products: str
+) -> None:
+    """They were added to the products of the zero points, which are far larger, and lost what these have no digits for."""
+    for shape in ((6, 8), (2, 6, 8), (1, 2, 6, 8)):
+
+        def build(b: Any, x: Any) -> Any:
+            left, right = pair(b, x, 0.5, zero, data_type), weights(b, 5, 8)
+            y = b.matmul(left, b.transpose(right))
+            result = {"y": AFTER_SHIFTED[name](b, y, b.constant(floats(*y.shape)))}
+            if y.rank == 2:
+                result["gemm"] = b.gemm(left, right, c=b.constant(floats(6, 5)), b_transpose=True)
+            return result
+
+        check(build, 5e-7, x=floats(*shape) / 100)
+
+
+AFTER_BYTES: dict[str, Build] = READERS | {
+    "square": lambda b, y: b.mul(y, y),
+    "double": lambda b, y: b.add(y, y),
+    "hard swish in parts": lambda b, y: b.mul(y, b.hard_sigmoid(y, alpha=0.2, beta=0.5)),
+    "sum with tanh": lambda b, y: b.add(y, b.tanh(y)),
+    "reduce_max": lambda b, y: b.reduce_max(y, axes=[y.rank - 1]),
+    "max_pool2d": lambda b, y: b.max_pool2d(y, window_dimensions=[2, 2]),
+    "average_pool2d with padding": lambda b, y: b.average_pool2d(y, window_dimensions=[3, 3], padding=[1, 1, 1, 1]),
+    "l2_pool2d": lambda b, y: b.l2_pool2d(y, window_dimensions=[2, 2]),
+    "resample2d": lambda b, y: b.resample2d(y, scales=[2.0, 2.0]),
+    "matrix": lambda b, y: b.mul(y, b.constant(floats(*y.shape))),
+    "narrow clamp": lambda b, y: b.clamp(y, min_value=0.5, max_value=0.5),
+    "pool of clamp": lambda b, y: b.max_pool2d(b.clamp(y, min_value=-0.3, max_value=1.0), window_dimensions=[2, 2]),
+}
+
+
+@pytest.mark.parametrize("product", ["matmul", "gemm", "conv2d", "depthwise"])
+@pytest.mark.parametrize("reader", AFTER_BYTES)
+def test_products_of_bytes_have_any_readers(reader: str, product: str, products: str) -> None:
+    """Scales moved through readers, were taken for those of channels, or applied twice; or the graph was refused."""
+    if product == "gemm" and ("pool" in reader or reader == "resample2d"):
+        return
+    for zero, data_type in ((0, "int8"), (128, "uint8")):
+
+        def build(b: Any, x: Any, zero: int = zero, data_type: str = data_type) -> Any:
+            left = pair(b, x, 0.037693, zero, data_type)
+            if product == "conv2d":
+                y = b.conv2d(left, weights(b, 5, 4, 3, 3))
+            elif product == "depthwise":
+                y = b.conv2d(left, weights(b, 4, 1, 3, 3), groups=4)
+            elif product == "gemm":
+                y = b.gemm(left, weights(b, 5, 6), b_transpose=True)
+            else:
+                y = b.matmul(left, b.transpose(weights(b, 5, 6)))
+            return {"y": AFTER_BYTES[reader](b, y)}
+
+        check(build, 1e-4, x=floats(*((6, 6) if product == "gemm" else (2, 4, 6, 6))))
+
+
+AFTER_CONVOLUTION: dict[str, Build] = {
+    "neg": lambda b, y: b.neg(y),
+    "relu of neg": lambda b, y: b.relu(b.neg(y)),
+    "cast": lambda b, y: b.cast(b.cast(y, "float16"), "float32"),
+    "leaky_relu": lambda b, y: b.leaky_relu(y, alpha=0),
+    "mul": lambda b, y: b.mul(y, b.constant(np.float32(-0.3))),
+}
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("name", AFTER_CONVOLUTION)
+def test_factors_after_quantised_convolutions(name: str, groups: int, products: str) -> None:
+    """A constant that is computed when the graph is loaded was taken for scales, and refused."""
+
+    def build(b: Any, x: Any) -> Any:
+        known, options = weights(b, 4, 4 // groups, 3, 3), {"padding": [1, 1, 1, 1], "groups": groups}
+        y = pair(b, x, 0.037693)
+        biased = b.conv2d(y, known, bias=b.constant(floats(4)), **options)
+        return {
+            "y": AFTER_CONVOLUTION[name](b, b.conv2d(y, known, **options)),
+            "biased": AFTER_CONVOLUTION[name](b, biased),
+        }
+
+    check(build, 5e-3 if name == "cast" else 5e-5, x=floats(1, 4, 6, 6))
+
+
 def kernels(outputs: dict[str, Any]) -> dict[str, set[str]]:
     """The precisions of the engine's kernels by their types."""
     result: dict[str, set[str]] = {}

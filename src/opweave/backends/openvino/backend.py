@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...graph import Graph, Node, Operand, each
-from .. import Backend, Device, How, PowerPreference, Precision
+from .. import Backend, Device, How, PowerPreference, Precision, Rule
 from . import devices
 from .saturation import saturates
 
@@ -54,6 +54,22 @@ class OpenVino(Backend):
 
         return self.emit(Emitter(self.precision), Graph.reaching({"y": node.outputs[0]}))[1][node]
 
+    def rule(self, node: Node) -> Rule | None:
+        return None if self._fault(node) else super().rule(node)
+
+    def why_not(self, node: Node) -> str | None:
+        reason = self._fault(node)
+        return f"its kernels of bfloat16 are wrong for {reason}" if reason else super().why_not(node)
+
+    def _fault(self, node: Node) -> str:
+        """The reason why the kernels of the context's precision compute a node wrongly; empty if they do not."""
+        if self.precision != "bfloat16":
+            return ""
+        from ...ops.convolution import conv2d
+        from . import kernel_faults
+
+        return kernel_faults.why_not(node, 2) if node.op is conv2d else ""
+
     def with_threads(self, threads: int) -> Backend:
         return self._variant(threads, self.precision)
 
@@ -85,7 +101,7 @@ class OpenVino(Backend):
 
     def emit(self, ctx: Emitter, graph: Graph) -> tuple[list[Value], dict[Node, How]]:
         """Emit all nodes of a legal graph: the value of each output, and how each node is done."""
-        from .dequantised import dequantised, quantises
+        from .dequantised import dequantised, quantises, takes_over
         from .exact import EXACT
 
         done: dict[Node, How] = {}
@@ -116,6 +132,10 @@ class OpenVino(Backend):
                 continue
             result = rule((ctx,), {**each(node.inputs, lookup), **node.attributes})
             results = result if isinstance(result, (tuple, list)) else (result,)
+            if node in ctx.dequantised.products and not takes_over(ctx.readers.get(node.outputs[0], ())):
+                # The engine moves the scales of integers through other readers, takes those of columns for those of channels
+                # there, and multiplies a convolution by its scales once for each reader.
+                results = [ctx.emit("multiply", value, ctx.factor(1.0)) for value in results]
             if self.precision == "ieee" and node.op not in EXACT:
                 results = [ctx.rounded(value) if value.data_type == "float16" else value for value in results]
             for operand, value in zip(node.outputs, results, strict=True):

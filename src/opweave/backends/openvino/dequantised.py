@@ -15,14 +15,24 @@ from dataclasses import dataclass, field
 
 from ...dtypes import FLOATS
 from ...graph import Graph, Node, Operand
+from ...ops import activation, elementwise
 from ...ops.convolution import conv2d, conv_transpose2d
 from ...ops.elementwise import cast, mul, sub
 from ...ops.indexing import gather
 from ...ops.matrix import gemm, matmul
 from ...ops.movement import transpose
 from ...ops.quantization import dequantize_linear, quantize_linear
+from . import kernel_faults
 
 BYTES = ("int8", "uint8")
+
+TAKEN_OVER = frozenset(
+    {
+        *(activation.relu, activation.sigmoid, activation.tanh, activation.hard_swish),
+        *(elementwise.add, elementwise.sub, quantize_linear),
+    }
+)
+"""Operations that may follow a product of integers directly; so may `clamp`."""
 
 
 @dataclass
@@ -35,12 +45,14 @@ class Dequantised:
         tables: dequantisations whose readers gather integers, and dequantise what they have gathered.
         factors: dequantisations of what is computed, for products by weights. Their other readers take another form.
         products: these products.
+        shifted: those of them that are products of matrices, with a zero point other than 0.
     """
 
     weights: set[Node] = field(default_factory=set)
     tables: set[Node] = field(default_factory=set)
     factors: set[Node] = field(default_factory=set)
     products: set[Node] = field(default_factory=set)
+    shifted: set[Node] = field(default_factory=set)
 
 
 def quantises(graph: Graph) -> bool:
@@ -76,6 +88,8 @@ def dequantised(graph: Graph, readers: Mapping[Operand, Sequence[Node]], multipl
                 users = readers.get(node.outputs[0], ())
                 products = [user for user in users if _multiplies(user, node.outputs[0], result.weights)]
                 result.products.update(products)
+                if node.arguments["zero_point"].value.any():
+                    result.shifted.update(product for product in products if product.op is not conv2d)
                 if products:
                     result.factors.add(node)
     return result
@@ -97,11 +111,11 @@ def _is_factor(node: Node) -> bool:
 
 
 def _multiplies(user: Node, operand: Operand, weights: set[Node]) -> bool:
-    """Whether a node is a product of an operand by weights of 8 bits."""
+    """Whether a node is a product of an operand by weights of 8 bits, which the engine's kernels of 8 bits compute rightly."""
     given = user.arguments
     if user.op in (matmul, gemm):
         first, second = given["a"], given["b"]
-    elif user.op is conv2d:
+    elif user.op is conv2d and not kernel_faults.why_not(user, 1):
         first, second = given["input"], given["filter"]
     else:
         return False
@@ -205,3 +219,13 @@ def _column_axis(user: Node, operand: Operand) -> int | None:
             return None
         return int(given["filter_layout"].index("o"))
     return None
+
+
+def takes_over(readers: Sequence[Node]) -> bool:
+    """Whether there is one reader of a product of integers, which the kernel takes over, or which quantises."""
+    if len(readers) != 1:
+        return False
+    if readers[0].op is elementwise.clamp:
+        low, high = (readers[0].attributes[name] for name in ("min_value", "max_value"))
+        return not (elementwise.is_bound(low) and elementwise.is_bound(high)) or float(low) < float(high)
+    return readers[0].op in TAKEN_OVER

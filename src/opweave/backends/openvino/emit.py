@@ -8,7 +8,7 @@ int32 of all integers of 64 bits. float16 is carried as float32: the plug-in wou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -160,12 +160,24 @@ class Emitter:
             first = arguments[0]
             data_type = (first[0] if isinstance(first, (list, tuple)) else first).data_type
         varies = any(map(_varies, (*arguments, *attributes.values())))
-        if varies and name in _BESIDE and any(map(_is_outer, arguments)) and not self._follows_convolution():
+        if (
+            varies
+            and name in ("add", "subtract")
+            and any(map(_is_matrix, arguments))
+            and self._follows_shifted_product()
+        ):
+            if name == "subtract" and _is_matrix(arguments[1]):
+                name, arguments = "add", (arguments[0], self.add_constant(-arguments[1].array))
+            arguments = tuple([self.kept(each) if _is_matrix(each) else each for each in arguments])
+        elif varies and name in _BESIDE and any(map(_is_outer, arguments)) and not self._follows_convolution():
             if (
                 name == "subtract" and _is_outer(arguments[1]) and data_type in FLOATS
             ):  # differences take it over all the same
                 name, arguments = "add", (arguments[0], self.add_constant(-arguments[1].array))
             arguments = tuple([self.kept(each) if _is_outer(each) else each for each in arguments])
+        if name == "multiply" and _is_kept(arguments[1]):
+            # A convolution of 8 bits takes a right operand for scales of its results, and then refuses one that is computed.
+            arguments = arguments[::-1]
         made = getattr(operators(), name)(
             *map(_engine, arguments), **{key: _engine(v) for key, v in attributes.items()}
         )
@@ -173,10 +185,20 @@ class Emitter:
         self.count += 1
         return [Value(output, data_type, varies=varies) for output in made.outputs()]
 
+    def _follows_shifted_product(self) -> bool:
+        """Whether the node is, or follows, a product of integers with a zero point.
+
+        The engine multiplies zero points with the matrix, and adds up this and a constant matrix after it, in float32: what
+        is left of the constant is its difference from a large number.
+        """
+        shifted = self.dequantised.shifted
+        return bool(shifted) and _follows(self.node, lambda node: node in shifted, lambda node: True)
+
     def _follows_convolution(self) -> bool:
         """Whether the node is, or follows, a convolution, whose kernel takes constants for those of its channels."""
         node = self.node
-        return _follows(node, _CONVOLUTIONS) and not _follows(node, _PRODUCTS)
+        convolves = _follows(node, lambda each: each.op in _CONVOLUTIONS, _is_taken)
+        return convolves and not _follows(node, lambda each: each.op in _PRODUCTS, _is_taken)
 
     def constant(self, value: Any, data_type: str = "int32") -> Value:
         """A constant made by a rule; equal ones are stored once."""
@@ -187,8 +209,13 @@ class Emitter:
         return self._constants[key]
 
     def scalar(self, value: float, like: Value) -> Value:
-        """A constant of rank 0 in the data type of `like`."""
+        """A constant of rank 0, rounded to the data type of `like`."""
         return self.constant(value, like.data_type)
+
+    def number(self, value: Any, like: Value) -> Value:
+        """A constant for an attribute such as `alpha`: float32 inside the engine, also for operands of float16."""
+        wide = self.constant(value, "float32")
+        return Value(wide.output, like.data_type, wide.array, wide.shape, varies=False)
 
     def cast(self, value: Value, data_type: str) -> Value:
         """`value` in another data type, as WebNN casts; unchanged if it has that already.
@@ -387,16 +414,34 @@ def _is_outer(argument: Any) -> bool:
     return is_constant and argument.array.size > 1 and argument.shape[-1] == 1
 
 
-def _follows(node: Node, ops: tuple[Any, ...], most: int = 4) -> bool:
-    """Whether a node is one of these operations, or follows one, with few element-wise operations between."""
-    if node.op in ops:
+def _is_matrix(argument: Any) -> bool:
+    """Whether an argument is a constant that differs along other axes than the last."""
+    is_constant = isinstance(argument, Value) and argument.array is not None
+    return is_constant and any(size > 1 for size in argument.shape[:-1])
+
+
+def _is_kept(argument: Any) -> bool:
+    """Whether an argument is a constant that the engine computes when it loads the graph."""
+    return isinstance(argument, Value) and argument.array is None and not argument.varies
+
+
+def _follows(node: Node, matches: Callable[[Node], bool], passes: Callable[[Node], bool], most: int = 4) -> bool:
+    """Whether a node matches, or follows one that does, with few operations between.
+
+    Args:
+        node: the node.
+        matches: whether a node is what is looked for.
+        passes: whether a node may stand between.
+        most: how many nodes before this one are looked at.
+    """
+    if matches(node):
         return True
-    before = (operand.node for operand in node.operands)
-    return most > 0 and any(each is not None and _follows(each, ops, most - 1) for each in before if _is_taken(each))
+    before = [operand.node for operand in node.operands if operand.node is not None and passes(operand.node)]
+    return most > 0 and any(_follows(each, matches, passes, most - 1) for each in before)
 
 
-def _is_taken(node: Node | None) -> bool:
-    return node is not None and node.op in (*_CONVOLUTIONS, *_PRODUCTS, *_TAKEN)
+def _is_taken(node: Node) -> bool:
+    return node.op in (*_CONVOLUTIONS, *_PRODUCTS, *_TAKEN)
 
 
 def _as_type(value: Value, data_type: str) -> Value:

@@ -65,7 +65,7 @@ def _(ctx: Emitter, input: Value, alpha: float) -> Value:
         is_negative = ctx.emit("less", input, ctx.scalar(0, input), data_type="bool")
         zero = ctx.emit("multiply", input, ctx.factor(0))  # NaN for -inf
         return ctx.emit("select", is_negative, zero, input, data_type=input.data_type)
-    return ctx.emit("prelu", input, ctx.constant([alpha], input.data_type))
+    return ctx.emit("prelu", input, ctx.number([alpha], input))
 
 
 @openvino.lower(ops.linear)
@@ -74,5 +74,5 @@ def _(ctx: Emitter, input: Value, alpha: float, beta: float) -> Value:
 
 
 def _scaled(ctx: Emitter, input: Value, alpha: float, beta: float) -> Value:
-    scaled = input if alpha == 1 else ctx.emit("multiply", input, ctx.scalar(alpha, input))
-    return scaled if beta == 0 else ctx.emit("add", scaled, ctx.scalar(beta, input))
+    scaled = input if alpha == 1 else ctx.emit("multiply", input, ctx.number(alpha, input))
+    return scaled if beta == 0 else ctx.emit("add", scaled, ctx.number(beta, input))

@@ -33,7 +33,7 @@ def _bias(mask: np.ndarray, query: Operand, key: Operand, causal: bool) -> np.nd
 
 @openvino.lower(composites.scaled_dot_product_attention, when=_sees_always)
 def _(ctx: Emitter, query: Value, key: Value, value: Value, mask: Value | None, causal: bool, scale: float) -> Value:
-    name, factor = "scaled_dot_product_attention", ctx.scalar(scale, query)
+    name, factor = "scaled_dot_product_attention", ctx.number(scale, query)
     if mask is None:
         return ctx.emit(name, query, key, value, scale=factor, causal=causal)
     assert mask.array is not None

@@ -34,6 +34,8 @@ def _(
     if not is_transposed and w.shape[2:] == (1, 1) and max(strides) > 1 and any(padding):
         # Of filters of one element, the engine moves the strides to what computes the input, though not of those in groups.
         is_grouped = True
+    if not is_transposed and (ctx.precision == "bfloat16" or ctx.node in ctx.dequantised.products):
+        x, padding, strides = _cut(ctx, x, w.shape[2:], padding, strides, dilations)
     window: dict[str, Any] = {
         "strides": list(strides),
         "pads_begin": list(padding[::2]),
@@ -53,6 +55,36 @@ def _(
     if bias is not None:
         y = ctx.emit("add", y, ctx.reshape(bias, [1, *bias.shape, 1, 1]))
     return ctx.relayout(y, "nchw", input_layout)
+
+
+def _cut(
+    ctx: Emitter,
+    x: Value,
+    taps: Sequence[int],
+    padding: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+) -> tuple[Value, list[int], list[int]]:
+    """Cut the input of a convolution to its window along each axis with one position; return padding and strides, too.
+
+    There strides mean nothing, but AMX's kernels of bfloat16 and of 8 bits are wrong for widths with strides and one position
+    (https://github.com/pytorch/pytorch/pull/188426).
+    """
+    before, after, steps, sizes = list(padding[::2]), list(padding[1::2]), list(strides), list(x.shape[2:])
+    for axis in (0, 1):
+        extent = (taps[axis] - 1) * dilations[axis] + 1
+        rest = before[axis] + sizes[axis] + after[axis] - extent
+        if steps[axis] == 1 or rest >= steps[axis]:
+            continue
+        steps[axis] = 1
+        sizes[axis] -= max(0, rest - after[axis])
+        after[axis] = max(0, after[axis] - rest)
+    cut = [axis for axis in (0, 1) if sizes[axis] < x.shape[2 + axis]]
+    if cut:
+        ends, ones = [sizes[axis] for axis in cut], [1] * len(cut)
+        axes = [2 + axis for axis in cut]
+        x = ctx.emit("slice", x, *map(ctx.constant, ([0] * len(cut), ends, ones, axes)))
+    return x, [before[0], after[0], before[1], after[1]], steps
 
 
 def _interpolated(ctx: Emitter, input: Value, axes: Sequence[int], mode: str, **attributes: Any) -> Value:

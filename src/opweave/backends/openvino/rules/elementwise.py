@@ -155,7 +155,12 @@ def _keeps_value(input: Operand, data_type: DataType, precision: Precision) -> b
 def _(ctx: Emitter, input: Value, data_type: DataType) -> Value:
     if ctx.node in ctx.dequantised.weights:
         return ctx.emit("convert", input, "f32", data_type=data_type)
-    return ctx.cast(input, data_type)
+    result = ctx.cast(input, data_type)
+    if input.data_type in ("int8", "uint8") and data_type in FLOATS and input.varies and ctx.dequantised.products:
+        # The passes for 8 bits take this conversion for a dequantisation, and drop it with a conversion of floats before it,
+        # so that 4.5 is not cut to 4.
+        result = ctx.emit("multiply", result, ctx.factor(1.0))
+    return result
 
 
 def _is_wide(input: Operand, data_type: DataType, precision: Precision) -> bool:

@@ -18,7 +18,7 @@ def _(
 ) -> Value:
     product = ctx.emit("matmul", a, b, a_transpose, b_transpose)
     if alpha != 1:
-        product = ctx.emit("multiply", product, ctx.scalar(alpha, a))
+        product = ctx.emit("multiply", product, ctx.number(alpha, a))
     if c is None:
         return product
-    return ctx.emit("add", product, c if beta == 1 else ctx.emit("multiply", c, ctx.scalar(beta, a)))
+    return ctx.emit("add", product, c if beta == 1 else ctx.emit("multiply", c, ctx.number(beta, a)))

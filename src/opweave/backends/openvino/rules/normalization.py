@@ -138,4 +138,4 @@ def _has_window(size: int, bias: float) -> bool:
 def _(ctx: Emitter, input: Value, size: int, alpha: float, beta: float, bias: float) -> Value:
     # (bias + alpha s)^beta = bias^beta (1 + alpha / bias s)^beta: the engine cuts the bias to an integer.
     y = ctx.emit("lrn", input, ctx.constant([1]), alpha / bias, beta, 1.0, size)
-    return y if bias == 1 else ctx.emit("multiply", y, ctx.scalar(bias**-beta, y))
+    return y if bias == 1 else ctx.emit("multiply", y, ctx.number(bias**-beta, y))

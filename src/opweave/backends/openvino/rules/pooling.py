@@ -16,20 +16,13 @@ from ....ops import pooling as ops
 from ....shapes import Window
 from ..backend import openvino
 from ..emit import Emitter, Value
+from ..windows import inside
 from . import is_float
-
-
-def _inside(window: Window) -> np.ndarray:
-    """How many elements each of the windows along an axis has."""
-    starts = np.arange(window.count) * window.stride - window.before
-    positions = starts[:, None] + np.arange(window.taps) * window.dilation
-    counts: np.ndarray = ((positions >= 0) & (positions < window.size)).sum(1)
-    return counts
 
 
 def _is_regular(window: Window) -> bool:
     """Whether the engine's kernels support the padding."""
-    return max(window.before, window.after) < window.taps and bool(_inside(window).all())
+    return max(window.before, window.after) < window.taps and bool(inside(window).all())
 
 
 def _pool(ctx: Emitter, name: str, x: Value, windows: list[Window], fill: float, **attributes: Any) -> Value:
@@ -46,7 +39,7 @@ def _(ctx: Emitter, input: Value, layout: str, **given: Any) -> Value:
     x = ctx.relayout(input, layout, "nchw")
     windows = Window.along(x.shape[2:], given)
     y = _pool(ctx, "max_pool", x, windows, -np.inf, dilations=[w.dilation for w in windows])
-    filled = np.logical_and.outer(*(_inside(w) > 0 for w in windows))
+    filled = np.logical_and.outer(*(inside(w) > 0 for w in windows))
     if not filled.all():  # the engine's maximum of nothing but -inf is the lowest finite float
         y = ctx.emit("select", ctx.constant(filled, "bool"), y, ctx.scalar(-np.inf, y), data_type=y.data_type)
     return ctx.relayout(y, "nchw", layout)
@@ -63,6 +56,6 @@ def _(ctx: Emitter, input: Value, layout: str, **given: Any) -> Value:
     y = _pool(ctx, "avg_pool", x, windows, 0, exclude_pad=True)
     if not all(map(_is_regular, windows)):  # the explicit padding was counted
         with np.errstate(divide="ignore"):
-            factor = prod(w.taps for w in windows) / np.multiply.outer(*map(_inside, windows))
-        y = ctx.emit("multiply", y, ctx.constant(factor, y.data_type))
+            factor = prod(w.taps for w in windows) / np.multiply.outer(*map(inside, windows))
+        y = ctx.emit("multiply", y, ctx.number(factor, y))
     return ctx.relayout(y, "nchw", layout)

@@ -1,0 +1,53 @@
+"""Convolutions that the engine's kernels of 8 and of 16 bits compute wrongly.
+
+Found by 39,307 random convolutions in bfloat16 and in 8 bits, on a processor with AMX. It is not known which processors and
+kernels have these faults, so such convolutions are avoided wherever the engine may choose such kernels.
+"""
+
+from __future__ import annotations
+
+from ...graph import Node
+from ...shapes import Window, window_extent
+from .windows import inside
+
+ROW = 64
+"""Bytes of a row of AMX's tiles."""
+
+
+def why_not(node: Node, size: int) -> str:
+    """The reason why a kernel must not compute a `conv2d`; empty if it may.
+
+    Args:
+        node: the convolution.
+        size: bytes of an element of the kernel's operands: 1 or 2.
+    """
+    given = node.arguments
+    image = dict(zip(given["input_layout"], given["input"].shape, strict=True))
+    filter = dict(zip(given["filter_layout"], given["filter"].shape, strict=True))
+    counts = dict(zip(given["input_layout"], node.outputs[0].shape, strict=True))
+    for number, axis in enumerate("hw"):
+        before, after = given["padding"][2 * number : 2 * number + 2]
+        taps, dilation = filter[axis], given["dilations"][number]
+        window = Window(image[axis], taps, before, given["strides"][number], dilation if taps > 1 else 1, counts[axis])
+        if max(before, after) >= window_extent(taps, window.dilation) or not inside(window).all():
+            return "windows of padding alone"  # the kernel reads beyond the input, or ends the process
+        if axis == "w" and _is_regrouped(window, filter["i"] * size):
+            return "widths and strides with a common factor"
+    is_depthwise = filter["i"] == 1 and filter["o"] == given["groups"]
+    if size == 1 and given["groups"] > 1 and not is_depthwise:
+        return "groups of several channels in 8 bits"
+    return ""
+
+
+def _is_regrouped(window: Window, depth: int) -> bool:
+    """Whether neighbours along the width may become channels, and these several whole rows of a tile.
+
+    Args:
+        window: the windows along the width.
+        depth: bytes of an element's channels.
+    """
+    if window.dilation > 1 or depth >= ROW:
+        return False
+    factors = (factor for factor in range(2, window.taps + 1) if window.taps % factor == 0)
+    rows = (depth * factor for factor in factors if window.stride % factor == 0 or window.count == 1)
+    return any(row > ROW and row % ROW == 0 for row in rows)
