@@ -154,9 +154,9 @@ def emitted_window(graph: Graph, precision: Any) -> tuple[list[int], list[int], 
     ctx = Emitter(precision)
     variant = cast(backend.OpenVino, openvino._variant(1, precision))
     (value,) = variant.emit(ctx, graph)[0]
-    node = value.output.get_node()
-    while node.get_type_name() not in ("Convolution", "GroupConvolution"):
-        node = node.input_value(0).get_node()
+    pending = [value.output.get_node()]
+    while (node := pending.pop()).get_type_name() not in ("Convolution", "GroupConvolution"):
+        pending += [source.get_node() for source in node.input_values()]
     attributes = node.get_attributes()
     first, second, third = (list(attributes[name]) for name in ("strides", "pads_begin", "pads_end"))
     return first, second, third, int(node.get_input_shape(0)[3])
