@@ -402,7 +402,7 @@ class Emitter:
         node = OnnxNode(op_type, inputs, outputs, attributes, domain, name)
         self.nodes.append(node)
         self._makers.update(dict.fromkeys(outputs, node))
-        if inputs and all(name in self.constants or name in self._foldable for name in inputs if name):
+        if inputs and all(self.is_foldable(name) for name in inputs if name):
             self._foldable.update(outputs)
 
     def _needed(self, names: set[str]) -> list[OnnxNode]:
@@ -413,6 +413,10 @@ class Emitter:
                 needed.append(node)
                 names.update(node.inputs)
         return needed[::-1]
+
+    def is_foldable(self, name: str) -> bool:
+        """Whether the value called `name` is a constant, or one that the engine computes from constants beforehand."""
+        return name in self.constants or name in self._foldable
 
     def maker(self, name: str) -> OnnxNode | None:
         """The node that has computed the value called `name`; None for inputs and constants."""

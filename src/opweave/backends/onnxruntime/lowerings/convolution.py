@@ -11,6 +11,7 @@ from ....ops import convolution as ops
 from ....shapes import conv_transpose_size, nearest_positions, sample_positions
 from ..backend import ort
 from ..emit import Emitter, Value
+from ..products import emit_product
 
 POSITION_ERROR = 2.0**-21
 """Upper bound of the relative error of a position computed in float32."""
@@ -38,9 +39,11 @@ def _(
         windows = zip(x.dims[2:], w.dims[2:], padding[::2], padding[1::2], strides, dilations, strict=True)
         smallest = [conv_transpose_size(*window) for window in windows]
         output_padding = [size - least for size, least in zip(given["output_sizes"], smallest, strict=True)]
-    y = ctx.emit(
+    y = emit_product(
+        ctx,
         "ConvTranspose" if is_transposed else "Conv",
         *(x, w, bias),
+        axis=filter_layout.index("o"),
         kernel_shape=w.dims[2:],
         pads=[padding[i] for i in (0, 2, 1, 3)],
         strides=strides,

@@ -17,10 +17,9 @@ from ....ops import quantization as ops
 from ... import Precision
 from .. import kernels
 from ..backend import ort
-from ..barriers import MOVES
-from ..dequantised import BYTES, Form, Shape, block_form, misread_in, native_form, shared_constants
+from ..dequantised import BYTES, Form, Shape, native_form, shared_constants
 from ..emit import MICROSOFT, Emitter, Value
-from ..records import OnnxNode
+from ..products import MOVED_OR_REMOVED, dequantiser, has_one_scale
 from ..rounding import FLOAT_LEVEL, INT8_LEVEL
 
 
@@ -111,9 +110,6 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     _keep_int8_apart(ctx, input.data_type)
     input, zero_point = _unsigned(ctx, input, zero_point)
     forms, zeros = _forms(input, scale), ctx.array_of(zero_point)
-    if ctx.node in ctx.about(misread_in):  # the engine's kernels for integers do not take scales of blocks
-        form = block_form(input.dims, scale.dims)
-        forms = [] if form is None else [form]
     if forms and input.data_type in BYTES:
         return _emit(ctx, "DequantizeLinear", forms[0], input, scale, zero_point)
     if input.data_type == "int32" and zeros is not None and not zeros.any():
@@ -140,23 +136,8 @@ https://github.com/microsoft/onnxruntime/issues/11759"""
 _ROUNDED_OTHERWISE = frozenset({"Softmax"})
 """Likewise those whose kernel is off by a step for other reasons: it computes with tables of integers."""
 
-_MOVED_OR_REMOVED = MOVES | {"Clip", "Expand", "Relu"}
-"""Operators that the engine's optimiser may move the quantisation through, or remove before it."""
-
 _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
-"""Operators that the engine joins with operands of several scales, which `misread` checks."""
-
-
-def _has_one_scale(ctx: Emitter, node: OnnxNode) -> bool:
-    """Whether a node quantises or dequantises with the same constant scale and zero point everywhere."""
-    arrays = [ctx.constants.get(name) for name in node.inputs[1:]]
-    return all(array is not None and array.size == 1 for array in arrays)
-
-
-def _dequantised(ctx: Emitter, node: OnnxNode) -> list[OnnxNode]:
-    """The nodes that dequantise the operands of `node`, perhaps before the operands are moved."""
-    chains = (list(ctx.makers(name, _MOVED_OR_REMOVED)) for name in node.inputs)
-    return [chain[-1] for chain in chains if chain and chain[-1].op_type == "DequantizeLinear"]
+"""Operators that the engine joins with operands of several scales, which `emit_product` checks."""
 
 
 def _keep_apart(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
@@ -171,7 +152,7 @@ def _keep_apart(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> 
         return input
     rounded = _ROUNDED_OTHERWISE | _ROUNDED_WITH_ZERO_POINT if (zeros % 2).any() else _ROUNDED_OTHERWISE
     is_single = scales.size == 1
-    for node in ctx.makers(input.name, _MOVED_OR_REMOVED):
+    for node in ctx.makers(input.name, MOVED_OR_REMOVED):
         if node.op_type == "DequantizeLinear":
             others = [ctx.constants.get(name) for name in node.inputs[1:]]
             if is_single and not all(
@@ -179,8 +160,8 @@ def _keep_apart(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> 
                 for own, other in zip((scales, zeros), others, strict=True)
             ):
                 return ctx.apart(input)
-        elif ctx.precision != "ieee" and (dequantised := _dequantised(ctx, node)):
-            takes_scales = is_single and (node.op_type in _PRODUCTS or all(_has_one_scale(ctx, d) for d in dequantised))
+        elif ctx.precision != "ieee" and (dequantised := [d for name in node.inputs if (d := dequantiser(ctx, name))]):
+            takes_scales = is_single and (node.op_type in _PRODUCTS or all(has_one_scale(ctx, d) for d in dequantised))
             if node.op_type in rounded or not takes_scales:
                 return ctx.apart(input)
     return input
