@@ -411,10 +411,23 @@ import numpy as np
 import opweave as ow
 
 context = ow.ml.create_context(device="cpu", backend="onnxruntime", precision=sys.argv[1])
+SCALED = {
+    "mul": lambda b, v, two: b.mul(v, two),
+    "mul from the left": lambda b, v, two: b.mul(two, v),
+    "mul twice": lambda b, v, two: b.mul(b.div(b.mul(v, two), two), two),
+    "mul by [1, 1]": lambda b, v, two: b.mul(v, b.constant(np.full((1, 1), 2, v.data_type))),
+    "mul by a computed number": lambda b, v, two: b.mul(v, b.sqrt(b.mul(two, two))),
+    "div": lambda b, v, two: b.div(v, b.constant(np.array(0.5, v.data_type))),
+    "add of 0, mul": lambda b, v, two: b.mul(b.add(v, b.sub(two, two)), two),
+    "reverse, mul": lambda b, v, two: b.mul(b.reverse(b.reverse(v)), two),
+    "abs, mul": lambda b, v, two: b.mul(b.max(v, b.neg(b.abs(v))), two),
+    "linear": lambda b, v, two: b.linear(v, alpha=2, beta=0),
+}
 for data_type in ("float16", "int8", "float32"):
     for permutation in ((1, 0, 2), (1, 2, 0), (2, 1, 0), (0, 2, 1), (2, 0, 1), (1, 2, 3, 0), (1, 2, 0, 3), (0, 2, 1, 3)):
         for side in ("left", "right", "both"):
-            for after in ("nothing", "abs", "reshape"):
+            scaled = SCALED if permutation in ((1, 0, 2), (1, 2, 0, 3)) and data_type != "float32" else ()
+            for after in ("nothing", "abs", "reshape", *scaled):
                 x = np.random.default_rng(1).integers(-4, 5, (2, 3, 4, 5)[: len(permutation)]).astype(data_type)
                 b = ow.MLGraphBuilder(context)
                 v = b.transpose(b.input("x", data_type, x.shape), permutation=permutation)
@@ -424,6 +437,9 @@ for data_type in ("float16", "int8", "float32"):
                 elif after == "reshape":
                     v, expected = b.reshape(v, [1, *v.shape]), expected[None]
                 v = v if data_type == "float16" else b.cast(v, "float32")
+                if after in SCALED:
+                    v, expected = SCALED[after](b, v, b.constant(np.array(2, v.data_type))), expected * 2
+                outputs = {"v": v} if after == "div" else {}  # so that one of the forms has several readers
                 left, right = np.ones((2, v.shape[-2]), v.data_type), np.ones((v.shape[-1], 2), v.data_type)
                 if side == "left":
                     y, expected = b.matmul(v, b.constant(right)), expected @ right
@@ -432,7 +448,8 @@ for data_type in ("float16", "int8", "float32"):
                 else:
                     turned = [*range(v.rank - 2), v.rank - 1, v.rank - 2]
                     y, expected = b.matmul(v, b.transpose(v, permutation=turned)), expected @ expected.swapaxes(-1, -2)
-                np.testing.assert_array_equal(context.compute(b.build({"y": y}), {"x": x})["y"], expected)
+                got = context.compute(b.build({"y": y, **outputs}, fuse=False), {"x": x})["y"]
+                np.testing.assert_array_equal(got, expected)
 x = np.ones((3, 4), "float16")
 b = ow.MLGraphBuilder(context)
 v = b.reshape(b.transpose(b.input("x", "float16", x.shape)), [1, 4, 3])
@@ -551,23 +568,31 @@ def test_casts_to_float16_in_models_round(
 
 
 TURNED_MODEL = """
+from itertools import product
+
 import numpy as np
 from onnx import TensorProto, helper
 from opweave.backends.onnxruntime.model import ModelSession
 
+FACTORS = {"": 1, "Mul": 0.5, "left": 0.5, "Div": 2, "Mul Div Mul": 0.5, "Identity": 1, "Dropout": 1, "Identity Mul": 0.5}
 for data_type in (TensorProto.FLOAT16, TensorProto.INT8):
     for permutation in ((1, 0, 2), (1, 2, 0), (0, 2, 1)):
-        for in_branch in (False, True):
+        for in_branch, steps in product((False, True), FACTORS):
             wide = TensorProto.FLOAT16 if data_type == TensorProto.FLOAT16 else TensorProto.FLOAT
             shape = [(2, 3, 4)[axis] for axis in permutation]
             nodes = [helper.make_node("Transpose", ["x"], ["t"], perm=permutation)]
             if wide != data_type:
                 nodes.append(helper.make_node("Cast", ["t"], ["v"], to=wide))
+            half = helper.make_tensor("half", wide, [1], [0.5])
+            for number, step in enumerate(steps.split()):
+                one, other = (nodes[-1].output[0], "half") if step != "left" else ("half", nodes[-1].output[0])
+                operands = [one, other] if step in ("left", "Mul", "Div") else [one]
+                nodes.append(helper.make_node("Mul" if step == "left" else step, operands, [f"s{number}"]))
             nodes.append(helper.make_node("MatMul", [nodes[-1].output[0], "w"], ["y"]))
             w = helper.make_tensor("w", wide, [shape[-1], 2], [1.0] * (2 * shape[-1]))
             x = helper.make_tensor_value_info("x", data_type, [2, 3, 4])
             y = helper.make_tensor_value_info("y", wide, [*shape[:-1], 2])
-            inputs, constants = [x], [w]
+            inputs, constants = [x], [w, half]
             if in_branch:
                 branches = [helper.make_graph(nodes, name, [], [y], constants) for name in ("then", "else")]
                 nodes = [helper.make_node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1])]
@@ -578,7 +603,7 @@ for data_type in (TensorProto.FLOAT16, TensorProto.INT8):
             a = np.arange(24).reshape(2, 3, 4).astype(helper.tensor_dtype_to_np_dtype(data_type))
             feed = {"x": a, "c": np.array(True)}
             (got,) = session.returning(range(1))([feed[name] for name in session.inputs])
-            expected = a.transpose(permutation).sum(-1, keepdims=True).repeat(2, -1)
+            expected = a.transpose(permutation).sum(-1, keepdims=True).repeat(2, -1) * FACTORS[steps]
             np.testing.assert_array_equal(got, expected)
 print("computed")
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Iterator
 from typing import TYPE_CHECKING
 
 from .records import OnnxNode
@@ -14,7 +14,7 @@ MOVES = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqu
 """Operators that the engine's optimiser may move quantisations through, from either side."""
 
 RESHAPES = frozenset({"Expand", "Flatten", "Reshape", "Squeeze", "Unsqueeze"})
-PRODUCTS = frozenset({"Conv", "ConvTranspose", "FusedMatMul", "Gemm", "MatMul"})
+PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 """Operators that the engine's optimiser moves no transposition through."""
 
 
@@ -28,11 +28,27 @@ def keep_casts_apart(ctx: Emitter, moves_first: Container[str]) -> None:
     """
     cast = {node.outputs[0] for node in ctx.nodes if node.op_type == "Cast"}
     averages = {node.inputs[0] for node in ctx.nodes if node.op_type == "ReduceMean"}
-    products = {name for node in ctx.nodes if node.op_type in ("FusedMatMul", "MatMul") for name in node.inputs}
-    products &= cast
+    products = {name for node in ctx.nodes if node.op_type == "MatMul" for name in node.inputs}
+    products = cast.intersection(name for product in products for name in _before_factors(ctx, product))
     if products:
         products &= _turned(ctx, moves_first)
     _insert_apart(ctx, dict.fromkeys(cast & (averages | products)))
+
+
+def _before_factors(ctx: Emitter, name: str) -> Iterator[str]:
+    """The value called `name`, and the values that it is a multiple of: the engine's optimiser moves factors into products."""
+    while True:
+        yield name
+        maker = ctx.maker(name)
+        if maker is None or maker.domain or maker.op_type == "Cast":
+            return
+        kept = ctx.operand_of_nothing(maker)
+        if kept is None and maker.op_type in ("Div", "Mul"):
+            numbers = [ctx.is_number(name) for name in maker.inputs]
+            kept = 0 if numbers[1] else 1 if numbers[0] and maker.op_type == "Mul" else None
+        if kept is None:
+            return
+        name = maker.inputs[kept]
 
 
 def _turned(ctx: Emitter, moves_first: Container[str]) -> set[str]:

@@ -418,6 +418,11 @@ class Emitter:
         """Whether the value called `name` is a constant, or one that the engine computes from constants beforehand."""
         return name in self.constants or name in self._foldable
 
+    def is_number(self, name: str) -> bool:
+        """Whether the value called `name` is a constant of one element, or may be one once the engine has computed it."""
+        array = self.constants.get(name)
+        return name in self._foldable if array is None else array.size == 1
+
     def maker(self, name: str) -> OnnxNode | None:
         """The node that has computed the value called `name`; None for inputs and constants."""
         return self._makers.get(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ class ModelSession(Runner):
             guard_quotients(proto, constants, graphs)
             if threads != 1:
                 write_scatters_in_order(constants, graphs)
-            disabled = _keep_casts_to_halves(graphs) + _keep_transpositions(graphs)
+            disabled = _keep_casts_to_halves(graphs) + _keep_transpositions(graphs, constants)
             nodes = list(readers(proto.graph.node, is_flat=len(graphs) == 1))
             self._constants = add_constants(
                 proto.graph, constants, options, nodes
@@ -341,11 +342,28 @@ def _keep_casts_to_halves(graphs: Sequence[Any]) -> list[str]:
     return ["EliminateIdentity"] if is_changed else []
 
 
-def _keep_transpositions(graphs: Sequence[Any]) -> list[str]:
+_ARITHMETIC = frozenset({"Add", "Div", "Mul", "Sub", "Sum"})
+"""Operators that the engine's optimiser may remove, or move into a product, if the other operands are numbers."""
+
+_REMOVABLE = frozenset(
+    {
+        *("Clip", "Concat", "Dropout", "Expand", "Flatten", "Identity", "Max", "Mean", "Min", "Pad", "Relu", "Reshape"),
+        *("Resize", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
+    }
+)
+"""Operators that the engine's optimiser may remove where they change nothing, or move."""
+
+
+def _keep_transpositions(graphs: Sequence[Any], constants: Mapping[str, np.ndarray]) -> list[str]:
     """Let products of transposed and cast operands run: one optimiser may end the process for them.
 
     It changes the order of a transposition and a cast before a product, and the session cannot be made if it then cannot join
-    all three. The engine adds such casts to products of float16 itself.
+    all three. The engine adds such casts to products of float16 itself. It removes, or moves into the product, what may be
+    between a cast and a product.
+
+    Args:
+        graphs: all graphs of the model.
+        constants: the arrays of initializers that hold no data in the model, by name.
 
     Returns:
         This optimiser; empty if no product may have such an operand. It also joins transpositions and products without casts.
@@ -354,14 +372,49 @@ def _keep_transpositions(graphs: Sequence[Any]) -> list[str]:
     products = [node for node in nodes if node.op_type in ("FusedMatMul", "MatMul")]
     if not products or not any(node.op_type == "Transpose" for node in nodes):
         return []
-    cast = {node.output[0] for node in nodes if node.op_type == "Cast"}
     has_halves = (
         any(tensor.data_type == FLOAT16 for graph in graphs for tensor in graph.initializer)
         or any(value.type.tensor_type.elem_type == FLOAT16 for graph in graphs for value in graph.input)
         or any(node.op_type == "Cast" and _target(node) == FLOAT16 for node in nodes)
     )
-    is_cast = has_halves or any(name in cast for node in products for name in node.input)
-    return ["MatmulTransposeFusion"] if is_cast else []
+    if has_halves or _have_cast_operands(products, nodes, _numbers(graphs, nodes, constants)):
+        return ["MatmulTransposeFusion"]
+    return []
+
+
+def _have_cast_operands(products: Sequence[Any], nodes: Sequence[Any], numbers: Mapping[str, bool]) -> bool:
+    """Whether an operand of a product is cast, perhaps before operations that the engine's optimiser may remove."""
+    makers = {name: node for node in nodes for name in node.output}
+    pending = [name for node in products for name in node.input]
+    seen = set(pending)
+    while pending:
+        node = makers.get(pending.pop())
+        if node is None:
+            continue
+        if node.op_type == "Cast":
+            return True
+        operands = node.input[:1] if node.op_type in _REMOVABLE else ()
+        if node.op_type in _ARITHMETIC:
+            operands = [
+                name
+                for k, name in enumerate(node.input)
+                if all(numbers.get(other, False) for j, other in enumerate(node.input) if j != k)
+            ]
+        pending += (name for name in operands if name not in seen)
+        seen.update(operands)
+    return False
+
+
+def _numbers(graphs: Sequence[Any], nodes: Sequence[Any], constants: Mapping[str, np.ndarray]) -> dict[str, bool]:
+    """The constants of a model, and the values that the engine may compute from these alone; whether each may have a single
+    element.
+    """
+    numbers = {tensor.name: prod(tensor.dims) == 1 for graph in graphs for tensor in graph.initializer}
+    numbers |= {name: array.size == 1 for name, array in constants.items()}
+    for node in nodes:
+        if node.op_type == "Constant" or (node.input and all(name in numbers for name in node.input if name)):
+            numbers.update(dict.fromkeys(node.output, True))
+    return numbers
 
 
 def _target(node: Any) -> int:
