@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 import opweave as ow
+from fuzz.combinations import build
 from fuzz.conditioning import Engine, Evaluation, Judge
 from fuzz.frame import MEMORY, Campaign, Child, Finding
-from fuzz.ingredients import Maker, build
+from fuzz.ingredients import Maker
 from fuzz.recipe import Recipe, Step, reduced
 from opweave.graph import Graph
 
