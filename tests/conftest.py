@@ -97,10 +97,11 @@ def pytest_runtest_teardown() -> Generator[None, object, object]:
 
 
 @pytest.fixture(autouse=True)
-def compiles_small_models(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def compiles_small_models(request: pytest.FixtureRequest) -> Generator[None]:
     """Let sessions compile small static models of tests as they do large ones: else ONNX Runtime would be tested alone."""
-    if (module := sys.modules.get("opweave.onnx.own_session")) and not request.node.get_closest_marker(
-        "default_choice"
-    ):
-        monkeypatch.setattr(module, "SMALL_BYTES", -1)
-        monkeypatch.setattr(module, "MAX_FALLBACKS", sys.maxsize)
+    with pytest.MonkeyPatch.context() as patch:  # of its own: that of a test may be undone before its other fixtures
+        module = sys.modules.get("opweave.onnx.own_session")
+        if module is not None and request.node.get_closest_marker("default_choice") is None:
+            patch.setattr(module, "SMALL_BYTES", -1)
+            patch.setattr(module, "MAX_FALLBACKS", sys.maxsize)
+        yield

@@ -35,7 +35,7 @@ import opweave as ow
 SHOWN = True
 ARCHITECTURE = "sm_90"
 for other in ("webgpu", "openvino"):  # which take long to load
-    del backends.discover()[other]
+    del backends.BUILT_IN[other]
 info = Info("a processor", ARCHITECTURE, units=132, max_shared=49152, max_dynamic_shared=232448, memory=2**30)
 devices.trouble = lambda: ""
 devices.infos = lambda: (info,)
@@ -177,7 +177,7 @@ CUDA = """
 import opweave as ow
 from opweave import backends
 for other in ("webgpu", "openvino"):  # which take long to load
-    del backends.discover()[other]
+    del backends.BUILT_IN[other]
 (device,) = backends.find("cuda").devices()
 assert device.hint == device.fault
 print(device.hint)

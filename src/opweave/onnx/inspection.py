@@ -111,7 +111,7 @@ class InspectionMethods:
                 feed = random_feed(session, shapes)
             sources, targets = model.memory(feed)
             what = "compiled" if isinstance(model, CompiledModel) else "the model's own session"
-            measured_for = text_of(key, session._inputs)
+            measured_for = text_of(key, [*session._inputs, *session._overridable()])
             remarks = [f"program: {measured_for}: {what}"]
             others = {text: way for text, way in session.shapes().items() if text != measured_for}
             remarks += [f"other calls: {text}: {way}" for text, way in others.items()]
@@ -158,7 +158,7 @@ class InspectionMethods:
         require(isinstance(model, CompiledModel), f"draw: calls run in the model's own session, {advice}")
         names = [[a.name for a in arguments] for arguments in (session.get_inputs(), session.get_outputs())]
         drawing: Drawing = links.draw_model(
-            model, *names, f"{session._recipe.title}: {text_of(key, session._inputs)}", path
+            model, *names, f"{session._recipe.title}: {text_of(key, [*session._inputs, *session._overridable()])}", path
         )
         return drawing
 

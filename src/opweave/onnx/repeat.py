@@ -22,8 +22,11 @@ from .index_ranges import Range
 from .messages import TensorProto
 from .model_program import NOTHING_SHARED, ModelProgram
 
-Expected = tuple[str, np.dtype[Any] | None, tuple[int, ...]]
+Expected = tuple[str, np.dtype[Any], tuple[int, ...]]
 """The name of an array, its data type and its shape."""
+
+NO_TYPE = np.dtype([("of no array", "V1")])
+"""The data type of outputs that are not known. None would not do: NumPy takes it for float64."""
 
 MAX_REPEATS = 64
 """The most calls that a session keeps to repeat them."""
@@ -94,7 +97,7 @@ class Repeat:
         order = dict.fromkeys([*model.inputs, *feed])
         self._inputs: list[Expected] = [(name, feed[name].dtype, feed[name].shape) for name in order]
         self._taken = len(model.inputs)
-        self._outputs: list[Expected] = [(name, None, ()) for name in model.outputs]  # no array has this data type
+        self._outputs: list[Expected] = [(name, NO_TYPE, ()) for name in model.outputs]
         for k, name in enumerate(model.outputs):
             if name in model.results:
                 desc, dtype = model.results[name]

@@ -229,10 +229,13 @@ class ShapeCache:
         """How calls run, by their shapes as text: compiled shapes, and recent ones that are not compiled."""
         with self._lock:
             self._note_repeats()
-            found = {text_of(key, self._inputs): "compiled" for key, _ in self.compiled.items()}
+            declared = [
+                Argument.of(info) for info in self._model.proto.graph.input
+            ]  # with initializers that calls override
+            found = {text_of(key, declared): "compiled" for key, _ in self.compiled.items()}
             found |= {what: each.reason for what, each in self.tuned.items() if each.chosen == OWN_SESSION}
             for key, recent in self._recent.items():
-                found.setdefault(text_of(key, self._inputs), recent.describe())
+                found.setdefault(text_of(key, declared), recent.describe())
         return found
 
     def last(self) -> tuple[Key, ModelProgram] | None:
