@@ -50,6 +50,7 @@ OTHERS = {
     "serving": "a model behind Ray Serve beside ONNX Runtime there; writes docs/serving.md",
     "small": "sessions of small models beside ONNX Runtime's, after pauses; writes docs/benchmarks-small.md",
     "traffic": "models with dynamic dimensions in traffic beside ONNX Runtime; writes docs/benchmarks-traffic.md",
+    "verification": "calls of a model while another engine is verified; writes docs/engines.md",
     "web": "ONNX Runtime Web on navigator.ml beside Opweave in Python; writes docs/web.md",
     "webgpu": "networks and contractions on a GPU; writes docs/benchmarks-gpu.md",
 }

@@ -13,6 +13,7 @@ import pytest
 from row_sample import sample
 
 os.environ.setdefault("OPWEAVE_STRICT", "1")  # faults of converters are raised, and do not hide behind fallback
+os.environ.setdefault("OPWEAVE_VERIFY", "0")  # no child processes beside tests; those of verification unset it
 os.environ.setdefault("OPWEAVE_DEVICE", "cpu")  # also where there is a GPU; tests of the choice unset it
 
 try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,6 +30,8 @@ class Rival(OnnxRuntime):
         self.rules = ort.rules
         self.refuses, self.error, self.wrong_output = False, 0.0, -1  # of all outputs
         self.fault, self.faulty_run = "", False  # one of FAULTS, while the engine compiles or runs
+        self.where = ""  # the module without which there is no fault: the processes that import it have one
+        self.remembers = False  # whether it looks results up: it gives the right ones faster
 
     def version(self) -> str:
         return "1"
@@ -40,10 +43,11 @@ class Rival(OnnxRuntime):
     def compile(self, graph: Graph, **options: Any) -> Any:
         if self.refuses:
             raise ow.OperationError("it does not want to")
-        if self.fault and not self.faulty_run:
+        is_here = not self.where or self.where in sys.modules
+        if self.fault and not self.faulty_run and is_here:
             FAULTS[self.fault]()
         runner = super().compile(graph, **options)
-        if self.fault and self.faulty_run:
+        if self.fault and self.faulty_run and is_here:
             runner.bind = runner.run = lambda *_: FAULTS[self.fault]()
         if self.error:  # relative to each result
             bind = runner.bind
@@ -61,8 +65,31 @@ class Rival(OnnxRuntime):
 
             runner.bind, runner.returning = wrong, lambda *_: None
             runner.run = lambda inputs, outputs: wrong(inputs, outputs)()
+        if self.remembers:
+            _remember(runner)
         runner.describe = lambda nodes: ("native", "Rival")
         return runner
+
+
+def _remember(runner: Any) -> None:
+    """Let a runner look up the results of inputs that it had before."""
+    bind, results = runner.bind, dict[tuple[bytes, ...], list[np.ndarray]]()
+
+    def bound(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
+        call = bind(inputs, outputs)
+
+        def run() -> None:
+            key = tuple(array.tobytes() for array in inputs)
+            if key not in results:
+                call()
+                results[key] = [output.copy() for output in outputs]
+            for output, result in zip(outputs, results[key], strict=True):
+                output[...] = result
+
+        return run
+
+    runner.bind, runner.returning = bound, lambda *_: None
+    runner.run = lambda inputs, outputs: bound(inputs, outputs)()
 
 
 def _eat() -> None:

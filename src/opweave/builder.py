@@ -246,6 +246,9 @@ class MLGraphBuilder(Operations):
                 fallback=fallback,
                 shares_processors=context._shares_processors,
             )
-        return MLGraph(context, graph, program, fuse)
+        built = MLGraph(context, graph, program, fuse)
+        if program.untried:
+            built._watch()
+        return built
 
     build_async = awaitable(build)

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
-from . import backends, dtypes, hints, links, packages
+from . import backends, dtypes, hints, links, packages, settings
 from .backends import Backend, Device, PowerPreference, Precision, selection
 from .context_tensors import ContextTensors, awaitable
 from .dtypes import ANY
@@ -71,6 +71,7 @@ class ML:
         threads: int | None = None,
         precision: Precision = "float32",
         cuda_stream: Any = None,
+        verify: bool = True,
     ) -> MLContext:
         """Create a context.
 
@@ -83,7 +84,7 @@ class ML:
                 environment variable `OPWEAVE_DEVICE`; or else, the two preferences select one.
             backend: the back end that drives the device, if several can: "onnxruntime", "openvino", …. The default,
                 "auto", is the first in `opweave.devices()` that has the device. On a CPU with OpenVINO installed, "auto"
-                chooses for each graph the back end that is expected, or was measured (`MLGraph.tune`), to be faster.
+                chooses for each graph the back end that was verified and measured to be faster.
             deferred: whether dispatches wait until a result is read, and then run together.
             threads: how many threads an operation on the CPU may use, including the calling thread. Default: the environment
                 variable `OPWEAVE_THREADS`, or the number of processors available to the process. Compiled expressions share
@@ -97,6 +98,9 @@ class ML:
             cuda_stream: your own stream of an NVIDIA GPU, on which all work is enqueued: an object with `__cuda_stream__`,
                 such as the streams of PyTorch and cuda.core, or a handle. The device is "cuda", or the one that `device`
                 names.
+            verify: whether graphs and models that were used for some seconds are verified on other engines, by a child
+                process of the lowest priority; what is built later uses the faster engine. `OPWEAVE_VERIFY=0` switches it
+                off, too.
 
         Raises:
             ValidationError: an option has the wrong type or value, or options exclude each other.
@@ -113,7 +117,7 @@ class ML:
         """
         _check_choice("power_preference", power_preference, PowerPreference)
         _check_choice("precision", precision, Precision)
-        require_flags(accelerated=accelerated, deferred=deferred)
+        require_flags(accelerated=accelerated, deferred=deferred, verify=verify)
         for option, name in {"device": device, "backend": backend}.items():
             require(name is None or isinstance(name, str), f"{option} must be a name, got {shown(name)}")
         given = {"gpu_device": gpu_device, "cuda_stream": cuda_stream}
@@ -141,7 +145,9 @@ class ML:
         driver, *rivals = (each.with_precision(precision) for each in (driver, *rivals))
         driver = driver.beside(rivals)
         context_class: Callable[..., MLContext] = links.deferred_context if deferred else MLContext
-        return context_class(driver, found, power_preference)
+        context = context_class(driver, found, power_preference)
+        context._verify = settings.flag("OPWEAVE_VERIFY", True) and verify
+        return context
 
     create_context_async = awaitable(create_context)
 
@@ -200,6 +206,8 @@ class MLContext(ContextTensors):
 
     _shares_processors = False
     """Whether another process needs the processors after each run: then threads of engines sleep soon after it."""
+    _verify = False
+    """Whether other engines are verified for what it runs for some seconds."""
 
     def __init__(self, backend: Backend, device: Device, power_preference: PowerPreference) -> None:
         self._backend, self._device, self._power_preference = backend, device, power_preference

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from . import settings
 from .digests import DIGEST_BYTES, digest
+from .errors import ValidationError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -158,6 +159,54 @@ def has(kind: str) -> bool:
     return any(name.endswith(f".{kind}") for name in _names())
 
 
+def lock(name: str) -> int | None:
+    """Take a lock of this name, of which the machine has one, for as long as the result, a descriptor, is open.
+
+    It never waits, and is quiet: where the directory cannot be used, or has no room, no process gets the lock.
+
+    Args:
+        name: of the lock, whose file is left in the directory.
+
+    Returns:
+        What `unlock` takes; None if another process holds the lock.
+    """
+    descriptor = -1
+    try:
+        if limit() > 0:
+            path = _file(name, "lock", create=True, warns=False)
+            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+            descriptor = os.open(path, flags, 0o600)
+            _lock(descriptor, True)
+            return descriptor
+    except (OSError, ValidationError):
+        if descriptor >= 0:
+            os.close(descriptor)
+    return None
+
+
+def unlock(descriptor: int) -> None:
+    """Release a lock, in all processes that have the descriptor."""
+    with suppress(OSError):
+        _lock(descriptor, False)
+    os.close(descriptor)
+
+
+def _lock(descriptor: int, is_wanted: bool) -> None:
+    """Take or release the lock of an open file.
+
+    Raises:
+        OSError: another process holds it.
+    """
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK if is_wanted else msvcrt.LK_UNLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB if is_wanted else fcntl.LOCK_UN)
+
+
 def entries() -> list[Entry]:
     """The files of the cache, the one that was used last first."""
     found = []
@@ -211,7 +260,7 @@ def _evict(new: Path) -> int:
     return total
 
 
-def _file(key: str, kind: str, create: bool = False) -> Path:
+def _file(key: str, kind: str, create: bool = False, warns: bool = True) -> Path:
     """The path of a key's file, which need not exist; with `create`, its directory is made.
 
     Raises:
@@ -225,11 +274,11 @@ def _file(key: str, kind: str, create: bool = False) -> Path:
             with suppress(FileExistsError):
                 missing.mkdir(mode=0o700)
                 missing.chmod(0o700)  # regardless of the umask
-    _check(path, path.stat())
+    _check(path, path.stat(), warns)
     return path / f"{key}.{kind}"
 
 
-def _check(path: Path, status: os.stat_result) -> None:
+def _check(path: Path, status: os.stat_result, warns: bool = True) -> None:
     """Raise `PermissionError`, and warn once, if others own a directory or a file, or can write to it."""
     if not hasattr(os, "geteuid"):  # on Windows, user directories are private by default
         return
@@ -239,7 +288,7 @@ def _check(path: Path, status: os.stat_result) -> None:
         problem = f"{path} can be written to by other users (its mode is {stat.S_IMODE(status.st_mode):03o})"
     else:
         return
-    if problem not in _warned:
+    if warns and problem not in _warned:
         _warned.add(problem)
         warnings.warn(
             f"{problem}: nothing is kept there, since compiled expressions are run as they are found. "

@@ -6,6 +6,7 @@ import math
 import os
 import platform
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -71,6 +72,13 @@ def container_limit(root: str | Path, membership: str | Path) -> float:
     return min(_quotas(root, membership), default=math.inf) if os.path.exists(membership) else math.inf
 
 
+def throttled() -> int:
+    """How often the system has stopped the processes of this container since it has used up its processor time."""
+    with suppress(OSError, ValueError), open(f"{CGROUPS}/cpu.stat") as file:
+        return next((int(line.split()[1]) for line in file if line.startswith("nr_throttled ")), 0)
+    return 0
+
+
 def _quotas(root: str | Path, membership: str | Path) -> Iterator[float]:
     """The limits of all groups that this process is in, in processors."""
     for line in _text(membership).splitlines():
@@ -106,4 +114,12 @@ def _text(path: str | Path) -> str:
         return file.read()
 
 
-__all__ = ["chosen_threads", "container_limit", "processor_lines", "processor_name", "processors", "share_processors"]
+__all__ = [
+    "chosen_threads",
+    "container_limit",
+    "processor_lines",
+    "processor_name",
+    "processors",
+    "share_processors",
+    "throttled",
+]

@@ -1,4 +1,4 @@
-"""Numbers in environment variables."""
+"""Numbers and switches in environment variables."""
 
 from __future__ import annotations
 
@@ -39,3 +39,22 @@ def number(variable: str, default: int, *, least: int = 1, what: str = "a positi
         length = f" of at most {MAX_DIGITS} digits" if is_number and len(text) > MAX_DIGITS else ""
         raise ValidationError(f"{variable} must be {what}{length}, got {shown(text)}")
     return int(text)
+
+
+def flag(variable: str, default: bool) -> bool:
+    """Whether a switch is on: the value of an environment variable, 1 or 0.
+
+    Args:
+        variable: its name.
+        default: the value if it is not set or empty.
+
+    Raises:
+        ValidationError: it is neither 0 nor 1.
+
+    >>> flag("EXAMPLE_SWITCH", True)
+    True
+    """
+    text = os.environ.get(variable, "").strip()
+    if text not in ("", "0", "1"):
+        raise ValidationError(f"{variable} must be 0 or 1, got {shown(text)}")
+    return default if not text else text == "1"

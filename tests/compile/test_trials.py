@@ -94,7 +94,7 @@ def test_tune_refuses_an_engine_that_errs_in_one_output(rival: Rival, output: st
     context = ow.ml.create_context(device="cpu")
     graph = built(context)
     (found,) = graph.tune({"x": X}, seconds=0).measurements
-    wrong = f"is wrong: its output '{output}' differs by 1.0% of the largest number"
+    wrong = f"output '{output}' differs by 1e-2 of the largest number"
     assert (found.chosen, found.refused) == ("onnxruntime", {"rival": wrong})
     check(context.compute(graph, {"x": X}))
     session = session_of(tmp_path / "model.onnx")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -29,9 +30,8 @@ from opweave.onnx.shape_cache import ShapeCache
 from opweave.onnx.trace import Trace
 from opweave.onnx.tuning import random_feed
 
-UNTRIED = (
-    "engine: onnxruntime, untuned: rival is expected to be faster (2 operations): tune() compares and measures both"
-)
+UNTRIED = "engine: onnxruntime; rival not verified: switched off: expected to be faster (2 operations)"
+WAYS = (OWN_SESSION, "onnxruntime", "rival")
 X = np.arange(-3, 3, dtype=np.float32).reshape(2, 3)
 
 
@@ -68,6 +68,18 @@ def session(path: Path, **options: Any) -> ow.InferenceSession:
 
 def engine(of: ow.InferenceSession) -> str:
     return "".join(line for line in of.explain().splitlines() if line.startswith("engine: "))
+
+
+def verdict(times: Sequence[float], chosen: str) -> str:
+    """What `explain` says after the ways took these times, of which the first is compared with."""
+    ratios = {
+        name: f"{f'{each / times[0]:.2f}'.rstrip('0').rstrip('.')}x" for name, each in zip(WAYS, times, strict=True)
+    }
+    first = chosen if chosen == OWN_SESSION else f"{chosen}, verified, {ratios[chosen]}"
+    others = [f"{name} verified, {ratios[name]}" for name in WAYS[1:] if name != chosen]
+    return "; ".join(
+        [first, *others, ", ".join(f"{name} {each:.2f} s" for name, each in zip(WAYS, times, strict=True))]
+    )
 
 
 def check(of: ow.InferenceSession) -> None:
@@ -117,9 +129,8 @@ def test_static_session_runs_on_onnxruntime_until_it_is_tuned(
     assert row.split() == f"static.onnx: x [2, 3] {' '.join(measured)} {chosen}".split()
     for each in (made, session(path)):
         check(each)
-        shown = ", ".join(f"{n} {s}" for n, s in zip([OWN_SESSION, "onnxruntime", "rival"], measured, strict=True))
         prefix = "x [2, 3]" if chosen == OWN_SESSION else "engine"
-        assert f"{prefix}: {chosen}, measured: {shown}" in each.explain().splitlines()
+        assert f"{prefix}: {verdict(times, chosen)}" in each.explain().splitlines()
         assert len(compiled_models(each)) == (chosen != OWN_SESSION)
         assert (each._shape_cache._own_session is None) == (chosen != OWN_SESSION)
 
@@ -144,7 +155,7 @@ def test_a_call_during_tuning_does_not_keep_the_engine_of_before(
     before, after = used  # the second call is no repetition of the first
     assert before is not after
     assert after in compiled_models(made)
-    assert engine(made).startswith("engine: onnxruntime, measured")
+    assert engine(made).startswith("engine: onnxruntime, verified, 0.5x")
 
 
 @pytest.mark.skipif(not kernels.has_halide(), reason="the extra halide is not installed")
@@ -256,7 +267,7 @@ def test_shapes_of_a_dynamic_model_are_compiled_where_that_was_measured_to_be_fa
         check(each)
         is_compiled = each.shapes().get("x [2, 3]") == "compiled"
         assert is_compiled == (chosen != OWN_SESSION)
-        assert engine(each).startswith(f"engine: {chosen}, measured: ") == is_compiled
+        assert (engine(each) == f"engine: {verdict(times, chosen)}") == is_compiled
         each.run(None, {"x": np.zeros((5, 3), np.float32)})
         assert each.shapes()["x [5, 3]"].startswith(OWN_SESSION)  # other shapes go as before
 
@@ -281,13 +292,14 @@ def test_shapes_that_were_being_compiled_run_as_tuning_chose(
         background.put(Recurring(), lambda: tuned.wait(60))  # type: ignore[arg-type, return-value]
     check(made)
     assert not is_begun or begun.wait(60)
-    faster(monkeypatch, [1.0 if each == chosen else 2.0 for each in (OWN_SESSION, "onnxruntime", "rival")])
+    times = [1.0 if each == chosen else 2.0 for each in WAYS]
+    faster(monkeypatch, times)
     made.tune(seconds=0)
     tuned.set()
     ow.ops.wait()
     check(made)
     assert len(compiled_models(made)) == (chosen != OWN_SESSION)
-    assert f"{chosen}, measured: " in made.explain()
+    assert verdict(times, chosen) in made.explain()
     assert begun.is_set() == is_begun
     assert len(made.tune(seconds=0).measurements) == 1  # the shapes are still known to be in use
 
@@ -307,15 +319,15 @@ def test_a_longer_build_must_pay(
 ) -> None:
     names = ("own", "compiled")
     times, built = (dict(zip(names, each, strict=True)) for each in (seconds, builds))
-    found, why = tuning._choose(names, times, built)
+    found, why = tuning.choose(names, times, built)
     assert (found, bool(why)) == (chosen, says_why)
 
 
 def test_of_ways_that_are_equally_fast_the_one_that_is_built_fastest_is_chosen() -> None:
     names, seconds = ("compiled", "own"), {"own": 1.01e-3, "compiled": 1e-3}
-    assert tuning._choose(names, seconds, {"own": 0.02, "compiled": 0.03}) == ("own", "")
-    assert tuning._choose(names, seconds, {"own": 0.03, "compiled": 0.02}) == ("compiled", "")
-    assert tuning._choose(names, seconds, {}) == ("compiled", "")  # which has run it until then
+    assert tuning.choose(names, seconds, {"own": 0.02, "compiled": 0.03}) == ("own", "")
+    assert tuning.choose(names, seconds, {"own": 0.03, "compiled": 0.02}) == ("compiled", "")
+    assert tuning.choose(names, seconds, {}) == ("compiled", "")  # which has run it until then
 
 
 def test_tuned_shapes_of_models_with_many_weights_are_compiled(

@@ -144,9 +144,11 @@ def info(
 
     Dynamic dimensions count as 1, unless --fix-shapes says otherwise.
     """
+    from ..compile.engines import described
     from ..onnx.arguments import shape_text
     from ..onnx.parameters import parameters
     from ..onnx.summary import customs, heading
+    from ..onnx.verification import state_of
     from .inputs import assuming, assumption
 
     session = open_session(model, fix_shapes, limit, device, precision)
@@ -179,7 +181,9 @@ def info(
         console.print(f"  {assumed}", soft_wrap=True)
         console.print("  With real sizes, engines, segments and reasons may differ from these:")
     if compiled.choice:
-        console.print(f"  engine: {compiled.choice}", soft_wrap=True)
+        console.print(
+            f"  engine: {described(compiled.choice, compiled.untried, state_of(session, compiled))}", soft_wrap=True
+        )
     for line in customs(compiled):
         console.print(f"  {line}", soft_wrap=True)
     for number, section in enumerate(compiled.sections):

@@ -45,6 +45,9 @@ def tune(
     """Measure which engine runs a model faster, and keep it: sessions of this model use that engine from then on.
 
     The figures are kept by model, shapes, processor, threads and versions. Ctrl-C keeps what was measured until then.
+
+    Sessions that are used for some seconds have this done by a child process. In images of containers, where its results are
+    lost, run this command when the image is built.
     """
     if show == (model is not None):
         raise BadParameter("give either a model or --list")

@@ -128,7 +128,9 @@ def _compiled(
             for one in made:
                 one.runner.complete()
     placements = _placements(graph, legal, origin, made, chooser, here)
-    return Program(legal, origin, made, placements, backend.space, input_ranges(graph), choice.reason)
+    program = Program(legal, origin, made, placements, backend.space, input_ranges(graph), choice.reason)
+    program.untried = choice.untried
+    return program
 
 
 @contextmanager

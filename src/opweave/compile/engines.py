@@ -1,24 +1,26 @@
 """Which of several engines runs a graph: the context's own, unless another was verified and measured to be faster.
 
 Engines rewrite graphs, and some rewrites are wrong or end the process. So an engine is used unasked only for graphs on which
-`tune` has compared its results, after a trial in a process of its own (`backends.isolation`).
+its results were compared, after a trial in a process of its own (`backends.isolation`): by `tune`, or by a child process
+that does so beside a program that uses the graph (`verification`).
 
 What was measured is kept on disk (`disk_cache`), by graph, processor, threads and versions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from .. import __version__, digests, disk_cache
 from ..backends import Backend
 from ..graph import Graph, Operand, each
 from ..processors import processor_name, processors
-from ..words import duration, table
+from ..words import duration, size, table
 
-FORMAT = 3
+FORMAT = 4
 """The format of what is kept; others are not read."""
 
 KIND = disk_cache.TUNING
@@ -31,13 +33,14 @@ class Measurement:
     Attributes:
         model: the name of the model; empty for a graph.
         what: the graph, or the shapes of the model's inputs, in a few words.
-        chosen: the engine that runs it from now on.
-        seconds: the median time of a run on each engine.
+        chosen: the engine that runs it from now on; empty where what runs it by default stays.
+        seconds: the median time of a run on each engine; the first is the one that others are compared with.
         refused: why the others were not measured or do not count, by engine.
         rounds: how often each was measured.
         machine: the processor, and how many threads an operation may use.
         versions: of Opweave and the engines.
-        note: why the fastest one was not chosen, if its lead is more than noise; empty otherwise.
+        note: why the fastest one was not chosen, if its lead is more than noise, or why none was tried; empty otherwise.
+        memory: the bytes by which a process grew that built it on each engine; empty where that was not measured.
         is_kept: whether it is in the cache on disk, for other processes and later builds.
     """
 
@@ -50,6 +53,7 @@ class Measurement:
     machine: str
     versions: str
     note: str = ""
+    memory: Mapping[str, int] = field(default_factory=dict)
     is_kept: bool = False
 
     @property
@@ -68,12 +72,31 @@ class Measurement:
     @property
     def reason(self) -> str:
         """The chosen engine, and why, in a line."""
-        times = ", ".join(f"{name} {duration(seconds)}" for name, seconds in self.seconds.items())
-        why = f"measured: {times}" if times else "the only one for it"
-        return "; ".join([f"{self.chosen}, {why}", *self._notes()])
+        return self.reason_on(self.chosen)
+
+    def reason_on(self, name: str) -> str:
+        """The engine of a name, and what is known of it and the others, in a line."""
+        first = next(iter(self.seconds), "")
+        own = f"{name}, verified, {self._ratio(name)}" if name in self.seconds and name != first else name
+        return "; ".join([own, *self.verdicts(name)])
+
+    def verdicts(self, without: str = "") -> list[str]:
+        """What is known of the rivals, without that of a name."""
+        first = next(iter(self.seconds), "")
+        found = [f"{name} verified, {self._ratio(name)}" for name in self.seconds if name not in (first, without)]
+        if self.seconds:
+            found.append(", ".join(f"{name} {duration(seconds)}" for name, seconds in self.seconds.items()))
+        if self.memory:
+            found.append(f"memory: {', '.join(f'{name} {size(taken)}' for name, taken in self.memory.items())}")
+        return [*found, *self._notes()]
+
+    def _ratio(self, name: str) -> str:
+        """The time on an engine as a multiple of that on the first, as in "0.7x"."""
+        ratio = self.seconds[name] / max(next(iter(self.seconds.values())), 1e-9)
+        return f"{ratio:.2f}".rstrip("0").rstrip(".") + "x"
 
     def _notes(self) -> list[str]:
-        return [*filter(None, [self.note]), *(f"{name} {reason}" for name, reason in self.refused.items())]
+        return [*filter(None, [self.note]), *(f"{name} refused: {reason}" for name, reason in self.refused.items())]
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,7 +117,7 @@ class Tuning:
         rows = [("tuned", *names, "chosen", "")]
         for found in self.measurements:
             times = [duration(found.seconds[name]) if name in found.seconds else "-" for name in names]
-            rows.append((found.title, *times, found.chosen, found.remark))
+            rows.append((found.title, *times, found.chosen or "the default", found.remark))
         return "\n".join(table(rows, words=len(rows[0])))
 
 
@@ -105,10 +128,12 @@ class Choice:
     Attributes:
         backend: the back end, without rivals.
         reason: its name, and why it was chosen; empty where there is no choice.
+        untried: the rivals that may be faster and are not verified, and why they are expected to be.
     """
 
     backend: Backend
     reason: str = ""
+    untried: Mapping[str, str] = field(default_factory=dict)
 
 
 def choose_engine(graph: Graph, backend: Backend, alone: bool = True) -> Choice:
@@ -126,22 +151,54 @@ def choose_engine(graph: Graph, backend: Backend, alone: bool = True) -> Choice:
     if not alone:
         return Choice(ways[own], f"{own}, since it takes turns with other graphs")
     for known in find(lambda: digest(graph), ways).values():
+        if not known.chosen:
+            return Choice(ways[own], known.reason_on(own))
         if known.chosen in ways:
             return Choice(ways[known.chosen], known.reason)
-    return Choice(ways[own], f"{own}, untuned: {'; '.join(_advice(graph, backend, ways))}")
+    untried, notes = expected(graph, backend.rivals)
+    return Choice(ways[own], "; ".join([own, *notes]), untried)
 
 
-def _advice(graph: Graph, backend: Backend, ways: Mapping[str, Backend]) -> Iterator[str]:
-    """For each rival, whether `tune` may show that it is faster, and why."""
-    for rival in backend.rivals:
-        if rival.name not in ways:
-            yield f"{rival.name} cannot run {rival.lacks(graph)}"
+def expected(graph: Graph, rivals: Iterable[Backend]) -> tuple[dict[str, str], list[str]]:
+    """The rivals that are expected to run a graph faster, and why; and for the others, why not."""
+    untried: dict[str, str] = {}
+    notes: list[str] = []
+    for rival in rivals:
+        if lacking := rival.lacks(graph):
+            notes.append(f"{rival.name} not verified: cannot run {lacking}")
             continue
         is_faster, why = rival.gains(graph)
         if is_faster:
-            yield f"{rival.name} is expected to be faster ({why}): tune() compares and measures both"
+            untried[rival.name] = why
         else:
-            yield f"{rival.name} is not expected to be faster: {why}"
+            notes.append(f"{rival.name} not verified: not expected to be faster: {why}")
+    return untried, notes
+
+
+YET = "not verified yet"
+"""What `explain` says of a rival that is verified once the graph was used for some seconds."""
+
+
+SWITCHED_OFF = "not verified: switched off"
+"""The same where `OPWEAVE_VERIFY=0` or `verify=False` says so: `tune` compares and measures engines then."""
+
+
+def described(choice: str, untried: Mapping[str, str], state: str | Measurement = YET) -> str:
+    """What `explain` says of the choice between engines.
+
+    Args:
+        choice: why it was made.
+        untried: the rivals that may be faster and are not verified, and why they are expected to be.
+        state: what is known of these by now: that of all, or the verdict, which later builds follow.
+    """
+    if isinstance(state, Measurement):
+        return "; ".join([choice, *state.verdicts(), "what is built from now on follows this"]) if untried else choice
+    return "; ".join([choice, *(f"{name} {state}: expected to be faster ({why})" for name, why in untried.items())])
+
+
+def chosen_in(choice: str) -> str:
+    """The name of the engine that a choice begins with."""
+    return re.split("[,;:]", choice, maxsplit=1)[0]
 
 
 def is_unverified(name: str, ways: Mapping[str, Backend]) -> bool:
@@ -149,7 +206,7 @@ def is_unverified(name: str, ways: Mapping[str, Backend]) -> bool:
     return name in ways and ways[name].name != next(iter(ways.values())).name
 
 
-def find(digest: Callable[[], str], ways: Mapping[str, Backend]) -> dict[str, Measurement]:
+def find(digest: Callable[[], str], ways: Mapping[str, Backend], on: str = "") -> dict[str, Measurement]:
     """What was measured for a graph or model on this machine with these versions, by what it was measured for.
 
     Empty if nothing was, or the file is damaged.
@@ -157,19 +214,22 @@ def find(digest: Callable[[], str], ways: Mapping[str, Backend]) -> dict[str, Me
     Args:
         digest: gives the digest of the graph or model; called if anything was measured on this machine.
         ways: what may run it.
+        on: the processor and threads that count, as `machine` has them. Default: those of this process and `ways`.
     """
     if not disk_cache.has(KIND):
         return {}
-    return {found.what: found for found in _parsed(disk_cache.load(_key(digest(), ways), KIND))}
+    key = _key(digest(), on or machine(ways), versions(ways))
+    return {found.what: found for found in _parsed(disk_cache.load(key, KIND))}
 
 
-def keep(digest: str, ways: Mapping[str, Backend], found: Measurement) -> bool:
+def keep(digest: str, found: Measurement) -> bool:
     """Keep what was measured, beside what was for other shapes; whether that is possible."""
     import json
 
-    measured = find(lambda: digest, ways) | {found.what: found}
+    key = _key(digest, found.machine, found.versions)
+    measured = {each.what: each for each in _parsed(disk_cache.load(key, KIND))} | {found.what: found}
     data = json.dumps({"format": FORMAT, "measured": [asdict(each) for each in measured.values()]}).encode()
-    return disk_cache.store(_key(digest, ways), KIND, data)
+    return disk_cache.store(key, KIND, data)
 
 
 def kept() -> list[Measurement]:
@@ -215,8 +275,8 @@ def digest(graph: Graph) -> str:
     return described.hexdigest()
 
 
-def _key(digest: str, ways: Mapping[str, Backend]) -> str:
-    return digests.digest(f"{FORMAT} {digest} {machine(ways)} {versions(ways)}".encode()).hexdigest()
+def _key(digest: str, machine: str, versions: str) -> str:
+    return digests.digest(f"{FORMAT} {digest} {machine} {versions}".encode()).hexdigest()
 
 
 def _parsed(data: bytes | None) -> list[Measurement]:
@@ -225,7 +285,7 @@ def _parsed(data: bytes | None) -> list[Measurement]:
         return []
     import json
 
-    names = [field.name for field in fields(Measurement)]
+    names = [each.name for each in fields(Measurement)]
     try:
         measured: list[dict[str, Any]] = json.loads(data)["measured"]
         return [Measurement(**{name: each[name] for name in names} | {"is_kept": True}) for each in measured]

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 Run = Callable[[], Sequence[Any]]
 """Runs a graph once, and returns its outputs."""
 
-Build = Callable[[str, "EngineProcess | None"], Run]
-"""Makes the function that runs a graph in the way of a name. Its engine is in the process, if one is given."""
+Build = Callable[[str, "EngineProcess | None"], Sequence[Run]]
+"""Makes the functions that run a graph in the way of a name, one for each set of inputs. Its engine is in the process, if one
+is given."""
 
 REFUSALS = (NotSupportedError, OperationError)
 """What an engine raises that cannot run a graph."""
@@ -107,32 +108,15 @@ def measure(
         OperationError: the first way is refused.
         KeyboardInterrupt: the user interrupts it. What was measured until then is kept if it is enough.
     """
-    most = MAX_QUANTISED_DIFFERENCE if is_quantised else MAX_DIFFERENCE
-    refused: dict[str, str] = {}
-    first, *others = names
-    plain = replace(unmeasured(model, what, ways), chosen=first, refused=refused)
-    if not others:
+    first = names[0]
+    plain = replace(unmeasured(model, what, ways), chosen=first)
+    if len(names) == 1:
         return plain
     with reported(f"tuning {plain.title}: compiling for {', '.join(names)}"):
-        begin = time.perf_counter()
-        runs = {first: build(first, None)}
-        expected = {output: np.array(result) for output, result in zip(outputs, runs[first](), strict=True)}
-        limit = TRIAL_SECONDS + TRIAL_FACTOR * (time.perf_counter() - begin)
-        for name in others:
-            why = ""
-            try:
-                if engines.is_unverified(name, ways):
-                    why = _trial(partial(build, name), expected, most, limit)
-                if not why:
-                    runs[name] = build(name, None)
-                    why = _wrong(runs[name](), expected, most)
-            except REFUSALS as error:
-                why = f"refused: {error}"
-            if why:
-                refused[name] = why
-                runs.pop(name, None)
+        runs, refused = tried(names, ways, build, outputs, is_quantised)
+    plain = replace(plain, refused=refused)
     if len(runs) == 1:
-        return replace(plain, is_kept=engines.keep(digest, ways, plain))
+        return replace(plain, is_kept=engines.keep(digest, plain))
     times: dict[str, list[float]] = {name: [] for name in runs}
     try:
         with reported(f"tuning {plain.title}: measuring {', '.join(runs)}"):
@@ -143,10 +127,50 @@ def measure(
         if rounds >= MIN_ROUNDS:
             medians = {name: float(np.median(each[:rounds])) for name, each in times.items()}
             ranked = [name for name in (current, *names) if name in medians]
-            chosen, note = _choose(ranked, medians, builds or {})
+            chosen, note = choose(ranked, medians, builds or {})
             found = replace(plain, chosen=chosen, seconds=medians, rounds=rounds, note=note)
-            found = replace(found, is_kept=engines.keep(digest, ways, found))
+            found = replace(found, is_kept=engines.keep(digest, found))
     return found
+
+
+def tried(
+    names: Sequence[str], ways: Mapping[str, Backend], build: Build, outputs: Sequence[str], is_quantised: bool
+) -> tuple[dict[str, Run], dict[str, str]]:
+    """Build a graph in several ways, and compare the results of all sets of inputs with those of the first way.
+
+    Another engine than that of the first way is tried in a process of its own before.
+
+    Args:
+        names: the names of the ways.
+        ways: what `Backend.tunable` gives.
+        build: makes the functions that run the graph in one of the ways.
+        outputs: the names of the outputs.
+        is_quantised: whether the graph quantises what it computes; results may differ more then.
+
+    Returns:
+        The functions that run it, on the first set of inputs, and why the other ways must not be used, by their names.
+    """
+    most = MAX_QUANTISED_DIFFERENCE if is_quantised else MAX_DIFFERENCE
+    refused: dict[str, str] = {}
+    first, *others = names
+    begin = time.perf_counter()
+    built = build(first, None)
+    runs = {first: built[0]}
+    expected = [dict(zip(outputs, map(np.array, run()), strict=True)) for run in built]
+    limit = TRIAL_SECONDS + TRIAL_FACTOR * (time.perf_counter() - begin)
+    for name in others:
+        try:
+            why = _trial(partial(build, name), expected, most, limit) if engines.is_unverified(name, ways) else ""
+            if not why:
+                built = build(name, None)
+                runs[name] = built[0]
+                why = _wrong(built, expected, most)
+        except REFUSALS as error:
+            why = str(error)
+        if why:
+            refused[name] = why
+            runs.pop(name, None)
+    return runs, refused
 
 
 def unmeasured(model: str, what: str, ways: Mapping[str, Backend]) -> Measurement:
@@ -160,7 +184,7 @@ def check_seconds(seconds: float) -> None:
     require(is_number and 0 <= seconds < float("inf"), f"tune: seconds must be a number >= 0, got {shown(seconds)}")
 
 
-def _choose(ranked: Sequence[str], seconds: Mapping[str, float], builds: Mapping[str, float]) -> tuple[str, str]:
+def choose(ranked: Sequence[str], seconds: Mapping[str, float], builds: Mapping[str, float]) -> tuple[str, str]:
     """Which way runs a graph from now on, and why that is not the fastest one, if the reason is its build.
 
     Args:
@@ -202,13 +226,16 @@ def _seconds(run: Run, count: int) -> float:
 
 
 def _trial(
-    build: Callable[[EngineProcess], Run], expected: Mapping[str, np.ndarray], most: float, seconds: float
+    build: Callable[[EngineProcess], Sequence[Run]],
+    expected: Sequence[Mapping[str, np.ndarray]],
+    most: float,
+    seconds: float,
 ) -> str:
     """Compile and run a graph in a process of its own.
 
     Args:
-        build: makes the function that runs it.
-        expected: the outputs of the first way, by name.
+        build: makes the functions that run it, one for each set of inputs.
+        expected: the outputs of the first way for each set, by name.
         most: the largest difference from these that is accepted.
         seconds: the time after which the engine hangs.
 
@@ -222,9 +249,9 @@ def _trial(
 
     with EngineProcess(Limits(seconds)) as process:
         try:
-            run = build(process)
+            built = build(process)
             for _ in range(TRIAL_RUNS):
-                if wrong := _wrong(run(), expected, most):
+                if wrong := _wrong(built, expected, most):
                     return wrong
             process.close()
         except EngineFailureError as failure:
@@ -232,16 +259,24 @@ def _trial(
     return ""
 
 
-def _wrong(results: Sequence[Any], expected: Mapping[str, np.ndarray], most: float) -> str:
-    """How results differ from those of the first engine by more than `most`; empty if they agree."""
-    for result, (name, wanted) in zip(results, expected.items(), strict=True):
-        array, output = np.asarray(result), f"is wrong: its output {shown(name)}"
-        if array.shape != wanted.shape:
-            return f"{output} has shape {list(array.shape)}, not {list(wanted.shape)}"
-        distance = difference(array, wanted)
-        if distance == float("inf"):
-            return f"{output} has NaN or infinities elsewhere"
-        if distance > most:
-            what = "of the largest number" if array.dtype.kind == "f" else "of its elements"
-            return f"{output} differs by {distance:.1%} {what}"
+def _wrong(runs: Sequence[Run], expected: Sequence[Mapping[str, np.ndarray]], most: float) -> str:
+    """How results differ from those of the first engine by more than `most`; empty if they agree.
+
+    Args:
+        runs: give the results for each set of inputs.
+        expected: those of the first engine, by name.
+        most: the largest difference that is accepted.
+    """
+    for run, outputs in zip(runs, expected, strict=True):
+        for result, (name, wanted) in zip(run(), outputs.items(), strict=True):
+            array, output = np.asarray(result), f"output {shown(name)}"
+            if array.shape != wanted.shape:
+                return f"{output} has shape {list(array.shape)}, not {list(wanted.shape)}"
+            distance = difference(array, wanted)
+            if distance == float("inf"):
+                return f"{output} has NaN or infinities elsewhere"
+            if distance > most:
+                mantissa, _, exponent = f"{distance:.0e}".partition("e")
+                what = "of the largest number" if array.dtype.kind == "f" else "of its elements"
+                return f"{output} differs by {mantissa}e{int(exponent)} {what}"
     return ""

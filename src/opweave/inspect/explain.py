@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .. import links
 from ..backends import PRECISIONS
+from ..compile.engines import SWITCHED_OFF, described
 from ..run.graph import MLGraph
 from ..words import intermediates, table
 
@@ -18,7 +19,8 @@ def explain(graph: MLGraph) -> str:
     precision = graph.context.precision
     lines = [f"{graph._graph}", "", f"precision {precision}: {PRECISIONS[precision]}"]
     if program.choice:
-        lines.append(f"engine: {program.choice}")
+        state = SWITCHED_OFF if graph._use is None else graph._use.state(())
+        lines.append(f"engine: {described(program.choice, program.untried, state)}")
     lines += ["", "what runs where:", *(f"  {line}" for line in table(cells, words=5))]
     if has_segments:
         plan = program.plan

@@ -32,7 +32,7 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
     ways = context.backend.tunable(user_graph)
     programs: dict[str, Program] = {}
 
-    def build(name: str, process: EngineProcess | None) -> tuning.Run:
+    def build(name: str, process: EngineProcess | None) -> list[tuning.Run]:
         device, preference = context.device.name, context.power_preference
         backend = ways[name] if process is None else process.backend(ways[name])
         program = compile(user_graph, backend, device=device, power_preference=preference, fuse=graph._fuse)
@@ -44,16 +44,16 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
             call()
             return targets
 
-        return run
+        return [run]
 
     what = f"a graph of {counted(len(user_graph.nodes), 'operation')}"
     digest, is_quantised = engines.digest(user_graph), any(node.op is quantize_linear for node in user_graph.nodes)
-    current = graph._check_alive().choice.partition(",")[0]
+    current = engines.chosen_in(graph._check_alive().choice)
     names, outputs = list(ways), list(graph.outputs)
     found = tuning.measure("", what, digest, ways, build, names, outputs, seconds, is_quantised, current)
     if found.chosen in programs:
         program = programs[found.chosen]
-        program.choice = found.reason
+        program.choice, program.untried = found.reason, {}
         graph._replace_program(program)
     return Tuning((found,))
 

@@ -49,6 +49,7 @@ class CompiledModel(ModelProgram):
     Attributes:
         sections: the nodes that run together, in order.
         choice: which of several engines was chosen, and why; empty where there was no choice.
+        untried: the engines that may run it faster and are not verified, and why they are expected to.
 
     Raises:
         NotSupportedError: `fallback="error"`, and a node needs it; or it is to be whole, and is not.
@@ -68,6 +69,7 @@ class CompiledModel(ModelProgram):
         self.context, self.trace = context, trace
         self._backend = backend or context.backend
         self.choice = ""
+        self.untried: Mapping[str, str] = {}
         self._check_types(model)
         self.sections = sections(trace, outputs)
         if fallback == "error" or whole:
@@ -174,7 +176,7 @@ class CompiledModel(ModelProgram):
             alone=len(self.sections) == 1,
             wait=False,  # so that kernels of all sections are compiled at the same time
         )
-        self.choice = program.choice
+        self.choice, self.untried = program.choice, program.untried
         known = dict(zip(program.graph.inputs.values(), map(self._source, reads), strict=True))
         found = program.graph.outputs.values()
         self._sources.update(zip(wanted, (known.get(o, o) for o in found), strict=True))
@@ -232,6 +234,19 @@ def sections(trace: Trace, outputs: Sequence[str]) -> list[Segment[Step, str]]:
         lambda step: computed(needed[id(step)]),
         lambda step: computed(step.node.output[:]),
     )
+
+
+def sole_graph(trace: Trace, outputs: Sequence[str]) -> Graph | None:
+    """The graph of a trace that is a single one; None where other sections, or values of unknown shape, are beside it."""
+    found = sections(trace, outputs)
+    if len(found) != 1 or found[0].kind == "fallback":
+        return None
+    values = [[trace.values[name] for name in names] for names in (found[0].inputs, found[0].outputs)]
+    if not all(isinstance(value, Tensor) for each in values for value in each):
+        return None
+    takes, gives = (dict.fromkeys(value.operand for value in each if isinstance(value, Tensor)) for each in values)
+    wanted = [operand for operand in gives if operand not in takes and not operand.is_constant]
+    return cut_out(takes, wanted)[0]
 
 
 def check_whole(sections: Sequence[Segment[Step, str]], what: str) -> None:

@@ -12,7 +12,7 @@ from ..errors import OperationError, require
 from ..run.graph import check_names
 from ..run.locks import Locks
 from ..tensor import MLTensor
-from . import summary
+from . import summary, verification
 from .model_program import ModelProgram
 from .shape_cache import Key, text_of
 from .tuning import random_feed
@@ -42,11 +42,12 @@ class InspectionMethods:
         if input_shapes is not None:
             compiled = session._compiled_for(input_shapes)
         elif not kept and (found := session.shapes()):
-            return "\n".join(f"{shapes}: {what}" for shapes, what in found.items())
+            lines = [f"{shapes}: {what}" for shapes, what in found.items()]
+            return "\n".join([*lines, *verification.lines(session)])
         else:
             require(session._is_static or bool(kept), UNKNOWN)
             compiled = kept[-1] if kept else session._compiled_for({})
-        lines = summary.explained(compiled, session.context)
+        lines = summary.explained(compiled, session.context, verification.state_of(session, compiled))
         if not session._is_static and input_shapes is None:
             lines += [f"{shapes}: {what}" for shapes, what in session.shapes().items()]
         return "\n".join(lines)

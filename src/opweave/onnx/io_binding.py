@@ -210,7 +210,9 @@ class IOBinding:
         """
         require(bool(self._targets), "at least one output must be bound; see bind_output")
         bound, self._bound = self._bound, None
-        is_current = bound is not None and self._owner._shape_cache.only_own is bound.model
+        use = self._owner._use
+        is_noted = use is None or not use.is_asked
+        is_current = is_noted and bound is not None and self._owner._shape_cache.only_own is bound.model
         if bound is not None and is_current and all(self._exchange(bound, name) for name in self._new):
             with suppress(OperationError, OtherShapes):  # the session, which runs next, says what is wrong
                 self._run_bound(bound)

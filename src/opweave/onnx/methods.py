@@ -13,6 +13,7 @@ from .arguments import NodeArg
 from .ort_values import is_ort_value, ort_value
 
 if TYPE_CHECKING:
+    from ..compile.uses import Use
     from ..context import MLContext
     from .arguments import Argument
     from .index_ranges import Range
@@ -111,6 +112,7 @@ class OnnxRuntimeMethods:
     _outputs: dict[str, Argument]
     _ranges: list[Range]
     _repeatable: bool  # whether calls may be repeated: all values are plain tensors on the CPU
+    _use: Use | None  # where its use is noted
     run: Callable[..., list[Any]]
     get_inputs: Callable[[], list[NodeArg]]
     get_outputs: Callable[[], list[NodeArg]]

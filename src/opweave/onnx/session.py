@@ -41,6 +41,7 @@ from .shape_cache import ShapeCache, Specialise
 from .tuning import TuningMethod
 
 if TYPE_CHECKING:
+    from ..compile.uses import Use
     from .compiled import CompiledModel
 
 Location = Literal["cpu", "ml-tensor"]
@@ -78,6 +79,8 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
             `precision="ieee"` always compile.
         program_bytes: memory limit for compiled shapes, as estimated from the weights; default: 24 MiB, enough for models with
             at most 9 MB of weights, or 512 MiB if all shapes are compiled. With 0, only shapes that must be are compiled.
+        verify: whether other engines are verified for shapes that were used for some seconds, as in `create_context`.
+            Default: that of the context.
 
     Raises:
         DataError: the model cannot be read, or exceeds a limit.
@@ -115,6 +118,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         limits: Limits = DEFAULT_LIMITS,
         specialise: Specialise = "auto",
         program_bytes: int | None = None,
+        verify: bool | None = None,
     ) -> None:
         begin = monotonic_ns()
         if isinstance(sess_options, MLContext):
@@ -130,6 +134,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         require(is_context, f"context must be an MLContext, got {type(context).__name__}")
         if precision is not None:
             _check_choice("precision", precision, Precision)
+        require(verify is None or isinstance(verify, bool), f"verify must be True, False or None, got {verify!r}")
         arguments = {
             "providers": providers,
             "provider_options": provider_options,
@@ -140,6 +145,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
             "limits": limits,
             "specialise": specialise,
             "program_bytes": program_bytes,
+            "verify": verify,
         }
         self._recipe = Recipe(model, sess_options, context, arguments)
         self._settings = Settings.of(sess_options, providers, provider_options, context, precision)
@@ -170,6 +176,11 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         if self._is_static:
             with reported("compiling the model"):
                 self._shape_cache.compile_static(shapes, sum(each.static_bytes() for each in self._outputs.values()))
+        self._use: Use | None = None
+        if len(self._shape_cache.ways) > 1:
+            from . import verification
+
+            self._use = verification.watched(self, verify)
         if self._run_trace is not None:
             self._run_trace.note("session_initialization", begin)
 
@@ -320,6 +331,10 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
                 except MLError:
                     self._shape_cache.drop(model)  # other values of these shapes do not need it
                     raise
+            if self._use is not None:
+                from . import verification
+
+                verification.note(self._use, self._shape_cache, shapes, feed)
             is_plain = self._repeatable and names == asked and len(feed) == len(self._inputs)
             if is_settled and is_plain and (space.is_host or not tensors):
                 deciding = self._shape_cache.deciding & feed.keys()
@@ -455,6 +470,16 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
             tensors[name].check(np.broadcast_to(np.empty((), tensors[name].dtype), tuple(shape)), f"input {name!r}")
             shapes[name] = tuple(int(size) for size in shape)
         return shapes
+
+    def _ask_use(self) -> None:
+        """Let the next call note itself (`compile.uses`)."""
+        self._repeats.clear()
+
+    def _verification(self, key: Any, sample: Any) -> Any:
+        """What a child process verifies, or why it cannot."""
+        from . import verification
+
+        return verification.task_of(self, key, sample)
 
     def _locate(self, preferred: Location | Mapping[str, Location]) -> dict[str, Location]:
         """Where each output is wanted."""

@@ -83,8 +83,11 @@ class ShapeCache:
         specialise: as above.
         ways: the engines that may run it, by name.
         tuned: what tuning has measured, by shapes as text.
+        verdicts: the same, and the verdicts by which nothing changes.
         choices: how often tuning, or `forget_shapes`, has changed what runs calls.
         repeats: recent calls, to be repeated; empty after each change of what runs calls.
+        weight_bytes: the size of the weights.
+        input_count: the number of declared inputs.
     """
 
     def __init__(
@@ -98,9 +101,10 @@ class ShapeCache:
     ) -> None:
         self._model, self._context, self._inputs, self._fallback = model, context, inputs, fallback
         self._outputs = [output.name for output in model.proto.graph.output]
-        self.specialise = specialise
+        self.specialise, self.input_count = specialise, len(inputs)
         self.tuned: dict[str, Measurement] = {}
-        self._room = Room(*weight_bytes(model), program_bytes)
+        self.weight_bytes, node_bytes = weight_bytes(model)
+        self._room = Room(self.weight_bytes, node_bytes, program_bytes)
         # The model's own session would compute what the user's operations replace, or refuse it; and it keeps results of
         # float16 and of quantised values in float32, where `ieee` has them rounded.
         must_round = specialise != "never" and context.precision == "ieee" and has_roundings(model)
@@ -123,7 +127,8 @@ class ShapeCache:
         # The number of the last call of each compiled model, in the order of compilation.
         self._last_used: dict[Key, int] = {}
         self.ways = context.backend.tunable(Graph({}, {}, ()))  # by name
-        self.tuned = find_measured(self.digest, self.ways)
+        self.verdicts = find_measured(self.digest, self.ways)
+        self.tuned = {what: found for what, found in self.verdicts.items() if found.chosen}
         self.choices = 0
         self.repeats = Repeats()
         self._queued = 0  # shapes that are being compiled in the background, or wait for it
@@ -378,9 +383,17 @@ class ShapeCache:
         sizes = key[: len(self._inputs)]
         tuned = self._measured_for(sizes)
         name = tuned.chosen if tuned is not None and tuned.chosen in self.ways else ""
-        compiled = self.compiled_on(name, trace, whole=in_background)
+        try:
+            compiled = self.compiled_on(name, trace, whole=in_background)
+        except (NotSupportedError, OperationError) as error:
+            if not name:
+                raise
+            log(NOTSET, WARNING, "%s does not run the model after all: %s", name, error)
+            name, compiled = "", self.compiled_on("", trace, whole=in_background)
         if name and tuned is not None:
             compiled.choice = tuned.reason
+        elif (verdict := self.verdicts.get(text_of(sizes))) is not None:
+            compiled.choice, compiled.untried = verdict.reason_on(next(iter(self.ways))), {}
         with self._lock:
             if self._measured_for(sizes) is tuned:
                 self._keep(key, compiled)
@@ -406,6 +419,14 @@ class ShapeCache:
         """A digest of the model, by which measurements are kept."""
         return digest_of(self._model)
 
+    def why_not_verified(self) -> str:
+        """Why a child process does not verify other engines for the model; empty if it does."""
+        if len(self.ways) == 1:
+            return "there is no other engine for it"
+        if self._model.operations:
+            return "the model has operations of your own; tune() verifies it"
+        return NEVER if self.specialise == "never" else ""
+
     def shapes_in_use(self) -> list[Shapes]:
         """The shapes that are compiled, and those of recent calls."""
         with self._lock:
@@ -417,12 +438,12 @@ class ShapeCache:
         """Run calls of a key by what was measured to be the fastest: `model`, or the model's own session."""
         with self._lock:
             self.choices += 1
-            self.tuned[found.what] = found
+            self.tuned[found.what] = self.verdicts[found.what] = found
             self.repeats.clear()
             self.compiled.pop(key)
             self._last_used.pop(key, None)
             if model is not None:
-                model.choice = found.reason
+                model.choice, model.untried = found.reason, {}
                 self._keep(key, model)
 
     def new_own(self) -> ModelProgram:

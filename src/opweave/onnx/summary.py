@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..backends import PRECISIONS
+from ..compile.engines import YET, Measurement, described
 from ..graph import printable
 from ..names import counted
 from ..words import markup
@@ -50,12 +51,18 @@ def html(session: InferenceSession) -> str:
     return f'<div style="max-height:24em;overflow:auto">{table}</div><p>{markup(note)}</p>'
 
 
-def explained(compiled: CompiledModel, context: MLContext) -> list[str]:
-    """Lines that tell which node of a compiled model runs where, and for nodes that fell back, why."""
+def explained(compiled: CompiledModel, context: MLContext, state: str | Measurement = YET) -> list[str]:
+    """Lines that tell which node of a compiled model runs where, and for nodes that fell back, why.
+
+    Args:
+        compiled: the model.
+        context: of the session.
+        state: what is known by now of other engines that may run it faster.
+    """
     folded = sum(step.kind == "folded" for step in compiled.trace.steps)
     precision = context.precision
     lines = [f"precision {precision}: {PRECISIONS[precision]}"]
-    lines += [f"engine: {compiled.choice}"] if compiled.choice else []
+    lines += [f"engine: {described(compiled.choice, compiled.untried, state)}"] if compiled.choice else []
     lines += customs(compiled)
     for number in range(len(compiled.sections)):
         lines.append(heading(compiled, number))

@@ -116,6 +116,7 @@ def _wanted(
 def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], seconds: float) -> Measurement:
     """Measure what can run calls with these shapes, and let the fastest run them from now on."""
     from ..compile import tuning
+    from ..compile.engines import chosen_in
 
     cache, name = session._shape_cache, session._recipe.title
     if len(cache.ways) == 1:
@@ -126,7 +127,7 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
     made: dict[str, CompiledModel] = {}
     builds = dict[str, float]()
 
-    def build(name: str, process: EngineProcess | None = None) -> Run:
+    def build(name: str, process: EngineProcess | None = None) -> list[Run]:
         if own is not None and name == OWN_SESSION:
             model = own
             _, builds[name] = _timed(cache.new_own)
@@ -136,12 +137,12 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
             made[name], taken = _timed(lambda: cache.compiled_on(name, trace))
             model, builds[name] = made[name], trace_seconds + taken
         order = sorted(range(len(model.outputs)), key=lambda k: model.outputs[k])  # one order on all engines
-        return partial(model.returning(order), [feed[each] for each in model.inputs])
+        return [partial(model.returning(order), [feed[each] for each in model.inputs])]
 
     names = list(cache.ways)
     if own is not None:
         try:
-            build(OWN_SESSION)()
+            build(OWN_SESSION)[0]()
             names.insert(0, OWN_SESSION)
         except tuning.REFUSALS as error:  # WebNN defines more than the engine does: indices out of range, say
             from logging import getLogger
@@ -150,7 +151,7 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
     what = text_of(tuple(shapes.items()))
     is_quantised = any(step.node.op_type in QUANTISING for step in trace.steps)
     compiled = cache.compiled.get(key)
-    current = OWN_SESSION if compiled is None else compiled.choice.partition(",")[0]
+    current = OWN_SESSION if compiled is None else chosen_in(compiled.choice)
     digest, outputs = cache.digest(), sorted(session._outputs)
     found = tuning.measure(
         name, what, digest, cache.ways, build, names, outputs, seconds, is_quantised, current, builds

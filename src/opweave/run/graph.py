@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from ..backends import Pairs, Placement
     from ..compile.engines import Tuning
+    from ..compile.uses import Use
     from ..context import MLContext
     from ..inspect.drawing import Drawing
     from ..inspect.profile import Profile
@@ -75,6 +76,7 @@ class MLGraph:
         # The graph as a call in larger graphs, and what drops these (`opweave.lazy.deferred_context`).
         self._template: Any = None
         self._forget: Callable[[], object] | None = None
+        self._use: Use | None = None  # where its use is noted
         context._add_graph(self)
 
     def __reduce__(self) -> NoReturn:
@@ -227,6 +229,41 @@ class MLGraph:
 
         return f"<pre>{markup(repr(self))}</pre>" if self.destroyed else self.draw()._repr_html_()
 
+    def _watch(self) -> None:
+        """Note how long the graph is used, if another engine may run it faster."""
+        program = self._program
+        if program is not None and program.untried and self._context._verify:
+            from ..compile.uses import watch
+
+            self._use = watch.add(self, 1)
+
+    def _ask_use(self) -> None:
+        """Let the next run note itself (`compile.uses`)."""
+        program, use = self._program, self._use
+        if program is None or use is None:
+            return
+        if (plain := program.returning_all) is not None:
+            weak, names = ref(program), list(self._inputs)
+
+            def noted(inputs: Sequence[Any]) -> list[Any]:
+                if (own := weak()) is not None:
+                    own.returning_all = plain
+                use.note((), names, inputs)
+                return plain(inputs)
+
+            program.returning_all = noted
+        self._bindings.clear()  # the next dispatch binds it again
+
+    def _verification(self, key: Any, sample: Any) -> Any:
+        """What a child process verifies, or why it cannot."""
+        from ..compile.verification import task_of_graph
+
+        graph, context = self._graph, self._context
+        if graph is None:
+            return "the graph is destroyed"
+        driver, device, preference = context.backend, context.device.name, context.power_preference
+        return task_of_graph(graph, driver, device, preference, self._fuse, sample)
+
     def _check_alive(self) -> Program:
         """The program; `InvalidStateError` once the graph is destroyed or its context lost."""
         program = self._program
@@ -245,6 +282,8 @@ class MLGraph:
             self._check_alive()
             self._program = program
             self._bindings.clear()  # those of the other program
+            if self._use is not None:
+                self._use.end((), "not verified: tuned")  # which `explain` says of the other program alone
 
     def destroy(self) -> None:
         """Release the compiled graph and its weights; it cannot be dispatched any more. Further calls do nothing."""
@@ -324,6 +363,8 @@ class MLGraph:
                 shared = self._check_overlap(space, sources, targets)
                 key = (len(inputs), *inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values()))
                 call = program.bind(list(sources.values()), list(targets.values()), shared)
+                if self._use is not None:
+                    self._use.note((), list(sources), list(sources.values()))
                 whole = call.max_whole if isinstance(call, Submission) else -1
                 locked = [tensor for tensor in all_tensors if tensor._in_steps or tensor.desc.byte_length > whole]
                 binding = DispatchBinding(self, key, call, locked)
@@ -376,6 +417,8 @@ class MLGraph:
                 here = {name: array for name, array in sources.items() if isinstance(array, np.ndarray)}
                 shared = self._check_overlap(HOST, here, targets)
             program.run([sources[name] for name in self._inputs], list(targets.values()), shared)
+            if self._use is not None and self._use.is_asked:
+                self._use.note((), list(self._inputs), [sources[name] for name in self._inputs])
         return targets
 
     def _as_they_are(self, inputs: Any) -> list[np.ndarray] | None:

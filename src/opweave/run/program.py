@@ -41,6 +41,7 @@ class Program:
         choice: which of several engines was chosen for it, and why; empty where there was no choice.
 
     Attributes:
+        untried: the engines that may run it faster and are not verified, and why they are expected to.
         operands: what each value is, by number: the inputs first.
         outputs: the number of the value of each output.
     """
@@ -56,6 +57,7 @@ class Program:
         choice: str = "",
     ) -> None:
         self.choice = choice
+        self.untried: Mapping[str, str] = {}
         self.graph, self.origin, self.placements, self.space = graph, origin, placements, space
         self._ranges = ranges
         numbers = {operand: number for number, operand in enumerate(graph.inputs.values())}

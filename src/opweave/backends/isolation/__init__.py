@@ -11,8 +11,12 @@ from .process import (
     EngineFailureError as EngineFailureError,
     EngineProcess as EngineProcess,
     Limits as Limits,
+    available as available,
     ending as ending,
     max_memory as max_memory,
+    memory_of as memory_of,
     resident as resident,
+    started as started,
+    waited as waited,
     watch as watch,
 )

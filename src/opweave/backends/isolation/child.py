@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -27,12 +27,7 @@ PR_SET_PDEATHSIG = 1
 
 def serve() -> None:
     """Answer messages of the standard input on the standard output, until the input ends or asks to close."""
-    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):  # engines print to them
-        os.dup2(nowhere, stream)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
-    _die_first()
+    requests, answers = prepare()
     send(answers, None)  # the parent measures the time of its requests from here
     compiled: dict[int, tuple[Runner, Sequence[Desc]]] = {}
     while True:
@@ -54,6 +49,17 @@ def serve() -> None:
             answer = Refusal(kind, str(error) if is_known else f"{type(error).__name__}: {error}")
         send(answers, answer)
     os._exit(0)  # without destructors of libraries, whose order at the end of Python is not defined
+
+
+def prepare() -> tuple[BinaryIO, BinaryIO]:
+    """Make this process depend on its parent, and be quiet; the streams of its requests and of its answers."""
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):  # engines print to them
+        os.dup2(nowhere, stream)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
+    _die_first()
+    return requests, answers
 
 
 def _answer(request: Compile | Run | Free, compiled: dict[int, tuple[Runner, Sequence[Desc]]]) -> Any:

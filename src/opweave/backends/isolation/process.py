@@ -7,11 +7,12 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 from time import monotonic
@@ -24,6 +25,7 @@ import numpy as np
 from ... import memory
 from ...errors import OperationError
 from ...graph import Graph, Node
+from ...processors import CGROUPS
 from ...words import duration, size
 from .. import Backend, How, PowerPreference, Runner
 from . import messages
@@ -182,24 +184,36 @@ class EngineProcess:
 
     def _start(self) -> subprocess.Popen[bytes]:
         """Start the child, and a thread that reads its answers."""
-        from multiprocessing import spawn
-
-        # What is imported here must be imported there; the folder of a script, say, is in this path only.
-        paths = os.pathsep.join(path for path in sys.path if path)
-        environment = os.environ | {"PYTHONPATH": paths, "MALLOC_PERTURB_": PATTERN}
-        executable = os.fsdecode(spawn.get_executable() or "")
-        if not executable:
-            raise EngineFailureError("cannot be tried in a process of its own: Python's executable is not known")
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(
-            [executable, "-P", "-c", COMMAND], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment
-        )
+        process = started(COMMAND, {"MALLOC_PERTURB_": PATTERN})
         self._process, self._answers = process, SimpleQueue()
         self._unused.clear()
         finalize(self, process.kill)
         Thread(target=_read, args=(process.stdout, self._answers), name="opweave-engine", daemon=True).start()
         self._wait(process, "its start", START_SECONDS)
         return process
+
+
+def started(command: str, variables: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a Python process that imports what this one can import, with pipes for messages.
+
+    Args:
+        command: what it runs.
+        variables: environment variables that differ.
+        options: of `subprocess.Popen`.
+
+    Raises:
+        EngineFailureError: Python's executable is not known.
+    """
+    from multiprocessing import spawn
+
+    # The folder of a script, say, is in this path only.
+    paths = os.pathsep.join(path for path in sys.path if path)
+    executable = os.fsdecode(spawn.get_executable() or "")
+    if not executable:
+        raise EngineFailureError("cannot be tried in a process of its own: Python's executable is not known")
+    environment = {**os.environ, "PYTHONPATH": paths, **variables}
+    line, pipe = [executable, "-P", "-c", command], subprocess.PIPE
+    return subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment, **options)
 
 
 _ENDED = object()
@@ -233,7 +247,7 @@ class _RemoteRunner(Runner):
 
 
 def watch(pid: int, is_done: Callable[[float], bool], work: str, seconds: float, max_bytes: int) -> None:
-    """Wait for a child process of an engine, within limits.
+    """Wait for a child process of an engine, within limits. Time in which it waits for a processor does not count.
 
     Args:
         pid: of the child.
@@ -245,13 +259,13 @@ def watch(pid: int, is_done: Callable[[float], bool], work: str, seconds: float,
     Raises:
         EngineFailureError: the child exceeds a limit.
     """
-    deadline = monotonic() + seconds
+    deadline, before = monotonic() + seconds, waited(pid)
     while not is_done(POLL_SECONDS):
         taken = resident(pid)
         if taken > max_bytes:
             text = f"is too large: it took {size(taken)} of memory during {work}"
             raise EngineFailureError(f"{text}, and the limit is {size(max_bytes)}")
-        if monotonic() > deadline:
+        if monotonic() > deadline and monotonic() > deadline + waited(pid) - before:
             raise EngineFailureError(f"hung: {work} was not done after {duration(seconds)}")
 
 
@@ -279,9 +293,25 @@ def max_memory() -> int:
 
 def available() -> int:
     """Bytes of memory that programs can still take; the physical memory, where the system does not say."""
+    free = memory.physical()
     with suppress(OSError, ValueError, IndexError), open("/proc/meminfo") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
-    return memory.physical()
+        free = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
+    with suppress(OSError, ValueError, StopIteration):  # of a container; "max" where it has no limit
+        limit, taken = (int(Path(CGROUPS, f"memory.{name}").read_text()) for name in ("max", "current"))
+        lines = Path(CGROUPS, "memory.stat").read_text().splitlines()
+        cached = next(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+        free = min(free, max(limit - taken + cached, 0))
+    return free
+
+
+def waited(pid: int) -> float:
+    """Seconds that a thread of a process has waited for a processor at most; 0 where the system does not say."""
+    longest = 0
+    with suppress(OSError):
+        for task in os.scandir(f"/proc/{pid}/task"):
+            with suppress(OSError, ValueError, IndexError), open(f"{task.path}/schedstat") as file:
+                longest = max(longest, int(file.read().split()[1]))
+    return longest / 1e9
 
 
 def resident(pid: int) -> int:

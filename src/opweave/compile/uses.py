@@ -1,0 +1,255 @@
+"""Note how long a process uses graphs and models that another engine may run faster, and have that engine verified.
+
+Calls that repeat others pay nothing for this: a thread that wakes once a second asks a graph or session to let its next call
+note itself, which that call does where it is checked anyway. What the process computed meanwhile counts for those that were
+noted. The thread exists while there are any to watch. What verification needs is imported when it begins (`verification`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Mapping, Sequence
+from threading import RLock, Thread
+from time import monotonic, process_time, sleep
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import ref
+
+import numpy as np
+
+from .engines import YET, Measurement
+
+if TYPE_CHECKING:
+    from .verification import Child, Task
+
+THRESHOLD_SECONDS = 3.0
+"""Processor time after which a graph, or a model for some shapes, is verified. An estimate: building and comparing takes a few
+seconds of a processor, too, and programs that end earlier would gain nothing."""
+
+PERIOD_SECONDS = 1.0
+"""How often the thread wakes."""
+
+RETRY_SECONDS = 10.0
+"""The time until a child is tried again while another process of this machine has one, or memory is missing."""
+
+MAX_SHAPES = 16
+"""The most combinations of shapes of a session whose use is counted at a time; the oldest is forgotten for a new one."""
+
+MAX_VERIFIED = 4
+"""The most combinations of shapes of a session that a process has verified."""
+
+MAX_PERIODS = 120
+"""Periods of use after which a session is not watched any more: its shapes do not recur."""
+
+SAMPLE_BYTES = 2**24
+"""Inputs up to this size together are copied to be verified on. Of others, elements are drawn."""
+
+DRAWN_ELEMENTS = 2**14
+"""The number of elements that stand for a larger input."""
+
+
+class Watchable(Protocol):
+    """A graph or session."""
+
+    def _ask_use(self) -> None:
+        """Let the next call note itself; calls that repeat others do not."""
+
+    def _verification(self, key: Any, sample: Mapping[str, Sample]) -> Task | Measurement | str:
+        """What a child process verifies, for calls of a key; or a verdict that is kept, or why there can be none."""
+
+
+Sample = tuple[np.ndarray, tuple[int, ...]]
+"""The values of an input, or some of them, and its shape."""
+
+
+class Use:
+    """The use of one graph or session.
+
+    Args:
+        owner: the graph or session.
+        most: how many keys are verified at most.
+
+    Attributes:
+        owner: a weak reference to it.
+        states: the verdict, or why there is none, for each key whose verification has ended.
+        waiting: why verification has not begun yet, likewise.
+        is_asked: whether the next call is to note itself.
+    """
+
+    __slots__ = ("_key", "_most", "_periods", "_seconds", "_wanted", "is_asked", "owner", "sample", "states", "waiting")
+
+    def __init__(self, owner: Watchable, most: int) -> None:
+        self.owner = ref(owner)
+        self.states: dict[Hashable, str | Measurement] = {}
+        self.waiting: dict[Hashable, str] = {}
+        self.is_asked = False
+        self.sample: tuple[Hashable, dict[str, Sample]] | None = None
+        self._key: Hashable = None
+        self._wanted: Hashable = None
+        self._seconds: dict[Hashable, float] = {}
+        self._periods, self._most = 0, most
+
+    def note(self, key: Hashable, names: Sequence[str], arrays: Sequence[Any]) -> None:
+        """Note a call.
+
+        Args:
+            key: what calls have in common that one program runs.
+            names: of the inputs.
+            arrays: their values; those of a call that is to be sampled are copied.
+        """
+        self.is_asked, self._key = False, key
+        if self._wanted == key and self.sample is None and all(isinstance(array, np.ndarray) for array in arrays):
+            self.sample = key, _sampled(dict(zip(names, arrays, strict=True)))
+
+    def skip(self) -> None:
+        """Note a call for whose key there is a verdict already."""
+        self.is_asked = False
+        self._periods += 1
+
+    def state(self, key: Hashable) -> str | Measurement:
+        """What is known of the rivals for calls of a key."""
+        return self.states.get(key) or self.waiting.get(key, YET)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is not watched any more."""
+        return self.owner() is None or len(self.states) >= self._most or self._periods > MAX_PERIODS
+
+    def pop_use(self) -> Hashable:
+        """The key of the last call that was noted since this was last asked; None if there was none."""
+        key, self._key = self._key, None
+        return key
+
+    def count(self, key: Hashable, seconds: float) -> None:
+        """Count processor time for calls of a key, and ask for a sample of their inputs if it is enough."""
+        self._periods += 1
+        if key in self.states:
+            return
+        self._seconds[key] = self._seconds.get(key, 0.0) + seconds
+        if len(self._seconds) > MAX_SHAPES:
+            del self._seconds[next(iter(self._seconds))]
+        if self._wanted is None and self._seconds.get(key, 0.0) >= THRESHOLD_SECONDS:
+            self._wanted = key
+
+    def end(self, key: Hashable, state: str | Measurement) -> None:
+        """Note the end of the verification for calls of a key."""
+        self.states[key] = state
+        self._seconds.pop(key, None)
+        self._wanted = self.sample = None
+
+
+def _sampled(arrays: Mapping[str, np.ndarray]) -> dict[str, Sample]:
+    """Copies of small inputs, and elements of large ones."""
+    left, found = SAMPLE_BYTES, dict[str, Sample]()
+    for name, array in sorted(arrays.items(), key=lambda item: item[1].nbytes):
+        if array.nbytes <= left:
+            left -= array.nbytes
+            found[name] = np.array(array, order="C"), array.shape
+        else:
+            step = max(array.size // DRAWN_ELEMENTS, 1)
+            found[name] = np.array(array.reshape(-1)[::step]), array.shape
+    return found
+
+
+class _Watch:
+    """The thread that counts uses and starts children. It is a daemon, and ends when there is nothing to watch."""
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._uses: list[Use] = []
+        self._thread: Thread | None = None
+        self._child: tuple[Child, Use, Hashable] | None = None
+        self._spent, self._retry = 0.0, 0.0
+        self._is_registered = False
+
+    def add(self, owner: Watchable, most: int) -> Use:
+        """Watch a graph or session."""
+        use = Use(owner, most)
+        with self._lock:
+            if not self._is_registered:
+                self._is_registered = True
+                if hasattr(os, "register_at_fork"):
+                    os.register_at_fork(after_in_child=self._after_fork)
+            self._uses.append(use)
+            if self._thread is None:
+                self._spent = process_time()
+                self._thread = Thread(target=self._work, name="opweave-uses", daemon=True)
+                self._thread.start()
+        return use
+
+    def _after_fork(self) -> None:
+        """Leave the child of the parent process alone, and what it was to verify."""
+        child = self._child
+        self.__init__()  # type: ignore[misc]
+        self._is_registered = True
+        if child is not None:
+            child[0].abandon()
+
+    def _work(self) -> None:
+        while True:
+            sleep(PERIOD_SECONDS)
+            self._look()
+            with self._lock:
+                self._uses = [use for use in self._uses if not use.is_over]
+                if not self._uses and self._child is None:
+                    self._thread = None
+                    return
+
+    def _look(self) -> None:
+        """Count what was used in the last period, and start or end a child."""
+        now = process_time()
+        seconds, self._spent = now - self._spent, now
+        with self._lock:
+            uses = list(self._uses)
+        used = [(use, key) for use in uses if (key := use.pop_use()) is not None]
+        for use, key in used:
+            use.count(key, seconds / len(used))
+        self._look_after_child()
+        for use in uses:
+            owner = use.owner()
+            if owner is None:
+                continue
+            if use.sample is not None and self._child is None and monotonic() >= self._retry:
+                self._begin(use, owner)
+            if not use.is_asked and not use.is_over:
+                use.is_asked = True
+                owner._ask_use()
+            del owner
+
+    def _begin(self, use: Use, owner: Watchable) -> None:
+        """Start a child for what was sampled."""
+        from .verification import Child, Later, Task, begin
+
+        assert use.sample is not None
+        key, sample = use.sample
+        begun: Child | Measurement | str
+        try:
+            task = owner._verification(key, sample)
+            begun = begin(task) if isinstance(task, Task) else task
+        except Exception as error:  # in this thread, nobody asked for it
+            begun = f"{type(error).__name__}: {error}"
+        if isinstance(begun, Child):
+            self._child = begun, use, key
+        elif isinstance(begun, Later):
+            self._retry = monotonic() + RETRY_SECONDS
+            use.waiting[key] = f"not verified yet: {begun}"
+        else:
+            use.end(key, f"not verified: {begun}" if isinstance(begun, str) else begun)
+
+    def _look_after_child(self) -> None:
+        """Take the verdict of a child that has ended."""
+        if self._child is None:
+            return
+        child, use, key = self._child
+        verdict = child.poll()
+        if verdict is None:
+            return
+        from .verification import Later
+
+        self._child = None
+        if isinstance(verdict, Later):
+            use.waiting[key], self._retry = f"not verified yet: {verdict}", monotonic() + RETRY_SECONDS
+            return
+        use.end(key, f"not verified: {verdict}" if isinstance(verdict, str) else verdict)
+
+
+watch = _Watch()

@@ -1,0 +1,303 @@
+"""Have another engine verified by a child process, beside a program that uses the graph or model (`uses`).
+
+The child (`verifier`) is the only one of the machine, has the lowest priority and one thread, and keeps its verdict in the
+cache on disk. Later builds and sessions follow it; what exists keeps its engine. The child ends with this process: it watches
+the end of the pipe that its task came from.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from threading import RLock
+from time import monotonic
+from typing import Any, BinaryIO, cast
+
+from .. import disk_cache
+from ..backends import Backend, PowerPreference
+from ..backends.isolation import available, ending, messages, started, waited
+from ..graph import Graph
+from ..processors import throttled
+from ..words import duration, size
+from . import engines
+from .engines import Measurement
+from .uses import Sample
+
+COMMAND = "from opweave.compile.verifier import serve; serve({is_idle}, {lock})"
+
+IS_IDLE = True
+"""Whether the child has the lowest priority; tests on busy machines would not end."""
+
+BASE_BYTES = 2**29
+"""Memory of the child and of its trial, besides copies of weights: Python and two engines. An estimate."""
+
+COPIES = 5
+"""Copies of the weights that the child and its trial hold at a time. OpenVINO was seen to hold three while it compiles."""
+
+MAX_SHARE = 0.5
+"""The share of the available memory that may be needed; with less, the child is not started."""
+
+MAX_WEIGHT_BYTES = 2**29
+"""Graphs and models with more weights are not verified by a child process."""
+
+MAX_COPIED_BYTES = 2**26
+"""Models of `onnx.ModelProto` with more weights are not, since they must be serialised for it."""
+
+LOCK = "verification"
+
+BUSY = "another process of the machine is verified"
+
+ONE_THREAD = dict.fromkeys(
+    ("OPWEAVE_THREADS", "HL_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"
+)
+"""What gives the pools of engines one thread."""
+
+CHILD_SECONDS = 600.0
+"""A child hangs that is not done after this time, without that in which it waits for a processor. An estimate."""
+
+ENDING_SECONDS = 0.5
+"""How long the end of this process waits for that of the child, which may wait for a processor."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What a child says before it runs engines.
+
+    Attributes:
+        digest: of the graph or model.
+        plain: the verdict without what it is about to find.
+        rivals: the engines that it compares.
+    """
+
+    digest: str
+    plain: Measurement
+    rivals: Sequence[str]
+
+
+class Later(str):
+    """The reason why a child cannot start now."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a child verifies.
+
+    Attributes:
+        ways: the engines, as `Backend.tunable` gives them for the user's context.
+        machine: the processor and the threads of that context, by which the verdict is kept.
+        device: the name of its device.
+        power_preference: of that context.
+        sample: values of the inputs, by name.
+        weights: the bytes of the weights.
+    """
+
+    ways: Mapping[str, messages.BackendMessage]
+    machine: str
+    device: str
+    power_preference: PowerPreference
+    sample: Mapping[str, Sample]
+    weights: int
+
+    def verdict(self) -> Measurement | str:
+        """Verify the engines in the child, and keep the verdict; or the reason why that fails."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class GraphTask(Task):
+    """A graph to verify.
+
+    Attributes:
+        graph: the graph.
+        fuse: as it was passed to `build`.
+    """
+
+    graph: messages.GraphMessage
+    fuse: bool
+
+    def verdict(self) -> Measurement | str:
+        """See `Task.verdict`."""
+        from .verifier import judge_graph
+
+        return judge_graph(self)
+
+
+def ways_of(ways: Mapping[str, Backend]) -> dict[str, messages.BackendMessage]:
+    """The engines, for a task."""
+    return {name: messages.BackendMessage.of(way) for name, way in ways.items()}
+
+
+def task_of_graph(
+    graph: Graph, backend: Backend, device: str, preference: PowerPreference, fuse: bool, sample: Mapping[str, Sample]
+) -> Task | Measurement | str:
+    """What a child verifies of a graph; or the reason why it cannot be verified there, or a verdict that is kept."""
+    if own := why_not(graph):
+        return own
+    ways = backend.tunable(graph)
+    for found in engines.find(lambda: engines.digest(graph), ways).values():
+        return found
+    weights = sum(operand.desc.byte_length for operand in graph.constants)
+    described = messages.GraphMessage.of(graph)
+    return GraphTask(ways_of(ways), engines.machine(ways), device, preference, sample, weights, described, fuse)
+
+
+def why_not(graph: Graph) -> str:
+    """Why a child process does not verify a graph whatever the machine; empty if it does."""
+    package = __name__.partition(".")[0]
+    for node in graph.nodes:
+        if node.op.__module__.partition(".")[0] != package or node.op.kernels:
+            return f"{node.title} is an operation of your own; tune() verifies it"
+    return ""
+
+
+def begin(task: Task) -> Child | str:
+    """Start a child, unless another process of the machine has one, or something is missing (`Later`, or for good)."""
+    if task.weights > MAX_WEIGHT_BYTES:
+        return f"{size(task.weights)} of weights, more than {size(MAX_WEIGHT_BYTES)}; tune() verifies it"
+    needed, free = BASE_BYTES + COPIES * task.weights, available()
+    if needed > MAX_SHARE * free:
+        return Later(f"memory: it may take {size(needed)}, and {size(free)} are available")
+    lock = disk_cache.lock(LOCK)
+    if lock is None:
+        where = disk_cache.directory()
+        is_missing = where is None or not where.joinpath(f"{LOCK}.lock").exists() or not disk_cache.limit()
+        return "there is no cache to keep the verdict" if is_missing else Later(BUSY)
+    with _lock:
+        if _is_ending:
+            os.close(lock)
+            return "the process ends"
+        try:
+            child = Child(_start(lock))
+        except Exception as error:  # a limit of processes, say
+            return f"no child process: {error}"
+        _children.add(child)
+    child.send(task)
+    return child
+
+
+def _start(lock: int) -> subprocess.Popen[bytes]:
+    """Start a child, which holds the lock from now on."""
+    options: dict[str, Any] = {}
+    if sys.platform == "win32":
+        disk_cache.unlock(lock)
+        lock = -1  # it takes the lock again
+        options["creationflags"] = subprocess.IDLE_PRIORITY_CLASS | subprocess.CREATE_NO_WINDOW
+    else:
+        # Ctrl-C of a terminal is for a process group. In a session of its own, Linux would give the child a share of the
+        # processors like that of all other sessions, whatever its priority (autogroup).
+        options |= {"process_group": 0, "pass_fds": (lock,)}
+    try:
+        return started(COMMAND.format(is_idle=IS_IDLE, lock=lock), ONE_THREAD | {"OPWEAVE_VERIFY": "0"}, **options)
+    finally:
+        if lock >= 0:
+            os.close(lock)
+
+
+class Child:
+    """A child process that verifies something."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._throttled, self._begun = throttled(), monotonic()
+        self._refusal = ""  # why it was ended
+        self._is_hung = False
+
+    def send(self, task: Task) -> None:
+        """Send the task. It may take a while until the child reads it."""
+        with suppress(OSError, ValueError):  # the child has ended, which `poll` tells
+            try:
+                messages.send(cast("BinaryIO", self._process.stdin), task)
+            except OSError:
+                raise
+            except Exception as error:
+                self._refusal = f"cannot be sent to another process: {error}"
+                self.end()
+
+    def poll(self) -> Measurement | str | None:
+        """The verdict, or why there is none; None while the child works."""
+        process = self._process
+        if process.poll() is None:
+            if throttled() > self._throttled:  # the child takes what the container may use from this process
+                self._refusal = "the container has too little processor time; tune() verifies it"
+            elif monotonic() > self._begun + CHILD_SECONDS + waited(process.pid):
+                self._is_hung = True
+            else:
+                return None
+            self._kill()
+        answers: list[Any] = []
+        with suppress(EOFError, OSError, ValueError):
+            while not self._refusal:
+                answers.append(messages.receive(cast("BinaryIO", process.stdout)))
+        self.end()
+        if self._refusal:
+            return self._refusal
+        last = answers[-1] if answers else "it could not begin"
+        if not isinstance(last, Begun):
+            return cast("Measurement | str", last)
+        if process.returncode == -signal.SIGKILL and not self._is_hung:  # as the system does when memory runs out
+            return "the process that verifies it was ended"
+        # An engine that passed its trial has failed after all.
+        how = f"hung: it was not measured after {duration(CHILD_SECONDS)}" if self._is_hung else ""
+        how = how or f"{ending(process.returncode)} while it was measured"
+        found = replace(last.plain, refused=dict.fromkeys(last.rivals, how))
+        return replace(found, is_kept=engines.keep(last.digest, found))
+
+    def end(self) -> None:
+        """End the child, and those that it has started, at once."""
+        process = self._process
+        with _lock:
+            _children.discard(self)
+        if process.returncode is None:
+            self._kill()
+        for stream in (process.stdin, process.stdout):
+            with suppress(OSError, ValueError):
+                cast("BinaryIO", stream).close()
+
+    def _kill(self) -> None:
+        process = self._process
+        with suppress(OSError):
+            process.kill() if sys.platform == "win32" else os.killpg(process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(ENDING_SECONDS)
+
+    def abandon(self) -> None:
+        """Leave the child to the process that this one was forked from, without its pipes: it waits for their end."""
+        process = self._process
+        process.returncode = 0
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in (process.stdin, process.stdout):
+            with suppress(OSError, ValueError):
+                os.dup2(nowhere, cast("BinaryIO", stream).fileno())
+        os.close(nowhere)
+
+
+_lock = RLock()
+_children: set[Child] = set()
+_is_ending = False
+
+
+def _end() -> None:
+    """End the child with this process."""
+    global _is_ending
+    with _lock:
+        _is_ending = True
+        children = list(_children)
+    for child in children:
+        child.end()
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = RLock()
+    _children.clear()
+
+
+atexit.register(_end)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,321 @@
+"""The child process that verifies other engines (`verification`)."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from statistics import median
+from threading import Thread
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+
+from .. import disk_cache, memory
+from ..backends import Backend
+from ..backends.isolation import resident
+from ..backends.isolation.child import prepare
+from ..backends.isolation.messages import receive, send
+from ..context import MLContext
+from ..errors import MLError
+from ..graph import Graph
+from ..names import counted
+from ..ops import quantize_linear
+from ..words import size
+from . import engines, tuning
+from .driver import compile
+from .engines import Measurement
+from .uses import Sample
+from .verification import BUSY, LOCK, Begun, GraphTask, Later, Task
+
+if TYPE_CHECKING:
+    from ..backends.isolation import EngineProcess
+
+PAUSES = (0.0, 0.1)
+"""The pauses before measurements in seconds: programs call a model again at once, or now and then. The slower ratio counts."""
+
+ROUNDS = 9
+"""How often each engine is measured after each pause."""
+
+SLICE_SECONDS = 0.05
+"""About how long an engine is called after no pause. After a pause it is called once."""
+
+MARGIN = 0.95
+"""A rival is used that takes at most this share of the time. An estimate: less is gained than what other threads, processors
+and moments change."""
+
+MEMORY_FACTOR, MEMORY_BYTES = 3, 2**27
+"""A rival may take so many times the memory of what runs the graph by default, and these bytes."""
+
+IDLE_NICENESS = 19
+
+answers: list[BinaryIO] = []
+"""The stream to the parent, in the child."""
+
+
+def serve(is_idle: bool, lock: int) -> None:
+    """Verify what the standard input asks for, and answer on the standard output. The end of the input ends the process.
+
+    Args:
+        is_idle: whether to have the lowest priority.
+        lock: the lock that makes this process the only one of the machine; -1 where it must take that.
+    """
+    if is_idle:
+        _idle()
+    requests, stream = prepare()
+    answers.append(stream)
+    task: Task = receive(requests)
+    Thread(target=_end_with_parent, args=(requests,), daemon=True).start()
+    held = disk_cache.lock(LOCK) if lock < 0 else lock
+    try:
+        answer = task.verdict() if held is not None else Later(BUSY)
+    except MLError as error:
+        answer = f"it fails: {error}"
+    send(stream, answer)
+    if held is not None:
+        disk_cache.unlock(held)
+    os._exit(0)  # without destructors of libraries, whose order at the end of Python is not defined
+
+
+def _idle() -> None:
+    """Let this process, and those that it starts, run where no other one needs the processor."""
+    with suppress(OSError, AttributeError):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    with suppress(OSError, AttributeError):
+        os.nice(IDLE_NICENESS)
+
+
+def _end_with_parent(requests: BinaryIO) -> None:
+    with suppress(OSError):
+        requests.read(1)
+    os._exit(1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Graphs
+
+
+def judge_graph(task: GraphTask) -> Measurement | str:
+    """Verify the rivals for a graph, and keep the verdict."""
+    graph = task.graph.graph()
+    ways = ways_for(task)
+    rivals = {name: way for name, way in list(ways.items())[1:] if way.gains(graph)[0]}
+    own = next(iter(ways))
+    sets = feeds(task.sample)
+
+    def build(name: str, process: EngineProcess | None) -> list[tuning.Run]:
+        backend = ways[name] if process is None else process.backend(ways[name])
+        preference = task.power_preference
+        program = compile(graph, backend, device=task.device, power_preference=preference, fuse=task.fuse)
+        runs: list[tuning.Run] = []
+        for feed in sets:
+            targets = [memory.empty(operand.desc) for operand in graph.outputs.values()]
+            runs.append(partial(_called, program.bind([feed[each] for each in graph.inputs], targets), targets))
+        return runs
+
+    return judge(
+        task,
+        "",
+        f"a graph of {counted(len(graph.nodes), 'operation')}",
+        engines.digest(graph),
+        ways,
+        build,
+        [own, *rivals],
+        list(graph.outputs),
+        is_quantised(graph),
+    )
+
+
+def _called(call: Callable[[], None], targets: list[np.ndarray]) -> list[np.ndarray]:
+    call()
+    return targets
+
+
+def is_quantised(graph: Graph) -> bool:
+    """Whether a graph quantises what it computes."""
+    return any(node.op is quantize_linear for node in graph.nodes)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What graphs and models share
+
+
+def ways_for(task: Task) -> dict[str, Backend]:
+    """The engines of a task, each with one thread."""
+    return {name: way.backend().with_threads(1) for name, way in task.ways.items()}
+
+
+def context_for(task: Task, ways: Mapping[str, Backend]) -> MLContext:
+    """A context like the user's, with one thread."""
+    own, *rivals = ways.values()
+    device = own.named(task.device)
+    assert device is not None, task.device
+    return MLContext(own.beside(rivals), device, task.power_preference)
+
+
+def known(task: Task, digest: str, ways: Mapping[str, Backend], what: str) -> Measurement | None:
+    """The verdict that another process has kept meanwhile."""
+    return engines.find(lambda: digest, ways, task.machine).get(what)
+
+
+def unjudged(task: Task, model: str, what: str, ways: Mapping[str, Backend], note: str = "") -> Measurement:
+    """A verdict by which nothing changes.
+
+    Args:
+        task: what is asked for.
+        model: the name of the model.
+        what: the graph, or the shapes of the model's inputs.
+        ways: the engines.
+        note: why no other engine is used.
+    """
+    plain = tuning.unmeasured(model, what, ways)
+    return replace(plain, chosen="", machine=task.machine, note=note)
+
+
+def keep(digest: str, found: Measurement) -> Measurement:
+    """Keep a verdict."""
+    return replace(found, is_kept=engines.keep(digest, found))
+
+
+def judge(
+    task: Task,
+    model: str,
+    what: str,
+    digest: str,
+    ways: Mapping[str, Backend],
+    build: tuning.Build,
+    names: Sequence[str],
+    outputs: Sequence[str],
+    is_quantised: bool,
+) -> Measurement:
+    """Try the rivals, compare their results and measure them, and keep which is used from now on.
+
+    Args:
+        task: what is asked for.
+        model: the name of the model; empty for a graph.
+        what: the graph, or the shapes of the model's inputs.
+        digest: of the graph or model.
+        ways: the engines.
+        build: makes the functions that run the graph in one of the ways, for each set of inputs.
+        names: the way that runs it by default, and those that may be faster.
+        outputs: the names of the outputs, in the order in which all ways return them.
+        is_quantised: whether results may differ more.
+    """
+    if (found := known(task, digest, ways, what)) is not None:
+        return found
+    plain = unjudged(task, model, what, ways)
+    for stream in answers:
+        send(stream, Begun(digest, plain, names[1:]))
+    builds: dict[str, float] = {}
+    taken: dict[str, int] = {}
+
+    def measured(name: str, process: EngineProcess | None) -> Sequence[tuning.Run]:
+        before, start = resident(os.getpid()), _Clock()
+        made = build(name, process)
+        if process is None:
+            made[0]()
+            builds[name], taken[name] = start.seconds(), max(resident(os.getpid()) - before, 0)
+        return made
+
+    try:
+        runs, refused = tuning.tried(names, ways, measured, outputs, is_quantised)
+    except tuning.REFUSALS as error:
+        return keep(digest, replace(plain, note=f"{names[0]} fails with such inputs: {error}"))
+    found = replace(plain, refused=refused)
+    if len(runs) > 1:
+        seconds = _seconds(runs)
+        first = names[0]
+        chosen, note = _choose(first, seconds, builds, taken)
+        kept = {name: taken[name] for name in seconds}
+        found = replace(found, chosen=chosen, seconds=seconds, rounds=ROUNDS, note=note, memory=kept)
+    return keep(digest, found)
+
+
+def _choose(
+    first: str, seconds: Mapping[str, float], builds: Mapping[str, float], taken: Mapping[str, int]
+) -> tuple[str, str]:
+    """The rival that replaces what runs the graph by default, empty for none; and why the fastest does not."""
+    room = MEMORY_FACTOR * taken[first] + MEMORY_BYTES
+    able = {name: each for name, each in seconds.items() if name == first or taken[name] <= room}
+    fastest = min(able, key=lambda name: able[name])
+    if able[fastest] > MARGIN * able[first]:
+        large = [name for name in seconds if name not in able and seconds[name] <= MARGIN * seconds[first]]
+        note = f"{large[0]} takes {size(taken[large[0]])}, more than {size(room)}" if large else ""
+        return "", note
+    chosen, note = tuning.choose([first, fastest], {name: able[name] for name in (first, fastest)}, builds)
+    return ("" if chosen == first else chosen), note
+
+
+def _seconds(runs: Mapping[str, tuning.Run]) -> dict[str, float]:
+    """The time of a run in each way: of the first one without a pause, and that times the largest ratio to it of others."""
+    found: list[dict[str, float]] = []
+    for pause in PAUSES:
+        counts = {}
+        for name, run in runs.items():
+            once = min(_timed(run, 1), _timed(run, 1))
+            counts[name] = 1 if pause else max(1, round(SLICE_SECONDS / max(once, 1e-7)))
+        times: dict[str, list[float]] = {name: [] for name in runs}
+        for turn in range(ROUNDS):
+            for name in [*runs][:: 1 if turn % 2 else -1]:  # the first of a pair finds colder caches
+                time.sleep(pause)
+                times[name].append(_timed(runs[name], counts[name]))
+        found.append({name: median(each) for name, each in times.items()})
+    first = next(iter(runs))
+    return {name: found[0][first] * max(each[name] / max(each[first], 1e-9) for each in found) for name in runs}
+
+
+def _timed(run: tuning.Run, count: int) -> float:
+    start = _Clock()
+    for _ in range(count):
+        run()
+    return start.seconds() / count
+
+
+class _Clock:
+    """The time that passes, without that in which this thread waits for a processor: this process has the last turn."""
+
+    def __init__(self) -> None:
+        self._waited, self._begin = _waited(), time.perf_counter()
+
+    def seconds(self) -> float:
+        """Seconds since it was made."""
+        passed = time.perf_counter() - self._begin
+        return max(passed - (_waited() - self._waited), 1e-9)
+
+
+def _waited() -> float:
+    """Seconds that this thread has waited for a processor; 0 where the system does not say."""
+    if sys.platform == "linux":
+        with suppress(OSError, ValueError, IndexError), open("/proc/thread-self/schedstat") as file:
+            return int(file.read().split()[1]) / 1e9
+    return 0.0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Inputs
+
+
+def feeds(sample: Mapping[str, Sample]) -> list[dict[str, np.ndarray]]:
+    """Sets of inputs to compare engines on: the user's, and the user's values in another order.
+
+    Of large inputs, only some values are known, and both sets are drawn from these. Integers may be positions, lengths or
+    words, and stay as they are.
+
+    Args:
+        sample: what was sampled, by name.
+    """
+    generator = np.random.default_rng(0)
+    found: list[dict[str, np.ndarray]] = [{}, {}]
+    for name, (array, sizes) in sample.items():
+        is_whole = array.shape == sizes
+        first = array if is_whole else generator.choice(array, sizes)
+        second = first
+        if first.dtype.kind == "f":
+            second = generator.permutation(first.reshape(-1)) if is_whole else generator.choice(array, sizes)
+        for feed, value in zip(found, (first, second), strict=True):
+            feed[name] = np.ascontiguousarray(value).reshape(sizes)
+    return found
