@@ -113,7 +113,9 @@ def test_each_way_can_be_chosen(compiled: list[CompiledModel]) -> None:
         never.run(None, rows(2))
     background.wait()
     assert compiled == []
-    assert never.explain() == f"x [2, 8]: {OWN}"
+    first, *rest = never.explain().splitlines()
+    assert first == f"x [2, 8]: {OWN}"
+    assert all(line.endswith("not verified: specialise='never'") for line in rest)  # where another engine is installed
     always = ow.InferenceSession(product(), CONTEXT, specialise="always")
     always.run(None, rows(2))
     assert len(compiled) == 1
@@ -491,7 +493,8 @@ def test_static_models_in_many_large_pieces_run_in_their_own_session(compiled: l
         background.wait()
     assert session.shapes() == way
     assert not compiled
-    assert session.explain() == "\n".join(f"{shapes}: {how}" for shapes, how in way.items())
+    shown = [f"{shapes}: {how}" for shapes, how in way.items()]
+    assert session.explain().splitlines()[: len(shown)] == shown
     whole = ow.InferenceSession(proto, CONTEXT, specialise="always")
     assert whole.shapes() == {"x [10000]": "compiled"}
     np.testing.assert_array_equal(whole.run(None, feed)[0], expected(proto, feed)[0])
