@@ -23,7 +23,7 @@ from opweave import backends
 from opweave.compile import uses
 
 X = np.linspace(-1, 1, 2048, dtype=np.float32)
-COUNT = 60
+COUNT = 400
 """Operations of a graph: enough that it takes longer than a look-up of its results."""
 
 CHILD = """

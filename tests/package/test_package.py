@@ -279,10 +279,6 @@ def circles(sources: dict[str, str]) -> list[set[str]]:
     return [set(circle) for circle in together if circle]
 
 
-def test_files_are_short() -> None:
-    """A file that holds two subjects becomes two files."""
-    assert [file for file in FILES if (ROOT / file).read_text().count("\n") > 500] == []
-
 
 def test_circles_of_imports_are_short() -> None:
     sources = {file: (ROOT / file).read_text() for file in FILES}
