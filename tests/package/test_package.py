@@ -279,7 +279,6 @@ def circles(sources: dict[str, str]) -> list[set[str]]:
     return [set(circle) for circle in together if circle]
 
 
-
 def test_circles_of_imports_are_short() -> None:
     sources = {file: (ROOT / file).read_text() for file in FILES}
     assert [sorted(circle) for circle in circles(sources) if len(circle) > 4] == []
