@@ -20,6 +20,8 @@ from opweave.demo.network import Network
 from opweave.onnx.room import MAX_COMPILED
 from opweave.onnx.shape_cache import RECENT, VALUES
 
+pytestmark = pytest.mark.default_choice  # what readers run
+
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 

@@ -20,6 +20,8 @@ from safetensors.numpy import load_file
 import opweave as ow
 from opweave.demo.enlarger import Enlarger
 
+pytestmark = pytest.mark.default_choice  # what readers run
+
 EXAMPLES = sorted(Path(__file__).parents[2].joinpath("examples").glob("*.py"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -177,6 +178,22 @@ def test_shapes_in_turn_are_bounded() -> None:
         session.run(None, {"x": np.ones((rows, 8), "float32")})
     assert len(session._repeats._by_shapes) <= 64
     assert len(session._shape_cache.compiled) <= 64
+
+
+def test_threads_with_shapes_in_turn_get_their_own_results() -> None:
+    session = ow.InferenceSession(dense("n"), CONTEXT, specialise="always")
+    feeds = [{"x": RNG.standard_normal((rows, 8), np.float32)} for rows in range(1, 70)]
+    expected = [session.run(None, feed)[0] for feed in feeds[:8]]
+
+    def run(seed: int) -> None:
+        for k in np.random.default_rng(seed).integers(len(feeds), size=150):
+            y = session.run(None, feeds[k])[0]
+            assert y.shape == feeds[k]["x"].shape
+            if k < len(expected):
+                np.testing.assert_allclose(y, expected[k], rtol=1e-6)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(run, range(4)))
 
 
 def test_shapes_that_do_not_fit_are_refused_after_others() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 from weakref import ref
 
@@ -194,9 +195,10 @@ class Repeats:
         count: the number of calls, of which those like the last one count once.
     """
 
-    __slots__ = ("_by_shapes", "count", "last")
+    __slots__ = ("_by_shapes", "_lock", "count", "last")
 
     def __init__(self) -> None:
+        self._lock = Lock()  # held while calls are added and forgotten, not while they are repeated
         self.last: Repeat | None = None
         self.count = 0
         self._by_shapes: dict[tuple[tuple[int, ...], ...], Repeat] = {}
@@ -227,20 +229,23 @@ class Repeats:
             repeat: the call.
             feed: its inputs, in the order of the user.
         """
-        if len(self._by_shapes) >= MAX_REPEATS:
-            self._by_shapes.pop(next(iter(self._by_shapes)), None)
-        self._by_shapes[tuple([array.shape for array in feed.values()])] = repeat
-        self.last = repeat
-        repeat.used = self.count
+        with self._lock:
+            if len(self._by_shapes) >= MAX_REPEATS:
+                del self._by_shapes[next(iter(self._by_shapes))]
+            self._by_shapes[tuple([array.shape for array in feed.values()])] = repeat
+            self.last = repeat
+            repeat.used = self.count
 
     def by_use(self) -> list[Repeat]:
         """All calls; those that were used last come last."""
-        return sorted(self._by_shapes.values(), key=lambda repeat: repeat.used)
+        with self._lock:
+            return sorted(self._by_shapes.values(), key=lambda repeat: repeat.used)
 
     def clear(self) -> None:
         """Forget all calls."""
-        self.last = None
-        self._by_shapes.clear()
+        with self._lock:
+            self.last = None
+            self._by_shapes.clear()
 
 
 @dataclass(frozen=True, slots=True)
