@@ -55,7 +55,7 @@ def calls(session: Any, feed: Mapping[str, np.ndarray], goes_on: Any) -> list[fl
 def measure(path: str) -> dict[str, Any]:
     """In a process of its own: the calls of a model without the child, and beside it."""
     import opweave as ow
-    from opweave.compile import uses
+    from opweave.verification import uses
 
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:PROCESSORS])

@@ -20,7 +20,7 @@ from rival_engine import Rival
 
 import opweave as ow
 from opweave import backends
-from opweave.compile import uses
+from opweave.verification import uses
 
 X = np.linspace(-1, 1, 2048, dtype=np.float32)
 COUNT = 400
@@ -28,7 +28,8 @@ COUNT = 400
 
 CHILD = """
 from opweave.backends.isolation import process
-from opweave.compile import tuning, verifier
+from opweave.compile import tuning
+from opweave.verification import verifier
 process.memory_of = lambda graph: 400 * 2**20
 tuning.TRIAL_SECONDS, tuning.TRIAL_FACTOR = {trial}, 0
 verifier.PAUSES, verifier.ROUNDS, verifier.SLICE_SECONDS = (0.0, 0.01), 3, 0.01
@@ -86,7 +87,7 @@ def main(options: dict[str, Any]) -> None:
     backends.competing = lambda device, precision: [rival] if device.backend == "onnxruntime" else []
     uses.THRESHOLD_SECONDS, uses.PERIOD_SECONDS, uses.RETRY_SECONDS = options.get("threshold", 0.02), 0.05, 0.2
     if options.get("threshold", 0) < 1:
-        from opweave.compile import verification
+        from opweave.verification import process as verification
 
         verification.COMMAND = CHILD.format(trial=options.get("trial", 30), mark=options.get("mark", ""))
     owner, run = use(options)

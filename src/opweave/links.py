@@ -64,6 +64,12 @@ profile = Link("inspect.profile")
 tune = Link("inspect.tune")
 """Implements `MLGraph.tune`: `(graph, inputs, seconds)`."""
 
+watch_graph = Link("verification.uses")
+"""Notes how long an `MLGraph` is used, for verification: `(graph)`."""
+
+verify_graph = Link("verification.process")
+"""What a child process verifies of a graph: `(graph, backend, device, preference, fuse, sample)`."""
+
 draw = Link("inspect.drawing")
 """Implements `MLGraph.draw`: `(graph, path)`."""
 

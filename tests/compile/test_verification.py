@@ -17,9 +17,10 @@ from rival_engine import add_rival
 
 import opweave as ow
 from opweave import disk_cache
-from opweave.compile import engines, uses, verifier
+from opweave.compile import engines
 from opweave.compile.engines import Measurement
-from opweave.compile.uses import Use
+from opweave.verification import uses, verifier
+from opweave.verification.uses import Use
 
 TESTS = Path(__file__).parent.parent
 
@@ -70,7 +71,7 @@ REFUSED = {
     "hangs": ({"fault": "wait", "faulty_run": True}, "hung: a run was not done after 2.00 s"),
     "eats": ({"fault": "memory"}, "is too large: it took "),
     "ends later": (
-        {"fault": "signal", "where": "opweave.compile.verifier"},
+        {"fault": "signal", "where": "opweave.verification.verifier"},
         "ended its process by a signal, SIGSEGV, while it was measured",
     ),
 }
@@ -119,7 +120,7 @@ def test_a_graph_that_is_not_used_for_long_imports_nothing(cache: Path) -> None:
         found = program(cache, {"kind": kind, "threshold": 1000, "seconds": 0.3})
         assert (found["is_watched"], found["begun"]) == (True, False)
         assert "rival not verified yet" in found["explained"]
-        names = {"opweave.compile.verification", "opweave.onnx.verifier", "opweave.backends.isolation"}
+        names = {"opweave.verification.process", "opweave.onnx.verifier", "opweave.backends.isolation"}
         assert names.isdisjoint(found["modules"])
 
 

@@ -310,6 +310,8 @@ def test_links_from_the_api_to_packages_that_build_on_it() -> None:
         "profile": "inspect.profile",
         "profile_model": "inspect.profile",
         "tune": "inspect.tune",
+        "watch_graph": "verification.uses",
+        "verify_graph": "verification.process",
     }
     for link in found.values():
         function = link.load()

@@ -166,7 +166,7 @@ def order(count: int) -> list[int]:
     So none always has its turn after the same other one.
 
     >>> order(3)
-    [0, 1, 2, 1, 0, 2, 2, 0, 1, 0, 2, 1, 1, 2, 0]
+    [0, 1, 2, 1, 0, 2, 2, 0, 1, 0, 2, 1, 1, 2, 0, 2, 1, 0, 0, 1, 2]
     """
     rounds = [(first, -1 if first % 2 else 1) for first in range(ROUNDS)]
     return [(first + step * place) % count for first, step in rounds for place in range(count)]
@@ -326,10 +326,11 @@ def _prepared(engine: Engine, job: Job) -> tuple[Callable[[], list[Any]], Callab
 
 def _chosen(session: InferenceSession) -> str:
     """The engine that runs the calls of a session."""
+    from ..compile.engines import chosen_in
     from ..onnx.compiled import CompiledModel
 
     last = session._shape_cache.last()
     model = None if last is None else last[1]
     if not isinstance(model, CompiledModel):
         return BASE_LINE
-    return model.choice.partition(",")[0] or next(iter(session._shape_cache.ways))
+    return chosen_in(model.choice) or next(iter(session._shape_cache.ways))

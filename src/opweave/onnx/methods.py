@@ -13,8 +13,8 @@ from .arguments import NodeArg
 from .ort_values import is_ort_value, ort_value
 
 if TYPE_CHECKING:
-    from ..compile.uses import Use
     from ..context import MLContext
+    from ..verification.uses import Use
     from .arguments import Argument
     from .index_ranges import Range
     from .io_binding import IOBinding

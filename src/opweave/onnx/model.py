@@ -228,7 +228,12 @@ class Model:
             contents.forget()
         if self._here is not None and not self._here.is_fixed:
             self._here = None  # all weights were copied
-        return weights + [(sparse.values.name, self.dense(sparse)) for sparse in graph.sparse_initializer]
+        before = self._dense_bytes
+        try:
+            return weights + [(sparse.values.name, self.dense(sparse)) for sparse in graph.sparse_initializer]
+        except DataError:
+            self._dense_bytes = before  # what was not kept does not count when they are read again
+            raise
 
     def small_weights(self, max_bytes: int) -> dict[str, np.ndarray]:
         """The arrays of initializers that have at most so many bytes and can be read, by name. Nothing is kept or counted."""

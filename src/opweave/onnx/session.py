@@ -41,7 +41,7 @@ from .shape_cache import ShapeCache, Specialise
 from .tuning import TuningMethod
 
 if TYPE_CHECKING:
-    from ..compile.uses import Use
+    from ..verification.uses import Use
     from .compiled import CompiledModel
 
 Location = Literal["cpu", "ml-tensor"]
@@ -472,7 +472,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         return shapes
 
     def _ask_use(self) -> None:
-        """Let the next call note itself (`compile.uses`)."""
+        """Let the next call note itself (`verification.uses`)."""
         self._repeats.clear()
 
     def _verification(self, key: Any, sample: Any) -> Any:

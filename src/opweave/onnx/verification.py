@@ -1,6 +1,6 @@
 """Verification of other engines for the models of sessions: what a session notes, and what a child process gets.
 
-Sessions import this; what a child needs is imported when one begins (`compile.verification`).
+Sessions import this; what a child needs is imported when one begins (`verification.process`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from ..compile.engines import SWITCHED_OFF, YET, Measurement
 from .shape_keys import text_of
 
 if TYPE_CHECKING:
-    from ..compile.uses import Sample, Use
-    from ..compile.verification import Task
+    from ..verification.process import Task
+    from ..verification.uses import Sample, Use
     from .compiled import CompiledModel
     from .session import InferenceSession
     from .shape_cache import ShapeCache
@@ -27,7 +27,7 @@ def watched(session: InferenceSession, verify: bool | None) -> Use | None:
     cache = session._shape_cache
     if not is_on or cache.why_not_verified() or (session._is_static and cache.verdicts):
         return None
-    from ..compile.uses import MAX_VERIFIED, watch
+    from ..verification.uses import MAX_VERIFIED, watch
 
     return watch.add(session, 1 if session._is_static else MAX_VERIFIED)
 

@@ -1,4 +1,4 @@
-"""Verify other engines for a model, in a child process (`compile.verifier`)."""
+"""Verify other engines for a model, in a child process (`verification.verifier`)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..compile import engines, tuning
 from ..compile.engines import Measurement
-from ..compile.uses import Sample
-from ..compile.verification import MAX_COPIED_BYTES, Task, ways_of
 from ..errors import MLError
+from ..verification.process import MAX_COPIED_BYTES, Task, ways_of
+from ..verification.uses import Sample
 from ..words import size
 from .arguments import Argument
 from .compiled import sole_graph
@@ -93,7 +93,7 @@ def task_of(session: InferenceSession, key: Any, sample: Mapping[str, Sample]) -
 
 def _judge(task: ModelTask) -> Measurement | str:
     """Verify the rivals for a model, and keep the verdict."""
-    from ..compile import verifier
+    from ..verification import verifier
 
     model = Model.load(task.model, task.limits)
     model.folder = task.folder

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
     from ..backends import Pairs, Placement
     from ..compile.engines import Tuning
-    from ..compile.uses import Use
     from ..context import MLContext
     from ..inspect.drawing import Drawing
     from ..inspect.profile import Profile
+    from ..verification.uses import Use
     from .program import Program
 
 MAX_BINDINGS = 64
@@ -233,12 +233,10 @@ class MLGraph:
         """Note how long the graph is used, if another engine may run it faster."""
         program = self._program
         if program is not None and program.untried and self._context._verify:
-            from ..compile.uses import watch
-
-            self._use = watch.add(self, 1)
+            self._use = links.watch_graph(self)
 
     def _ask_use(self) -> None:
-        """Let the next run note itself (`compile.uses`)."""
+        """Let the next run note itself (`verification.uses`)."""
         program, use = self._program, self._use
         if program is None or use is None:
             return
@@ -256,13 +254,11 @@ class MLGraph:
 
     def _verification(self, key: Any, sample: Any) -> Any:
         """What a child process verifies, or why it cannot."""
-        from ..compile.verification import task_of_graph
-
         graph, context = self._graph, self._context
         if graph is None:
             return "the graph is destroyed"
         driver, device, preference = context.backend, context.device.name, context.power_preference
-        return task_of_graph(graph, driver, device, preference, self._fuse, sample)
+        return links.verify_graph(graph, driver, device, preference, self._fuse, sample)
 
     def _check_alive(self) -> Program:
         """The program; `InvalidStateError` once the graph is destroyed or its context lost."""

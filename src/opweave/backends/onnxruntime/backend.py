@@ -127,7 +127,7 @@ class OnnxRuntime(Backend):
             return None  # many providers take known shapes only
         from .model import ModelSession
 
-        made = ModelSession(proto, constants, power_preference, self.threads, precision=self.precision)
+        made = ModelSession(proto, constants, power_preference, self.threads, precision=self.precision, whole=True)
         made.check_types()
         return made
 

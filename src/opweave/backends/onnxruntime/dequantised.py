@@ -40,6 +40,29 @@ def block_form(shape: Shape, part: Shape) -> Form | None:
     return None
 
 
+def merged(shape: Shape, part: Shape) -> tuple[Shape, Shape]:
+    """Split `shape` into blocks and the elements of a block, and merge adjacent dimensions of the same kind; return it
+    with the shape of `part` that broadcasts to it.
+
+    >>> merged((6, 5, 4), (2, 5, 4))
+    ([2, 3, 20], [2, 1, 20])
+    """
+    runs: list[tuple[int, bool]] = []
+    for whole, count in zip(shape, part, strict=True):
+        for size, varies in ((count, True), (whole // count, False)):
+            if runs and runs[-1][1] == varies:
+                runs[-1] = runs[-1][0] * size, varies
+            elif size > 1:
+                runs.append((size, varies))
+    return [size for size, _ in runs], [size if varies else 1 for size, varies in runs]
+
+
+def native_forms(shape: Shape, part: Shape) -> list[Form]:
+    """All native forms, the one that leaves the input as it is first."""
+    pairs = ((shape, part), merged(shape, part))
+    return [form for form in (native_form(*pair) for pair in pairs) if form is not None]
+
+
 def is_dequantised(operand: Operand) -> bool:
     """Whether an operand is a result of dequantize_linear."""
     return operand.node is not None and operand.node.op is dequantize_linear

@@ -52,6 +52,7 @@ class ModelSession(Runner):
         alone: whether it does not take turns with other sessions.
         title: what it computes, for messages.
         precision: that of the context.
+        whole: whether it is a user's model as it is.
 
     Attributes:
         inputs: the names of its inputs, in order.
@@ -73,6 +74,7 @@ class ModelSession(Runner):
         alone: bool = True,
         title: str = "the model",
         precision: Precision = "float32",
+        whole: bool = False,
     ) -> None:
         self.title = title
         try:
@@ -85,7 +87,7 @@ class ModelSession(Runner):
             graphs = list(all_graphs(proto.graph))
             quantised = any(QUANTISED.search(node.op_type) for graph in graphs for node in graph.node)
             options = session_options(
-                power_preference, alone, threads=threads, precision=precision, quantised=quantised
+                power_preference, alone, threads=threads, precision=precision, quantised=quantised, whole=whole
             )
             _write_sums_as_additions(proto, graphs)
             guard_quotients(proto, constants, graphs)

@@ -31,7 +31,11 @@ SPIN_MICROSECONDS = {True: 200, False: 50}
 spinning, networks of many small operations are slower. While they spin, threads take the cores from other sessions and from
 the program's own threads: with the engine's default (tens of milliseconds), a graph that follows another took twice its time
 on two cores. In `benchmarks/threads.py`, two dense layers took 1.02 to 1.14 of ONNX Runtime's time with 2,000 us, and 0.93 to
-1.00 with 200."""
+1.00 with 200.
+
+A session that runs a user's model as it is keeps the engine's default: there are no other graphs that it takes turns with, and
+its calls are to cost what they cost in the engine, also after pauses. In `benchmarks traffic` with pauses of 30 ms, in which
+threads of the engine still spin, calls take up to 1.2 times as long with 200."""
 
 FOLDED_BYTES = 2**28
 """The largest result that the engine may compute from constants when it makes a session. Without a limit, a few nodes that
@@ -97,6 +101,7 @@ def session_options(
     threads: int | None = None,
     precision: Precision = "float32",
     quantised: bool = True,
+    whole: bool = False,
 ) -> onnxruntime.SessionOptions:
     """The options of all our sessions.
 
@@ -106,6 +111,7 @@ def session_options(
         threads: how many threads an operation may use; None for as many as there are processors.
         precision: that of the context.
         quantised: whether the session may multiply integers.
+        whole: whether it runs a user's model as it is; then threads spin as long as they do in the engine by default.
     """
     options = onnxruntime.SessionOptions()
     for key in PRECISION_OPTIONS.get(precision, ()):
@@ -126,7 +132,7 @@ def session_options(
     # Each session has threads of its own. How long they spin for more work, before they sleep, decides who else can run.
     if power_preference == "low-power":
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    else:
+    elif not whole:
         options.add_session_config_entry("session.intra_op.spin_duration_us", str(SPIN_MICROSECONDS[alone]))
     return options
 

@@ -9,7 +9,7 @@ from ...composites import matmul_n_bits
 from ...graph import Node, Operand
 from ...ops.matrix import gemm, matmul
 from ...ops.movement import transpose
-from .dequantised import BYTES, is_dequantised, native_form
+from .dequantised import BYTES, is_dequantised, native_forms
 
 FLOAT_LEVEL, INT8_LEVEL = 1, 4
 """Values of `accuracy_level` of MatMulNBits: float32, and operands of 8 bits."""
@@ -32,12 +32,11 @@ def rounds_input(node: Node) -> bool:
 
 
 def _is_dequantised_by_engine(operand: Operand) -> bool:
-    """Whether the engine's own operator dequantises an operand: its scales are not those of blocks along two axes."""
+    """Whether the engine's own operator dequantises an operand, perhaps in another shape."""
     if not is_dequantised(operand):
         return False
     given = operand.node.arguments  # type: ignore[union-attr]
-    form = native_form(given["input"].shape, given["scale"].shape)
-    return given["input"].data_type in BYTES and form is not None
+    return given["input"].data_type in BYTES and bool(native_forms(given["input"].shape, given["scale"].shape))
 
 
 def _is_quantised_weight(weight: Operand) -> bool:

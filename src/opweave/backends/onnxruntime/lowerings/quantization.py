@@ -17,33 +17,10 @@ from ....ops import quantization as ops
 from ... import Precision
 from .. import kernels
 from ..backend import ort
-from ..dequantised import BYTES, Form, Shape, native_form, shared_constants
+from ..dequantised import BYTES, Form, merged, native_forms, shared_constants
 from ..emit import MICROSOFT, Emitter, Value
 from ..products import MOVED_OR_REMOVED, dequantiser, has_one_scale
 from ..rounding import FLOAT_LEVEL, INT8_LEVEL
-
-
-def _merged(shape: Shape, part: Shape) -> tuple[Shape, Shape]:
-    """Split `shape` into blocks and the elements of a block, and merge adjacent dimensions of the same kind; return it
-    with the shape of `part` that broadcasts to it.
-
-    >>> _merged((6, 5, 4), (2, 5, 4))
-    ([2, 3, 20], [2, 1, 20])
-    """
-    runs: list[tuple[int, bool]] = []
-    for whole, count in zip(shape, part, strict=True):
-        for size, varies in ((count, True), (whole // count, False)):
-            if runs and runs[-1][1] == varies:
-                runs[-1] = runs[-1][0] * size, varies
-            elif size > 1:
-                runs.append((size, varies))
-    return [size for size, _ in runs], [size if varies else 1 for size, varies in runs]
-
-
-def _forms(input: Value, scale: Value) -> list[Form]:
-    """All native forms, the one that leaves the input as it is first."""
-    pairs = ((input.dims, scale.dims), _merged(input.dims, scale.dims))
-    return [form for form in (native_form(*pair) for pair in pairs) if form is not None]
 
 
 def _keep_int8_apart(ctx: Emitter, integer: str) -> None:
@@ -67,7 +44,7 @@ def _emit(ctx: Emitter, op_type: str, form: Form, input: Value, scale: Value, ze
 def _widened(ctx: Emitter, integer: str, input: Value, scale: Value, zero_point: Value) -> list[Value]:
     """The operands as floats in which sums of two values of type `integer` are exact, in shapes that broadcast."""
     wide = "float32" if integer in BYTES else "float64"
-    shape, part = _merged(input.dims, scale.dims)
+    shape, part = merged(input.dims, scale.dims)
     shaped = ctx.reshape(input, shape), ctx.reshape(scale, part), ctx.reshape(zero_point, part)
     return [ctx.cast(value, wide) for value in shaped]
 
@@ -109,7 +86,7 @@ def flip_sign(ctx: Emitter, value: Value) -> Value:
 def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     _keep_int8_apart(ctx, input.data_type)
     input, zero_point = _unsigned(ctx, input, zero_point)
-    forms, zeros = _forms(input, scale), ctx.array_of(zero_point)
+    forms, zeros = native_forms(input.dims, scale.dims), ctx.array_of(zero_point)
     if forms and input.data_type in BYTES:
         return _emit(ctx, "DequantizeLinear", forms[0], input, scale, zero_point)
     if input.data_type == "int32" and zeros is not None and not zeros.any():
@@ -117,7 +94,7 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
         if forms and ctx.array_of(input) is not None:  # a bias, which is fused into a convolution or product
             return _emit(ctx, "DequantizeLinear", forms[0], input, scale, None)
         # Avoid the kernel: the optimiser inserts QuantizeLinear of int32 after it, for which there is no kernel.
-        shape, part = _merged(input.dims, scale.dims)
+        shape, part = merged(input.dims, scale.dims)
         x = ctx.cast(ctx.reshape(input, shape), scale.data_type)
         return _finish(ctx, ctx.emit("Mul", x, ctx.reshape(scale, part)))
     x, s, z = _widened(ctx, input.data_type, input, scale, zero_point)
@@ -171,7 +148,7 @@ def _keep_apart(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> 
 def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     _keep_int8_apart(ctx, zero_point.data_type)
     # The kernels for blocks and for float16 convert to int32 before they saturate, which is wrong for large values.
-    forms = [form for form in _forms(input, scale) if "block_size" not in form[2]]
+    forms = [form for form in native_forms(input.dims, scale.dims) if "block_size" not in form[2]]
     if forms and zero_point.data_type in BYTES:
         x, s = ctx.cast(input, "float32"), ctx.cast(scale, "float32")
         ctx.disabled_optimizers.add(ROUNDS_WEIGHTS)

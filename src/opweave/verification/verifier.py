@@ -1,4 +1,4 @@
-"""The child process that verifies other engines (`verification`)."""
+"""The child process that verifies other engines (`process`)."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ..backends import Backend
 from ..backends.isolation import resident
 from ..backends.isolation.child import prepare
 from ..backends.isolation.messages import receive, send
+from ..compile import engines, tuning
+from ..compile.driver import compile
+from ..compile.engines import Measurement
 from ..context import MLContext
 from ..errors import MLError
 from ..graph import Graph
 from ..names import counted
 from ..ops import quantize_linear
 from ..words import size
-from . import engines, tuning
-from .driver import compile
-from .engines import Measurement
+from .process import BUSY, LOCK, Begun, GraphTask, Later, Task
 from .uses import Sample
-from .verification import BUSY, LOCK, Begun, GraphTask, Later, Task
 
 if TYPE_CHECKING:
     from ..backends.isolation import EngineProcess

@@ -19,17 +19,17 @@ from threading import RLock
 from time import monotonic
 from typing import Any, BinaryIO, cast
 
-from .. import disk_cache
+from .. import disk_cache, links
 from ..backends import Backend, PowerPreference
 from ..backends.isolation import available, ending, messages, started, waited
+from ..compile import engines
+from ..compile.engines import Measurement
 from ..graph import Graph
 from ..processors import throttled
 from ..words import duration, size
-from . import engines
-from .engines import Measurement
 from .uses import Sample
 
-COMMAND = "from opweave.compile.verifier import serve; serve({is_idle}, {lock})"
+COMMAND = "from opweave.verification.verifier import serve; serve({is_idle}, {lock})"
 
 IS_IDLE = True
 """Whether the child has the lowest priority; tests on busy machines would not end."""
@@ -133,6 +133,7 @@ def ways_of(ways: Mapping[str, Backend]) -> dict[str, messages.BackendMessage]:
     return {name: messages.BackendMessage.of(way) for name, way in ways.items()}
 
 
+@links.verify_graph.provide
 def task_of_graph(
     graph: Graph, backend: Backend, device: str, preference: PowerPreference, fuse: bool, sample: Mapping[str, Sample]
 ) -> Task | Measurement | str:

@@ -2,7 +2,7 @@
 
 Calls that repeat others pay nothing for this: a thread that wakes once a second asks a graph or session to let its next call
 note itself, which that call does where it is checked anyway. What the process computed meanwhile counts for those that were
-noted. The thread exists while there are any to watch. What verification needs is imported when it begins (`verification`).
+noted. The thread exists while there are any to watch. What verification needs is imported when it begins (`process`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from weakref import ref
 
 import numpy as np
 
-from .engines import YET, Measurement
+from .. import links
+from ..compile.engines import YET, Measurement
 
 if TYPE_CHECKING:
-    from .verification import Child, Task
+    from .process import Child, Task
 
 THRESHOLD_SECONDS = 3.0
 """Processor time after which a graph, or a model for some shapes, is verified. An estimate: building and comparing takes a few
@@ -217,7 +218,7 @@ class _Watch:
 
     def _begin(self, use: Use, owner: Watchable) -> None:
         """Start a child for what was sampled."""
-        from .verification import Child, Later, Task, begin
+        from .process import Child, Later, Task, begin
 
         assert use.sample is not None
         key, sample = use.sample
@@ -243,7 +244,7 @@ class _Watch:
         verdict = child.poll()
         if verdict is None:
             return
-        from .verification import Later
+        from .process import Later
 
         self._child = None
         if isinstance(verdict, Later):
@@ -253,3 +254,9 @@ class _Watch:
 
 
 watch = _Watch()
+
+
+@links.watch_graph.provide
+def watch_graph(graph: Any) -> Use:
+    """See `links.watch_graph`."""
+    return watch.add(graph, 1)
