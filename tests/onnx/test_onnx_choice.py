@@ -17,6 +17,7 @@ import opweave as ow
 from opweave.lazy.background import background
 from opweave.onnx import trace
 from opweave.onnx.session import InferenceSession
+from opweave.onnx.shape_cache import ShapeCache
 
 pytestmark = pytest.mark.default_choice
 
@@ -102,6 +103,39 @@ def test_static_model_of_an_operator_without_converter_is_not_traced(monkeypatch
     session = ow.InferenceSession(parse_model(text), CONTEXT)
     assert session.run(None, {"x": np.eye(4, 300000, dtype=np.float32)})[0].shape == (2, 4)
     assert "WebNN cannot express NonZero" in session.explain()
+
+
+@pytest.mark.parametrize(
+    ("attributes", "shapes", "is_traced"),
+    [
+        pytest.param("", {"s": 4, "b": 4}, False, id="as exporters write it"),
+        pytest.param("<axis: int = -1>", {"s": 4}, False, id="without bias"),
+        pytest.param("", {"s": 3, "b": 3}, False, id="of another length"),  # which the engine refuses
+        pytest.param("", {"s": 4, "b": 1}, True, id="a bias of another length"),
+        pytest.param("<axis: int = 0>", {"s": 4, "b": 4}, True, id="along more axes"),
+        pytest.param("", {"b": 4}, True, id="computed weights"),
+    ],
+)
+def test_normalisation_is_traced_before_the_engine_gets_it(
+    attributes: str, shapes: dict[str, int], is_traced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["x", "s", *(["b"] if "b" in shapes else [])]
+    inputs = "float[n, 4] x" + ("" if "s" in shapes else ", float[4] s")
+    weights = ", ".join(f"float[{size}] {name} = {{{', '.join(['1'] * size)}}}" for name, size in shapes.items())
+    text = f'<ir_version: 8, opset_import: ["": 17]> g ({inputs}) => (float[n, 4] y) <{weights}> '
+    text += f"{{ y = LayerNormalization {attributes} ({', '.join(names)}) }}"
+    traced: list[Any] = []
+    trace_of = ShapeCache._trace
+    monkeypatch.setattr(ShapeCache, "_trace", lambda cache, *given: traced.append(given) or trace_of(cache, *given))
+    session = ow.InferenceSession(parse_model(text), CONTEXT)
+    feed = {"x": np.ones((2, 4), "float32"), "s": np.ones(4, "float32")}
+    given = {name: feed[name] for name in ("x", "s") if name == "x" or name not in shapes}
+    if shapes.get("s") == 3:
+        with pytest.raises(ow.MLError):
+            session.run(None, given)
+    else:
+        session.run(None, given)
+        assert bool(traced) == is_traced
 
 
 def test_static_model_with_an_operation_of_the_user_is_compiled() -> None:

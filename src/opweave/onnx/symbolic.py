@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -63,7 +63,20 @@ def open_program(model: Model, context: MLContext, inputs: Sequence[Argument]) -
 
 def must_be_traced(model: Model) -> bool:
     """Whether a model must be traced before it is passed to the engine unchanged."""
-    return any(op_type in CRASH_PRONE for _, op_type in model.operators)
+    prone = {op_type for _, op_type in model.operators if op_type in CRASH_PRONE}
+    if prone != {"LayerNormalization"} or not model.is_flat or model.proto.functions:
+        return bool(prone)
+    shapes = {tensor.name: tuple(tensor.dims[:]) for tensor in model.proto.graph.initializer}
+    nodes = (node for node in model.proto.graph.node if node.op_type == "LayerNormalization")
+    return not all(_is_plain_normalisation(node, shapes) for node in nodes)
+
+
+def _is_plain_normalisation(node: NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether a LayerNormalization is along the last axis, by weights of one length, which the engine checks."""
+    scale, *bias = (shapes.get(name, ()) for name in node.input[1:])
+    axes = [attribute.i for attribute in node.attribute[:] if attribute.name == "axis"]
+    is_vector = len(scale) == 1 and scale[0] > 0
+    return is_vector and all(each == scale for each in bias) and axes in ([], [-1])
 
 
 def _for_engine(model: Model, inputs: Sequence[Argument]) -> tuple[ModelProto, dict[str, np.ndarray]]:

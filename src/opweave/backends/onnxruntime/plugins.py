@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from importlib import import_module
 from threading import RLock
 from typing import Any, Literal
@@ -132,10 +133,17 @@ def packages() -> list[str]:
     found: set[str] = set()
     for place in sys.path:
         try:
-            found.update(name for name in os.listdir(place or ".") if name.isidentifier() and name.startswith(PREFIXES))
+            folder = os.path.abspath(place)
+            found.update(_modules(folder, os.stat(folder).st_mtime_ns))
         except OSError:  # a place of the path that is no folder, or is not there
             continue
     return sorted(found, key=lambda name: (name.endswith("webgpu"), name))
+
+
+@lru_cache(maxsize=64)
+def _modules(place: str, changed: int) -> tuple[str, ...]:
+    """The modules with plug-ins in a folder since it was changed. To list a folder of packages takes a millisecond or more."""
+    return tuple(name for name in os.listdir(place) if name.isidentifier() and name.startswith(PREFIXES))
 
 
 def names_of(module: str) -> list[str]:
