@@ -126,7 +126,12 @@ def test_normalisation_is_traced_before_the_engine_gets_it(
     text += f"{{ y = LayerNormalization {attributes} ({', '.join(names)}) }}"
     traced: list[Any] = []
     trace_of = ShapeCache._trace
-    monkeypatch.setattr(ShapeCache, "_trace", lambda cache, *given: traced.append(given) or trace_of(cache, *given))
+
+    def noted(cache: ShapeCache, *given: Any) -> Any:
+        traced.append(given)
+        return trace_of(cache, *given)
+
+    monkeypatch.setattr(ShapeCache, "_trace", noted)
     session = ow.InferenceSession(parse_model(text), CONTEXT)
     feed = {"x": np.ones((2, 4), "float32"), "s": np.ones(4, "float32")}
     given = {name: feed[name] for name in ("x", "s") if name == "x" or name not in shapes}
@@ -136,6 +141,16 @@ def test_normalisation_is_traced_before_the_engine_gets_it(
     else:
         session.run(None, given)
         assert bool(traced) == is_traced
+
+
+@pytest.mark.parametrize("inputs", ["", "x", "x, s, s, s"])
+def test_normalisation_with_other_inputs_is_refused(inputs: str) -> None:
+    text = (
+        f'<ir_version: 8, opset_import: ["": 17]> g (float[n, 4] x) => (float[n, 4] y) <float[4] s = {{1, 1, 1, 1}}> '
+        f"{{ y = LayerNormalization ({inputs}) }}"
+    )
+    with pytest.raises(ow.MLError):
+        ow.InferenceSession(parse_model(text), CONTEXT).run(None, {"x": np.ones((2, 4), "float32")})
 
 
 def test_static_model_with_an_operation_of_the_user_is_compiled() -> None:

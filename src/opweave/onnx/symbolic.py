@@ -73,10 +73,10 @@ def must_be_traced(model: Model) -> bool:
 
 def _is_plain_normalisation(node: NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> bool:
     """Whether a LayerNormalization is along the last axis, by weights of one length, which the engine checks."""
-    scale, *bias = (shapes.get(name, ()) for name in node.input[1:])
+    weights = [shapes.get(name, ()) for name in node.input[1:]]
     axes = [attribute.i for attribute in node.attribute[:] if attribute.name == "axis"]
-    is_vector = len(scale) == 1 and scale[0] > 0
-    return is_vector and all(each == scale for each in bias) and axes in ([], [-1])
+    are_vectors = len(weights) in (1, 2) and all(len(shape) == 1 and shape[0] > 0 for shape in weights)
+    return are_vectors and weights[0] == weights[-1] and axes in ([], [-1])
 
 
 def _for_engine(model: Model, inputs: Sequence[Argument]) -> tuple[ModelProto, dict[str, np.ndarray]]:
