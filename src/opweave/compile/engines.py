@@ -19,6 +19,7 @@ from ..backends import Backend
 from ..graph import Graph, Operand, each
 from ..processors import processor_name, processors
 from ..words import duration, size, table
+from .states import SWITCHED_OFF as SWITCHED_OFF, YET as YET
 
 FORMAT = 4
 """The format of what is kept; others are not read."""
@@ -173,14 +174,6 @@ def expected(graph: Graph, rivals: Iterable[Backend]) -> tuple[dict[str, str], l
         else:
             notes.append(f"{rival.name} not verified: not expected to be faster: {why}")
     return untried, notes
-
-
-YET = "not verified yet"
-"""What `explain` says of a rival that is verified once the graph was used for some seconds."""
-
-
-SWITCHED_OFF = "not verified: switched off"
-"""The same where `OPWEAVE_VERIFY=0` or `verify=False` says so: `tune` compares and measures engines then."""
 
 
 def described(choice: str, untried: Mapping[str, str], state: str | Measurement = YET) -> str:

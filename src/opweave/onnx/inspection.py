@@ -12,7 +12,6 @@ from ..errors import OperationError, require
 from ..run.graph import check_names
 from ..run.locks import Locks
 from ..tensor import MLTensor
-from . import summary, verification
 from .model_program import ModelProgram
 from .shape_cache import Key, text_of
 from .tuning import random_feed
@@ -37,6 +36,8 @@ class InspectionMethods:
             input_shapes: for models with dynamic dimensions, the shapes to explain for; they are compiled if they are not
                 yet. Default: the compiled ones that were used last, and what runs the others.
         """
+        from . import summary, verification
+
         session = cast("InferenceSession", self)
         kept = [compiled for _, compiled in session._shape_cache.compiled.items()]
         if input_shapes is not None:

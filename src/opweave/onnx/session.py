@@ -21,7 +21,6 @@ from ..run.graph import check_names
 from ..run.locks import Locks
 from ..shapes import OtherShapes
 from ..tensor import MLTensor
-from . import summary
 from .arguments import Argument, FixedShapes, HostValues, NodeArg, check_target
 from .booleans import bool_as_uint8
 from .index_ranges import find_ranges
@@ -189,9 +188,13 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         return self._recipe.reduced(type(self))
 
     def __repr__(self) -> str:
+        from . import summary
+
         return summary.line(self)
 
     def _repr_html_(self) -> str:
+        from . import summary
+
         return summary.html(self)
 
     @property

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..compile.engines import SWITCHED_OFF, YET, Measurement
+from ..compile.states import SWITCHED_OFF, YET
 from .shape_keys import text_of
 
 if TYPE_CHECKING:
+    from ..compile.engines import Measurement
     from ..verification.process import Task
     from ..verification.uses import Sample, Use
     from .compiled import CompiledModel

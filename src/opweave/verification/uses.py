@@ -17,9 +17,10 @@ from weakref import ref
 import numpy as np
 
 from .. import links
-from ..compile.engines import YET, Measurement
+from ..compile.states import YET
 
 if TYPE_CHECKING:
+    from ..compile.engines import Measurement
     from .process import Child, Task
 
 THRESHOLD_SECONDS = 3.0
