@@ -9,7 +9,7 @@ device, is not.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -31,22 +31,18 @@ RECURRENT = {("", op_type) for op_type in ("GRU", "LSTM", "RNN")}
 INTEGERS = {TensorProto.INT32, TensorProto.INT64}
 
 
-@dataclass(frozen=True, slots=True)
-class LengthRange:
-    """The range of `seqlens_k` of GroupQueryAttention, which is the number of the last key of each sequence.
-
-    There is room for the keys of the past, or for `total_sequence_length` if that is more.
+class _Lengths:
+    """A range of lengths in an input, which follows from other inputs.
 
     Attributes:
+        what: the name that the operator has for the lengths.
         lengths: the input that holds them, by name.
-        past: the past keys [batch, groups, room, size], likewise.
-        total: the input that holds `total_sequence_length`.
         node: the title of the node, for messages.
     """
 
+    __slots__ = ()
+    what: ClassVar[str]
     lengths: str
-    past: str
-    total: str
     node: str
 
     def fits(self, inputs: Any) -> bool:
@@ -62,7 +58,31 @@ class LengthRange:
         """
         values = self._values(inputs)
         if values is not None:
-            values.check(f"{self.node}: seqlens_k", inputs[self.lengths], f" in the input {self.lengths!r}")
+            values.check(f"{self.node}: {self.what}", inputs[self.lengths], f" in the input {self.lengths!r}")
+
+    def _values(self, inputs: Any) -> ValueRange | None:
+        """The range; None where it is not known."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class LengthRange(_Lengths):
+    """The range of `seqlens_k` of GroupQueryAttention, which is the number of the last key of each sequence.
+
+    There is room for the keys of the past, or for `total_sequence_length` if that is more.
+
+    Attributes:
+        lengths: the input that holds them, by name.
+        past: the past keys [batch, groups, room, size], likewise.
+        total: the input that holds `total_sequence_length`.
+        node: the title of the node, for messages.
+    """
+
+    what = "seqlens_k"
+    lengths: str
+    past: str
+    total: str
+    node: str
 
     def _values(self, inputs: Any) -> ValueRange | None:
         past, total = inputs[self.past], inputs[self.total]
@@ -75,7 +95,7 @@ class LengthRange:
 
 
 @dataclass(frozen=True, slots=True)
-class StepRange:
+class StepRange(_Lengths):
     """The range of `sequence_lens` of a recurrent network, of a sequence that is an input as well.
 
     Attributes:
@@ -85,25 +105,11 @@ class StepRange:
         node: the title of the node, for messages.
     """
 
+    what = "sequence_lens"
     lengths: str
     sequence: str
     axis: int
     node: str
-
-    def fits(self, inputs: Any) -> bool:
-        """Whether all lengths are in the range; true where it is not known."""
-        values = self._values(inputs)
-        return values is None or values.outside(inputs[self.lengths]) is None
-
-    def check(self, inputs: Any) -> None:
-        """Require lengths in the range, if it is known.
-
-        Raises:
-            ValidationError: one of them is not.
-        """
-        values = self._values(inputs)
-        if values is not None:
-            values.check(f"{self.node}: sequence_lens", inputs[self.lengths], f" in the input {self.lengths!r}")
 
     def _values(self, inputs: Any) -> ValueRange | None:
         shape = inputs[self.sequence].shape

@@ -17,12 +17,12 @@ AUTO = "no other way to run it was measured to be faster"
 SMALL = "it is small"
 
 SMALL_BYTES = 2**20
-"""The size of a static model, its weights, inputs and outputs, up to which its own session runs it without tracing it: a call
-takes the same time in both to within 2 us (`benchmarks small`), and tracing and compiling it takes tens of milliseconds."""
+"""The size of a static model, its weights, inputs and outputs, up to which its own session runs it without tracing it. An
+estimate: calls of such models are short, and to trace and compile one takes tens of milliseconds, which it rarely regains."""
 
 MAX_FALLBACKS = 0
 """The most nodes of a static model that WebNN cannot express, if it is compiled by default. Each divides the model: results
-between sections are stored, and threads wait. In `benchmarks small`, divided models take up to twice as long."""
+between sections are stored, and threads wait. `benchmarks small` compares such models with ONNX Runtime."""
 
 MAX_POOLS = 5
 """Maximum number of sections with their own threads where shapes that recur are compiled. A static model with more runs in its

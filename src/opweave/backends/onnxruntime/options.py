@@ -34,8 +34,8 @@ on two cores. In `benchmarks/threads.py`, two dense layers took 1.02 to 1.14 of 
 1.00 with 200.
 
 A session that runs a user's model as it is keeps the engine's default: there are no other graphs that it takes turns with, and
-its calls are to cost what they cost in the engine, also after pauses. In `benchmarks traffic` with pauses of 30 ms, in which
-threads of the engine still spin, calls take up to 1.2 times as long with 200."""
+its calls are to cost what they cost in the engine, also after pauses. After 30 ms threads of the engine still spin by default.
+With 200, they sleep by then, and each call wakes them."""
 
 FOLDED_BYTES = 2**28
 """The largest result that the engine may compute from constants when it makes a session. Without a limit, a few nodes that
