@@ -441,8 +441,9 @@ class Disturbed(Evaluation):
     def _folded(self, node: Node) -> Any:
         """What a factor of a convolution rounds: engines multiply the filter by it, and so each of the terms."""
         for product, factor in zip(node.operands, reversed(node.operands), strict=True):
-            before = product.node
+            before, transposes = product.node, list[Node]()
             while before is not None and before.op.name == "transpose":
+                transposes.insert(0, before)
                 before = before.operands[0].node
             if (
                 self._engine.distributes
@@ -452,6 +453,8 @@ class Disturbed(Evaluation):
             ):
                 sizes = abs(self.arrays[factor])
                 terms = abs(self.arrays[before.operands[0]]) + abs(self.arrays[before.operands[1]])
+                for transpose in transposes:
+                    terms = np.transpose(terms, transpose.attributes["permutation"])
                 return terms * (sizes if node.op.name == "mul" else 1 / np.maximum(sizes, TINY["float32"]))
             if before is None or before.op.name not in ("conv2d", "conv_transpose2d") or not _is_known(factor):
                 continue
