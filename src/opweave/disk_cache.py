@@ -52,6 +52,12 @@ SHARE = 16
 
 _warned: set[str] = set()
 
+SETTLED_NANOSECONDS = 10**9
+"""How long a directory must be unchanged for its listing to be kept: its time of modification advances in steps."""
+
+_kinds: dict[str | None, tuple[int, set[str]]] = {}
+"""The time of modification of a directory, in nanoseconds, and the suffixes of its files."""
+
 _room: dict[tuple[Path, int], int] = {}
 """For a directory and a limit, the bytes that this process may write until it must look at all files again."""
 
@@ -155,8 +161,21 @@ def store(key: str, kind: str, data: bytes) -> bool:
 
 
 def has(kind: str) -> bool:
-    """Whether there are files of a kind."""
-    return any(name.endswith(f".{kind}") for name in _names())
+    """Whether there are files of a kind.
+
+    A directory is listed again once it has changed: sessions ask each time that they load a model, and caches grow large.
+    """
+    place = _place()
+    try:
+        changed = -1 if place is None else os.stat(place).st_mtime_ns
+    except OSError:  # there is no such directory yet
+        return False
+    known = _kinds.get(place)
+    if known is None or known[0] != changed:
+        known = changed, {name.rpartition(".")[2] for name in _names()}
+        if time.time_ns() - changed > SETTLED_NANOSECONDS:
+            _kinds[place] = known
+    return kind in known[1]
 
 
 def lock(name: str) -> int | None:

@@ -11,6 +11,9 @@ from importlib.util import find_spec
 
 _told: set[str] = set()
 
+_found: set[str] = set()
+"""The packages that are there: to look for one again takes as long as to load a small model."""
+
 
 def is_installed(module: str) -> bool:
     """Whether a package is there, without importing it; one that is may be broken still.
@@ -20,10 +23,15 @@ def is_installed(module: str) -> bool:
     """
     if module in sys.modules:
         return sys.modules[module] is not None
+    if module in _found:
+        return True
     try:
-        return find_spec(module) is not None
+        if find_spec(module) is None:
+            return False
     except (ImportError, ValueError):  # a part of a package that is not there, or import hooks that block it
         return False
+    _found.add(module)
+    return True
 
 
 def warn_once(fault: str) -> None:

@@ -77,9 +77,13 @@ def test_devices_are_listed_without_importlib_metadata() -> None:
 
 
 @pytest.mark.skipif(find_spec("wgpu") is None, reason="wgpu is not installed")
-@pytest.mark.parametrize(("nodes", "looked"), [((), "False"), (("/dev/null",), "True")])
+@pytest.mark.parametrize(
+    ("nodes", "looked"), [({}, "False"), ({"/dev": ("nul",), "/none": ("a",)}, "True"), ({"/dev": ("none",)}, "False")]
+)
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows its hardware as files")
-def test_adapters_are_looked_at_only_where_there_may_be_hardware(nodes: tuple[str, ...], looked: str) -> None:
+def test_adapters_are_looked_at_only_where_there_may_be_hardware(
+    nodes: dict[str, tuple[str, ...]], looked: str
+) -> None:
     code = (
         f"import sys, opweave as ow; from opweave.backends.webgpu import adapters; adapters.NODES = {nodes!r};"
         "ow.ml.create_context(); print('wgpu' in sys.modules)"

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 PowerPreference = Literal["default", "high-performance", "low-power"]
 Returning = Callable[[Sequence[Memory]], list[Memory]]
 """Computes outputs from inputs."""
+TakingFeeds = Callable[[dict[str, Any]], list[Any]]
+"""Computes outputs from arrays by the names of the inputs; raises whatever the engine raises."""
 How = Literal["native", "composed", "decomposed", "kernel", "expression"]
 """How a node is done: by one kernel of the engine, by several that its rule composes, by the op's decomposition, by a user
 kernel, or by its expression."""
@@ -96,6 +98,10 @@ class Runner(ABC):
 
     def returning(self, outputs: Sequence[int]) -> Returning | None:
         """A function that runs the graph once, and returns these outputs in memory of the engine; None if it cannot."""
+        return None
+
+    def taking_feeds(self, outputs: Sequence[int]) -> TakingFeeds | None:
+        """`returning` for arrays by name, whose shapes the engine checks; None if it cannot, or there is more to check."""
         return None
 
     def measured(self) -> Measured | None:

@@ -8,7 +8,7 @@ errors about arguments: a call with something new or wrong takes the full path, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -26,11 +26,17 @@ from .model_program import NOTHING_SHARED, ModelProgram
 Expected = tuple[str, np.dtype[Any], tuple[int, ...]]
 """The name of an array, its data type and its shape."""
 
+Direct = Callable[[Any], list[Any] | None]
+"""The outputs for a feed; None where it does not run the call."""
+
 NO_TYPE = np.dtype([("of no array", "V1")])
 """The data type of outputs that are not known. None would not do: NumPy takes it for float64."""
 
 MAX_REPEATS = 64
 """The most calls that a session keeps to repeat them."""
+
+MAX_DIRECT = 16
+"""The most combinations of outputs for which a session keeps a direct call."""
 
 MAX_SHAPES = 1024
 """The most shapes of arrays that a call knows to fit the model, where shapes may differ."""
@@ -114,6 +120,11 @@ class Repeat:
         """Whether calls of a model can be repeated: plain tensors of numbers."""
         return all(i.element_type not in (0, TensorProto.BOOL) and i.dtype.kind in "iuf" for i in inputs)
 
+    @property
+    def asked(self) -> tuple[str, ...] | None:
+        """`output_names` of that call."""
+        return None if self._asked is None else tuple(self._asked)
+
     def run(self, asked: Any, given: Any, out: Any) -> list[Any] | None:
         """The outputs of a call; None where it is not like the one before.
 
@@ -151,6 +162,38 @@ class Repeat:
             if self.model.is_open:  # the full path finds out more
                 return None
             raise
+
+    def direct(self) -> Direct | None:
+        """A shorter `run` for calls of any shapes without targets, which the engine checks; None if there is none.
+
+        Its calls return None where the arrays are not like those of the call before, or the engine refuses them.
+        """
+        whole = self._declared is not None and not self._values and self._taken == len(self._inputs)
+        run = self.model.program.taking_feeds(self._wanted) if whole else None
+        if run is None:
+            return None
+        expected = tuple([(name, dtype) for name, dtype, _ in self._inputs])
+        count, ranges = len(expected), self._ranges
+
+        def call(given: Any) -> list[Any] | None:
+            if type(given) is not dict or len(given) != count:
+                return None
+            for name, dtype in expected:
+                value = given.get(name)
+                if type(value) is not np.ndarray or value.dtype != dtype:
+                    return None
+                flags = value.flags
+                if not (flags.c_contiguous and flags.aligned):
+                    return None
+            for each in ranges:
+                if not each.fits(given):
+                    return None
+            try:
+                return run(given)
+            except Exception:  # the full path finds out more
+                return None
+
+        return call
 
     def _run_into(self, given: dict[str, np.ndarray], inputs: list[np.ndarray], out: Any) -> list[Any] | None:
         """`run` with targets; `inputs` are those of `given` in order, which have been checked."""
@@ -193,14 +236,16 @@ class Repeats:
     Attributes:
         last: the call that was made last; None if there is none, or calls are to choose again what runs them.
         count: the number of calls, of which those like the last one count once.
+        direct: by the outputs asked for, what runs calls of any shapes if the model's own session runs them all.
     """
 
-    __slots__ = ("_by_shapes", "_lock", "count", "last")
+    __slots__ = ("_by_shapes", "_lock", "count", "direct", "last")
 
     def __init__(self) -> None:
         self._lock = Lock()  # held while calls are added and forgotten, not while they are repeated
         self.last: Repeat | None = None
         self.count = 0
+        self.direct: dict[Any, Direct] = {}
         self._by_shapes: dict[tuple[tuple[int, ...], ...], Repeat] = {}
 
     def run(self, asked: Any, given: Any, out: Any) -> list[Any] | None:
@@ -222,12 +267,13 @@ class Repeats:
         repeat.used = self.count
         return results
 
-    def keep(self, repeat: Repeat, feed: Mapping[str, np.ndarray]) -> None:
+    def keep(self, repeat: Repeat, feed: Mapping[str, np.ndarray], is_direct: bool = True) -> None:
         """Keep a call, and forget the oldest one if there are many.
 
         Args:
             repeat: the call.
             feed: its inputs, in the order of the user.
+            is_direct: whether calls of other shapes may be run without a word.
         """
         with self._lock:
             if len(self._by_shapes) >= MAX_REPEATS:
@@ -235,6 +281,9 @@ class Repeats:
             self._by_shapes[tuple([array.shape for array in feed.values()])] = repeat
             self.last = repeat
             repeat.used = self.count
+            asked = repeat.asked
+            if is_direct and asked not in self.direct and len(self.direct) < MAX_DIRECT and (direct := repeat.direct()):
+                self.direct[asked] = direct
 
     def by_use(self) -> list[Repeat]:
         """All calls; those that were used last come last."""
@@ -246,6 +295,7 @@ class Repeats:
         with self._lock:
             self.last = None
             self._by_shapes.clear()
+            self.direct = {}
 
 
 @dataclass(frozen=True, slots=True)

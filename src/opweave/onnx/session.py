@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
@@ -263,6 +263,24 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
                 sequences are out of range.
             OperationError: the engine failed.
         """
+        if run_options is None and out is None and self._context._lost_info is None:
+            # Few instructions and objects: after a network has run, or a pause, nothing of Python is in the caches.
+            try:
+                direct = self._repeats.direct.get(tuple(output_names) if type(output_names) is list else output_names)
+            except TypeError:  # they are no names; the full path says so
+                direct = None
+            if direct is not None and (results := direct(input_feed)) is not None:
+                return results
+        return self._run_repeated(output_names, input_feed, run_options, out)
+
+    def _run_repeated(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: Any,
+        out: Mapping[str, np.ndarray | MLTensor] | None,
+    ) -> list[Any]:
+        """`run` for calls that the model's own session cannot run at once."""
         if run_options is not None:
             check_run_options(run_options, self._settings.level)
         trace = self._run_trace
@@ -290,9 +308,10 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
     ) -> list[Any]:
         """`run` for calls that differ from the last one: check all arguments, and select what runs the model."""
         known, context, space = self._outputs, self._context, self._context._space
-        is_list = output_names is None or not isinstance(output_names, (str, bytes))
-        require(is_list, f"output_names must be a list of names, got {output_names!r}")
-        asked = list(output_names or known)
+        is_list = isinstance(output_names, Iterable) and not isinstance(output_names, (str, bytes))
+        asked = (list(output_names) if output_names is not None and is_list else []) or list(known)
+        is_of_names = (is_list or output_names is None) and all(isinstance(name, str) for name in asked)
+        require(is_of_names, f"output_names must be a list of names, got {output_names!r}")
         require(isinstance(input_feed, Mapping), f"inputs must map names to arrays, got {type(input_feed).__name__}")
         input_feed = unwrapped(input_feed)
         inputs = self._inputs
@@ -345,7 +364,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
                 declared = (self._inputs_by_name, known) if model is self._shape_cache.only_own else None
                 ranges, in_place = self._ranges, self._in_place
                 repeat = Repeat(model, feed, same, names, deciding, ranges, in_place, targets, declared)
-                self._repeats.keep(repeat, {name: feed[name] for name in input_feed})
+                self._repeats.keep(repeat, {name: feed[name] for name in input_feed}, self._run_trace is None)
                 if (
                     self._shape_cache.choices != choices
                 ):  # another thread has tuned, and has perhaps cleared this too early

@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..backends import Measured, Pairs, Returning, Runner
+from ..backends import Measured, Pairs, Returning, Runner, TakingFeeds
 from ..errors import OperationError
 from ..graph import Desc, Graph, Node, Operand
 from ..memory import OVER_INPUT, Plan
@@ -148,6 +148,12 @@ class Program:
             return call(inputs)
 
         return checked
+
+    def taking_feeds(self, outputs: Sequence[int]) -> TakingFeeds | None:
+        """`returning` for arrays by name, whose shapes the engine checks; None where no engine does that."""
+        if self._direct is None or self.space is not HOST or self._ranges:
+            return None
+        return self._direct.taking_feeds(outputs)
 
     def _fits_direct(self, inputs: Sequence[Memory], outputs: Sequence[Memory], shared: Pairs) -> bool:
         """Whether `_direct` can read and write this memory itself."""

@@ -16,7 +16,7 @@ from ...errors import MLError, OperationError
 from ...graph import Node
 from ...memory.spaces import Cell, Memory
 from ...shapes import OtherShapes
-from .. import How, PowerPreference, Precision, Returning, Runner
+from .. import How, PowerPreference, Precision, Returning, Runner, TakingFeeds
 from .constants import add_constants, all_graphs, readers
 from .in_place import count_copies, find_updates
 from .native import CPU, ENGINE_ERRORS, NativeSession, engine_call
@@ -164,6 +164,13 @@ class ModelSession(Runner):
         if self._can_bind and not self.is_plain:
             return partial(self._run_bound, outputs)
         return engine_call(self.session, self.inputs, [self.outputs[k] for k in outputs], {}, self.updates, self.failed)
+
+    def taking_feeds(self, outputs: Sequence[int]) -> TakingFeeds | None:
+        """The engine's own call; None if copies are to be counted, or its types must be bound."""
+        if self.updates or (self._can_bind and not self.is_plain):
+            return None
+        run, names = self.session.run, [self.outputs[k] for k in outputs]
+        return lambda feed: run(names, feed, None)  # type: ignore[no-any-return]
 
     def _run_bound(self, outputs: Sequence[int], inputs: Sequence[Memory]) -> list[Any]:
         """These outputs, of a session with types that the engine exchanges in bindings only."""

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from glob import glob
 from typing import Any, Literal
 
 from ... import packages
@@ -29,8 +28,8 @@ WANTED_LIMITS = (
 )
 """Limits to raise to those of the adapter; otherwise a device gets the minimum that WebGPU guarantees."""
 
-NODES = ("/dev/dri/renderD*", "/dev/nvidia*", "/dev/dxg", "/dev/kgsl-3d*", "/dev/mali*")
-"""Device files of hardware that Vulkan drivers use on Linux."""
+NODES = {"/dev": ("nvidia", "dxg", "kgsl-3d", "mali"), "/dev/dri": ("renderD",)}
+"""How the names of device files begin that Vulkan drivers use on Linux, by their folder."""
 
 INSTALL = "pip install 'opweave[webgpu]'"
 
@@ -68,7 +67,15 @@ def may_have_hardware() -> bool:
     """Whether there may be a hardware adapter, without loading wgpu, which takes much memory."""
     if not is_installed():
         return False
-    return sys.platform != "linux" or any(glob(pattern) for pattern in NODES)
+    return sys.platform != "linux" or any(_has_file(folder, begins) for folder, begins in NODES.items())
+
+
+def _has_file(folder: str, begins: tuple[str, ...]) -> bool:
+    """Whether a folder has a file whose name begins with one of these texts."""
+    try:
+        return any(name.startswith(begins) for name in os.listdir(folder))
+    except OSError:  # there is no such folder
+        return False
 
 
 @contextmanager
