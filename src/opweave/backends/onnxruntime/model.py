@@ -170,7 +170,7 @@ class ModelSession(Runner):
         if self.updates or (self._can_bind and not self.is_plain):
             return None
         run, names = self.session.run, [self.outputs[k] for k in outputs]
-        return lambda feed: run(names, feed, None)  # type: ignore[no-any-return]
+        return lambda feed: run(names, feed, None)
 
     def _run_bound(self, outputs: Sequence[int], inputs: Sequence[Memory]) -> list[Any]:
         """These outputs, of a session with types that the engine exchanges in bindings only."""
