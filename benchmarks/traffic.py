@@ -162,6 +162,7 @@ def alone(engine: str, name: str, path: str, seed: str, calls: str, pause: str) 
     import onnxruntime  # noqa: F401  (so that imports are no part of loading)
 
     if engine == "opweave":
+        import opweave.backends.onnxruntime.model
         import opweave.onnx.session  # noqa: F401
 
         if model.beside:

@@ -175,3 +175,12 @@ def test_run_from_several_threads(threads: int) -> None:
             assert len(s) == rows
 
     together(*[lambda number=number: work(number) for number in range(threads)])
+
+
+@pytest.mark.parametrize("specialise", ["auto", "never"])
+def test_a_session_is_loaded_when_it_is_made(specialise: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from opweave.onnx import shape_cache
+
+    session = ow.InferenceSession(model(), specialise=specialise)
+    monkeypatch.setattr(shape_cache, "open_program", lambda *_: pytest.fail("the first call loads the model"))
+    assert session.run(["s"], feed())[0].tolist() == [4, 10]

@@ -87,8 +87,8 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         NotSupportedError: `fallback="error"`, and the model needs it; no device can compute in `precision`.
         OperationError: no engine has an operator of the model.
 
-    A model without dynamic dimensions is compiled, or loaded by ONNX Runtime, when the session is created. The same inputs
-    give the same results for as long as a session lives, unless `tune`, or `specialise="recurring"`, changes what runs them.
+    The model is compiled, or loaded by ONNX Runtime, when the session is created; for shapes that must be compiled, when they
+    come first.
 
     The same input gives the same bits for as long as the session lives, unless `tune`, or the caller, changes what runs it.
     Another engine, device, `precision` or `specialise` may change the last bits of floats, and by them a step of
@@ -175,6 +175,8 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         if self._is_static:
             with reported("compiling the model"):
                 self._shape_cache.compile_static(shapes, sum(each.static_bytes() for each in self._outputs.values()))
+        else:
+            self._shape_cache.load_own()
         self._use: Use | None = None
         if len(self._shape_cache.ways) > 1:
             from . import verification

@@ -174,6 +174,16 @@ class ShapeCache:
                     log(NOTSET, INFO, "all shapes are compiled: %s", error)
         return self._own_session
 
+    def load_own(self) -> None:
+        """Make the model's own session before the first call, if it will run all calls and needs no trace."""
+        if (
+            self._why_none in (AUTO, NEVER)
+            and not self._compiles_all
+            and not self.tuned
+            and not must_be_traced(self._model)
+        ):
+            self.own_session({each.name: None for each in self._inputs})
+
     def compiled_for(self, shapes: Shapes, feed: Mapping[str, Any]) -> CompiledModel:
         """The model compiled for input shapes and for the values of deciding inputs; from the cache, or new."""
         if compiled := self._find(shapes, feed):

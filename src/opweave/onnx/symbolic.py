@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-# The engine is imported with the session class: else the first session would take the time for it.
-from ..backends.onnxruntime import backend as _backend, model as _model  # noqa: F401
 from ..context import MLContext
 from ..errors import MLError, NotSupportedError
 from ..graph import Builder, Graph, Operand
