@@ -1,11 +1,12 @@
-"""Whether models on `auto` agree with ONNX Runtime, before and after `tune`.
+"""Whether models on `auto` agree with ONNX Runtime, before and after `tune`, and whether the rule of thumb is right on them.
 
+    make models
     python tools/export_networks.py networks
     python -m gate.agreement networks               # writes docs/engines-agreement.md
     python -m gate.agreement --backend-cases --jobs 2
 
-Each network runs in a process of its own, so that one that ends its process is a row of the table. The backend cases of ONNX
-run in `--jobs` processes.
+The models are exported networks and those of the gate. Each runs in a process of its own, so that one that ends its process is
+a row of the table. With `--jobs`, several run at a time, each on its share of the processors.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
+from queue import SimpleQueue
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
@@ -24,7 +29,8 @@ import numpy as np
 import typer
 
 from benchmarks.measure import in_process
-from benchmarks.page import machine, table, versions
+from benchmarks.page import machine, table
+from gate import catalog
 
 LIMIT = 1e-3
 """The largest difference, relative to the largest number of ONNX Runtime's output."""
@@ -32,7 +38,10 @@ LIMIT = 1e-3
 SECONDS = 300
 """How long one process may take."""
 
-HEADER = ["model", "before tuning", "after tuning", "engine then", "verdict of OpenVINO"]
+HEADER = ["model", "before tuning", "after tuning", "engine then", "OpenVINO", "rule of thumb"]
+
+GAIN = 0.95
+"""Up to this multiple of ONNX Runtime's time OpenVINO is worth trying."""
 
 ROOT = Path(__file__).parents[1]
 
@@ -64,11 +73,34 @@ def compare(
             results = session.run(None, feed)
         return max(_difference(a, b) for a, b in zip(results, expected, strict=True))
 
-    before = largest()
+    before, rule = largest(), _rule_of_thumb(model, feed)
     (measured,) = session.tune(inputs=feed, seconds=seconds).measurements
     times = {name: round(value * 1e3, 4) for name, value in measured.seconds.items()}
     refused = dict(measured.refused)
-    return {"before": before, "after": largest(), "chosen": measured.chosen, "refused": refused, "ms": times}
+    return {
+        "before": before,
+        "after": largest(),
+        "chosen": measured.chosen,
+        "refused": refused,
+        "ms": times,
+        "rule": rule,
+    }
+
+
+def _rule_of_thumb(model: Path | bytes, feed: Mapping[str, Any]) -> str:
+    """What the choice between engines says before anything is measured: "tries: ..." or why it does not try OpenVINO."""
+    import opweave as ow
+
+    session = ow.InferenceSession(model, specialise="always")
+    session.run(None, feed)
+    for line in session.explain().splitlines():
+        if line.startswith("engine: ") and "openvino" in line:
+            text = line.partition("openvino ")[2]
+            tries = text.removeprefix("not verified: switched off").removeprefix("not verified yet")
+            if tries.startswith(": expected to be faster"):
+                return f"tries: {tries.removeprefix(': expected to be faster ').strip('()')}"
+            return text.removeprefix("not verified: ").removeprefix("not expected to be faster: ")
+    return "several graphs"
 
 
 def _difference(result: Any, expected: Any) -> float:
@@ -119,36 +151,99 @@ def _case_word(case: Any) -> tuple[str, str]:
     return f"runs on {report['chosen']}", ""
 
 
-def row(path: Path) -> tuple[list[str], bool]:
-    """The row of a model, and whether it agrees."""
+@dataclass(frozen=True)
+class Row:
+    """What came of a model.
+
+    Attributes:
+        cells: its row, see `HEADER`.
+        agrees: whether all results agree.
+        chosen: what runs it after tuning.
+        is_tried: whether the rule of thumb would try OpenVINO.
+        ratio: OpenVINO's time as a multiple of ONNX Runtime's; None if OpenVINO was refused or does not take the model.
+    """
+
+    cells: list[str]
+    agrees: bool
+    chosen: str = ""
+    is_tried: bool = False
+    ratio: float | None = None
+
+
+def row(path: Path, part: int, jobs: int) -> Row:
+    """What came of a model, which runs on a part of the processors."""
+    given = ("--compare", str(path), "--part", str(part), "--jobs", str(jobs))
     try:
-        report = in_process("gate.agreement", "--compare", str(path), timeout=SECONDS)
+        report = in_process("gate.agreement", *given, timeout=SECONDS)
     except (RuntimeError, TimeoutError) as error:
-        return [path.stem, "", "", "", f"the process failed: {str(error).splitlines()[-1]}"], False
-    verdict = "; ".join(report["refused"].values())
-    if not verdict:
-        times = report["ms"]
-        openvino, runtime = times.get("openvino"), min(value for name, value in times.items() if name != "openvino")
-        verdict = "" if openvino is None else f"right, {openvino / runtime:.2f}x ONNX Runtime's time"
+        return Row([path.stem, "", "", "", f"the process failed: {str(error).splitlines()[-1]}", ""], False)
+    verdict, rule, chosen, times = "; ".join(report["refused"].values()), report["rule"], report["chosen"], report["ms"]
+    openvino, ratio = times.get("openvino"), None
+    if not verdict and openvino is not None:
+        ratio = openvino / min(value for name, value in times.items() if name != "openvino")
+        verdict = f"right, {ratio:.2f}x"
     agrees = max(report["before"], report["after"]) <= LIMIT
-    cells = [path.stem, f"{report['before']:.1e}", f"{report['after']:.1e}", report["chosen"], verdict]
-    return cells, agrees
+    cells = [path.stem, f"{report['before']:.1e}", f"{report['after']:.1e}", chosen, verdict, rule]
+    return Row(cells, agrees, chosen, rule.startswith("tries"), ratio)
 
 
-def markdown(rows: list[list[str]], chosen: Counter[str]) -> str:
+def write_gate(folder: Path, packages: Path) -> list[Path]:
+    """Write the gate's models, and inputs of one call for each, into a folder."""
+    import onnxruntime
+
+    found = []
+    for entry in catalog.entries():
+        kept = folder / f"{'-'.join(entry.name.lower().split())}.onnx"
+        with entry.path(packages) as path:
+            kept.write_bytes(path.read_bytes())
+        session = onnxruntime.InferenceSession(kept, providers=["CPUExecutionProvider"])
+        feed = entry.feeds({each.name: each.type for each in session.get_inputs()})[0]
+        np.savez(kept.with_suffix(".npz"), allow_pickle=False, **feed)
+        found.append(kept)
+    return found
+
+
+def markdown(rows: Sequence[Row], jobs: int) -> str:
     """The page."""
+    from opweave.processors import processors
+
+    chosen = Counter(each.chosen for each in rows)
     counts = ", ".join(f"{count} on {name}" for name, count in chosen.most_common())
+    cells = [each.cells for each in sorted(rows, key=lambda each: each.cells[0])]
     return f"""# Agreement of engines
 
-Networks that PyTorch exports, in a default session beside ONNX Runtime, before and after `session.tune()`: the largest
-difference relative to the largest number, which may be {LIMIT:g}. `tune` tries OpenVINO in a process of its own
-([engines](engines.md#trials)). After tuning, {len(rows)} networks run: {counts}.
+Networks that PyTorch exports, and the models of the gate, in a default session beside ONNX Runtime, before and after
+`session.tune()`: the largest difference relative to the largest number, which may be {LIMIT:g}. `tune` tries OpenVINO in a
+process of its own ([engines](engines.md#trials)). After tuning, {len(rows)} models run: {counts}.
 
-`python tools/export_networks.py FOLDER` exports them, and `python -m gate.agreement FOLDER` writes this page. On: {machine()};
-{versions("openvino")}.
+`python tools/export_networks.py FOLDER` exports the networks, `make models` installs the others, and
+`python -m gate.agreement FOLDER` writes this page. On: {machine()}, openvino {version("openvino")}; each model has
+{processors() // jobs} processors.
 
-{table(HEADER, rows)}
+{table(HEADER, cells)}
+
+*OpenVINO* is its time as a multiple of that of the fastest way to run the model on ONNX Runtime, or why it was refused.
+
+## The rule of thumb
+
+Before anything is measured, a rule decides whether another engine is worth the child process that
+[verifies](engines.md#verification) it. Its column above says "tries" with the size of the model, or why it does not.
+
+{table(["the rule", "models", f"OpenVINO takes up to {GAIN:g}x", "median", "best", "worst"], _rule_rows(rows), range(1, 6))}
+
+Only models that OpenVINO runs right count here.
 """
+
+
+def _rule_rows(rows: Sequence[Row]) -> list[list[str]]:
+    """How the time of OpenVINO compares, for models that the rule tries and for the others."""
+    found = []
+    for title, is_tried in (("tries OpenVINO", True), ("does not", False)):
+        ratios = [each.ratio for each in rows if each.ratio is not None and each.is_tried == is_tried]
+        gains = sum(ratio <= GAIN for ratio in ratios)
+        figures = [f"{f(ratios):.2f}x" if ratios else "" for f in (median, min, max)]
+        found.append([title, str(len(ratios)), str(gains), *figures])
+    return found
 
 
 def _all_cases(jobs: int) -> bool:
@@ -167,14 +262,17 @@ def _all_cases(jobs: int) -> bool:
 
 def main(
     folder: Annotated[Path | None, typer.Argument(help="The folder of the exported networks.")] = None,
+    packages: Annotated[Path, typer.Option(help="Where the packages of the gate are.")] = catalog.PACKAGES,
     only: Annotated[str, typer.Option(help="Models whose name contains this; then the page is not written.")] = "",
     backend_cases: Annotated[bool, typer.Option(help="Compare ONNX's backend cases instead.")] = False,
-    jobs: Annotated[int, typer.Option(help="Processes for the backend cases.")] = 2,
+    jobs: Annotated[int, typer.Option(min=1, help="How many models run at a time.")] = 1,
     compare_one: Annotated[Path | None, typer.Option("--compare", hidden=True)] = None,
     part: Annotated[int, typer.Option(hidden=True)] = -1,
 ) -> None:
     """Compare default sessions with ONNX Runtime before and after tuning, and write docs/engines-agreement.md."""
     if compare_one is not None:
+        if jobs > 1:
+            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[part::jobs])
         feed = dict(np.load(compare_one.with_suffix(".npz")))
         print(json.dumps(compare(compare_one, feed, expected_of(compare_one, feed))))
         return
@@ -187,21 +285,30 @@ def main(
             sys.exit(not _all_cases(jobs))
     if folder is None:
         raise typer.BadParameter("give the folder of the networks")
-    rows, failures, chosen = [], [], Counter[str]()
-    with TemporaryDirectory(prefix="opweave-agreement-") as cache:
-        os.environ["OPWEAVE_CACHE"] = cache  # nothing is tuned yet
-        Path(cache).chmod(0o700)
-        for path in sorted(folder.glob("*.onnx")):
-            if only not in path.name:
-                continue
-            cells, agrees = row(path)
-            rows.append(cells)
-            chosen[cells[3]] += 1
-            failures += [] if agrees else [path.stem]
-            print("  ".join(cells), flush=True)
-    print(f"{len(rows)} networks, {len(failures)} do not agree: {', '.join(failures)}")
+    rows: list[Row] = []
+    with TemporaryDirectory(prefix="opweave-agreement-") as name:
+        store = Path(name, "cache")
+        store.mkdir(mode=0o700)
+        os.environ["OPWEAVE_CACHE"] = str(store)  # nothing is tuned yet
+        paths = [*sorted(folder.glob("*.onnx")), *write_gate(Path(name), packages)]
+        free = SimpleQueue[int]()
+        for part in range(jobs):
+            free.put(part)
+
+        def measure(path: Path) -> None:
+            part = free.get()
+            try:
+                rows.append(row(path, part, jobs))
+            finally:
+                free.put(part)
+            print("  ".join(rows[-1].cells), flush=True)
+
+        with ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(measure, [path for path in paths if only in path.name]))
+    failures = [each.cells[0] for each in rows if not each.agrees]
+    print(f"{len(rows)} models, {len(failures)} do not agree: {', '.join(failures)}")
     if not only and not failures:
-        PAGE.write_text(markdown(rows, chosen), encoding="utf-8")
+        PAGE.write_text(markdown(rows, jobs), encoding="utf-8")
     sys.exit(bool(failures))
 
 

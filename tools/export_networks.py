@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ LENGTH = 24
 VOCABULARY = 100
 
 PLAIN = [(layers, 64, 1) for layers in range(1, 13)] + [(4, 128, 0), (6, 256, 0), (5, 96, 0), (8, 128, 1)]
+PLAIN += [(2, 384, 1), (3, 512, 1), (4, 512, 0), (6, 384, 0)]
 """Layers and width of plain encoders, and whether the attention has a scale."""
 
 
@@ -123,22 +125,21 @@ def networks() -> Iterator[tuple[str, Callable[[], nn.Module], tuple[Tensor, ...
         name = f"plain-{layers}x{width}{'-scaled' if is_scaled else ''}"
         x = torch.randn(2, LENGTH, width)
         yield name, partial(plain, layers, width, bool(is_scaled)), (x,)
-    for activation in ("relu", "gelu"):
-        for first in (True, False):
-            name = f"encoder-{activation}{'-norm-first' if first else ''}"
-            options = {"dim_feedforward": 128, "batch_first": True, "activation": activation, "norm_first": first}
+    for width, activation, first in product((64, 384), ("relu", "gelu"), (True, False)):
+        name = f"encoder-{activation}{'-norm-first' if first else ''}{'' if width == 64 else f'-{width}'}"
+        options = {"dim_feedforward": 2 * width, "batch_first": True, "activation": activation, "norm_first": first}
 
-            def encoder(options: Any = options) -> nn.Module:
-                return nn.TransformerEncoder(
-                    nn.TransformerEncoderLayer(64, 4, **options), 4, enable_nested_tensor=False
-                )
+        def encoder(width: int = width, options: Any = options) -> nn.Module:
+            layer = nn.TransformerEncoderLayer(width, 4, **options)
+            return nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
 
-            yield name, encoder, (torch.randn(2, LENGTH, 64),)
-    image = torch.randn(1, 3, 48, 48)
-    for name, body in BODIES.items():
-        yield name, partial(classifier, body), (image,)
-    for is_transposed in (True, False):
-        yield f"unet-{'transposed' if is_transposed else 'resampled'}", partial(UNet, is_transposed), (image,)
+        yield name, encoder, (torch.randn(2, LENGTH, width),)
+    for side in (48, 160):
+        image, size = torch.randn(1, 3, side, side), "" if side == 48 else f"-{side}"
+        for name, body in BODIES.items():
+            yield f"{name}{size}", partial(classifier, body), (image,)
+        for is_transposed in (True, False):
+            yield f"unet-{'transposed' if is_transposed else 'resampled'}{size}", partial(UNet, is_transposed), (image,)
     for kind in (nn.LSTM, nn.GRU):
         yield kind.__name__.lower(), partial(Recurrent, kind), (torch.randn(2, LENGTH, 32),)
 
