@@ -83,6 +83,9 @@ TRAFFIC = {
 """Of a sequence of calls with many shapes, as multiples of ONNX Runtime's times: of all calls but the first; of all calls; of
 the calls but the first; and of that second call with a shape whose lower quartile is the largest."""
 
+LIBRARIES = {"memory": Budget(1.1)}
+"""Of a library inside `replacing_onnxruntime()`, as a multiple of what it takes on ONNX Runtime."""
+
 COLD = {
     "time": Budget(50, "ms more"),
     "memory": Budget(12, "MiB more"),

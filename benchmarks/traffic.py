@@ -25,7 +25,7 @@ from .budgets import TRAFFIC
 from .dynamic_models import MODELS, DynamicModel, Sizes, register
 from .measure import RESTS, Parts, Ratio, Way, alternate, in_process, per_call, tell
 from .page import DOCS, machine, replace_part, table, yes
-from .rows import HEADER as ROW_HEADER, Row, onnxruntime_session
+from .rows import HEADER as ROW_HEADER, Row
 
 PAGE, RECORD = DOCS / "benchmarks-traffic.md", DOCS / "benchmarks-traffic.json"
 
@@ -163,7 +163,9 @@ def session_of(engine: str, path: Path) -> Any:
         import opweave as ow
 
         return ow.InferenceSession(path, providers=["CPUExecutionProvider"])
-    return onnxruntime_session(path)
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
 
 def alone(engine: str, name: str, path: str, seed: str, calls: str, pause: str) -> None:
