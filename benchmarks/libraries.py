@@ -1,7 +1,7 @@
 """Libraries that call ONNX Runtime, unchanged, on ONNX Runtime and inside `replacing_onnxruntime()`: time and peak memory.
 
-`python -m benchmarks libraries` runs the programs of tests/libraries in processes of their own, alternately, and writes a table
-of docs/onnxruntime.md. It needs the packages of `make test-libraries`, and PyTorch for one of them.
+`python -m benchmarks libraries` runs the programs of tests/libraries in processes of their own, alternately, and writes a
+table of docs/onnxruntime.md. It needs the packages of `make test-libraries`, and PyTorch for one of them.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def markdown(rows: Sequence[Sequence[str]], turns: int) -> str:
     """The table of docs/onnxruntime.md."""
     return f"""{table(HEADER, rows, range(1, 5))}
 
-On: {machine()}; {turns} processes of each kind, alternately. Times are those of whole processes, with imports; those of Opweave and
-its peak memory are multiples. A row holds if the lower quartile of the memory is {LIBRARIES["memory"]}."""
+On: {machine()}; {turns} processes of each kind, alternately. Times are those of whole processes, with imports; those of Opweave
+and its peak memory are multiples. A row holds if the lower quartile of the memory is {LIBRARIES["memory"]}."""
 
 
 def main(

@@ -31,6 +31,11 @@ def model() -> bytes:
     return data
 
 
+def as_bytes(text: str) -> bytes:
+    data: bytes = parse_model(text).SerializeToString()
+    return data
+
+
 def feed(rows: int = 2) -> Feed:
     return {"x": np.arange(3 * rows, dtype=np.float32).reshape(rows, 3), "w": np.float32([1, -2, 3])}
 
@@ -88,6 +93,54 @@ def test_run_tells_what_is_wrong(change: Callable[[Feed], Any], message: str) ->
     with pytest.raises(ow.ValidationError, match=message):
         session.run(None, given)
     assert session.run(["s"], feed())[0].tolist() == [4, 10]
+
+
+def test_run_takes_names_that_can_be_read_once() -> None:
+    session = ow.InferenceSession(model())
+    for _ in range(3):
+        assert len(session.run((name for name in ["s"]), feed())) == 1
+        assert len(session.run([], feed())) == 2
+
+
+CASTS = """
+<ir_version: 8, opset_import: ["": 17]>
+g (bool[n] b, string[m] t) => (float[n] y, string[m] u, bool[n] c) {
+  y = Cast <to = 1> (b)
+  u = Identity (t)
+  c = Not (b)
+}
+"""
+
+
+def test_run_takes_bools_and_texts(full_calls: list[Feed]) -> None:
+    session, witness = ow.InferenceSession(parse_model(CASTS)), onnxruntime.InferenceSession(as_bytes(CASTS))
+    for texts in (["a", "bc"], [], ["ä", "", "x\ny"]):
+        for dtype in (object, None):
+            given = {"b": np.array([True, False, bool(texts)]), "t": np.array(texts, dtype or "U")}
+            results = session.run(None, given)
+            for result, expected in zip(results, witness.run(None, given), strict=True):
+                np.testing.assert_array_equal(result, expected, strict=True)
+    assert len(full_calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"b": np.array([2, 0], np.uint8).view(bool)}, "'b'"),
+        ({"b": np.zeros(2, np.uint8)}, "'b'.* must be tensor.bool., got an array of uint8"),
+        ({"t": np.array(["a", 1], object)}, "'t' must hold strings"),
+        ({"t": np.array([1.0])}, "'t' must hold strings"),
+        ({"t": np.array(["a", "\ud800"], object)}, "surrogates not allowed"),
+    ],
+)
+def test_run_refuses_what_is_no_bool_and_no_text(change: Feed, message: str) -> None:
+    session = ow.InferenceSession(parse_model(CASTS))
+    given = {"b": np.array([True]), "t": np.array(["a"])}
+    for _ in range(2):
+        session.run(None, given)
+    with pytest.raises(ow.MLError, match=message):
+        session.run(None, given | change)
+    assert session.run(None, given)[1].tolist() == ["a"]
 
 
 @pytest.mark.parametrize("names", ["y", ["none"], [["y"]], 3, [None], {"y": 1}.keys() | {"z"}])

@@ -19,15 +19,13 @@ import numpy as np
 from .. import memory
 from ..errors import OperationError, ValidationError
 from .arguments import Argument
+from .direct import Direct
 from .index_ranges import Range
 from .messages import TensorProto
 from .model_program import NOTHING_SHARED, ModelProgram
 
 Expected = tuple[str, np.dtype[Any], tuple[int, ...]]
 """The name of an array, its data type and its shape."""
-
-Direct = Callable[[Any], list[Any] | None]
-"""The outputs for a feed; None where it does not run the call."""
 
 NO_TYPE = np.dtype([("of no array", "V1")])
 """The data type of outputs that are not known. None would not do: NumPy takes it for float64."""
@@ -120,11 +118,6 @@ class Repeat:
         """Whether calls of a model can be repeated: plain tensors of numbers."""
         return all(i.element_type not in (0, TensorProto.BOOL) and i.dtype.kind in "iuf" for i in inputs)
 
-    @property
-    def asked(self) -> tuple[str, ...] | None:
-        """`output_names` of that call."""
-        return None if self._asked is None else tuple(self._asked)
-
     def run(self, asked: Any, given: Any, out: Any) -> list[Any] | None:
         """The outputs of a call; None where it is not like the one before.
 
@@ -162,38 +155,6 @@ class Repeat:
             if self.model.is_open:  # the full path finds out more
                 return None
             raise
-
-    def direct(self) -> Direct | None:
-        """A shorter `run` for calls of any shapes without targets, which the engine checks; None if there is none.
-
-        Its calls return None where the arrays are not like those of the call before, or the engine refuses them.
-        """
-        whole = self._declared is not None and not self._values and self._taken == len(self._inputs)
-        run = self.model.program.taking_feeds(self._wanted) if whole else None
-        if run is None:
-            return None
-        expected = tuple([(name, dtype) for name, dtype, _ in self._inputs])
-        count, ranges = len(expected), self._ranges
-
-        def call(given: Any) -> list[Any] | None:
-            if type(given) is not dict or len(given) != count:
-                return None
-            for name, dtype in expected:
-                value = given.get(name)
-                if type(value) is not np.ndarray or value.dtype != dtype:
-                    return None
-                flags = value.flags
-                if not (flags.c_contiguous and flags.aligned):
-                    return None
-            for each in ranges:
-                if not each.fits(given):
-                    return None
-            try:
-                return run(given)
-            except Exception:  # the full path finds out more
-                return None
-
-        return call
 
     def _run_into(self, given: dict[str, np.ndarray], inputs: list[np.ndarray], out: Any) -> list[Any] | None:
         """`run` with targets; `inputs` are those of `given` in order, which have been checked."""
@@ -267,13 +228,12 @@ class Repeats:
         repeat.used = self.count
         return results
 
-    def keep(self, repeat: Repeat, feed: Mapping[str, np.ndarray], is_direct: bool = True) -> None:
+    def keep(self, repeat: Repeat, feed: Mapping[str, np.ndarray]) -> None:
         """Keep a call, and forget the oldest one if there are many.
 
         Args:
             repeat: the call.
             feed: its inputs, in the order of the user.
-            is_direct: whether calls of other shapes may be run without a word.
         """
         with self._lock:
             if len(self._by_shapes) >= MAX_REPEATS:
@@ -281,9 +241,12 @@ class Repeats:
             self._by_shapes[tuple([array.shape for array in feed.values()])] = repeat
             self.last = repeat
             repeat.used = self.count
-            asked = repeat.asked
-            if is_direct and asked not in self.direct and len(self.direct) < MAX_DIRECT and (direct := repeat.direct()):
-                self.direct[asked] = direct
+
+    def keep_direct(self, asked: Sequence[str] | None, make: Callable[[], Direct | None]) -> None:
+        """Keep what runs all calls for some outputs, if there is such a thing."""
+        key = None if asked is None else tuple(asked)
+        if key not in self.direct and len(self.direct) < MAX_DIRECT and (direct := make()):
+            self.direct[key] = direct
 
     def by_use(self) -> list[Repeat]:
         """All calls; those that were used last come last."""

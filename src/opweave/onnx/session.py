@@ -23,6 +23,7 @@ from ..shapes import OtherShapes
 from ..tensor import MLTensor
 from .arguments import Argument, FixedShapes, HostValues, NodeArg, check_target
 from .booleans import bool_as_uint8
+from .direct import direct_call
 from .index_ranges import find_ranges
 from .inspection import InspectionMethods
 from .limits import DEFAULT as DEFAULT_LIMITS, Limits
@@ -167,7 +168,8 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         self._ranges = find_ranges(self._model)
         self._in_place = in_place(graph, self._model.updating)
         self._locations = self._locate(preferred_output_location)
-        self._repeatable = Repeat.fits(self._inputs) and set(self._locations.values()) == {"cpu"}
+        self._placed = set(self._locations.values()) != {"cpu"}
+        self._repeatable = Repeat.fits(self._inputs) and not self._placed
         self._shape_cache = ShapeCache(self._model, self._context, self._inputs, fallback, specialise, program_bytes)
         self._repeats = self._shape_cache.repeats
         shapes = {i.name: i.static_shape() for i in self._inputs}
@@ -311,7 +313,9 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         """`run` for calls that differ from the last one: check all arguments, and select what runs the model."""
         known, context, space = self._outputs, self._context, self._context._space
         is_list = isinstance(output_names, Iterable) and not isinstance(output_names, (str, bytes))
-        asked = (list(output_names) if output_names is not None and is_list else []) or list(known)
+        if output_names is not None and is_list:
+            output_names = list(output_names)
+        asked = output_names or list(known)
         is_of_names = (is_list or output_names is None) and all(isinstance(name, str) for name in asked)
         require(is_of_names, f"output_names must be a list of names, got {output_names!r}")
         require(isinstance(input_feed, Mapping), f"inputs must map names to arrays, got {type(input_feed).__name__}")
@@ -359,18 +363,19 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
                 from . import verification
 
                 verification.note(self._use, self._shape_cache, shapes, feed)
-            is_plain = self._repeatable and names == asked and len(feed) == len(self._inputs)
+            is_whole = names == asked and len(feed) == len(self._inputs)
+            if is_whole and model is self._shape_cache.only_own and self._run_trace is None and not self._placed:
+                self._repeats.keep_direct(output_names, lambda: direct_call(model, self._inputs, names, self._ranges))
+            is_plain = self._repeatable and is_whole
             if is_settled and is_plain and (space.is_host or not tensors):
                 deciding = self._shape_cache.deciding & feed.keys()
                 same = None if output_names is None else list(output_names)
                 declared = (self._inputs_by_name, known) if model is self._shape_cache.only_own else None
                 ranges, in_place = self._ranges, self._in_place
                 repeat = Repeat(model, feed, same, names, deciding, ranges, in_place, targets, declared)
-                self._repeats.keep(repeat, {name: feed[name] for name in input_feed}, self._run_trace is None)
-                if (
-                    self._shape_cache.choices != choices
-                ):  # another thread has tuned, and has perhaps cleared this too early
-                    self._repeats.clear()
+                self._repeats.keep(repeat, {name: feed[name] for name in input_feed})
+            if self._shape_cache.choices != choices:  # another thread has tuned, and has perhaps cleared this too early
+                self._repeats.clear()
         by_name = dict(zip(names, results, strict=True))
         wanted = {**made, **out}
         return [
