@@ -61,8 +61,8 @@ def markdown(rows: Sequence[Sequence[str]], turns: int) -> str:
     """The table of docs/onnxruntime.md."""
     return f"""{table(HEADER, rows, range(1, 5))}
 
-On: {machine()}; {turns} processes of each kind, alternately. Times are those of whole processes, with imports; those of Opweave
-and its peak memory are multiples. A row holds if the lower quartile of the memory is {LIBRARIES["memory"]}."""
+On: {machine()}; {turns} processes of each kind, alternately. Times are those of whole processes, with imports; those of
+Opweave and its peak memory are multiples. A row holds if the lower quartile of the memory is {LIBRARIES["memory"]}."""
 
 
 def main(
