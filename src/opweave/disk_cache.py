@@ -16,12 +16,12 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from . import settings
 from .digests import DIGEST_BYTES, digest
 from .errors import ValidationError
+from .records import record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,7 +62,7 @@ _room: dict[tuple[Path, int], int] = {}
 """For a directory and a limit, the bytes that this process may write until it must look at all files again."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Entry:
     """A file of the cache.
 

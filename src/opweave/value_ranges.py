@@ -8,12 +8,12 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .errors import ValidationError
+from .records import record
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ValueRange:
     """The values that an operand may hold.
 
@@ -63,7 +63,7 @@ class ValueRange:
             raise ValidationError(f"{what} must be in [{self.low}, {self.high}], {self.why}, got {got}{where}")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class InputRange:
     """The range of an input of a graph or a model.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from ..errors import require
 from ..graph import Node
+from ..records import record
 from .precision import Precision
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 RuleFunction = Callable[..., Any]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rule:
     """How a back end does one op.
 

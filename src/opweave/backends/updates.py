@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from .. import memory
 from ..memory.spaces import Memory
+from ..records import record
 
 Pairs = tuple[tuple[int, int], ...]
 """The positions of inputs, and of the outputs that lie in their memory."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Update:
     """Inputs that a kernel of an engine updates where they are, if its outputs lie there; otherwise it copies them.
 

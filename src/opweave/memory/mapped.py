@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
+from ..records import record
 from .host import address_range, owner
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FileRegion:
     """A range of addresses of this process that maps a part of a file."""
 

@@ -17,6 +17,7 @@ from ..errors import OperationError, ValidationError, require
 from ..graph import printable
 from ..memory.spaces import Memory, TensorSpace
 from ..names import shown
+from ..records import record
 from ..shapes import MAX_DIMENSION
 from ..tensor import MLTensor
 from .booleans import as_declared, check_bool
@@ -39,7 +40,7 @@ class NodeArg:
     shape: list[int | str | None]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Argument:
     """The declared type and shape of an input or output.
 
@@ -277,7 +278,7 @@ class HostValues(UserDict[str, Any]):
         return array
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FixedShapes:
     """Sizes for dynamic dimensions.
 

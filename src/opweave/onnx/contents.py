@@ -18,7 +18,7 @@ LARGE_BYTES = 2**20
 """Models of this size or more are parsed without their weights, and their files are mapped into memory."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Contents:
     """The bytes of a file or of the user's object; those of a large file are mapped into memory.
 

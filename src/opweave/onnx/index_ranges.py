@@ -8,11 +8,11 @@ device, is not.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from ..records import record
 from ..value_ranges import InputRange, ValueRange
 from .checks import title_of
 from .messages import NodeProto, TensorProto, ValueInfoProto
@@ -65,7 +65,7 @@ class _Lengths:
         raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LengthRange(_Lengths):
     """The range of `seqlens_k` of GroupQueryAttention, which is the number of the last key of each sequence.
 
@@ -94,7 +94,7 @@ class LengthRange(_Lengths):
         return ValueRange(0, room - 1, f"as there is room for {room} keys")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepRange(_Lengths):
     """The range of `sequence_lens` of a recurrent network, of a sequence that is an input as well.
 

@@ -60,7 +60,7 @@ SMALL_BYTES = 4096
 """Weights up to this size are copied from mapped files: reading one also maps many pages around it, which stay resident."""
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Model:
     """An ONNX model whose external data stay in their files.
 

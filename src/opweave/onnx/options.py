@@ -54,7 +54,7 @@ def unreadable() -> dict[str, list[str]]:
     return {name: names(r for r in tables()[name] if r.state == "unread" and r.warn) for name in classes}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Settings:
     """How a session runs, decided by the arguments that ONNX Runtime's class takes.
 

@@ -80,7 +80,7 @@ class NotConstant(Unsupported):
         self.operand = operand
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Converter:
     """How an ONNX operator becomes WebNN operations.
 

@@ -9,7 +9,6 @@ errors about arguments: a call with something new or wrong takes the full path, 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 from weakref import ref
@@ -18,6 +17,7 @@ import numpy as np
 
 from .. import memory
 from ..errors import OperationError, ValidationError
+from ..records import record
 from .arguments import Argument
 from .direct import Direct
 from .index_ranges import Range
@@ -261,7 +261,7 @@ class Repeats:
             self.direct = {}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Apart:
     """Arrays that were found to lie apart.
 

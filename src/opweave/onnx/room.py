@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ..records import record
 
 MAX_COMPILED = 64
 """The most shapes that a session keeps compiled."""
@@ -27,7 +27,7 @@ PACKED_PERCENT = 125
 """The size of weights that the engine packs for a compiled shape, in percent of those in the file. Measured: 100 to 125."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Room:
     """The memory for compiled shapes of a model.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..backends import Measured, Pairs, Returning, Runner, TakingFeeds
@@ -17,6 +17,7 @@ from ..errors import OperationError
 from ..graph import Desc, Graph, Node, Operand
 from ..memory import OVER_INPUT, Plan
 from ..memory.spaces import HOST, Cell, Memory, Pool, Space, copier, intermediates, reaches
+from ..records import record
 from ..value_ranges import InputRange, checking
 from .binding import Binding, Intermediates
 from .steps import Part, Step, Unsized, title
@@ -239,7 +240,7 @@ class Program:
         return MeasuredProgram(made, engines) if engines else None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MeasuredProgram:
     """A program whose engines measure their kernels."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from ..backends import Runner
 from ..errors import OperationError
 from ..graph import Builder, Desc, Node, Operand
 from ..memory.spaces import Cell, Memory, Space
+from ..records import record
 
 
 class Unsized(Operand):
@@ -20,7 +20,7 @@ class Unsized(Operand):
         super().__init__(builder, Desc("uint8", (0,)), name=name, value=value)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@record
 class Part:
     """A segment of a graph, compiled.
 
@@ -45,7 +45,7 @@ class Part:
     title: str = ""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@record
 class Step:
     """One thing that a program does.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from ... import packages
 from ...errors import MissingExtraError, ValidationError, cause_text, import_extra, need_text
+from ...records import record
 
 STICKY = frozenset(
     {
@@ -49,7 +49,7 @@ class DriverError(Exception):
         return self.name in STICKY
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Info:
     """The description of a device.
 
