@@ -93,6 +93,20 @@ def test_adapters_are_looked_at_only_where_there_may_be_hardware(
     assert done.stdout.split()[-1] == looked
 
 
+def test_create_context_loads_no_back_end_that_has_no_device_by_default() -> None:
+    code = """
+import sys, opweave as ow
+from opweave import packages
+packages.is_installed = lambda name: name not in ("wgpu", "openvino")
+context = ow.ml.create_context()
+print(*(name for name in ("cuda", "webgpu", "gpu", "onnxruntime") if f"opweave.backends.{name}" in sys.modules))
+print(ow.ml.create_context(device="reference").device.name, *(device.name for device in ow.backends.default_devices()))
+"""
+    environment = {**os.environ, "OPWEAVE_DEVICE": ""}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.splitlines() == ["onnxruntime", "reference cpu reference"]
+
+
 def test_a_context_loads_no_futures_before_lost_is_read() -> None:
     code = """
 import sys, opweave as ow

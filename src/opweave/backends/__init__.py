@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
-from .. import memory
+from .. import memory, packages
 from ..dtypes import DataType
 from ..errors import NotSupportedError, ValidationError
 from ..graph import Graph, Node
@@ -375,6 +375,12 @@ BUILT_IN = {
 }
 """Opweave's own back ends: `{name: "module:attribute"}`, the preferred ones first."""
 
+BY_NAME = frozenset({"cuda"})
+"""Those of them whose devices contexts get by name only: they need not be loaded to look for a device."""
+
+PACKAGES = {"webgpu": "wgpu", "openvino": "openvino"}
+"""The package without which one of them has no devices: it need not be loaded, either."""
+
 COMPETING = frozenset({"openvino"})
 """Those of them that may run graphs for contexts on devices of others: the others need not be loaded to ask."""
 
@@ -409,7 +415,9 @@ def devices() -> list[Device]:
 
 def default_devices() -> list[Device]:
     """Those of the back ends that contexts may get without a name."""
-    return [device for backend in discover().values() if backend.by_default() for device in backend.devices()]
+    found = discover()
+    names = [n for n in found if n not in BY_NAME and (n not in PACKAGES or packages.is_installed(PACKAGES[n]))]
+    return [device for name in names if (backend := found[name]).by_default() for device in backend.devices()]
 
 
 def find(name: str) -> Backend:
