@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from ..records import record
 from .host import ALIGNMENT
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Life:
     """An intermediate of `size` bytes that is needed from step `first` to step `last`, inclusive.
 
@@ -21,7 +21,7 @@ class Life:
     last: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Where intermediates lie in shared pieces of memory.
 
