@@ -45,10 +45,10 @@ TURNS = (2, 3, 5, 10)
 SETTLE_SECONDS = 1.0
 """In which shapes that recur are compiled, where a session does so."""
 
-HEADER = ["model", "pause", "ONNX Runtime, all calls", *TRAFFIC, "holds", "ONNX Runtime, loading", "more"]
+HEADER = ["model", "pause", "ONNX Runtime, all calls", *TRAFFIC, "holds"]
 
 Report = dict[str, Any]
-"""A process prints the seconds of "loading", the "times" of calls, and the "sums" of their results."""
+"""A process prints the "times" of calls in seconds, and the "sums" of their results."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,6 @@ class Traffic:
         pause: seconds before each call.
         seconds: the median time of all calls but the first, in Opweave and in ONNX Runtime.
         ratios: by the names of `TRAFFIC`; those that the calls allow.
-        loading: the median time to create a session, likewise.
         has_budget: whether the ratios have limits.
     """
 
@@ -68,7 +67,6 @@ class Traffic:
     pause: float
     seconds: tuple[float, float]
     ratios: Mapping[str, Ratio]
-    loading: tuple[float, float] = (0.0, 0.0)
     has_budget: bool = True
 
     @property
@@ -80,9 +78,7 @@ class Traffic:
         """The row as text, see `HEADER`."""
         figures = [str(self.ratios.get(name, "")) for name in TRAFFIC]
         holds = yes(self.holds) if self.has_budget else "no budget"
-        ours, theirs = (seconds * 1e3 for seconds in self.loading)
-        loading = [f"{theirs:.3g} ms", f"{ours - theirs:+.3g} ms"]
-        return [self.model, f"{self.pause * 1e3:.0f} ms", f"{self.seconds[1] * 1e3:.3g} ms", *figures, holds, *loading]
+        return [self.model, f"{self.pause * 1e3:.0f} ms", f"{self.seconds[1] * 1e3:.3g} ms", *figures, holds]
 
 
 def second_calls(sizes: Sequence[Sizes]) -> list[int]:
@@ -136,13 +132,11 @@ def measure(
     ours, theirs = (reports[engine] for engine in ENGINES)
     _compare(ours[0]["sums"], theirs[0]["sums"])
     all_but_first = [median(sum(report["times"][1:]) for report in each) for each in (ours, theirs)]
-    loading = [median(report["loading"] for report in each) for each in (ours, theirs)]
     return Traffic(
         model.title,
         pause,
         (all_but_first[0], all_but_first[1]),
         ratios(ours, theirs, model.sizes(seed, calls)),
-        (loading[0], loading[1]),
         has_budget=model.beside is None,
     )
 
@@ -180,9 +174,8 @@ def alone(engine: str, name: str, path: str, seed: str, calls: str, pause: str) 
 
         if model.beside:
             register()
-    start = time.perf_counter()
     session = session_of(engine, Path(path))
-    report: Report = {"loading": time.perf_counter() - start, "times": [], "sums": []}
+    report: Report = {"times": [], "sums": []}
     for feed in feeds:
         time.sleep(float(pause))
         start = time.perf_counter()
@@ -234,7 +227,7 @@ def markdown(rows: Sequence[Traffic], turns: Sequence[Row], calls: int, pairs: i
     limits = ", ".join(f"{name} {budget}" for name, budget in TRAFFIC.items())
     return f"""On: {machine()}; {calls} calls with seed {seed}, {pairs} pairs of processes.
 
-{table(HEADER, [row.cells() for row in rows], [*range(2, 7), 8, 9])}
+{table(HEADER, [row.cells() for row in rows], range(2, len(HEADER) - 1))}
 
 Limits: {limits}.
 
