@@ -67,7 +67,7 @@ Opweave and its peak memory are multiples. A row holds if the lower quartile of 
 
 def main(
     library: Annotated[list[str] | None, typer.Option(help="Default: all; then the table is written.")] = None,
-    turns: Annotated[int, typer.Option(min=1, help="Processes of each kind.")] = 5,
+    turns: Annotated[int, typer.Option(min=1, help="Processes of each kind.")] = 3,
     packages: Annotated[Path, typer.Option(help="Where the libraries are (`make test-libraries`).")] = ROOT
     / ".libraries",
 ) -> None:
