@@ -72,7 +72,7 @@ def main(
     / ".libraries",
 ) -> None:
     """Compare libraries on Opweave with the same on ONNX Runtime."""
-    sys.path[:0] = [str(ROOT / "tests" / "libraries")]
+    sys.path[:0] = [str(ROOT / "tests" / "libraries"), str(packages.resolve())]
     from programs import PROGRAMS
 
     rows: list[list[str]] = []
