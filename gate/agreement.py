@@ -88,7 +88,7 @@ def compare(
 
 
 def _rule_of_thumb(model: Path | bytes, feed: Mapping[str, Any]) -> str:
-    """What the choice between engines says before anything is measured: "tries: ..." or why it does not try OpenVINO."""
+    """The choice between engines before anything is measured: "tries: ...", or the reason for not trying OpenVINO."""
     import opweave as ow
 
     session = ow.InferenceSession(model, specialise="always")
@@ -153,7 +153,7 @@ def _case_word(case: Any) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Row:
-    """What came of a model.
+    """A model on both engines.
 
     Attributes:
         cells: its row, see `HEADER`.
@@ -171,7 +171,7 @@ class Row:
 
 
 def row(path: Path, part: int, jobs: int) -> Row:
-    """What came of a model, which runs on a part of the processors."""
+    """The row of a model, which runs on a part of the processors."""
     given = ("--compare", str(path), "--part", str(part), "--jobs", str(jobs))
     try:
         report = in_process("gate.agreement", *given, timeout=SECONDS)

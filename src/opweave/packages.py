@@ -12,7 +12,7 @@ from importlib.util import find_spec
 _told: set[str] = set()
 
 _found: set[str] = set()
-"""The packages that are there: to look for one again takes as long as to load a small model."""
+"""The packages that were found, which are not looked for again: each search asks all places that Python imports from."""
 
 
 def is_installed(module: str) -> bool:

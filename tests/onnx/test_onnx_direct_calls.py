@@ -9,6 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx.parser import parse_model
+from threads import together
 
 import opweave as ow
 from opweave.onnx.session import InferenceSession
@@ -213,10 +214,7 @@ def test_run_checks_indices_in_each_call() -> None:
     assert session.run(None, {"ids": np.int64([3, -1])})[0].tolist() == [3, 3]
 
 
-@pytest.mark.parametrize("threads", [4])
-def test_run_from_several_threads(threads: int) -> None:
-    from threads import together
-
+def test_run_from_several_threads() -> None:
     session = ow.InferenceSession(model())
     session.run(None, feed())
 
@@ -227,7 +225,7 @@ def test_run_from_several_threads(threads: int) -> None:
             np.testing.assert_array_equal(y, given["x"] * given["w"])
             assert len(s) == rows
 
-    together(*[lambda number=number: work(number) for number in range(threads)])
+    together(*[lambda number=number: work(number) for number in range(4)])
 
 
 @pytest.mark.parametrize("specialise", ["auto", "never"])

@@ -168,8 +168,8 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         self._ranges = find_ranges(self._model)
         self._in_place = in_place(graph, self._model.updating)
         self._locations = self._locate(preferred_output_location)
-        self._placed = set(self._locations.values()) != {"cpu"}
-        self._repeatable = Repeat.fits(self._inputs) and not self._placed
+        self._returns_arrays = set(self._locations.values()) == {"cpu"}
+        self._repeatable = Repeat.fits(self._inputs) and self._returns_arrays
         self._shape_cache = ShapeCache(self._model, self._context, self._inputs, fallback, specialise, program_bytes)
         self._repeats = self._shape_cache.repeats
         shapes = {i.name: i.static_shape() for i in self._inputs}
@@ -364,7 +364,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
 
                 verification.note(self._use, self._shape_cache, shapes, feed)
             is_whole = names == asked and len(feed) == len(self._inputs)
-            if is_whole and model is self._shape_cache.only_own and self._run_trace is None and not self._placed:
+            if is_whole and model is self._shape_cache.only_own and self._run_trace is None and self._returns_arrays:
                 self._repeats.keep_direct(output_names, lambda: direct_call(model, self._inputs, names, self._ranges))
             is_plain = self._repeatable and is_whole
             if is_settled and is_plain and (space.is_host or not tensors):
