@@ -14,11 +14,15 @@ if TYPE_CHECKING:
 OWN_SESSION = "the model's own session"
 NEVER = "specialise='never'"
 AUTO = "no other way to run it was measured to be faster"
-SMALL = "it is small"
+
+PAYING = frozenset({("", "LRN")})
+"""Operators for which a static model is compiled without a measurement of it. Opweave's loop for local response normalisation
+takes a thirtieth of the time of ONNX Runtime's kernel (`compile.winners`), and AlexNet, ZFNet and Inception v1 two thirds of
+ONNX Runtime's time (docs/benchmarks.md). Other networks of that page take as long as in ONNX Runtime, and longer to load."""
 
 SMALL_BYTES = 2**20
-"""The size of a static model, its weights, inputs and outputs, up to which its own session runs it without tracing it. An
-estimate: calls of such models are short, and to trace and compile one takes tens of milliseconds, which it rarely regains."""
+"""The size of a static model, its weights, inputs and outputs, up to which it is not compiled. An estimate: such models run
+briefly, and to trace and compile one takes tens of milliseconds, which it rarely regains."""
 
 MAX_FALLBACKS = 0
 """The most nodes of a static model that WebNN cannot express, if it is compiled by default. Each divides the model: results
@@ -29,19 +33,16 @@ MAX_POOLS = 5
 own session, which has one pool of threads."""
 
 
-def reason_before_trace(model: Model, size: int) -> str:
-    """Why the model's own session runs a static model, as far as that is known without a trace; empty if it is not.
+def may_pay(model: Model, size: int) -> bool:
+    """Whether a static model may be faster compiled, as far as that is known without a trace.
 
     Args:
         model: the model.
         size: of its weights, inputs and outputs, in bytes.
     """
-    if size <= SMALL_BYTES:
-        return SMALL
-    unknown = sorted(model.unknown_operators())
-    if len(unknown) <= MAX_FALLBACKS:
-        return ""
-    return _inexpressible([f"{domain}.{op_type}" if domain else op_type for domain, op_type in unknown])
+    if size <= SMALL_BYTES or PAYING.isdisjoint(model.operators):
+        return False
+    return len(model.unknown_operators()) <= MAX_FALLBACKS
 
 
 def reason_after_trace(trace: Trace, outputs: list[str], is_auto: bool) -> str:

@@ -2,8 +2,9 @@
 
 The model's own session (`symbolic`) is one of ONNX Runtime for the unchanged model, and takes all shapes. By default it runs
 all calls, unless it cannot (other devices, operations of the user), tuning has measured something faster for their shapes, or
-the model has static shapes and is one graph for the engine (`compile_static`). With `specialise="recurring"` it runs the
-first call with new shapes; the second one starts to compile them in the background, and later calls use the compiled model.
+the model has static shapes and an operator for which Opweave's loops are known to be faster (`compile_static`). With
+`specialise="recurring"` it runs the first call with new shapes; the second one starts to compile them in the background, and
+later calls use the compiled model.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from .measured import find_measured
 from .model import Model
 from .model_program import Fallback, ModelProgram
 from .options import INFO, NOTSET, WARNING, log
-from .own_session import AUTO, NEVER, OWN_SESSION, RecentShape, reason_after_trace, reason_before_trace
+from .own_session import AUTO, NEVER, OWN_SESSION, RecentShape, may_pay, reason_after_trace
 from .parameters import digest_of, has_roundings, weight_bytes
 from .repeat import Repeats
 from .room import MAX_COMPILED, Room
@@ -206,9 +207,8 @@ class ShapeCache:
     def compile_static(self, shapes: Shapes, output_bytes: int) -> None:
         """Compile a model of static shapes, unless its own session is to run it, or small inputs determine shapes.
 
-        By default its own session runs a small model, and one that would be divided into sections: between sections results
-        are stored, and threads wait. A model that is one graph is compiled: loops of Opweave's own compiler then replace the
-        kernels that `compile.winners` names, and of the networks in docs/benchmarks.md none takes longer than in ONNX Runtime.
+        By default its own session runs it, unless another way is known to gain by a measurement or a measured rule
+        (`own_session.may_pay`), and the model is one graph: between sections results are stored, and threads wait.
 
         Args:
             shapes: the shapes of the inputs.
@@ -220,7 +220,7 @@ class ShapeCache:
             return
         is_auto = tuned is None and self._why_none == AUTO
         size = self._room.weight_bytes + sum(each.static_bytes() for each in self._inputs) + output_bytes
-        if is_auto and (reason := reason_before_trace(self._model, size)) and self._use_own(shapes, reason):
+        if is_auto and not may_pay(self._model, size) and self._use_own(shapes, AUTO):
             return
         trace = self._trace(shapes, {})  # all of it: what is broken is refused now
         if trace.deciding:
