@@ -32,7 +32,7 @@ from .uses import Sample
 COMMAND = "from opweave.verification.verifier import serve; serve({is_idle}, {lock})"
 
 IS_IDLE = True
-"""Whether the child has the lowest priority; tests on busy machines would not end."""
+"""Whether the child has the lowest priority, and pauses; tests on busy machines would not end."""
 
 BASE_BYTES = 2**29
 """Memory of the child and of its trial, besides copies of weights: Python and two engines. An estimate."""
@@ -58,8 +58,9 @@ ONE_THREAD = dict.fromkeys(
 )
 """What gives the pools of engines one thread."""
 
-CHILD_SECONDS = 600.0
-"""A child hangs that is not done after this time, without that in which it waits for a processor. An estimate."""
+CHILD_SECONDS = 2400.0
+"""A child hangs that is not done after this time, without that in which it waits for a processor. An estimate: it works for a
+quarter of the time (`backends.isolation.pacing`)."""
 
 ENDING_SECONDS = 0.5
 """How long the end of this process waits for that of the child, which may wait for a processor."""

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -20,6 +20,7 @@ from ..backends import Backend
 from ..backends.isolation import resident
 from ..backends.isolation.child import prepare
 from ..backends.isolation.messages import receive, send
+from ..backends.isolation.pacing import paced, stopped, unpaced
 from ..compile import engines, tuning
 from ..compile.driver import compile
 from ..compile.engines import Measurement
@@ -41,8 +42,11 @@ PAUSES = (0.0, 0.1)
 ROUNDS = 9
 """How often each engine is measured after each pause."""
 
-SLICE_SECONDS = 0.05
+SLICE_SECONDS = 0.03
 """About how long an engine is called after no pause. After a pause it is called once."""
+
+REST_SECONDS = 0.09
+"""The pause before that, and before a call that is not measured: the program beside it should be hardly slower."""
 
 MARGIN = 0.95
 """A rival is used that takes at most this share of the time. An estimate: less is gained than what other threads, processors
@@ -61,11 +65,18 @@ def serve(is_idle: bool, lock: int) -> None:
     """Verify what the standard input asks for, and answer on the standard output. The end of the input ends the process.
 
     Args:
-        is_idle: whether to have the lowest priority.
+        is_idle: whether to have the lowest priority, and to pause.
         lock: the lock that makes this process the only one of the machine; -1 where it must take that.
     """
-    if is_idle:
-        _idle()
+    with ExitStack() as stack:
+        if is_idle:
+            stack.enter_context(paced())
+            _idle()
+        _serve(lock)
+    os._exit(0)  # without destructors of libraries, whose order at the end of Python is not defined
+
+
+def _serve(lock: int) -> None:
     requests, stream = prepare()
     answers.append(stream)
     task: Task = receive(requests)
@@ -78,7 +89,6 @@ def serve(is_idle: bool, lock: int) -> None:
     send(stream, answer)
     if held is not None:
         disk_cache.unlock(held)
-    os._exit(0)  # without destructors of libraries, whose order at the end of Python is not defined
 
 
 def _idle() -> None:
@@ -227,7 +237,8 @@ def judge(
         return keep(digest, replace(plain, note=f"{names[0]} fails with such inputs: {error}"))
     found = replace(plain, refused=refused)
     if len(runs) > 1:
-        seconds = _seconds(runs)
+        with unpaced():
+            seconds = _seconds(runs)
         first = names[0]
         chosen, note = _choose(first, seconds, builds, taken)
         kept = {name: taken[name] for name in seconds}
@@ -261,7 +272,9 @@ def _seconds(runs: Mapping[str, tuning.Run]) -> dict[str, float]:
         times: dict[str, list[float]] = {name: [] for name in runs}
         for turn in range(ROUNDS):
             for name in [*runs][:: 1 if turn % 2 else -1]:  # the first of a pair finds colder caches
-                time.sleep(pause)
+                time.sleep(pause or REST_SECONDS)
+                if not pause:
+                    runs[name]()
                 times[name].append(_timed(runs[name], counts[name]))
         found.append({name: median(each) for name, each in times.items()})
     first = next(iter(runs))
@@ -276,7 +289,7 @@ def _timed(run: tuning.Run, count: int) -> float:
 
 
 class _Clock:
-    """The time that passes, without that in which this thread waits for a processor: this process has the last turn."""
+    """The time that passes while this thread neither waits for a processor nor is stopped: this process has the last turn."""
 
     def __init__(self) -> None:
         self._waited, self._begin = _waited(), time.perf_counter()
@@ -288,11 +301,11 @@ class _Clock:
 
 
 def _waited() -> float:
-    """Seconds that this thread has waited for a processor; 0 where the system does not say."""
+    """Seconds that this thread has waited for a processor, where the system says so, or was stopped."""
     if sys.platform == "linux":
         with suppress(OSError, ValueError, IndexError), open("/proc/thread-self/schedstat") as file:
-            return int(file.read().split()[1]) / 1e9
-    return 0.0
+            return int(file.read().split()[1]) / 1e9 + stopped()
+    return stopped()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from ...processors import CGROUPS
 from ...words import duration, size
 from .. import Backend, How, PowerPreference, Runner
 from . import messages
+from .pacing import stopped
 
 POLL_SECONDS = 0.02
 """Interval in which the memory and the time of a busy child are checked."""
@@ -247,7 +248,7 @@ class _RemoteRunner(Runner):
 
 
 def watch(pid: int, is_done: Callable[[float], bool], work: str, seconds: float, max_bytes: int) -> None:
-    """Wait for a child process of an engine, within limits. Time in which it waits for a processor does not count.
+    """Wait for a child process of an engine, within limits. Time does not count while it waits for a processor or is stopped.
 
     Args:
         pid: of the child.
@@ -259,13 +260,13 @@ def watch(pid: int, is_done: Callable[[float], bool], work: str, seconds: float,
     Raises:
         EngineFailureError: the child exceeds a limit.
     """
-    deadline, before = monotonic() + seconds, waited(pid)
+    deadline, before = monotonic() + seconds, waited(pid) + stopped()
     while not is_done(POLL_SECONDS):
         taken = resident(pid)
         if taken > max_bytes:
             text = f"is too large: it took {size(taken)} of memory during {work}"
             raise EngineFailureError(f"{text}, and the limit is {size(max_bytes)}")
-        if monotonic() > deadline and monotonic() > deadline + waited(pid) - before:
+        if monotonic() > deadline and monotonic() > deadline + waited(pid) + stopped() - before:
             raise EngineFailureError(f"hung: {work} was not done after {duration(seconds)}")
 
 
