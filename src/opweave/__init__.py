@@ -95,23 +95,26 @@ __all__ = sorted(name for names in _HOMES.values() for name in names)
 def __getattr__(name: str) -> Any:
     home = next((home for home, names in _HOMES.items() if name in names), None)
     if home is None:
-        raise _no_attribute(name)
+        raise _NoAttributeError(name)
     is_module = home.endswith(".")
     value = import_module(home + name, __name__) if is_module else getattr(import_module(home, __name__), name)
     globals()[name] = value
     return value
 
 
-def _no_attribute(name: str) -> AttributeError:
-    """The error for a missing attribute, with what was meant: a module that is not imported yet, or another name."""
-    hint = ""
-    if not name.startswith("_"):
-        from importlib.util import find_spec
+class _NoAttributeError(AttributeError):
+    """A missing attribute. The message is made when it is read: `from opweave import module` asks for attributes first."""
 
-        from .hints import meant
+    def __str__(self) -> str:
+        name = str(self.args[0])
+        hint = ""
+        if not name.startswith("_"):
+            from importlib.util import find_spec
 
-        hint = f"; it is a module: import opweave.{name}" if find_spec(f"opweave.{name}") else meant(name, __all__)
-    return AttributeError(f"module 'opweave' has no attribute {name!r}{hint}")
+            from .hints import meant
+
+            hint = f"; it is a module: import opweave.{name}" if find_spec(f"opweave.{name}") else meant(name, __all__)
+        return f"module 'opweave' has no attribute {name!r}{hint}"
 
 
 def __dir__() -> list[str]:

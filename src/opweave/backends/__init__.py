@@ -10,7 +10,7 @@ needs, by name. Several rules for one op are tried in order; `when=` says which 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache
@@ -413,11 +413,14 @@ def devices() -> list[Device]:
     return [device for backend in discover().values() for device in backend.devices()]
 
 
-def default_devices() -> list[Device]:
-    """Those of the back ends that contexts may get without a name."""
+def default_devices() -> Iterator[Device]:
+    """Those of the back ends that contexts may get without a name; a back end is loaded when its first device is asked for."""
     found = discover()
-    names = [n for n in found if n not in BY_NAME and (n not in PACKAGES or packages.is_installed(PACKAGES[n]))]
-    return [device for name in names if (backend := found[name]).by_default() for device in backend.devices()]
+    for name in found:
+        if name in BY_NAME or (name in PACKAGES and not packages.is_installed(PACKAGES[name])):
+            continue
+        if (backend := found[name]).by_default():
+            yield from backend.devices()
 
 
 def find(name: str) -> Backend:

@@ -9,6 +9,8 @@ from ..errors import NotSupportedError
 from . import Backend, Device, PowerPreference, Precision
 from .precision import lacks_precision
 
+_BEST = (0, False, False)
+
 
 def find(
     device: str | None,
@@ -42,7 +44,14 @@ def choose(
     GPU to a discrete one. (The specification gives power preference the higher priority; its authors discuss the reverse:
     https://github.com/webmachinelearning/webnn/issues/911.)
     """
-    listed = backends.default_devices() if backend is None else backends.find(backend).devices()
+    wants_low = power_preference == "low-power"
+    if (
+        backend is None and not accelerated and not wants_low
+    ):  # the first one that fits, without loading other back ends
+        for device in backends.default_devices():
+            if device.available and _rank(device, accelerated, wants_low) == _BEST and precision in device.precisions:
+                return device.name
+    listed = list(backends.default_devices()) if backend is None else backends.find(backend).devices()
     available = [device for device in listed if device.available]
     if not available and listed and backend is not None:
         raise NotSupportedError(f"back end {backend!r} has no device here: {listed[0].hint}")
@@ -57,7 +66,6 @@ def choose(
     for passed_over in listed if accelerated else ():
         if not passed_over.available:
             packages.warn_once(passed_over.fault)
-    wants_low = power_preference == "low-power"
     skipped = next((d for d in available if d.kind == "npu" and d not in able), None)
     if wants_low and accelerated and skipped is not None:
         from logging import getLogger
@@ -66,7 +74,11 @@ def choose(
             "power_preference='low-power' does not take %r, which has no precision %r; create_context(precision=%r) would",
             *(skipped.name, precision, skipped.precisions[0]),
         )
+    return min(able, key=lambda device: _rank(device, accelerated, wants_low)).name
+
+
+def _rank(device: Device, accelerated: bool, wants_low: bool) -> tuple[int, bool, bool]:
+    """How well a device suits preferences; less is better. Of equal ones, those of plug-in providers come last (`find_device`)."""
     accelerators = ["npu", "gpu"] if wants_low else ["gpu", "npu"]
     kinds = [*accelerators, "cpu"] if accelerated else ["cpu", "npu", "gpu"]
-    # Of equal ones, those of plug-in providers come last, as in `backends.find_device`.
-    return min(able, key=lambda d: (kinds.index(d.kind), d.low_power != wants_low, d.provider != "")).name
+    return kinds.index(device.kind), device.low_power != wants_low, device.provider != ""

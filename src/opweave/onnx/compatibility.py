@@ -5,10 +5,10 @@ Sessions follow the tables, and `tools/onnxruntime_tables.py` writes them into t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Literal
 
 State = Literal["works", "ignored", "refused", "unread", "own"]
@@ -41,8 +41,8 @@ def tables() -> dict[str, tuple[Row, ...]]:
     """The tables in the order of the page, by class of ONNX Runtime, argument (`providers`), method with keys, or module."""
     import json
 
-    text = Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
-    return {table: tuple(Row(**row) for row in rows) for table, rows in json.loads(text).items()}
+    with open(os.path.join(os.path.dirname(__file__), "compatibility.json"), encoding="utf-8") as file:
+        return {table: tuple(Row(**row) for row in rows) for table, rows in json.load(file).items()}
 
 
 CONFIG = "SessionOptions.add_session_config_entry"
