@@ -78,7 +78,7 @@ def choose(
 
 
 def _rank(device: Device, accelerated: bool, wants_low: bool) -> tuple[int, bool, bool]:
-    """How well a device suits preferences; less is better. Of equal ones, those of plug-in providers come last (`find_device`)."""
+    """How well a device suits preferences; less is better. Equal ones of plug-in providers come last."""
     accelerators = ["npu", "gpu"] if wants_low else ["gpu", "npu"]
     kinds = [*accelerators, "cpu"] if accelerated else ["cpu", "npu", "gpu"]
     return kinds.index(device.kind), device.low_power != wants_low, device.provider != ""
