@@ -262,7 +262,14 @@ def huge_result(folder: Path, op_type: str) -> Any:
 
 @bomb("OperationError: Relu: there is no memory for its output 'z'")
 def huge_input(folder: Path) -> Any:
-    return model([node("Relu", ["x"])], [("x", FLOAT, [2**31 - 1] * 4)])
+    proto = model([node("Relu", ["x"])], [("x", FLOAT, [2**31 - 1] * 4)])
+    ow.InferenceSession(proto, context("onnxruntime"), specialise="always")
+
+
+@bomb("ValidationError: input 'x' must have shape [2147483647, 2147483647, 2147483647, 2147483647], got [2, 3]")
+def array_for_a_huge_input(folder: Path) -> Any:
+    proto = model([node("Relu", ["x"])], [("x", FLOAT, [2**31 - 1] * 4)])
+    ow.InferenceSession(proto, context("onnxruntime")).run(None, {"x": np.ones((2, 3), np.float32)})
 
 
 @bomb("OperationError: Loop would never end")
