@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -58,9 +58,15 @@ def check_message(error: ow.MLError) -> str:
 
 
 def load_and_run(data: bytes, backend: str = "onnxruntime") -> str:
-    """Load a model, run it, and explain it; what came of it."""
+    """Load a model, run it, and explain it, in both ways to run one; what came of it, compiled."""
+    compiled = _load_and_run(data, backend, "always")
+    _load_and_run(data, backend, "auto")
+    return compiled
+
+
+def _load_and_run(data: bytes, backend: str, specialise: Literal["always", "auto"]) -> str:
     try:
-        session = ow.InferenceSession(data, context(backend))
+        session = ow.InferenceSession(data, context(backend), specialise=specialise)
         feed = {argument.name: array_for(argument) for argument in session.get_inputs()}
         for _ in range(2):
             session.run(None, feed)
