@@ -58,7 +58,7 @@ def llama_cpp(path: str, room: int) -> tuple[Feed, Callable[[], None]]:
     """The same in llama.cpp."""
     from llama_cpp import Llama
 
-    from opweave.processors import processors
+    from opweave.support.processors import processors
 
     model = Llama(path, n_ctx=room, n_threads=processors(), n_threads_batch=processors(), verbose=False)
 

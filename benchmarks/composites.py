@@ -14,8 +14,8 @@ import opweave as ow
 from opweave import composites
 from opweave.compile.driver import compile
 from opweave.compile.legalise import legalise
-from opweave.custom import CustomOp
-from opweave.graph import Graph, Node, Operand
+from opweave.core.graph import Graph, Node, Operand
+from opweave.lazy.custom_call import CustomOp
 
 from .measure import Ratio, alternate
 from .page import DOCS, machine, replace_part, table

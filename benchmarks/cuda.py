@@ -28,7 +28,7 @@ import opweave as ow
 from opweave.backends import Precision
 from opweave.backends.cuda.executable import CudaRunner
 from opweave.backends.cuda.measured_tiles import microseconds_of
-from opweave.dtypes import DataType
+from opweave.core.dtypes import DataType
 
 from . import networks, webgpu_contraction as parts
 from .budgets import CONTRACTIONS, CUDA, CUDA_BUILDS, Budget

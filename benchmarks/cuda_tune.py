@@ -36,10 +36,10 @@ from opweave.backends.gpu.contraction.tensor import Steps, Tile
 from opweave.backends.gpu.contraction.tensor_tiles import Measured
 from opweave.backends.gpu.forms import applied
 from opweave.backends.precision import Precision
+from opweave.core.graph import Desc
 from opweave.expr.gpu import Buffer, Features, Kernel
 from opweave.expr.ir import Input
 from opweave.expr.tracing import inputs_of
-from opweave.graph import Desc
 
 from .webgpu_contraction import CASES, Case, conv, operations, torch_function, torch_milliseconds
 

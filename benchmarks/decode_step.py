@@ -10,7 +10,7 @@ import numpy as np
 
 import opweave as ow
 from opweave import composites
-from opweave.dtypes import DataType
+from opweave.core.dtypes import DataType
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ def _core() -> Any:
 
 
 def _threads() -> int:
-    from opweave.processors import chosen_threads, processors
+    from opweave.support.processors import chosen_threads, processors
 
     return chosen_threads() or processors()
 
@@ -320,7 +320,7 @@ def _warm_up(way: str, path: Path, chosen: str) -> None:
         return
     import opweave as ow
 
-    import_module("opweave.disk_cache")  # where a context with a choice of engines looks for measurements
+    import_module("opweave.support.disk_cache")  # where a context with a choice of engines looks for measurements
     is_own = chosen == OWN
     context = ow.ml.create_context(device="cpu", backend="onnxruntime" if is_own else chosen)
     session = ow.InferenceSession(path, context=context, specialise="never" if is_own else "recurring")

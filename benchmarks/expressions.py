@@ -8,8 +8,8 @@ import numpy as np
 
 import opweave as ow
 import opweave.expr as ex
+from opweave.core.graph import Desc
 from opweave.expr import Array, kernels
-from opweave.graph import Desc
 
 from .measure import Way, alternate
 from .rows import Row, bound, onnxruntime_session

@@ -9,7 +9,7 @@ import numpy as np
 import opweave as ow
 from opweave.compile.fuse import MIN_SAVED_BY_THREAD
 from opweave.expr import kernels
-from opweave.processors import processors
+from opweave.support.processors import processors
 
 from .measure import alternate
 from .rows import Row, dispatched

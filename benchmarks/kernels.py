@@ -23,10 +23,10 @@ from opweave import ops
 from opweave.backends import discover
 from opweave.compile.driver import compile
 from opweave.compile.winners import PATH, Winner, elements, form, min_gain
+from opweave.core.graph import Graph, Node
+from opweave.core.operation import Op
 from opweave.expr import kernels
-from opweave.graph import Graph, Node
 from opweave.kernels.expression import descs_of, program_of
-from opweave.operation import Op
 
 from .measure import Ratio, alternate
 from .page import DOCS, machine, replace_part, table, versions

@@ -75,7 +75,7 @@ def main(engine: str, path: str) -> None:
     import onnxruntime  # noqa: F401  (Opweave would do it later)
 
     if engine == "opweave":
-        import opweave.onnx.session  # noqa: F401
+        import opweave.onnx.session.session  # noqa: F401
     elif engine == "builder":
         from . import resnet50  # noqa: F401
     imports = peak_mib()

@@ -20,7 +20,7 @@ import opweave as ow
 from gate import catalog
 from opweave.backends import Device, Precision
 from opweave.backends.reference import backend as reference
-from opweave.graph import Graph, Node, Operand, each
+from opweave.core.graph import Graph, Node, Operand, each
 
 from .measure import Parts, Ratio, Way, alternate, elapsed, tell
 from .models import photograph

@@ -26,8 +26,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from opweave.processors import processors
 from opweave.scale import Predictor
+from opweave.support.processors import processors
 
 from .interop.chart import STYLE, WIDTH
 from .measure import ROOT, Parts, Ratio, alternate, in_process

@@ -41,9 +41,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gate.catalog import PACKAGES
-from opweave.names import counted
 from opweave.scale import deployment
 from opweave.scale.protocol import HEADER_LENGTH, Interface, datatype
+from opweave.support.names import counted
 
 from .measure import Parts, Ratio, tell
 from .page import DOCS, machine, replace_part, table, versions

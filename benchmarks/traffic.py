@@ -170,7 +170,7 @@ def alone(engine: str, name: str, path: str, seed: str, calls: str, pause: str) 
 
     if engine == "opweave":
         import opweave.backends.onnxruntime.model
-        import opweave.onnx.session  # noqa: F401
+        import opweave.onnx.session.session  # noqa: F401
 
         if model.beside:
             register()

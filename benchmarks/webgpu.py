@@ -20,7 +20,7 @@ import typer
 
 import opweave as ow
 from opweave.backends.webgpu.executable import Runs, encode
-from opweave.dtypes import DataType
+from opweave.core.dtypes import DataType
 
 from . import networks, webgpu_contraction as parts
 from .budgets import WEBGPU

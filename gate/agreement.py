@@ -105,7 +105,7 @@ def _rule_of_thumb(model: Path | bytes, feed: Mapping[str, Any]) -> str:
 
 def _difference(result: Any, expected: Any) -> float:
     """How far a value is from the expected one; 0 or infinity for what is no array of numbers."""
-    from opweave.agreement import difference
+    from opweave.support.agreement import difference
 
     if isinstance(expected, np.ndarray) and expected.dtype.kind in "fiub":
         return difference(np.asarray(result), expected)
@@ -205,7 +205,7 @@ def write_gate(folder: Path, packages: Path) -> list[Path]:
 
 def markdown(rows: Sequence[Row], jobs: int) -> str:
     """The page."""
-    from opweave.processors import processors
+    from opweave.support.processors import processors
 
     chosen = Counter(each.chosen for each in rows)
     counts = ", ".join(f"{count} on {name}" for name, count in chosen.most_common())

@@ -121,7 +121,7 @@ def loader(engine: str) -> Callable[[Path], Loaded]:
     return partial(opweave, backend=backend) if backend else onnxruntime
 
 
-MODULES = {"opweave": "opweave.onnx.session", "onnxruntime": "onnxruntime"}
+MODULES = {"opweave": "opweave.onnx.session.session", "onnxruntime": "onnxruntime"}
 """What is imported before the loading of a model is timed."""
 
 
@@ -209,7 +209,7 @@ def on_device(device: str, entry: catalog.Entry, packages: Path) -> dict[str, An
         "difference": the largest one of the first results, and of those of the last call.
     """
     import opweave as ow
-    from opweave.onnx.compiled import CompiledModel
+    from opweave.onnx.session.compiled import CompiledModel
 
     with entry.path(packages) as path, TemporaryDirectory(prefix="opweave-gate-") as cache:
         os.environ["OPWEAVE_CACHE"] = cache

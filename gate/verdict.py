@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.budgets import GATE
 from benchmarks.measure import Ratio
-from opweave.agreement import difference
+from opweave.support.agreement import difference
 
 
 @dataclass

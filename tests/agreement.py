@@ -10,8 +10,8 @@ from samples import Call, Sample
 import opweave as ow
 from opweave.compile.driver import compile
 from opweave.compile.legalise import legalise
-from opweave.graph import Graph, MLOperand, Node
-from opweave.operation import Op
+from opweave.core.graph import Graph, MLOperand, Node
+from opweave.core.operation import Op
 
 REFERENCE = ow.ml.create_context(device="reference")
 

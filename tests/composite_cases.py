@@ -15,7 +15,7 @@ from witness import wide
 
 import opweave as ow
 from opweave import composites
-from opweave.custom import CustomOp
+from opweave.lazy.custom_call import CustomOp
 
 CPU = ow.ml.create_context(device="cpu")
 REFERENCE = ow.ml.create_context(device="reference")

@@ -14,8 +14,8 @@ from opweave.backends.gpu.backend import GpuBackend
 from opweave.backends.gpu.schedule import Schedule
 from opweave.backends.gpu.steps import Step
 from opweave.compile.legalise import legalise
+from opweave.core.graph import Graph
 from opweave.expr.gpu import Features, Kernel
-from opweave.graph import Graph
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from opweave.backends.cuda.backend import CudaBackend, precisions
 from opweave.backends.cuda.devices import DriverError, Info
 from opweave.backends.cuda.driver import Driver, Function, Launch
 from opweave.backends.cuda.engine import Engine
+from opweave.core.graph import Desc
 from opweave.expr.gpu import Kernel
-from opweave.graph import Desc
 from opweave.memory import dlpack
 
 INFO = Info("a processor", "sm_90", units=132, max_shared=49152, max_dynamic_shared=232448, memory=2**30)

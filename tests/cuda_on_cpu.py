@@ -25,10 +25,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from opweave.core.graph import Desc
 from opweave.expr.gpu import Buffer, Features, Kernel
 from opweave.expr.gpu.cuda import CUDA, PRELUDE
-from opweave.graph import Desc
-from opweave.processors import processors
+from opweave.support.processors import processors
 
 FEATURES = Features(
     dialect=CUDA,

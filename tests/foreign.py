@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from opweave.graph import Desc
+from opweave.core.graph import Desc
 from opweave.memory import dlpack
 
 

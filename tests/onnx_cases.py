@@ -21,8 +21,8 @@ from onnx_nodes import compiled_models
 from packaging.requirements import Requirement
 
 import opweave as ow
-from opweave.onnx.session import InferenceSession
-from opweave.onnx.trace import Step
+from opweave.onnx.convert.trace import Step
+from opweave.onnx.session.session import InferenceSession
 
 EXPECT = Path(__file__).parent / "expect"
 

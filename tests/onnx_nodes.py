@@ -11,8 +11,8 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 import opweave as ow
-from opweave.onnx.compiled import CompiledModel
-from opweave.onnx.session import InferenceSession
+from opweave.onnx.session.compiled import CompiledModel
+from opweave.onnx.session.session import InferenceSession
 
 MICROSOFT = "com.microsoft"
 TRADITIONAL = "ai.onnx.ml"

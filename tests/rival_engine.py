@@ -17,7 +17,7 @@ import opweave as ow
 from opweave import backends
 from opweave.backends.onnxruntime import OnnxRuntime, ort
 from opweave.compile import engines, tuning
-from opweave.graph import Graph
+from opweave.core.graph import Graph
 
 
 class Rival(OnnxRuntime):

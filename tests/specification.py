@@ -10,10 +10,10 @@ from typing import Any
 
 import wpt
 
-from opweave.dtypes import ANY
-from opweave.graph import MAX_RANK
-from opweave.names import snake_case
-from opweave.operation import Limits
+from opweave.core.dtypes import ANY
+from opweave.core.graph import MAX_RANK
+from opweave.core.operation import Limits
+from opweave.support.names import snake_case
 
 SPECIFICATION = json.loads((wpt.DATA / "webnn_api.json").read_text())
 ENUMS: dict[str, list[str]] = SPECIFICATION["enums"]

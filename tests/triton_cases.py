@@ -19,8 +19,8 @@ import opweave as ow
 from opweave.backends.gpu.contraction.tensor import Tile
 from opweave.backends.gpu.schedule import Schedule
 from opweave.backends.gpu.steps import Step
+from opweave.core.graph import Graph
 from opweave.expr.gpu import Features, TensorCores
-from opweave.graph import Graph
 
 F = replace(cuda_on_cpu.FEATURES, tensor_cores=TensorCores("tf32x3", 227 << 10))
 

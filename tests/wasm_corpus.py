@@ -189,7 +189,7 @@ def _main(order: str) -> None:
     from wasm_tools import bind, wat
 
     import opweave as ow
-    from opweave.graph import Desc
+    from opweave.core.graph import Desc
 
     if order == "before":
         faulthandler.enable()

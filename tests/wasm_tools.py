@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import wasmtime
 
-from opweave.graph import Desc
+from opweave.core.graph import Desc
 from opweave.kernels import KernelCall, wasm
 from opweave.ops.elementwise import add as some_op
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import opweave as ow
-from opweave.dtypes import ANY
-from opweave.names import snake_case
+from opweave.core.dtypes import ANY
+from opweave.support.names import snake_case
 
 Case = dict[str, Any]
 

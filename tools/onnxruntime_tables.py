@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from opweave.onnx.compatibility import State, tables
+from opweave.onnx.ort_api.compatibility import State, tables
 
 WORDS: dict[State, str] = {
     "works": "works",

@@ -1,4 +1,4 @@
-"""Write what type checkers and editors are to know about calls of operations: src/opweave/signatures.pyi.
+"""Write what type checkers and editors are to know about calls of operations: src/opweave/ops/signatures.pyi.
 
 python tools/write_signatures.py [FILE]
 """
@@ -12,8 +12,8 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any, get_args
 
-from opweave.operation import Op
-from opweave.operators import INFIX
+from opweave.core.operation import Op
+from opweave.core.operators import INFIX
 from opweave.ops import Operations
 
 FILE = Path(__file__).parent.parent / "src" / "opweave" / "signatures.pyi"

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from opweave.errors import MLError
+from opweave.support.errors import MLError
 
 from ..page import DOCS, machine
 from .chart import chart

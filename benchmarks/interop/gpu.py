@@ -18,7 +18,7 @@ from rich.progress import Progress
 
 import opweave as ow
 from opweave.backends.webgpu import adapters
-from opweave.errors import NotSupportedError
+from opweave.support.errors import NotSupportedError
 
 from .gpu_report import CHANNELS, GpuLine, GpuReport
 from .measure import agree

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 import opweave as ow
-from opweave.custom import CustomOp
 from opweave.kernels.wasm import library
+from opweave.lazy.custom_call import CustomOp
 
 PADDING = (1, 1, 1, 1)
 """The issue's convolution has "same" padding: 3 × 3 windows around each pixel."""

@@ -32,10 +32,22 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
         ops as ops,
     )
     from .backends import Device as Device, devices as devices
-    from .builder import MLGraphBuilder as MLGraphBuilder
-    from .context import ML as ML, MLContext as MLContext, MLContextLostInfo as MLContextLostInfo, ml as ml
-    from .custom import composite as composite, expression as expression, op as op
-    from .errors import (
+    from .context.builder import MLGraphBuilder as MLGraphBuilder
+    from .context.context import ML as ML, MLContext as MLContext, MLContextLostInfo as MLContextLostInfo, ml as ml
+    from .core.graph import Desc as Desc, MLOperand as MLOperand
+    from .core.operation import Limits as Limits
+    from .inspect.diff import diff as diff
+    from .kernels import cuda as cuda, wasm as wasm, wgsl as wgsl
+    from .lazy.array import Array as Array
+    from .lazy.custom_call import composite as composite, expression as expression, op as op
+    from .lazy.force import read as read
+    from .lazy.from_memory import array as array
+    from .lazy.jit import jit as jit
+    from .onnx.convert.register import register_onnx as register_onnx
+    from .onnx.session.session import InferenceSession as InferenceSession
+    from .run.graph import MLGraph as MLGraph
+    from .run.tensor import MLTensor as MLTensor
+    from .support.errors import (
         DataError as DataError,
         InvalidStateError as InvalidStateError,
         MissingExtraError as MissingExtraError,
@@ -44,28 +56,16 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
         OperationError as OperationError,
         ValidationError as ValidationError,
     )
-    from .graph import Desc as Desc, MLOperand as MLOperand
-    from .inspect.diff import diff as diff
-    from .kernels import cuda as cuda, wasm as wasm, wgsl as wgsl
-    from .lazy.array import Array as Array
-    from .lazy.borrowed import array as array
-    from .lazy.force import read as read
-    from .lazy.jit import jit as jit
-    from .onnx.register import register_onnx as register_onnx
-    from .onnx.session import InferenceSession as InferenceSession
-    from .operation import Limits as Limits
-    from .run.graph import MLGraph as MLGraph
-    from .tensor import MLTensor as MLTensor
 
 __version__ = "0.2.0"
 
 _HOMES = {
     ".": ("array_api", "composites", "expr", "js", "memory", "onnx", "ops"),
     ".backends": ("Device", "devices"),
-    ".builder": ("MLGraphBuilder",),
-    ".context": ("ML", "MLContext", "MLContextLostInfo", "ml"),
-    ".custom": ("composite", "expression", "op"),
-    ".errors": (
+    ".context.builder": ("MLGraphBuilder",),
+    ".context.context": ("ML", "MLContext", "MLContextLostInfo", "ml"),
+    ".lazy.custom_call": ("composite", "expression", "op"),
+    ".support.errors": (
         "DataError",
         "InvalidStateError",
         "MLError",
@@ -74,18 +74,18 @@ _HOMES = {
         "OperationError",
         "ValidationError",
     ),
-    ".graph": ("Desc", "MLOperand"),
+    ".core.graph": ("Desc", "MLOperand"),
     ".inspect.diff": ("diff",),
     ".kernels.": ("cuda", "wasm", "wgsl"),
     ".lazy.array": ("Array",),
-    ".lazy.borrowed": ("array",),
+    ".lazy.from_memory": ("array",),
     ".lazy.force": ("read",),
     ".lazy.jit": ("jit",),
-    ".onnx.register": ("register_onnx",),
-    ".onnx.session": ("InferenceSession",),
-    ".operation": ("Limits",),
+    ".onnx.convert.register": ("register_onnx",),
+    ".onnx.session.session": ("InferenceSession",),
+    ".core.operation": ("Limits",),
     ".run.graph": ("MLGraph",),
-    ".tensor": ("MLTensor",),
+    ".run.tensor": ("MLTensor",),
 }
 """Module -> its public names; after a dot at its end, modules of that package. A test compares it with the imports above."""
 
@@ -111,7 +111,7 @@ class _NoAttributeError(AttributeError):
         if not name.startswith("_"):
             from importlib.util import find_spec
 
-            from .hints import meant
+            from .support.hints import meant
 
             hint = f"; it is a module: import opweave.{name}" if find_spec(f"opweave.{name}") else meant(name, __all__)
         return f"module 'opweave' has no attribute {name!r}{hint}"

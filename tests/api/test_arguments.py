@@ -14,8 +14,8 @@ import pytest
 
 import opweave as ow
 from opweave import ops
-from opweave.errors import MAX_MESSAGE_CHARACTERS
-from opweave.names import shown
+from opweave.support.errors import MAX_MESSAGE_CHARACTERS
+from opweave.support.names import shown
 
 HUGE = 10**5000  # more digits than Python writes
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import opweave as ow
-from opweave.graph import Graph, MLOperand
+from opweave.core.graph import Graph, MLOperand
 
 CONTEXT = ow.ml.create_context(device="reference")
 CPU = ow.ml.create_context(device="cpu")

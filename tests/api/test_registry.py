@@ -32,11 +32,11 @@ from specification import (
 )
 
 import opweave as ow
-from opweave import hints
-from opweave.context_loss import Lost
-from opweave.names import camel_case, snake_case
-from opweave.operation import Limits, Op
+from opweave.context.loss import Lost
+from opweave.core.operation import Limits, Op
 from opweave.ops import Operations
+from opweave.support import hints
+from opweave.support.names import camel_case, snake_case
 
 OPS = Operations.listing()
 CONTEXTS = {device: ow.ml.create_context(device=device) for device in ("cpu", "reference")}

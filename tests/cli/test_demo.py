@@ -21,8 +21,8 @@ from rich.console import Console
 
 import opweave as ow
 from opweave.demo import run
-from opweave.errors import DataError, MissingExtraError
 from opweave.expr import kernels
+from opweave.support.errors import DataError, MissingExtraError
 
 pytest.importorskip("PIL", reason="the demo's pictures need Pillow (extra demo)")
 pytest.importorskip("safetensors", reason="the demo's weights need safetensors (extra demo)")

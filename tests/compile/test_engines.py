@@ -15,11 +15,12 @@ import pytest
 from rival_engine import Rival, add_rival, faster
 
 import opweave as ow
-from opweave import backends, disk_cache
+from opweave import backends
 from opweave.backends.onnxruntime import ort
 from opweave.compile import engines, tuning
-from opweave.graph import Graph
-from opweave.words import duration
+from opweave.core.graph import Graph
+from opweave.support import disk_cache
+from opweave.support.words import duration
 
 needs_openvino = pytest.mark.skipif(
     not backends.find("openvino").competes(backends.find_device("cpu", "onnxruntime")[1], "float32"),

@@ -7,8 +7,8 @@ import pytest
 
 import opweave as ow
 from opweave.compile.legalise import legalise
-from opweave.graph import Builder, Desc, Graph, Node, Operand
-from opweave.operation import Limits, op
+from opweave.core.graph import Builder, Desc, Graph, Node, Operand
+from opweave.core.operation import Limits, op
 
 CONTEXT = ow.ml.create_context(device="reference")
 

@@ -16,9 +16,9 @@ import pytest
 from rival_engine import add_rival
 
 import opweave as ow
-from opweave import disk_cache
 from opweave.compile import engines
 from opweave.compile.engines import Measurement
+from opweave.support import disk_cache
 from opweave.verification import uses, verifier
 from opweave.verification.uses import Use
 
@@ -120,7 +120,7 @@ def test_a_graph_that_is_not_used_for_long_imports_nothing(cache: Path) -> None:
         found = program(cache, {"kind": kind, "threshold": 1000, "seconds": 0.3})
         assert (found["is_watched"], found["begun"]) == (True, False)
         assert "rival not verified yet" in found["explained"]
-        names = {"opweave.verification.process", "opweave.onnx.verifier", "opweave.backends.isolation"}
+        names = {"opweave.verification.process", "opweave.onnx.session.verifier", "opweave.backends.isolation"}
         assert names.isdisjoint(found["modules"])
 
 

@@ -23,9 +23,9 @@ import opweave as ow
 from opweave import composites
 from opweave.compile.driver import compile
 from opweave.compile.legalise import legalise
-from opweave.custom import CustomOp
-from opweave.graph import Graph, Node
-from opweave.value_ranges import ValueRange
+from opweave.core.graph import Graph, Node
+from opweave.core.value_ranges import ValueRange
+from opweave.lazy.custom_call import CustomOp
 
 # ---------------------------------------------------------------------------------------------------------------------
 # All of them

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import opweave as ow
-from opweave.errors import require
+from opweave.support.errors import require
 
 CPU = ow.ml.create_context(device="cpu")
 REFERENCE = ow.ml.create_context(device="reference")

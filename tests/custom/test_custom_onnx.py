@@ -113,8 +113,8 @@ def test_registrations_that_are_wrong() -> None:
 
 
 def test_constants_are_not_folded_by_an_operation_with_too_few_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opweave.onnx.model.REGISTERED", registered := dict[Any, Any]())
-    monkeypatch.setattr("opweave.onnx.register.REGISTERED", registered)
+    monkeypatch.setattr("opweave.onnx.model.model.REGISTERED", registered := dict[Any, Any]())
+    monkeypatch.setattr("opweave.onnx.convert.register.REGISTERED", registered)
 
     @ow.expression
     def halved(x: Any) -> Any:
@@ -129,8 +129,8 @@ def test_constants_are_not_folded_by_an_operation_with_too_few_results(monkeypat
 
 
 def test_explain_tells_operations_from_built_in_ones_of_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opweave.onnx.model.REGISTERED", registered := dict[Any, Any]())
-    monkeypatch.setattr("opweave.onnx.register.REGISTERED", registered)
+    monkeypatch.setattr("opweave.onnx.model.model.REGISTERED", registered := dict[Any, Any]())
+    monkeypatch.setattr("opweave.onnx.convert.register.REGISTERED", registered)
 
     @ow.expression
     def tanh(x: Any) -> Any:
@@ -150,8 +150,8 @@ def test_explain_tells_operations_from_built_in_ones_of_their_names(monkeypatch:
 
 @pytest.mark.parametrize("with_own", [False, True])
 def test_an_override_is_not_used_inside_of_definitions(monkeypatch: pytest.MonkeyPatch, with_own: bool) -> None:
-    monkeypatch.setattr("opweave.onnx.model.REGISTERED", registered := dict[Any, Any]())
-    monkeypatch.setattr("opweave.onnx.register.REGISTERED", registered)
+    monkeypatch.setattr("opweave.onnx.model.model.REGISTERED", registered := dict[Any, Any]())
+    monkeypatch.setattr("opweave.onnx.convert.register.REGISTERED", registered)
 
     @ow.expression
     def seven(x: Any) -> Any:

@@ -58,7 +58,7 @@ def test_imports_are_timed_as_those_of_an_installed_package(monkeypatch: pytest.
     """With modules that are compiled already, also where tests let Python write none."""
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setattr(overhead, "IMPORTS", 2)
-    check = "import os, sys, opweave.errors as e; assert os.path.exists(e.__cached__) and not sys.dont_write_bytecode"
+    check = "import os, sys, opweave.support.errors as e; assert os.path.exists(e.__cached__) and not sys.dont_write_bytecode"
     (times,) = overhead.imports(check)
     assert len(times) == 2
 
@@ -125,8 +125,8 @@ def test_cold_starts_are_those_of_whole_processes() -> None:
 
 
 def test_cold_starts_list_modules_of_opweave_alone() -> None:
-    listed = cold.import_times("import opweave.errors, json")
-    assert {"opweave", "opweave.errors", "opweave.names"} <= set(listed)
+    listed = cold.import_times("import opweave.support.errors, json")
+    assert {"opweave", "opweave.support.errors", "opweave.support.names"} <= set(listed)
     assert all(name.partition(".")[0] == "opweave" for name in listed)
 
 

@@ -17,8 +17,8 @@ import webgpu_device
 
 from opweave.chat import network
 from opweave.demo.network import Network
-from opweave.onnx.room import MAX_COMPILED
-from opweave.onnx.shape_cache import RECENT, VALUES
+from opweave.onnx.session.room import MAX_COMPILED
+from opweave.onnx.session.shape_cache import RECENT, VALUES
 
 pytestmark = pytest.mark.default_choice  # what readers run
 

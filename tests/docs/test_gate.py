@@ -13,7 +13,7 @@ from benchmarks.measure import PAUSE_SECONDS
 from gate import catalog, measure
 from gate.measure import loader
 from gate.verdict import HEADER, Verdict
-from opweave.agreement import difference
+from opweave.support.agreement import difference
 
 ENTRIES = catalog.entries()
 SHAPES = 2

@@ -16,9 +16,9 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 
 import opweave as ow
-from opweave.dtypes import ANY, DataType
-from opweave.graph import MAX_RANK
-from opweave.operation import Op
+from opweave.core.dtypes import ANY, DataType
+from opweave.core.graph import MAX_RANK
+from opweave.core.operation import Op
 from opweave.ops import Operations
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
@@ -26,7 +26,7 @@ OPERATIONS = Operations.listing()
 
 MODULES = [
     *("opweave", "opweave.ops", "opweave.array_api", "opweave.chat", "opweave.composites", "opweave.cuda"),
-    *("opweave.errors", "opweave.expr", "opweave.js", "opweave.memory", "opweave.onnx", "opweave.scale"),
+    *("opweave.support.errors", "opweave.expr", "opweave.js", "opweave.memory", "opweave.onnx", "opweave.scale"),
     *("opweave.serve", "opweave.wasm", "opweave.wgsl"),
 ]
 """The public modules."""
@@ -39,8 +39,8 @@ ELSEWHERE = {
     "opweave.chat.model.Model": "chat.md",
     "opweave.chat.model.network": "chat.md",
     "opweave.chat.vocabulary.Vocabulary": "chat.md",
-    "opweave.context.MLContext.create_exportable_tensor": "webgpu.md",
-    "opweave.context.MLContext.create_exportable_tensor_async": "webgpu.md",
+    "opweave.context.context.MLContext.create_exportable_tensor": "webgpu.md",
+    "opweave.context.context.MLContext.create_exportable_tensor_async": "webgpu.md",
     "opweave.scale.deployment": "serving.md",
 }
 """Names whose examples take more than NumPy (a model's file, a GPU, Ray), and the page that has them."""
@@ -145,9 +145,9 @@ def test_pages_have_the_examples_that_docstrings_lack(path: str) -> None:
 
 
 def test_what_is_not_documented_is_found() -> None:
-    assert home("opweave.errors.user_code") not in entries()
-    assert list(without_example("opweave.errors.user_code")) == ["opweave.errors.user_code"]
-    assert "opweave.context.MLContext.lost" not in list(without_example("opweave.context.MLContext"))
+    assert home("opweave.support.errors.user_code") not in entries()
+    assert list(without_example("opweave.support.errors.user_code")) == ["opweave.support.errors.user_code"]
+    assert "opweave.context.context.MLContext.lost" not in list(without_example("opweave.context.context.MLContext"))
 
 
 def arguments(op: Op[..., Any]) -> dict[str, str]:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import opweave as ow
-from opweave import disk_cache, processors
 from opweave.expr import limits as of_expressions
 from opweave.scale import protocol
 from opweave.serve import ConnectionLimits
+from opweave.support import disk_cache, processors
 
 PAGE = Path(__file__).parents[2] / "SECURITY.md"
 

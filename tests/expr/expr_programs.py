@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import opweave.expr
-from opweave.dtypes import ANY, FLOATS, INFO, SIGNED
-from opweave.graph import Desc
+from opweave.core.dtypes import ANY, FLOATS, INFO, SIGNED
+from opweave.core.graph import Desc
 
 INTEGERS = tuple(t for t in ANY if t not in FLOATS)
 SIZES = (1, 2, 3, 5, 7)

@@ -18,12 +18,12 @@ import pytest
 pytest.importorskip("halide", reason="needs the extra halide")
 pytest.importorskip("llvmlite", reason="needs the extra halide")
 
-from opweave.disk_cache import kept
-from opweave.errors import OperationError
+from opweave.core.graph import Desc
 from opweave.expr import trace
 from opweave.expr.halide import compile
-from opweave.files import atomic_writer
-from opweave.graph import Desc
+from opweave.support.disk_cache import kept
+from opweave.support.errors import OperationError
+from opweave.support.files import atomic_writer
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs owners and modes of files")
 needs_root = pytest.mark.skipif(os.name != "posix" or os.getuid() != 0, reason="only root can become another user")
@@ -164,7 +164,7 @@ import os, sys, numpy as np
 import opweave.expr as ex
 from opweave.expr.halide import compile
 from opweave.expr.halide import compiler, elf, image, runtime
-from opweave.graph import Desc
+from opweave.core.graph import Desc
 runtime.version()  # reads files that other users may not reach, as does the import of Halide
 if sys.argv[1] != "0":
     os.setgroups([])

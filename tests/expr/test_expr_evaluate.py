@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from scipy import special
 
 import opweave.expr as ex
-from opweave.dtypes import FLOATS
-from opweave.errors import OperationError, ValidationError
+from opweave.core.dtypes import FLOATS
+from opweave.core.graph import Desc
 from opweave.expr import trace
 from opweave.expr.evaluate import Evaluator, evaluate
 from opweave.expr.ir import Program
-from opweave.graph import Desc
+from opweave.support.errors import OperationError, ValidationError
 
 
 def evaluated(case: Case, precision: Any = "float32") -> list[np.ndarray]:

@@ -21,13 +21,13 @@ from expr_programs import Case, programs
 from hypothesis import Phase, given, settings
 
 import opweave.expr as ex
-from opweave.dtypes import ANY
-from opweave.errors import OperationError, ValidationError
+from opweave.core.dtypes import ANY
+from opweave.core.graph import Desc
 from opweave.expr import Array, ir, trace
 from opweave.expr.array import apply
 from opweave.expr.evaluate import evaluate
 from opweave.expr.fingerprint import fingerprint
-from opweave.graph import Desc
+from opweave.support.errors import OperationError, ValidationError
 
 pytest.importorskip("halide", reason="needs the extra halide")
 pytest.importorskip("llvmlite", reason="needs the extra halide")
@@ -550,7 +550,7 @@ SCRIPT = """
 import sys, numpy as np
 import opweave.expr as ex
 from opweave.expr.halide import compile
-from opweave.graph import Desc
+from opweave.core.graph import Desc
 x = np.arange(100_000, dtype="float32")
 y = np.zeros_like(x)
 compile(ex.trace(lambda x: ex.exp(x * 1e-5) + x, "p", [Desc("float32", x.shape)])).bind([x], [y])()

@@ -13,10 +13,10 @@ import pytest
 pytest.importorskip("halide", reason="needs the extra halide")
 pytest.importorskip("llvmlite", reason="needs the extra halide")
 
-from opweave.errors import OperationError
 from opweave.expr.halide.elf import is_elf, link
 from opweave.expr.halide.image import Code, loaded, packed, with_header
 from opweave.expr.halide.objects import assembled
+from opweave.support.errors import OperationError
 
 NUMBER = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 
@@ -165,7 +165,7 @@ if libc.prctl(65, 1, 0, 0, 0):  # PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN
     sys.exit("no such option")
 import opweave.expr as ex
 from opweave.expr.kernels import compile
-from opweave.graph import Desc
+from opweave.core.graph import Desc
 kernel = compile(ex.trace(lambda x: x * 3, "p", [Desc("float32", (4,))]))
 y = np.zeros(4, "float32")
 kernel.run([np.ones(4, "float32")], [y])

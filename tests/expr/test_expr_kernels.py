@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import opweave.expr as ex
-from opweave.cache import Cache
-from opweave.errors import MissingExtraError, OperationError, ValidationError
+from opweave.core.graph import Desc
 from opweave.expr import ir, kernels, trace
-from opweave.graph import Desc
+from opweave.support.cache import Cache
+from opweave.support.errors import MissingExtraError, OperationError, ValidationError
 
 
 @pytest.fixture(autouse=True)

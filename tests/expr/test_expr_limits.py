@@ -10,9 +10,9 @@ import pytest
 
 import opweave as ow
 import opweave.expr as ex
-from opweave.errors import OperationError, ValidationError
+from opweave.core.graph import Desc
 from opweave.expr import Array, ir, kernels, limits, trace
-from opweave.graph import Desc
+from opweave.support.errors import OperationError, ValidationError
 
 ROW = Desc("float32", (64,))
 

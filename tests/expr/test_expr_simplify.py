@@ -12,12 +12,12 @@ from hypothesis import given, settings, strategies as st
 
 import opweave.expr as ex
 from opweave.backends.webgpu import webgpu
+from opweave.core.graph import Desc
+from opweave.core.operation import Op
 from opweave.expr import Array, compute, trace
 from opweave.expr.evaluate import evaluate
 from opweave.expr.ir import Program
 from opweave.expr.simplify import simplified
-from opweave.graph import Desc
-from opweave.operation import Op
 from opweave.ops import movement as ops
 
 

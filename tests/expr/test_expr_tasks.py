@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import opweave.expr as ex
+from opweave.core.graph import Desc
 from opweave.expr import Array, trace
-from opweave.graph import Desc
 
 pytest.importorskip("halide", reason="needs the extra halide")
 pytest.importorskip("llvmlite", reason="needs the extra halide")

@@ -15,10 +15,10 @@ from expr_programs import Case, programs
 from hypothesis import given, settings
 
 import opweave.expr as ex
-from opweave.errors import ValidationError
+from opweave.core.graph import Desc
 from opweave.expr import ir, trace
 from opweave.expr.evaluate import evaluate
-from opweave.graph import Desc
+from opweave.support.errors import ValidationError
 
 X, ROW, I32, U8 = Desc("float32", (4, 5)), Desc("float32", (3,)), Desc("int32", (4,)), Desc("uint8", (4,))
 OUTSIDE = "x.clamped[...] or x.padded(value)[...] say what happens outside of the array"

@@ -13,12 +13,12 @@ from hypothesis import Phase, given, settings
 from wgsl_runner import ALL, PACKED, Runner
 
 import opweave.expr as ex
-from opweave.dtypes import ANY, DataType
+from opweave.core.dtypes import ANY, DataType
+from opweave.core.graph import Desc
 from opweave.expr import Array, ir, trace
 from opweave.expr.array import apply
 from opweave.expr.evaluate import evaluate
 from opweave.expr.gpu import Block, Features, Kernel, Module, kernels, mathematics, scatter, unsupported
-from opweave.graph import Desc
 
 
 def run_program(program: ir.Program, arrays: Sequence[np.ndarray], features: Features = ALL) -> list[np.ndarray]:

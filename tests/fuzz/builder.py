@@ -15,8 +15,8 @@ from specification import TABLES
 
 import opweave as ow
 from fuzz.frame import Campaign, Finding
-from opweave.dtypes import ANY
-from opweave.operation import Op
+from opweave.core.dtypes import ANY
+from opweave.core.operation import Op
 from opweave.ops import Operations
 
 LARGEST = 2**16

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from fuzz.frame import Campaign, Finding
+from opweave.core.graph import Desc
 from opweave.expr import trace
-from opweave.graph import Desc
 
 TRICKS = [
     *("flip", "flip", "flip", "cut", "empty", "grow", "fifo", "link", "device", "directory", "writable"),

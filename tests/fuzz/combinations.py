@@ -13,7 +13,7 @@ import numpy as np
 
 from fuzz.ingredients import FLOATS, STEPS, Maker, step
 from opweave import composites
-from opweave.graph import Operand
+from opweave.core.graph import Operand
 
 # Normalisations ------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from opweave.backends.reference import reference
 from opweave.compile.legalise import legalise
-from opweave.graph import Graph, Node, Operand, each
+from opweave.core.graph import Graph, Node, Operand, each
 
 Array = np.ndarray
 

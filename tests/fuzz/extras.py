@@ -137,9 +137,9 @@ def of_a_module() -> Any:
 
 
 def of_compiled_loops() -> Any:
+    from opweave.core.graph import Desc
     from opweave.expr import trace
     from opweave.expr.halide import compile
-    from opweave.graph import Desc
 
     return compile(trace(lambda x: x + 1, "p", [Desc("float32", (3,))])) is not None
 
@@ -172,7 +172,7 @@ USES: dict[str, tuple[str, Callable[[], Any], Any]] = {
 
 def attempts() -> dict[str, list[Any]]:
     """What comes of each use: its value, or the class and the message of an error."""
-    from opweave.errors import MLError
+    from opweave.support.errors import MLError
 
     found = {}
     for name, (_, use, _) in USES.items():

@@ -11,8 +11,8 @@ import numpy as np
 
 import opweave as ow
 from fuzz.frame import Campaign, Finding
-from opweave.dtypes import INFO
-from opweave.graph import Graph
+from opweave.core.dtypes import INFO
+from opweave.core.graph import Graph
 
 FLOATS = ("float32", "float16")
 ALL = tuple(INFO)

@@ -14,7 +14,7 @@ from samples import SAMPLES, Call, type_choices
 import opweave as ow
 from fuzz.builder import LARGEST, RandomMake, agree, contexts, spoiled
 from fuzz.frame import Campaign, Finding
-from opweave.operation import Op
+from opweave.core.operation import Op
 from opweave.ops import Operations
 
 CALLS = 50

@@ -20,7 +20,7 @@ from fuzz.conditioning import Engine, Evaluation, Judge
 from fuzz.frame import MEMORY, Campaign, Child, Finding
 from fuzz.ingredients import Maker
 from fuzz.recipe import Recipe, Step, reduced
-from opweave.graph import Graph
+from opweave.core.graph import Graph
 
 
 @dataclass(frozen=True)

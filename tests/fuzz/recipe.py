@@ -10,7 +10,7 @@ import numpy as np
 
 import opweave as ow
 from opweave import composites
-from opweave.graph import Graph, Operand, each
+from opweave.core.graph import Graph, Operand, each
 from opweave.ops import Operations
 
 Ref = str

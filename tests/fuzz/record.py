@@ -12,7 +12,7 @@ from typing import TextIO
 
 from fuzz import frame
 from fuzz.frame import FINDINGS, Campaign, Result
-from opweave.files import atomic_writer
+from opweave.support.files import atomic_writer
 
 PART_BATCHES = 10
 """Batches between two writings of a record: what is lost when a campaign is ended. An estimate of what is little."""

@@ -18,13 +18,13 @@ from served_clients import ORIGIN, Client, ClosedError, Message, PlainClient, de
 
 from fuzz.builder import RandomMake
 from fuzz.frame import Campaign, Finding
-from opweave.dtypes import ANY
-from opweave.graph import MLOperand
-from opweave.names import camel_case
+from opweave.core.dtypes import ANY
+from opweave.core.graph import MLOperand
 from opweave.ops import Operations
 from opweave.serve import ConnectionLimits, Server
 from opweave.serve.messages import REQUIRED
 from opweave.serve.server import MAX_KEY_BYTES
+from opweave.support.names import camel_case
 
 LIMITS = ConnectionLimits(memory=2**24, operands=200, contexts=4, json=2**18, handshake=20)
 LARGEST_PAYLOAD = 2**16

@@ -19,7 +19,7 @@ from fuzz.conditioning import UNITS, Engine, Evaluation, Judge
 from fuzz.frame import reported, run
 from fuzz.recipe import Recipe, Step, reduced
 from fuzz.reduction import reduce_findings
-from opweave.graph import Graph, Node, Operand
+from opweave.core.graph import Graph, Node, Operand
 
 Array = np.ndarray
 EXACT = Engine()

@@ -14,7 +14,7 @@ from wasm_tools import bind, inside, wat, whole
 
 import opweave as ow
 from fuzz.frame import Campaign, Finding
-from opweave.graph import Desc
+from opweave.core.graph import Desc
 from opweave.kernels import wasm
 
 MEMORY_LIMIT = 1 << 23

@@ -19,13 +19,13 @@ import opweave as ow
 from opweave.backends import Device, find
 from opweave.backends.reference import Reference, reference
 from opweave.cli import app
-from opweave.errors import MLError
-from opweave.graph import Node
+from opweave.core.graph import Node
 from opweave.inspect.diff import compare
 from opweave.inspect.diff.measure import BINS, Values, error
 from opweave.inspect.diff.places import Side
 from opweave.inspect.diff.tolerance import LONG_SUM, Tolerance, ops_with_rules, tolerance_of
 from opweave.ops import Operations
+from opweave.support.errors import MLError
 
 CPU = ow.ml.create_context(device="cpu", backend="onnxruntime")
 REFERENCE = ow.ml.create_context(device="reference")

@@ -19,11 +19,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import opweave as ow
 from opweave import cli
-from opweave.errors import DataError, InvalidStateError, ValidationError
 from opweave.inspect.drawing import render
 from opweave.inspect.drawing.condense import LARGE, condense
 from opweave.inspect.drawing.layout import Item, Link, layout, spread
 from opweave.inspect.drawing.picture import Box, Edge, Lane, Picture
+from opweave.support.errors import DataError, InvalidStateError, ValidationError
 
 CPU = ow.ml.create_context(accelerated=False)
 SVG = "{http://www.w3.org/2000/svg}"

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import opweave as ow
 from opweave.cli import app
-from opweave.names import visible
+from opweave.support.names import visible
 
 HOSTILE = "n\x1b[2J\x1b]0;p\x07\x9b\u202e\u2066\u2069\u200e\u200f\u061c\ufeff\u2028\u2029\x85\u200b\u2060\xad\r"
 FORBIDDEN = re.compile(

@@ -13,8 +13,8 @@ import pytest
 
 import opweave as ow
 from opweave.backends import KernelTime
-from opweave.errors import InvalidStateError, ValidationError
 from opweave.inspect.profile import CopyProfile, KernelTotal, Profile
+from opweave.support.errors import InvalidStateError, ValidationError
 
 CPU = ow.ml.create_context(accelerated=False)
 N = 1000

@@ -23,9 +23,9 @@ from typer.testing import CliRunner
 
 import opweave as ow
 from opweave.cli import app
-from opweave.dtypes import ANY
+from opweave.core.dtypes import ANY
 from opweave.js import safetensors
-from opweave.names import camel_case
+from opweave.support.names import camel_case
 
 STRIDE = 12
 """One of so many cases of the Web Platform Tests runs, unless `--all` asks for all."""

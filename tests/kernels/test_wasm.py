@@ -23,7 +23,7 @@ from threads import together
 from wasm_tools import bind, inside, wat
 
 import opweave as ow
-from opweave.graph import Desc
+from opweave.core.graph import Desc
 from opweave.kernels import wasm
 from opweave.kernels.wasm import library
 from opweave.kernels.wasm.engine import ticker, ticks

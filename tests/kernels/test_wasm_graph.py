@@ -12,7 +12,7 @@ from wasm_tools import wat
 
 import opweave as ow
 from opweave import memory
-from opweave.graph import Builder, Desc, Operand
+from opweave.core.graph import Builder, Desc, Operand
 from opweave.kernels import wasm
 from opweave.kernels.wasm import library
 

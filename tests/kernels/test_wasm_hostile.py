@@ -16,7 +16,7 @@ from wasm_corpus import CALLS, LOADS, RECURSION, Hostile
 from wasm_tools import bind, inside, wat
 
 import opweave as ow
-from opweave.graph import Desc
+from opweave.core.graph import Desc
 from opweave.kernels import wasm
 from opweave.kernels.wasm.engine import TICK, ticker, ticks
 
@@ -183,7 +183,7 @@ import os, sys
 sys.path.insert(0, sys.argv[1])
 import opweave as ow
 from wasm_tools import bind, wat
-from opweave.graph import Desc
+from opweave.core.graph import Desc
 module = wat('(func (export "f") (param i32) (loop (br 0)))', timeout=0.05)
 run = bind(module, "f", {}, (module.allocate(Desc("int8", (1,))),), "out*")
 def stopped():

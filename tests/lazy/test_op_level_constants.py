@@ -14,7 +14,7 @@ import pytest
 from threads import together
 
 import opweave as ow
-from opweave.lazy import background, dropping, force, graphs, weights as learned
+from opweave.lazy import background, deferred_free as dropping, force, graphs, weights as learned
 
 STATISTICS = ow.ops.statistics
 CONTEXT = ow.ml.create_context(device="cpu")

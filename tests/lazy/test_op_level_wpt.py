@@ -9,8 +9,8 @@ import pytest
 import wpt
 
 import opweave as ow
-from opweave.names import snake_case
 from opweave.ops import Operations
+from opweave.support.names import snake_case
 
 CONTEXT = ow.ml.create_context(device="cpu")
 

@@ -9,7 +9,7 @@ import onnxruntime
 from onnx import ModelProto, helper, numpy_helper
 from onnx_nodes import compiled_models
 
-from opweave.onnx.session import InferenceSession
+from opweave.onnx.session.session import InferenceSession
 
 rng = np.random.default_rng(7)
 

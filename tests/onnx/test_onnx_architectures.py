@@ -12,7 +12,7 @@ import pytest
 from onnx_architectures import NAMES, light, randomise
 
 from opweave import memory
-from opweave.onnx.session import InferenceSession
+from opweave.onnx.session.session import InferenceSession
 
 
 def _in_onnxruntime(path: Path, name: str, image: np.ndarray) -> list[np.ndarray]:

@@ -9,8 +9,8 @@ import pytest
 from attention_models import check, model, operations, randn, rng
 from onnx import helper, numpy_helper
 
-from opweave.errors import NotSupportedError
-from opweave.onnx.session import InferenceSession
+from opweave.onnx.session.session import InferenceSession
+from opweave.support.errors import NotSupportedError
 
 
 @pytest.mark.parametrize("length", [1, 5])

@@ -15,9 +15,9 @@ from onnx.parser import parse_model
 
 import opweave as ow
 from opweave.lazy.background import background
-from opweave.onnx import trace
-from opweave.onnx.session import InferenceSession
-from opweave.onnx.shape_cache import ShapeCache
+from opweave.onnx.convert import trace
+from opweave.onnx.session.session import InferenceSession
+from opweave.onnx.session.shape_cache import ShapeCache
 
 pytestmark = pytest.mark.default_choice
 

@@ -24,7 +24,9 @@ from opweave.backends.onnxruntime import plugins
 from opweave.backends.onnxruntime.model import QUANTISED
 from opweave.backends.openvino import devices as openvino_devices
 from opweave.backends.webgpu import adapters
-from opweave.onnx import messages, operators, options, texts
+from opweave.onnx.convert import operators
+from opweave.onnx.model import protobuf as messages, utf8 as texts
+from opweave.onnx.ort_api import options
 
 X = np.float32([-1, 2])
 
@@ -35,9 +37,15 @@ TOOLS = {
 }
 OTHER_BACK_ENDS = {f"opweave.backends.{name}" for name in ("cuda", "gpu", "reference", "webgpu")}
 COMPILER = {
-    *("opweave.builder", "opweave.compile.driver", "opweave.expr", "opweave.kernels", "opweave.lazy.array"),
-    *("opweave.onnx.compiled", "opweave.onnx.inference", "opweave.onnx.operators", "opweave.onnx.trace", "opweave.ops"),
-    *("opweave.backends.onnxruntime.emit", "opweave.backends.onnxruntime.lowerings", "opweave.backends.openvino.rules"),
+    *("opweave.context.builder", "opweave.compile.driver", "opweave.expr", "opweave.kernels", "opweave.lazy.array"),
+    *(
+        "opweave.onnx.session.compiled",
+        "opweave.onnx.convert.inference",
+        "opweave.onnx.convert.operators",
+        "opweave.onnx.convert.trace",
+        "opweave.ops",
+    ),
+    *("opweave.backends.onnxruntime.emit", "opweave.backends.onnxruntime.rules", "opweave.backends.openvino.rules"),
 }
 """What traces and compiles a model, which one that runs unchanged in the engine's own session does without."""
 
@@ -151,7 +159,7 @@ def test_compiling_imports_the_compiler(tmp_path: Path) -> None:
 
 
 def test_names_of_the_package_are_imported_by_need() -> None:
-    assert python("import sys, opweave.onnx; print('opweave.onnx.session' in sys.modules)") == "False\n"
+    assert python("import sys, opweave.onnx; print('opweave.onnx.session.session' in sys.modules)") == "False\n"
     assert sorted(ow.onnx.__all__) == sorted(name for name in dir(ow.onnx) if not name.startswith("_"))
     for name in ow.onnx.__all__:
         assert getattr(ow.onnx, name).__name__ == name
@@ -349,11 +357,11 @@ def test_is_text_finds_what_is_not_utf8(make: Callable[[], bytes], is_utf8: bool
 
 
 @pytest.mark.parametrize("implementation", ["upb", "python"])
-@pytest.mark.parametrize("first", ["opweave.onnx.messages", "onnx"])
+@pytest.mark.parametrize("first", ["opweave.onnx.model.protobuf", "onnx"])
 def test_messages_are_those_of_the_package_onnx(implementation: str, first: str) -> None:
     code = f"""
 import {first}
-import copy, pickle, onnx, opweave.onnx.messages as messages, opweave.onnx.texts as texts
+import copy, pickle, onnx, opweave.onnx.model.protobuf as messages, opweave.onnx.model.utf8 as texts
 for name in ("AttributeProto", "FunctionProto", "GraphProto", "ModelProto", "NodeProto", "TensorProto", "TypeProto"):
     assert getattr(messages, name) is getattr(onnx, name), name
 assert messages.TypeProto.Tensor is onnx.TypeProto.Tensor

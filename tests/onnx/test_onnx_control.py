@@ -11,10 +11,10 @@ import pytest
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 from onnx_nodes import CONTEXT, check_agreement, model_of, node_model, reasons, run_engine
 
-from opweave.onnx import control, fold
-from opweave.onnx.model import Model
-from opweave.onnx.session import InferenceSession
-from opweave.onnx.trace import Tracer
+from opweave.onnx.convert import control, fold
+from opweave.onnx.convert.trace import Tracer
+from opweave.onnx.model.model import Model
+from opweave.onnx.session.session import InferenceSession
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -14,7 +14,7 @@ from session_models import BOOL, CONTEXT, FLOAT, X, message, model, node, sessio
 
 import opweave as ow
 from opweave import memory
-from opweave.onnx.model import Model
+from opweave.onnx.model.model import Model
 
 INT64 = TensorProto.INT64
 
@@ -95,7 +95,9 @@ def external(folder: Path, **entries: str) -> Path:
 
 
 def test_external_data_are_mapped_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opweave.onnx.model.SMALL_BYTES", 1000)  # smaller ones are copied, and bring no pages along
+    monkeypatch.setattr(
+        "opweave.onnx.model.model.SMALL_BYTES", 1000
+    )  # smaller ones are copied, and bring no pages along
     for entries in ({}, {"length": ""}, {"offset": ""}):
         path = external(tmp_path, **entries)
         s = ow.InferenceSession(path, CONTEXT)

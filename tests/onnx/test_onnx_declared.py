@@ -16,10 +16,10 @@ from onnx import TensorProto, helper
 
 import opweave as ow
 from opweave.compile import partition as passes
-from opweave.graph import Graph
-from opweave.onnx.compiled import sections
-from opweave.onnx.trace import Step, Trace
-from opweave.onnx.values import Dynamic
+from opweave.core.graph import Graph
+from opweave.onnx.convert.trace import Step, Trace
+from opweave.onnx.model.values import Dynamic
+from opweave.onnx.session.compiled import sections
 
 CONTEXT = ow.ml.create_context(device="cpu")
 FLOAT = TensorProto.FLOAT

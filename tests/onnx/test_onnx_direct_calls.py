@@ -12,7 +12,7 @@ from onnx.parser import parse_model
 from threads import together
 
 import opweave as ow
-from opweave.onnx.session import InferenceSession
+from opweave.onnx.session.session import InferenceSession
 
 TEXT = """
 <ir_version: 8, opset_import: ["": 17]>
@@ -230,7 +230,7 @@ def test_run_from_several_threads() -> None:
 
 @pytest.mark.parametrize("specialise", ["auto", "never"])
 def test_a_session_is_loaded_when_it_is_made(specialise: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from opweave.onnx import shape_cache
+    from opweave.onnx.session import shape_cache
 
     session = ow.InferenceSession(model(), specialise=specialise)
     monkeypatch.setattr(shape_cache, "open_program", lambda *_: pytest.fail("the first call loads the model"))

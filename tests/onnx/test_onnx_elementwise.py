@@ -12,11 +12,11 @@ from every_device import DEVICES, context_on
 from onnx import TensorProto, helper, numpy_helper
 from onnx_nodes import CONTEXT, MICROSOFT, check_fallback, check_node, integers, node_model, randn, run_engine
 
-from opweave.graph import Graph
-from opweave.onnx.model import Model
-from opweave.onnx.session import InferenceSession
-from opweave.onnx.trace import Tracer
-from opweave.onnx.values import Tensor
+from opweave.core.graph import Graph
+from opweave.onnx.convert.trace import Tracer
+from opweave.onnx.model.model import Model
+from opweave.onnx.model.values import Tensor
+from opweave.onnx.session.session import InferenceSession
 
 X = randn(2, 3, 4)
 

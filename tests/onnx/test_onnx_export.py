@@ -17,7 +17,7 @@ from samples import SAMPLES, Make, type_choices
 
 import opweave as ow
 from opweave import composites
-from opweave.operation import Op
+from opweave.core.operation import Op
 from opweave.ops import Operations
 
 CONTEXT = ow.ml.create_context(device="cpu")

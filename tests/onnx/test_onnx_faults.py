@@ -10,10 +10,10 @@ import pytest
 from onnx_nodes import CONTEXT, node_model, reasons
 
 import opweave as ow
-from opweave.errors import NotSupportedError, OperationError
-from opweave.onnx import operators
-from opweave.onnx.registry import CONVERTERS, Converter
-from opweave.onnx.trace import STRICT
+from opweave.onnx.convert import operators
+from opweave.onnx.convert.trace import STRICT
+from opweave.onnx.model.registry import CONVERTERS, Converter
+from opweave.support.errors import NotSupportedError, OperationError
 
 X = np.float32([[-1, 2]])
 

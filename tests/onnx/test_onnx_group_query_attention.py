@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import opweave as ow
 from opweave.composites import group_query_attention
-from opweave.onnx.session import InferenceSession
+from opweave.onnx.session.session import InferenceSession
 
 REFERENCE = ow.ml.create_context(device="reference")
 

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from session_models import BOOL, FLOAT, message, model, node, session
 
 import opweave as ow
-from opweave.names import shown
+from opweave.support.names import shown
 
 INT64 = TensorProto.INT64
 X = np.ones((2, 3), np.float32)

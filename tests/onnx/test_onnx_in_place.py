@@ -14,7 +14,7 @@ from webgpu_device import gpu_context
 import opweave as ow
 from opweave import memory
 from opweave.memory import NOT_IN_PLACE, OVER_INPUT
-from opweave.onnx.session import InferenceSession
+from opweave.onnx.session.session import InferenceSession
 
 HEADS, GROUPS, SIZE, ROOM = 4, 2, 16, 12
 PAST = {f"present_{what}": f"past_{what}" for what in ("key", "value")}

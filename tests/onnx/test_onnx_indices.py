@@ -13,10 +13,10 @@ from test_onnx_in_place import PAST, ROOM, caches, chunk, model as attention
 from webgpu_device import gpu_context
 
 import opweave as ow
+from opweave.core.value_ranges import InputRange, ValueRange
 from opweave.lazy.background import background
-from opweave.onnx.index_ranges import LengthRange, find_ranges
-from opweave.onnx.model import Model
-from opweave.value_ranges import InputRange, ValueRange
+from opweave.onnx.model.model import Model
+from opweave.onnx.session.index_ranges import LengthRange, find_ranges
 
 INT64, INT32 = TensorProto.INT64, TensorProto.INT32
 TABLE = np.arange(10, dtype="float32").reshape(5, 2)

@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
-from opweave.onnx import messages
+from opweave.onnx.model import protobuf as messages
 
 MODEL = """
 import sys

@@ -20,7 +20,7 @@ from onnx_nodes import (
     run_engine,
 )
 
-from opweave.onnx.session import InferenceSession
+from opweave.onnx.session.session import InferenceSession
 
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 

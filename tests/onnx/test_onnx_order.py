@@ -12,7 +12,7 @@ from onnx import helper
 from session_models import BOOL, CONTEXT, FLOAT, model, node, sum_model
 
 import opweave as ow
-from opweave.onnx.order import with_sorted_nodes
+from opweave.onnx.model.order import with_sorted_nodes
 
 
 def check(proto: onnx.ModelProto, **feed: np.ndarray) -> None:

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_nodes import CONTEXT, run_engine
 
 import opweave as ow
-from opweave.onnx.session import InferenceSession
+from opweave.onnx.session.session import InferenceSession
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 W = np.full(4, 2, np.float32)

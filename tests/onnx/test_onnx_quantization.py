@@ -17,7 +17,7 @@ import opweave as ow
 import opweave.backends.onnxruntime.sessions as sessions
 from opweave.backends.onnxruntime.kernels import saturates
 from opweave.composites import integer_matmul
-from opweave.onnx.session import InferenceSession
+from opweave.onnx.session.session import InferenceSession
 
 compares_products = pytest.mark.skipif(
     saturates(), reason="products of uint8 by int8 saturate in ONNX Runtime itself: this processor has no VNNI"

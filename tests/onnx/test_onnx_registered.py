@@ -11,9 +11,9 @@ from onnx.parser import parse_model
 
 import opweave as ow
 from opweave.compile import engines
-from opweave.onnx import registry
-from opweave.onnx.model import Model
-from opweave.onnx.parameters import digest_of
+from opweave.onnx.model import registry
+from opweave.onnx.model.model import Model
+from opweave.onnx.model.parameters import digest_of
 
 CONTEXT = ow.ml.create_context(device="cpu")
 

@@ -12,8 +12,8 @@ from onnx import TensorProto
 from onnx.parser import parse_model
 
 import opweave as ow
-from opweave.onnx.arguments import Argument
-from opweave.onnx.shape_keys import text_of
+from opweave.onnx.convert.shape_keys import text_of
+from opweave.onnx.model.arguments import Argument
 
 MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "expand": (

@@ -19,8 +19,8 @@ import opweave as ow
 from opweave import memory
 from opweave.backends.onnxruntime import model as engine_model, sessions
 from opweave.lazy.background import background
-from opweave.onnx.compiled import CompiledModel
-from opweave.onnx.shape_cache import MAX_THREADS, RECENT, _compiled_in_background
+from opweave.onnx.session.compiled import CompiledModel
+from opweave.onnx.session.shape_cache import MAX_THREADS, RECENT, _compiled_in_background
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 CONTEXT = ow.ml.create_context(device="cpu")

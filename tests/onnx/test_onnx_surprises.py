@@ -12,7 +12,7 @@ from onnx import helper
 from onnx_nodes import CONTEXT, check_agreement, model_of, node_model, randn, run_engine
 
 import opweave as ow
-from opweave.errors import OperationError
+from opweave.support.errors import OperationError
 
 SAME: Mapping[str, Any] = {"kernel_shape": [2, 2], "dilations": [2, 2], "strides": [1, 1], "auto_pad": "SAME_UPPER"}
 """With dilations ONNX Runtime pads by less than what the same size needs."""

@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper
 from onnx_nodes import CONTEXT, check_agreement, compiled_models, model_of, node_model, reasons
 
-from opweave.errors import NotSupportedError
-from opweave.onnx.session import InferenceSession
+from opweave.onnx.session.session import InferenceSession
+from opweave.support.errors import NotSupportedError
 
 RNG = np.random.default_rng(7)
 FIRST, LAST = -(2**63), 2**63 - 1

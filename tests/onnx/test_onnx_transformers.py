@@ -12,7 +12,7 @@ import pytest
 import wpt
 
 import opweave as ow
-from opweave.onnx.session import InferenceSession
+from opweave.onnx.session.session import InferenceSession
 
 FOLDER = wpt.DATA / "transformers"
 

@@ -22,13 +22,13 @@ from opweave.cli import app
 from opweave.compile import tuning
 from opweave.expr import kernels
 from opweave.lazy.background import Recurring, background
-from opweave.onnx import session as session_module, tuning as session_tuning
-from opweave.onnx.compiled import CompiledModel
-from opweave.onnx.model_program import ModelProgram
-from opweave.onnx.own_session import OWN_SESSION
-from opweave.onnx.shape_cache import ShapeCache
-from opweave.onnx.trace import Trace
-from opweave.onnx.tuning import random_feed
+from opweave.onnx.convert.trace import Trace
+from opweave.onnx.session import session as session_module, tuning as session_tuning
+from opweave.onnx.session.compiled import CompiledModel
+from opweave.onnx.session.model_program import ModelProgram
+from opweave.onnx.session.own_session import OWN_SESSION
+from opweave.onnx.session.shape_cache import ShapeCache
+from opweave.onnx.session.tuning import random_feed
 
 UNTRIED = "engine: onnxruntime; rival not verified: switched off: expected to be faster (2 operations)"
 WAYS = (OWN_SESSION, "onnxruntime", "rival")

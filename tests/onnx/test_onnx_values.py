@@ -10,9 +10,9 @@ import pytest
 from onnx import TensorProto, helper
 from onnx_nodes import CONTEXT, check_agreement, model_of, node_model, reasons, run_engine
 
-from opweave.errors import NotSupportedError
-from opweave.onnx.session import InferenceSession
-from opweave.onnx.shape_cache import VALUES
+from opweave.onnx.session.session import InferenceSession
+from opweave.onnx.session.shape_cache import VALUES
+from opweave.support.errors import NotSupportedError
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 

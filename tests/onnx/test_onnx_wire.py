@@ -17,9 +17,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import opweave as ow
 from opweave import memory
-from opweave.onnx.contents import LARGE_BYTES
-from opweave.onnx.model import SMALL_BYTES, Model
-from opweave.onnx.wire import HERE, LEAST_BYTES, without_weights
+from opweave.onnx.model.contents import LARGE_BYTES
+from opweave.onnx.model.model import SMALL_BYTES, Model
+from opweave.onnx.model.wire import HERE, LEAST_BYTES, without_weights
 
 ROWS = LARGE_BYTES // 4096 + 1
 WEIGHTS: np.ndarray = np.random.default_rng(0).standard_normal((1024, ROWS), np.float32)

@@ -26,7 +26,7 @@ from packaging.version import Version
 import opweave as ow
 from opweave import memory
 from opweave.lazy.background import background
-from opweave.onnx import compatibility
+from opweave.onnx.ort_api import compatibility
 
 X = np.arange(-6, 6, dtype=np.float32).reshape(2, 6)
 KINDS = ("onnxruntime", "opweave", "replaced")
@@ -466,7 +466,9 @@ def test_threads_are_as_many_as_asked_for(make: Callable[..., Any], count: int, 
     before = set(Path("/proc/self/task").iterdir())
     s = make(plain_model(dims).SerializeToString(), options)
     s.run(None, {"x": x})
-    while any(t.name == "opweave.progress" for t in threading.enumerate()):  # it ends a second after a compilation
+    while any(
+        t.name == "opweave.support.progress" for t in threading.enumerate()
+    ):  # it ends a second after a compilation
         time.sleep(0.1)
     deadline = time.monotonic() + 60
     while len(new := set(Path("/proc/self/task").iterdir()) - before) >= count and time.monotonic() < deadline:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import opweave as ow
-from opweave.cache import Cache, exact
+from opweave.support.cache import Cache, exact
 
 NAN = float("nan")
 

@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 import opweave as ow
-from opweave import disk_cache
 from opweave.cli import app
 from opweave.compile.engines import Measurement
+from opweave.support import disk_cache
 
 KEYS = [f"{number:064x}" for number in range(6)]
 FILE_BYTES = 132  # with the digest of 32

@@ -15,7 +15,7 @@ import pytest
 
 import opweave as ow
 from opweave.cli.inputs import save_arrays
-from opweave.files import atomic_writer
+from opweave.support.files import atomic_writer
 
 Write = Callable[[Path], None]
 

@@ -15,12 +15,13 @@ import pytest
 from typer.testing import CliRunner
 
 import opweave as ow
-from opweave import backends, packages
+from opweave import backends
 from opweave.backends.cuda import servers
 from opweave.backends.openvino import devices as openvino
 from opweave.cli import system
 from opweave.cli.common import app
-from opweave.errors import import_extra
+from opweave.support import packages
+from opweave.support.errors import import_extra
 
 # Triton -----------------------------------------------------------------------------------------------------------------
 

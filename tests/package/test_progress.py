@@ -14,9 +14,10 @@ import pytest
 from threads import together
 
 import opweave as ow
-from opweave import cli, progress
+from opweave import cli
 from opweave.cli.common import PlainConsole
-from opweave.progress import reported, show_with
+from opweave.support import progress
+from opweave.support.progress import reported, show_with
 
 
 class Shown:
@@ -147,7 +148,7 @@ def test_the_command_line_shows_it_on_the_terminal(monkeypatch: pytest.MonkeyPat
 
 
 def watching() -> list[Thread]:
-    return [thread for thread in enumerate_threads() if thread.name == "opweave.progress"]
+    return [thread for thread in enumerate_threads() if thread.name == "opweave.support.progress"]
 
 
 @pytest.fixture

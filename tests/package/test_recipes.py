@@ -118,12 +118,12 @@ def test_a_new_operation(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     tree.insert("src/opweave/ops/elementwise.py", "", OP)
     tree.insert("src/opweave/ops/__init__.py", "\nabs ceil cos ", "cube ")
-    tree.insert("src/opweave/backends/reference/elementwise.py", "", REFERENCE)
-    tree.insert("src/opweave/backends/onnxruntime/lowerings/elementwise.py", "", ENGINE)
+    tree.insert("src/opweave/backends/reference/rules/elementwise.py", "", REFERENCE)
+    tree.insert("src/opweave/backends/onnxruntime/rules/elementwise.py", "", ENGINE)
     tree.insert("tests/samples/elementwise.py", "", SAMPLE)
     tree.run(str(tmp_path / "tools" / "write_signatures.py"))
-    tree.touched.insert(2, "src/opweave/signatures.pyi")
-    assert "def cube(" in (tmp_path / "src/opweave/signatures.pyi").read_text()
+    tree.touched.insert(2, "src/opweave/ops/signatures.pyi")
+    assert "def cube(" in (tmp_path / "src/opweave/ops/signatures.pyi").read_text()
     assert " cube " in tree.run("-c", "from opweave.serve import client_files; print(client_files.webnn_js())")
     assert json.loads(tree.run("-c", USE)) == {
         "cpu": [[-1, 8, 27], "native", "cube"],

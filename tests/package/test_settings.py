@@ -11,10 +11,10 @@ import pytest
 from onnx import TensorProto, helper
 
 import opweave as ow
-from opweave import disk_cache, processors
 from opweave.cli import inputs
 from opweave.compile import engines
 from opweave.expr import limits
+from opweave.support import disk_cache, processors
 
 SETTINGS: dict[str, Callable[[], object]] = {
     "OPWEAVE_CACHE_BYTES": disk_cache.limit,

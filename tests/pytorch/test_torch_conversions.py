@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import opweave as ow
-from opweave.arrays import as_array
+from opweave.memory.arrays import as_array
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; `make test-torch` installs it")
 

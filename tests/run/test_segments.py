@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import opweave as ow
-from opweave.cache import Cache
 from opweave.compile import fuse
 from opweave.compile.partition import partition
-from opweave.errors import InvalidStateError, OperationError
+from opweave.core.graph import Graph
 from opweave.expr import kernels
-from opweave.graph import Graph
 from opweave.kernels import KernelCall
 from opweave.run.program import Program
+from opweave.support.cache import Cache
+from opweave.support.errors import InvalidStateError, OperationError
 
 CPU = ow.ml.create_context(accelerated=False)
 SHAPE = (1, 4, 12, 12)

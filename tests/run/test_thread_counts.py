@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import opweave as ow
-from opweave import processors as module
 from opweave.compile import fuse
 from opweave.expr import kernels
-from opweave.processors import container_limit, processors
+from opweave.support import processors as module
+from opweave.support.processors import container_limit, processors
 
 COUNT = """
 import os, threading, time
@@ -25,7 +25,7 @@ x = builder.input("x", "float32", [256, 256])
 before = set(os.listdir("/proc/self/task"))
 graph = builder.build({{"y": builder.matmul(x, builder.constant(np.ones((256, 256), "float32")))}})
 context.compute(graph, {{"x": np.ones((256, 256), "float32")}})
-while any(thread.name == "opweave.progress" for thread in threading.enumerate()):  # ends a second after a compilation
+while any(thread.name == "opweave.support.progress" for thread in threading.enumerate()):  # ends a second after a compilation
     time.sleep(0.1)
 deadline = time.monotonic() + 60
 while (count := 1 + len(set(os.listdir("/proc/self/task")) - before)) > {expected} and time.monotonic() < deadline:

@@ -20,7 +20,7 @@ from webgpu_device import gpu_context
 
 import opweave as ow
 from opweave.kernels.wasm import library
-from opweave.processors import processors
+from opweave.support.processors import processors
 
 COUNT = """
 import os, sys

@@ -12,11 +12,11 @@ from opweave import ops
 from opweave.backends import discover
 from opweave.compile import winners
 from opweave.composites import local_response_normalization
-from opweave.dtypes import DataType
+from opweave.core.dtypes import DataType
+from opweave.core.graph import Desc
+from opweave.core.operation import Op
 from opweave.expr import kernels
-from opweave.graph import Desc
 from opweave.kernels.expression import descs_of, program_of
-from opweave.operation import Op
 
 CPU = ow.ml.create_context(device="cpu", backend="onnxruntime")
 REFERENCE = ow.ml.create_context(device="reference")

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 from hypothesis import strategies as st
 
-from opweave.operation import Limits, Op
+from opweave.core.operation import Limits, Op
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from opweave.core.shapes import conv_transpose_size, window_extent
 from opweave.ops import convolution as ops
-from opweave.shapes import conv_transpose_size, window_extent
 
 from . import Call, Make, sample
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from opweave.dtypes import ANY, INFO, DataType
+from opweave.core.dtypes import ANY, INFO, DataType
 from opweave.ops import elementwise as ops
 
 from . import Call, Make, sample

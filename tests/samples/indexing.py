@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from opweave.operation import N
+from opweave.core.operation import N
 from opweave.ops import indexing as ops
 
 from . import Call, Make, sample

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf, nan
 from typing import Any, get_args
 
-from opweave.operation import N
+from opweave.core.operation import N
 from opweave.ops import movement as ops
 
 from . import Call, Make, sample

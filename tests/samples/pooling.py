@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from opweave.core.shapes import conv_size
 from opweave.ops import pooling as ops
-from opweave.shapes import conv_size
 
 from . import Call, Make, sample
 from .convolution import INPUT_LAYOUTS, ordered, window

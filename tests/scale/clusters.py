@@ -13,8 +13,8 @@ import numpy as np
 
 from opweave.backends import Device
 from opweave.memory import copies
-from opweave.processors import processors
 from opweave.scale import Predictor
+from opweave.support.processors import processors
 
 
 class Watched(Predictor):

@@ -16,7 +16,7 @@ from random_graphs import random_graph
 
 import opweave as ow
 from opweave import ops
-from opweave.onnx.session import InferenceSession
+from opweave.onnx.session.session import InferenceSession
 from opweave.scale.batch_rules import RULES
 from opweave.scale.proofs import Proofs
 

@@ -11,7 +11,7 @@ import pytest
 from served_models import WEIGHTS, layer, served_model
 
 import opweave as ow
-from opweave.onnx.session import InferenceSession
+from opweave.onnx.session.session import InferenceSession
 from opweave.scale.batches import Answer, BatchedModel
 from opweave.scale.protocol import Interface, Request
 

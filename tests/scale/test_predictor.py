@@ -14,9 +14,9 @@ import onnxruntime as ort
 import pytest
 
 import opweave as ow
-from opweave import processors
 from opweave.memory import copies
 from opweave.scale import Predictor, predictor
+from opweave.support import processors
 
 LAYER = """g (float[{rows}, 3] x, float[{rows}, 3] z) => (float[{rows}, 2] y, float[{rows}, 3] s)
 <float[3, 2] w = {{1, 2, 3, 4, 5, 6}}> {{ s = Add(x, z) y = MatMul(s, w) }}"""

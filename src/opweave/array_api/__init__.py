@@ -18,8 +18,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from ..links import array_namespace
 from ..ops import Operations
+from ..support.lazy_imports import array_namespace
 from . import (
     bits,
     conversion,

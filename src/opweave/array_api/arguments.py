@@ -9,11 +9,11 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from .. import ops
-from ..errors import ValidationError, require
 from ..lazy.array import Array
-from ..lazy.borrowed import array
+from ..lazy.from_memory import array
 from ..lazy.mask import Mask, as_mask
-from ..names import shown
+from ..support.errors import ValidationError, require
+from ..support.names import shown
 from .types import KINDS, DType, bool as bool_, check_number, data_type_of, promoted
 
 P = ParamSpec("P")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import ops
-from ..declaration import expression
+from ..custom import expression
 from ..lazy.array import Array
 from .arguments import as_array, require_kind
 from .declare import as_operands, binary

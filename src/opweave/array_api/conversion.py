@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ..context import MLContext
-from ..errors import ValidationError, require
+from ..context.context import MLContext
 from ..lazy.array import Array
-from ..lazy.borrowed import array
+from ..lazy.from_memory import array
 from ..lazy.mask import as_mask
-from ..names import shown
+from ..support.errors import ValidationError, require
+from ..support.names import shown
 from .arguments import as_array, converted
 from .types import as_dtype, bool as bool_, data_type_of
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..context import MLContext
-from ..errors import ValidationError, require
+from ..context.context import MLContext
 from ..lazy.array import Array
-from ..names import shown
+from ..support.errors import ValidationError, require
+from ..support.names import shown
 from .arguments import as_array, of_type
 from .conversion import made_of
 from .types import as_dtype, bool as bool_, float32, int32, isdtype

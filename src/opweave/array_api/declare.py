@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..lazy.array import Array
-from ..lazy.borrowed import array
+from ..lazy.from_memory import array
 from ..lazy.mask import as_mask
 from .arguments import as_array, of_type, require_kind, together
 

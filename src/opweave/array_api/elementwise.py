@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import ops
-from ..declaration import expression
-from ..errors import ValidationError
+from ..custom import expression
 from ..lazy.array import Array
+from ..support.errors import ValidationError
 from .arguments import as_array, converted, require_kind
 from .declare import as_operands, binary, is_float, unary
 from .types import check_number

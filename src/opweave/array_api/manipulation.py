@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from math import prod
 
 from .. import ops
-from ..errors import require
+from ..core.shapes import broadcast
 from ..lazy.array import Array
-from ..names import shown
-from ..shapes import broadcast
+from ..support.errors import require
+from ..support.names import shown
 from .arguments import as_array, axes_of, axis_of, of_type, together, with_axis
 
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from math import prod as product
 
 from .. import ops
-from ..errors import ValidationError, require
 from ..lazy.array import Array
+from ..support.errors import ValidationError, require
 from .arguments import axes_of, axis_of, together
 from .manipulation import broadcast_arrays, expand_dims, permute_dims, reshape, squeeze
 from .statistics import sum

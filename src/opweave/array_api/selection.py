@@ -11,11 +11,11 @@ import numpy as np
 
 from .. import ops
 from ..composites import top_k
-from ..dtypes import INDICES
-from ..errors import ValidationError, require
+from ..core.dtypes import INDICES
+from ..core.shapes import broadcast
 from ..lazy.array import Array
-from ..names import shown
-from ..shapes import broadcast
+from ..support.errors import ValidationError, require
+from ..support.names import shown
 from .arguments import as_array, axis_of, of_type, require_kind, together, with_axis
 from .conversion import asarray
 from .creation import zeros_like

@@ -10,10 +10,10 @@ from math import nan, prod as product
 from typing import Any
 
 from .. import ops
-from ..dtypes import WIDE
-from ..errors import require
+from ..core.dtypes import WIDE
 from ..lazy.array import Array
 from ..lazy.mask import as_mask
+from ..support.errors import require
 from .arguments import as_array, axes_of, axis_by_name, axis_of, converted, require_kind, with_axis
 from .creation import ones, zeros
 from .manipulation import concat, reshape

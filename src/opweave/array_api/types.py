@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..context import MLContext, current_context
-from ..dtypes import ANY, INFO, DataType
-from ..errors import ValidationError
+from ..context.context import MLContext, current_context
+from ..core.dtypes import ANY, INFO, DataType
 from ..lazy.array import Array
-from ..names import shown
+from ..support.errors import ValidationError
+from ..support.names import shown
 
 DType = np.dtype[Any]
 

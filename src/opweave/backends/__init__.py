@@ -18,11 +18,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
-from .. import memory, packages
-from ..dtypes import DataType
-from ..errors import NotSupportedError, ValidationError
-from ..graph import Graph, Node
+from .. import memory
+from ..core.dtypes import DataType
+from ..core.graph import Graph, Node
 from ..memory.spaces import HOST, Memory, TensorSpace
+from ..support import packages
+from ..support.errors import NotSupportedError, ValidationError
 from .entries import ByNeed, entry_points
 from .precision import KEEPS_FLOAT32 as KEEPS_FLOAT32, PRECISIONS as PRECISIONS, Precision as Precision, lacks_precision
 from .rule_table import Rule as Rule, RuleFunction as RuleFunction, RuleTable
@@ -31,8 +32,8 @@ from .updates import Pairs as Pairs, Update as Update
 if TYPE_CHECKING:
     import numpy as np
 
+    from ..core.operation import Limits, Op
     from ..expr.kernels import Engine
-    from ..operation import Limits, Op
     from .reports import KernelTime as KernelTime, Placement as Placement  # at run time by `__getattr__`
 
 PowerPreference = Literal["default", "high-performance", "low-power"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
-from ..errors import NotSupportedError
-from ..names import listed
+from ..support.errors import NotSupportedError
+from ..support.names import listed
 
 if TYPE_CHECKING:
     from . import Device

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from ..errors import require
-from ..graph import Node
-from ..records import record
+from ..core.graph import Node
+from ..support.errors import require
+from ..support.records import record
 from .precision import Precision
 
 if TYPE_CHECKING:
-    from ..operation import Op
+    from ..core.operation import Op
 
 RuleFunction = Callable[..., Any]
 
@@ -33,12 +33,12 @@ class Rule:
         """Whether this rule can do `node`."""
         if self.when is None:
             return True
-        from ..operation import call_with
+        from ..core.operation import call_with
 
         return call_with(self.when, {"precision": precision, **node.inputs, **node.attributes})
 
     def __call__(self, provided: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
-        from ..operation import call_with
+        from ..core.operation import call_with
 
         return call_with(self.function, arguments, *provided)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-from .. import backends, packages
-from ..errors import NotSupportedError
+from .. import backends
+from ..support import packages
+from ..support.errors import NotSupportedError
 from . import Backend, Device, PowerPreference, Precision
 from .precision import lacks_precision
 

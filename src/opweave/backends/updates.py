@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from .. import memory
 from ..memory.spaces import Memory
-from ..records import record
+from ..support.records import record
 
 Pairs = tuple[tuple[int, int], ...]
 """The positions of inputs, and of the outputs that lie in their memory."""

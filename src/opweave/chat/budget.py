@@ -12,7 +12,7 @@ from sys import getsizeof
 from time import thread_time
 from typing import Any
 
-from ..errors import DataError
+from ..support.errors import DataError
 
 MAX_TEXT = 2**22
 """Maximum characters of a text; the longest contexts of published models hold about as many."""

@@ -6,8 +6,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from time import perf_counter
 
-from ..errors import DataError, ValidationError, require
-from ..names import shown
+from ..support.errors import DataError, ValidationError, require
+from ..support.names import shown
 from .decoder import Decoder
 from .sampling import Sampler
 from .vocabulary import Message, Vocabulary

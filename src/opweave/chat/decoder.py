@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ..builder import MLGraphBuilder
-from ..context import MLContext
-from ..errors import require
+from ..context.builder import MLGraphBuilder
+from ..context.context import MLContext
 from ..run.graph import MLGraph
-from ..tensor import MLTensor
+from ..run.tensor import MLTensor
+from ..support.errors import require
 from .model import Model, network
 
 CHUNK = 64

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataError, NotSupportedError
-from ..names import shown
+from ..support.errors import DataError, NotSupportedError
+from ..support.names import shown
 
 Array = np.ndarray
 

@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ..errors import DataError
-from ..names import shown
+from ..support.errors import DataError
+from ..support.names import shown
 from .gguf import GGUF
 
 MAX_COUNT = 2**31 - 1

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from .. import composites
-from ..builder import MLGraphBuilder
-from ..errors import DataError, NotSupportedError
-from ..graph import MLOperand
+from ..context.builder import MLGraphBuilder
+from ..core.graph import MLOperand
+from ..support.errors import DataError, NotSupportedError
 from .gguf import GGUF, Weight
 from .metadata import Metadata
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import require
-from ..names import shown
+from ..support.errors import require
+from ..support.names import shown
 
 
 class Sampler:

@@ -18,8 +18,8 @@ from typing import Any, NoReturn, cast
 
 import numpy as np
 
-from ..errors import DataError, import_extra, require
-from ..names import shown
+from ..support.errors import DataError, import_extra, require
+from ..support.names import shown
 from .budget import MAX_TEXT, Budget
 from .result_sizes import FILTER_SIZES, METHOD_SIZES, size_of_lipsum
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataError, MLError, NotSupportedError, import_extra, require
-from ..names import shown
+from ..support.errors import DataError, MLError, NotSupportedError, import_extra, require
+from ..support.names import shown
 from .budget import MAX_TEXT
 from .gguf import GGUF
 from .metadata import Metadata

@@ -9,8 +9,8 @@ import sys
 
 from rich.text import Text
 
-from ..errors import MLError
-from ..progress import show_with
+from ..support.errors import MLError
+from ..support.progress import show_with
 from . import (
     bench as bench,
     cache as cache,

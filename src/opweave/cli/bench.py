@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import OperationError
+from ..support.errors import OperationError
 from .common import Operations, PrecisionName, Verbose, app, console, errors
 from .engines import BASE_LINE, ROUNDS, Job, Result, engines as find_engines, measure
 from .models import Bounds, DeviceName, Inputs, Mean, ModelFile, Seed, Sizes, Std
@@ -51,8 +51,8 @@ def bench(
     import numpy as np
     from rich.progress import Progress
 
-    from ..context import ml
-    from ..onnx.session import InferenceSession
+    from ..context.context import ml
+    from ..onnx.session.session import InferenceSession
     from .inputs import assumption, gather, limits, numbers, sizes
 
     wanted = engines.split(",") if engines else [device] if device else None
@@ -114,7 +114,7 @@ def _record(result: Result, first: Result) -> dict[str, Any]:
 
 def _print(results: Sequence[Result]) -> None:
     """Print a table; engines that cannot run the model have the reason in their row."""
-    from ..words import duration, size, table
+    from ..support.words import duration, size, table
 
     first = next(result for result in results if result.turns)
     rows = [("engine", "median", "quartiles", "ratio", "build", "memory", "difference")]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from ..errors import ValidationError
+from ..support.errors import ValidationError
 from .common import PrecisionName, Verbose, app, console, errors
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def chat(
     standard error.
     """
     from ..chat import GGUF, Conversation, Decoder, Model, Sampler, Vocabulary
-    from ..context import ml
+    from ..context.context import ml
 
     start = perf_counter()
     sampler = Sampler(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)

@@ -14,8 +14,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from ..errors import ValidationError
-from ..names import visible
+from ..support.errors import ValidationError
+from ..support.names import visible
 
 app = typer.Typer(
     help="WebNN for Python: neural networks on the engines of this machine.",

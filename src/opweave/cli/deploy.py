@@ -19,9 +19,9 @@ from urllib.request import Request, urlopen
 import typer
 from rich.text import Text
 
-from ..errors import OperationError
-from ..names import counted
-from ..processors import processors
+from ..support.errors import OperationError
+from ..support.names import counted
+from ..support.processors import processors
 from .common import Operations, PrecisionName, Verbose, app, bytes_of, console, errors
 from .supervision import Stop, continue_in_child
 
@@ -73,7 +73,7 @@ def deploy(
 
     Ray Serve runs on this machine until Ctrl-C, or SIGTERM. For a cluster, pass `opweave.scale.deployment` to `ray.serve.run`.
     """
-    from ..context import ml
+    from ..context.context import ml
     from ..scale.predictor import gpus, is_gpu
     from ..scale.protocol import Interface
 
@@ -207,12 +207,12 @@ def _why_not_started() -> str:
     if not errors:
         return plain.strip()
     kind, text = errors[-1]
-    return text if f"opweave.errors.{kind}: " in plain else f"{kind}: {text}"
+    return text if f"opweave.support.errors.{kind}: " in plain else f"{kind}: {text}"
 
 
 def _print_example(interface: Interface, url: str) -> None:
     """Print a shell command that sends a request, after testing it."""
-    from ..onnx.arguments import shape_text
+    from ..onnx.model.arguments import shape_text
     from ..scale.examples import example, example_shapes
     from ..scale.protocol import HEADER_LENGTH
 

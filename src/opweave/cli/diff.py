@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from ..words import shortened
+from ..support.words import shortened
 from .common import Operations, Verbose, app, console, errors
 from .models import Bounds, Inputs, Mean, ModelFile, Seed, Sizes, Std
 from .tune import INTERRUPTED
@@ -67,8 +67,8 @@ def diff(
     from ..inspect.diff import comparison
     from ..inspect.diff.places import context_of
     from ..inspect.diff.result import check_report
-    from ..onnx.convert import declared
-    from ..onnx.model import Model
+    from ..onnx.model.model import Model
+    from ..onnx.session.load import declared
     from .inputs import assuming, gather, limits, numbers, sizes
 
     if report is not None:
@@ -107,7 +107,7 @@ def diff(
         found.save(report)
         console.print(f"wrote {report}", soft_wrap=True)
     if json_file is not None:
-        from ..files import atomic_writer
+        from ..support.files import atomic_writer
 
         with atomic_writer(json_file) as file:
             file.write(json.dumps(found.to_dict(), indent=1).encode())

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..agreement import difference
 from ..backends.isolation import EngineFailureError, ending, max_memory, resident, watch
-from ..errors import MLError, NotSupportedError, OperationError
+from ..support.agreement import difference
+from ..support.errors import MLError, NotSupportedError, OperationError
 from .common import declare
 
 if TYPE_CHECKING:
-    from ..onnx.session import InferenceSession
+    from ..onnx.session.session import InferenceSession
 
 BASE_LINE = "ONNX Runtime itself"
 """The engine that the others are compared with: ONNX Runtime, without Opweave."""
@@ -312,8 +312,8 @@ def _prepared(engine: Engine, job: Job) -> tuple[Callable[[], list[Any]], Callab
         options.log_severity_level = 4
         itself = onnxruntime.InferenceSession(job.model, options, providers=["CPUExecutionProvider"])
         return lambda: list(itself.run(None, job.feed)), str
-    from ..context import ml
-    from ..onnx.session import InferenceSession
+    from ..context.context import ml
+    from ..onnx.session.session import InferenceSession
 
     declare(job.operations)
     context = ml.create_context(device=engine.device, backend=engine.backend, precision=job.precision)  # type: ignore[arg-type]
@@ -327,7 +327,7 @@ def _prepared(engine: Engine, job: Job) -> tuple[Callable[[], list[Any]], Callab
 def _chosen(session: InferenceSession) -> str:
     """The engine that runs the calls of a session."""
     from ..compile.engines import chosen_in
-    from ..onnx.compiled import CompiledModel
+    from ..onnx.session.compiled import CompiledModel
 
     last = session._shape_cache.last()
     model = None if last is None else last[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import metadata
 
-from ..errors import MissingExtraError, NotSupportedError, cause_text, import_extra
+from ..support.errors import MissingExtraError, NotSupportedError, cause_text, import_extra
 
 PURPOSES = {
     "chat": "conversations with language models: `opweave chat`",

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataError, MLError, OperationError, ValidationError, import_extra, require
-from ..files import atomic_writer
-from ..names import shown
-from ..onnx.arguments import Argument
-from ..onnx.limits import Limits
-from ..settings import MAX_DIGITS
-from ..shapes import MAX_DIMENSION
+from ..core.shapes import MAX_DIMENSION
+from ..onnx.model.arguments import Argument
+from ..onnx.model.limits import Limits
+from ..support.errors import DataError, MLError, OperationError, ValidationError, import_extra, require
+from ..support.files import atomic_writer
+from ..support.names import shown
+from ..support.settings import MAX_DIGITS
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 

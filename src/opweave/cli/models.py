@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from ..names import counted
-from ..words import size
+from ..support.names import counted
+from ..support.words import size
 from .common import BadParameter, Operations, PrecisionName, Verbose, app, console
 
 if TYPE_CHECKING:
-    from ..onnx.session import InferenceSession
+    from ..onnx.session.session import InferenceSession
 
 ModelFile = Annotated[Path, typer.Argument(help="An .onnx file.")]
 Inputs = Annotated[
@@ -57,8 +57,8 @@ def open_session(
     model: Path, fixed: list[str] | None, limit: list[str] | None, device: str | None, precision: str = "float32"
 ) -> InferenceSession:
     """A session for a model on a device, with the options of the command line."""
-    from ..context import ml
-    from ..onnx.session import InferenceSession
+    from ..context.context import ml
+    from ..onnx.session.session import InferenceSession
     from .inputs import limits, sizes
 
     # `create_context` checks the names
@@ -145,10 +145,10 @@ def info(
     Dynamic dimensions count as 1, unless --fix-shapes says otherwise.
     """
     from ..compile.engines import described
-    from ..onnx.arguments import shape_text
-    from ..onnx.parameters import parameters
-    from ..onnx.summary import customs, heading
-    from ..onnx.verification import state_of
+    from ..onnx.model.arguments import shape_text
+    from ..onnx.model.parameters import parameters
+    from ..onnx.session.summary import customs, heading
+    from ..onnx.session.verification import state_of
     from .inputs import assuming, assumption
 
     session = open_session(model, fix_shapes, limit, device, precision)

@@ -17,7 +17,7 @@ from urllib.request import urlopen
 import typer
 from rich.text import Text
 
-from ..names import counted
+from ..support.names import counted
 from .common import BadParameter, PlainConsole, Verbose, app, bytes_of, console, errors
 
 if TYPE_CHECKING:

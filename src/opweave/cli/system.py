@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import __version__
-from ..errors import NotSupportedError
+from ..support.errors import NotSupportedError
 from .common import BadParameter, Verbose, app, console, errors
 from .extras import PURPOSES, faults_of, missing
 from .serve import state_of_port
@@ -53,7 +53,7 @@ def demo(
 def devices() -> None:
     """List the devices of this machine, and those that an extra would add."""
     from .. import backends
-    from ..words import table
+    from ..support.words import table
 
     listed = backends.devices()
     rows = [("device", "kind", "back end", "precisions", "what it is")]
@@ -87,10 +87,10 @@ def ops(
 ) -> None:
     """Show how each operation is done on each back end, for each data type."""
     from ..backends import discover
-    from ..dtypes import ANY, INFO
-    from ..hints import meant
+    from ..core.dtypes import ANY, INFO
     from ..inspect.support import support
     from ..ops import Operations
+    from ..support.hints import meant
 
     listing = Operations.listing()
     unknown = [name for name in names or [] if name not in listing]

@@ -14,7 +14,7 @@ from .models import Bounds, DeviceName, Sizes, open_session
 
 if TYPE_CHECKING:
     from ..compile.engines import Measurement
-    from ..onnx.session import InferenceSession
+    from ..onnx.session.session import InferenceSession
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells have it."""

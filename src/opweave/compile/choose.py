@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..backends import Backend
-from ..errors import NotSupportedError
+from ..core.graph import Node
 from ..expr import kernels, limits
-from ..graph import Node
 from ..kernels.expression import descs_of, program_of
-from ..processors import processors
+from ..support.errors import NotSupportedError
+from ..support.processors import processors
 from .winners import wins
 
 HOST_KERNELS = ("cpu", "wasm")

@@ -11,15 +11,15 @@ from typing import Any, Literal
 import numpy as np
 
 from ..backends import KEEPS_FLOAT32, Backend, How, Placement, PowerPreference, Runner, discover
-from ..errors import InvalidStateError, NotSupportedError, OperationError
+from ..core.graph import Graph, Node, Operand, each
+from ..core.value_ranges import input_ranges
 from ..expr import kernels, limits
-from ..graph import Graph, Node, Operand, each
 from ..kernels import KernelCall, Prepared
 from ..kernels.expression import descs_of, program_of_nodes
 from ..memory.spaces import HOST
 from ..run.program import Program
 from ..run.steps import Part, title
-from ..value_ranges import input_ranges
+from ..support.errors import InvalidStateError, NotSupportedError, OperationError
 from .choose import EXPRESSION, HOST_KERNELS, Chooser
 from .engines import Choice, choose_engine
 from .fuse import fusible

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from .. import __version__, digests, disk_cache
+from .. import __version__
 from ..backends import Backend
-from ..graph import Graph, Operand, each
-from ..processors import processor_name, processors
-from ..words import duration, size, table
+from ..core.graph import Graph, Operand, each
+from ..support import digests, disk_cache
+from ..support.processors import processor_name, processors
+from ..support.words import duration, size, table
 from .states import SWITCHED_OFF as SWITCHED_OFF, YET as YET
 
 FORMAT = 4

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from .. import ops
-from ..graph import Graph, Node
+from ..core.graph import Graph, Node
 from .choose import Chooser
 from .partition import Joining, partition
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from ..errors import NotSupportedError, OperationError
-from ..graph import Graph, Node, Operand, each
-from ..operation import call_with
-from ..recorder import Recorder
+from ..core.graph import Graph, Node, Operand, each
+from ..core.operation import call_with
+from ..ops.recorder import Recorder
+from ..support.errors import NotSupportedError, OperationError
 
 
 class _Rewriter(Recorder):

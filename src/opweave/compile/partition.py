@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from ..graph import Graph, Node, Operand
+from ..core.graph import Graph, Node, Operand
 
 N = TypeVar("N")
 V = TypeVar("V", bound=Hashable)

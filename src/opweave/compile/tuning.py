@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..agreement import difference
 from ..backends import Backend
-from ..errors import NotSupportedError, OperationError, require
-from ..names import shown
-from ..progress import reported
-from ..words import duration
+from ..support.agreement import difference
+from ..support.errors import NotSupportedError, OperationError, require
+from ..support.names import shown
+from ..support.progress import reported
+from ..support.words import duration
 from . import engines
 from .engines import Measurement
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import composites, ops
-from ..graph import Node
-from ..operation import Op
+from ..core.graph import Node
+from ..core.operation import Op
 
 MIN_GAIN = 1.5
 """Gains that are smaller do not make up for compiling an expression, and for what the engine would have merged with it."""

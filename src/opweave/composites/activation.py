@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import pi, sqrt
 from typing import TYPE_CHECKING, Literal
 
-from ..dtypes import FLOATS
-from ..graph import Builder, Desc, Operand
-from ..operation import Limits
+from ..core.dtypes import FLOATS
+from ..core.graph import Builder, Desc, Operand
+from ..core.operation import Limits
 from .declare import check_shape, declare
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..dtypes import DataType
-from ..errors import require
-from ..graph import Operand
+from ..core.dtypes import DataType
+from ..core.graph import Operand
+from ..support.errors import require
 from .declare import check_divides, check_shape
 
 if TYPE_CHECKING:

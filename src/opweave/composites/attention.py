@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..dtypes import FLOATS
-from ..errors import require
-from ..graph import Builder, Desc, Operand
-from ..operation import Limits
-from ..shapes import broadcasts_to
-from ..value_ranges import ValueRange
+from ..core.dtypes import FLOATS
+from ..core.graph import Builder, Desc, Operand
+from ..core.operation import Limits
+from ..core.shapes import broadcasts_to
+from ..core.value_ranges import ValueRange
+from ..support.errors import require
 from .attend import Mask, attend, check_heads, heads_first, heads_joined
 from .declare import check_divides, check_shape, declare
 from .rotary import rotary_embedding

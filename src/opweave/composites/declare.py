@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..declaration import CustomOp, Made
-from ..errors import require
-from ..graph import Operand
-from ..operation import Limits
+from ..core.graph import Operand
+from ..core.operation import Limits
+from ..custom import CustomOp, Made
+from ..support.errors import require
 
 
 def declare(**limits: Limits) -> Callable[[Callable[..., Made]], CustomOp[Made]]:

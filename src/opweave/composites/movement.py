@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from ..dtypes import ANY
-from ..errors import require
-from ..graph import Builder, Desc, Operand
-from ..operation import Limits
+from ..core.dtypes import ANY
+from ..core.graph import Builder, Desc, Operand
+from ..core.operation import Limits
+from ..support.errors import require
 from .declare import declare
 
 if TYPE_CHECKING:

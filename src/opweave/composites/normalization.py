@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import expr
-from ..dtypes import FLOATS, DataType
-from ..errors import require
+from ..core.dtypes import FLOATS, DataType
+from ..core.graph import Builder, Desc, Operand
+from ..core.operation import Limits, N
 from ..expr import Array
-from ..graph import Builder, Desc, Operand
-from ..operation import Limits, N
 from ..ops.reduction import narrowed, widened
+from ..support.errors import require
 from .declare import check_axis, check_shape, column, declare, last_axis
 
 if TYPE_CHECKING:

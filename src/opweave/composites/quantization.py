@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..dtypes import FLOATS, DataType
-from ..errors import require
-from ..graph import Builder, Desc, Operand
-from ..operation import Limits, N
+from ..core.dtypes import FLOATS, DataType
+from ..core.graph import Builder, Desc, Operand
+from ..core.operation import Limits, N
+from ..core.shapes import broadcast, broadcasts_to
 from ..ops.reduction import narrowed, widened
-from ..shapes import broadcast, broadcasts_to
+from ..support.errors import require
 from .declare import check_shape, declare
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from ..dtypes import FLOATS
-from ..errors import require
-from ..graph import Builder, Desc, Operand
-from ..operation import Limits
+from ..core.dtypes import FLOATS
+from ..core.graph import Builder, Desc, Operand
+from ..core.operation import Limits
+from ..core.value_ranges import ValueRange
 from ..ops.recurrent import RecurrentNetworkActivation, RecurrentNetworkDirection, direction_count
-from ..value_ranges import ValueRange
+from ..support.errors import require
 from .declare import check_shape, declare
 
 if TYPE_CHECKING:

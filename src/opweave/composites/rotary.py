@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..dtypes import FLOATS
-from ..errors import require
-from ..graph import Builder, Desc, Operand
-from ..operation import Limits
-from ..value_ranges import ValueRange
+from ..core.dtypes import FLOATS
+from ..core.graph import Builder, Desc, Operand
+from ..core.operation import Limits
+from ..core.value_ranges import ValueRange
+from ..support.errors import require
 from .declare import check_divides, check_shape, declare
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from ..dtypes import ANY, FLOATS, INDICES, INFO
-from ..errors import require
-from ..graph import Builder, Desc, Operand
-from ..operation import Limits, N
-from ..shapes import broadcasts_to
+from ..core.dtypes import ANY, FLOATS, INDICES, INFO
+from ..core.graph import Builder, Desc, Operand
+from ..core.operation import Limits, N
+from ..core.shapes import broadcasts_to
+from ..support.errors import require
 from .declare import declare
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
-from ..dtypes import ANY, FLOATS, INFO, DataType
-from ..errors import require
-from ..graph import Builder, Desc, Operand
-from ..operation import Limits, N
+from ..core.dtypes import ANY, FLOATS, INFO, DataType
+from ..core.graph import Builder, Desc, Operand
+from ..core.operation import Limits, N
+from ..support.errors import require
 from .declare import check_axis, column, declare, last_axis
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import import_extra
+from ..support.errors import import_extra
 
 if TYPE_CHECKING:
     from rich.console import Console

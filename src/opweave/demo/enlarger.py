@@ -12,8 +12,8 @@ from itertools import product
 import numpy as np
 
 from .. import memory
-from ..builder import MLGraphBuilder
-from ..context import MLContext
+from ..context.builder import MLGraphBuilder
+from ..context.context import MLContext
 from . import expressions
 from .colours import FROM_YCBCR, TO_YCBCR, Pixels, bicubic, merge, split
 from .network import FACTOR, Network, bicubic_taps

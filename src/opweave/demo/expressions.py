@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..custom import expression
 from ..expr import Array, cast, clamp, compute, round_even, store, sum_over, where
+from ..lazy.custom_call import expression
 from .network import FACTOR
 
 

@@ -18,9 +18,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from .. import memory
-from ..context import MLContext, ml
-from ..errors import DataError
-from ..files import atomic_writer
+from ..context.context import MLContext, ml
+from ..support.errors import DataError
+from ..support.files import atomic_writer
 from . import sheet
 from .colours import Pixels, bicubic, psnr
 from .enlarger import Enlarger, around_network

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
 
-from ..builder import MLGraphBuilder
-from ..graph import MLOperand
+from ..context.builder import MLGraphBuilder
+from ..core.graph import MLOperand
 from .colours import bicubic
 
 FACTOR = 3

@@ -11,10 +11,10 @@ from threading import Lock
 from typing import Any, NoReturn, TypeAlias
 from weakref import WeakValueDictionary
 
-from .. import hints
-from ..dtypes import DataType, check
-from ..errors import ValidationError, require
-from ..shapes import broadcast
+from ..core.dtypes import DataType, check
+from ..core.shapes import broadcast
+from ..support import hints
+from ..support.errors import ValidationError, require
 from . import ir
 from .ir import Cast, Check, Const, Expr, Index, Input, Load, Type
 from .limits import check_nodes

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..dtypes import FLOATS, INFO, WIDE, DataType
-from ..errors import NotSupportedError
-from ..graph import MAX_RANK, Operand
+from ..core.dtypes import FLOATS, INFO, WIDE, DataType
+from ..core.graph import MAX_RANK, Operand
+from ..support.errors import NotSupportedError
 from .evaluate import evaluate, slots_of
 from .ir import INTEGERS, Call, Cast, Const, Expr, Index, Load, Output, Program, Reduce, Source, Type, walk
 from .linear import linear

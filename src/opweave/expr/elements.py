@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..dtypes import FLOATS, INFO
+from ..core.dtypes import FLOATS, INFO
 from .ir import FUNCTIONS, INTEGERS, Reduce, Type
 
 Array = np.ndarray[Any, Any]

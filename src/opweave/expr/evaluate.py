@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..dtypes import FLOATS
-from ..errors import OperationError, require
+from ..core.dtypes import FLOATS
+from ..support.errors import OperationError, require
 from . import elements
 from .elements import Array, Precision, Rule
 from .ir import Call, Cast, Const, Expr, Index, Load, Program, Reduce, Source, walk

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..digests import digest
-from ..graph import Desc
+from ..core.graph import Desc
+from ..support.digests import digest
 from .ir import Expr, Index, Program, Source, payload, walk
 
 

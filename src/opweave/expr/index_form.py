@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..errors import ValidationError, require
-from ..shapes import reduced
+from ..core.shapes import reduced
+from ..support.errors import ValidationError, require
 from . import ir
 from .array import Array, as_array, axes_of, positions_of, truth
 from .ir import Cast, Expr, Index, Load, Reduce, Reduction, Stored

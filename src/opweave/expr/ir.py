@@ -29,11 +29,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
-from ..cache import exact
-from ..dtypes import FLOATS, INFO, DataType
-from ..errors import require
-from ..graph import Desc
-from ..names import shown
+from ..core.dtypes import FLOATS, INFO, DataType
+from ..core.graph import Desc
+from ..support.cache import exact
+from ..support.errors import require
+from ..support.names import shown
 from .vocabulary import FUNCTIONS as FUNCTIONS, INTEGERS as INTEGERS, Reduction as Reduction, Type as Type
 
 _serials = itertools.count()

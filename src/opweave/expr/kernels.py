@@ -10,9 +10,9 @@ from typing import Literal, Protocol, get_args
 
 import numpy as np
 
-from .. import packages
-from ..cache import Cache
-from ..errors import MissingExtraError, OperationError, ValidationError, need_text
+from ..support import packages
+from ..support.cache import Cache
+from ..support.errors import MissingExtraError, OperationError, ValidationError, need_text
 from .fingerprint import fingerprint
 from .ir import Program
 from .limits import too_much_work

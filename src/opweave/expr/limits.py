@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from .. import settings
-from ..errors import ValidationError
+from ..support import settings
+from ..support.errors import ValidationError
 from .ir import Call, Expr, Program, Reduce, walk
 
 NODES_VARIABLE = "OPWEAVE_MAX_EXPRESSION_NODES"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ..dtypes import FLOATS
+from ..core.dtypes import FLOATS
 from .array import Array, Operand, apply, as_array as _as_array
 from .vocabulary import FUNCTIONS, Type
 

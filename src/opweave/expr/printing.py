@@ -19,7 +19,7 @@ def show(program: Program) -> str:
     """A program as text. Shared parts are named in the scope of the array or reduction they depend on.
 
     >>> from opweave.expr import trace, sigmoid
-    >>> from opweave.graph import Desc
+    >>> from opweave.core.graph import Desc
     >>> print(trace(lambda x, gate: x * gate * sigmoid(gate), "swiglu", [Desc("float32", (4, 8))] * 2))
     swiglu(x0: float32[4, 8], x1: float32[4, 8]) -> (y0: float32[4, 8]):
       y0[i, j] =

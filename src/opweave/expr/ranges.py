@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from ..dtypes import INFO
-from ..errors import ValidationError
+from ..core.dtypes import INFO
+from ..support.errors import ValidationError
 from .ir import FUNCTIONS, INTEGERS, Call, Cast, Const, Expr, Index, storage, text, walk
 
 _INTEGER_TYPES = (*INTEGERS, "index")

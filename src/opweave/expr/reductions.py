@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..dtypes import FLOATS, INFO, DataType
+from ..core.dtypes import FLOATS, INFO, DataType
 from .ir import Cast, Const, Expr, Index, Reduce, Reduction, Stored, Type, call, storage, substitute, unified, walk
 
 COMBINE = {"sum": "add", "product": "mul", "max": "max", "min": "min"}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ..dtypes import INFO
+from ..core.dtypes import INFO
 from .ir import Call, Cast, Const, Expr, Index, Load, Output, Program, Reduce, Stored, call, unified, walk
 from .linear import Linear, combined
 from .ranges import Range, bounds
@@ -271,7 +271,7 @@ def simplified(program: Program) -> Program:
     """The same program with simpler positions and conditions.
 
     >>> from opweave.expr import compute, trace
-    >>> from opweave.graph import Desc
+    >>> from opweave.core.graph import Desc
     >>> def copy(x):
     ...     flat = compute((24,), lambda i: x[i // 6, i % 6])
     ...     return compute((4, 6), lambda i, j: flat[i * 6 + j])

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from ..errors import ValidationError, require
-from ..graph import Desc
+from ..core.graph import Desc
+from ..support.errors import ValidationError, require
 from . import ir
 from .array import Array, as_array, axes_of, positions_of, run_checks
 from .ir import Check, Input, Load, Output, Program
@@ -40,7 +40,7 @@ def trace(function: Callable[..., Any], name: str, descs: Sequence[Desc], **attr
         ValidationError: `function` returns something else, or uses its arrays wrongly.
 
     >>> from opweave.expr import trace
-    >>> from opweave.graph import Desc
+    >>> from opweave.core.graph import Desc
     >>> print(trace(lambda x: 2 * x, "doubled", [Desc("float32", (3,))]))
     doubled(x0: float32[3]) -> (y0: float32[3]):
       y0[i] =

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from ..dtypes import ANY, FLOATS, SIGNED, DataType
+from ..core.dtypes import ANY, FLOATS, SIGNED, DataType
 
 Type: TypeAlias = DataType | Literal["bool", "index"]
 """The type of a node."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .. import links
 from ..backends import PRECISIONS
 from ..compile.engines import SWITCHED_OFF, described
 from ..run.graph import MLGraph
-from ..words import intermediates, table
+from ..support import lazy_imports as links
+from ..support.words import intermediates, table
 
 
 @links.explain.provide

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import links, memory
-from ..arrays import as_array, contiguous, fit
-from ..errors import require
-from ..graph import Desc
+from .. import memory
+from ..core.graph import Desc
+from ..memory.arrays import as_array, contiguous, fit
 from ..memory.spaces import Memory, TensorSpace
 from ..run.binding import Binding
 from ..run.graph import MLGraph, check_names
 from ..run.locks import Locks
-from ..tensor import MLTensor
-from ..words import duration, intermediates, markup, shortened, size, table
+from ..run.tensor import MLTensor
+from ..support import lazy_imports as links
+from ..support.errors import require
+from ..support.words import duration, intermediates, markup, shortened, size, table
 
 if TYPE_CHECKING:
     from ..backends import KernelTime, Pairs, Placement

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..backends import Backend, How
-from ..dtypes import DataType
-from ..errors import NotSupportedError
-from ..graph import Desc, Operand
-from ..operation import Limits, Op
+from ..core.dtypes import DataType
+from ..core.graph import Desc, Operand
+from ..core.operation import Limits, Op
 from ..ops import Operations
+from ..support.errors import NotSupportedError
 
 # Shapes for a small valid call that are not [2, 2] or, where another rank is required, [2, ...]; and required attributes.
 _SHAPES: dict[str, dict[str, tuple[int, ...]]] = {

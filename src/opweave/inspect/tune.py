@@ -7,17 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from .. import links, memory
-from ..arrays import as_array, contiguous, fit
+from .. import memory
 from ..backends.isolation import EngineProcess
 from ..compile import engines, tuning
 from ..compile.driver import compile
 from ..compile.engines import Tuning
-from ..errors import require
-from ..names import counted, shown
+from ..memory.arrays import as_array, contiguous, fit
 from ..ops import quantize_linear
 from ..run.graph import MLGraph, check_names
 from ..run.program import Program
+from ..support import lazy_imports as links
+from ..support.errors import require
+from ..support.names import counted, shown
 from .profile import random
 
 

@@ -15,12 +15,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ..compile.legalise import legalise
-from ..errors import require
-from ..files import atomic_writer
-from ..graph import Graph, Node
-from ..names import shown
+from ..core.graph import Graph, Node
 from ..ops import Operations
 from ..run.graph import MLGraph
+from ..support.errors import require
+from ..support.files import atomic_writer
+from ..support.names import shown
 from .module import Module
 from .safetensors import write
 

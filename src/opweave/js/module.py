@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
-from ..graph import Desc, Graph, Node, Operand
-from ..names import camel_case, counted
+from ..core.graph import Desc, Graph, Node, Operand
 from ..serve.idl import OPERATIONS
 from ..serve.messages import MAX_SAFE_INTEGER
-from ..words import size
+from ..support.names import camel_case, counted
+from ..support.words import size
 from .safetensors import TYPES
 
 MAX_INLINE = 8

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from ..errors import MLError, OperationError, require, user_line
+from ..support.errors import MLError, OperationError, require, user_line
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..graph import Desc
+    from ..core.graph import Desc
+    from ..core.operation import Op
     from ..memory.spaces import Space
-    from ..operation import Op
 
 Descs: TypeAlias = "Desc | tuple[Desc, ...] | None"
 Arrays: TypeAlias = "np.ndarray | tuple[np.ndarray, ...] | None"

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..cache import Cache
-from ..dtypes import DataType
-from ..errors import declaration_line, require, user_code
+from ..core.dtypes import DataType
+from ..core.graph import Node, Operand, each, flat
+from ..core.operation import Op, call_with
 from ..expr import ir
 from ..expr.array import Array, as_array, is_rounded, rounded
 from ..expr.ir import Program
 from ..expr.tracing import trace_named
-from ..graph import Node, Operand, each, flat
-from ..operation import Op, call_with
+from ..support.cache import Cache
+from ..support.errors import declaration_line, require, user_code
 from . import Descs
 
 MAX_TRACES = 512

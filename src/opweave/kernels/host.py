@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import OperationError, ValidationError, require
-from ..graph import each
+from ..core.graph import each
 from ..memory.spaces import HOST
-from ..names import file_name
+from ..support.errors import OperationError, ValidationError, require
+from ..support.names import file_name
 from . import Arrays, KernelCall, parameters_of
 
 _UNTOUCHED = (0xA5, 0x5A)

@@ -16,22 +16,23 @@ from weakref import ref
 
 import numpy as np
 
-from .. import hints, memory
-from ..cache import Cache
-from ..dtypes import INFO, DataType
-from ..errors import ValidationError, require
-from ..graph import Desc, Operand, each, title
-from ..links import compute
+from .. import memory
+from ..core.dtypes import INFO, DataType
+from ..core.graph import Desc, Operand, each, title
+from ..core.operation import Op
+from ..core.operators import Operators
 from ..memory import pool
 from ..memory.spaces import Memory
-from ..names import file_name
-from ..operation import Op
-from ..operators import Operators
 from ..ops import Operations
+from ..support import hints
+from ..support.cache import Cache
+from ..support.errors import ValidationError, require
+from ..support.lazy_imports import compute
+from ..support.names import file_name
 from .standard import COMPARISONS, StandardArray
 
 if TYPE_CHECKING:
-    from ..context import MLContext
+    from ..context.context import MLContext
     from ..run.program import Program
 
 LONGEST = 256

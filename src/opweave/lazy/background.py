@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from threading import RLock, Thread
 from typing import TYPE_CHECKING
 
-from ..errors import MLError, ValidationError
+from ..support.errors import MLError, ValidationError
 
 if TYPE_CHECKING:
     from ..run.program import Program

@@ -10,23 +10,24 @@ from typing import Any
 
 import numpy as np
 
-from .. import hints, memory
-from ..arrays import as_array, contiguous, describe
-from ..cache import Cache, exact
-from ..context import MLContext, current_context
-from ..dtypes import INFO, DataType, cast_number
-from ..errors import MLError, ValidationError, require
-from ..graph import Builder, Desc, Operand, check_desc, title
-from ..links import on_arrays
-from ..names import shown
-from ..operation import Op
+from .. import memory
+from ..context.context import MLContext, current_context
+from ..core.dtypes import INFO, DataType, cast_number
+from ..core.graph import Builder, Desc, Operand, check_desc, title
+from ..core.operation import Op
+from ..memory.arrays import as_array, contiguous, describe
 from ..ops import Operations
-from ..recorder import constant
+from ..ops.recorder import constant
 from ..run.locks import Locks
-from ..tensor import MLTensor
+from ..run.tensor import MLTensor
+from ..support import hints
+from ..support.cache import Cache, exact
+from ..support.errors import MLError, ValidationError, require
+from ..support.lazy_imports import on_arrays
+from ..support.names import shown
 from .array import KINDS, Array, Number, Template, code_of, defer
-from .borrowed import adopt, borrow
 from .force import name_call, program_of
+from .from_memory import adopt, borrow
 
 _OPERAND, _SEQUENCE, _ATTRIBUTE = 1, 2, 0
 _NUMBERS = frozenset({float, int})

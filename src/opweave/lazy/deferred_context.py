@@ -22,19 +22,19 @@ from weakref import finalize, ref
 import numpy as np
 
 from .. import memory
-from ..arrays import is_immutable
-from ..context import MLContext
-from ..errors import require
-from ..graph import Desc, Graph, Operand, title
-from ..links import deferred_context
+from ..context.context import MLContext
+from ..core.graph import Desc, Graph, Operand, title
+from ..memory.arrays import is_immutable
 from ..ops import Operations
 from ..run.graph import MLGraph
 from ..run.locks import Locks
-from ..tensor import MLTensor
+from ..run.tensor import MLTensor
+from ..support.errors import require
+from ..support.lazy_imports import deferred_context
 from . import force as reads
 from .array import LONGEST, Array, Number, PendingCall, Template, Watched, code_of, site_of
 from .background import statistics
-from .dropping import drop_later
+from .deferred_free import drop_later
 from .force import force
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from weakref import ref
 import numpy as np
 
 from .. import memory
-from ..cache import Cache
-from ..errors import MLError, require
-from ..graph import title
-from ..links import compute, op_level
-from . import borrowed, dropping, records
+from ..core.graph import title
+from ..support.cache import Cache
+from ..support.errors import MLError, require
+from ..support.lazy_imports import compute, op_level
+from . import deferred_free as dropping, from_memory as borrowed, records
 from .array import Array, PendingCall, Template, room
 from .background import compile_now, statistics, wait
 from .graphs import CallGraph, Kept, kept_results, needed, signature
@@ -31,7 +31,7 @@ from .records import Record, profile
 from .weights import Whole
 
 if TYPE_CHECKING:
-    from ..context import MLContext
+    from ..context.context import MLContext
     from ..run.program import Program
 
 GRAPHS = 256

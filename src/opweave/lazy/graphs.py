@@ -10,12 +10,12 @@ from weakref import ref
 import numpy as np
 
 from ..compile.driver import compile
-from ..graph import Graph, Operand
+from ..core.graph import Graph, Operand
 from ..ops import Operations
 from .array import Array, PendingCall, Template
 
 if TYPE_CHECKING:
-    from ..context import MLContext
+    from ..context.context import MLContext
     from ..run.program import Program
 
 Kept = tuple[int, int, Array]

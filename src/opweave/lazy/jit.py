@@ -15,14 +15,14 @@ from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 import numpy as np
 
-from .. import dtypes
-from ..arrays import as_array, describe
-from ..cache import Cache, exact
-from ..context import MLContext, current_context
-from ..errors import MLError, ValidationError, require, user_line
-from ..graph import Operand
-from ..names import shown
-from ..tensor import MLTensor
+from ..context.context import MLContext, current_context
+from ..core import dtypes
+from ..core.graph import Operand
+from ..memory.arrays import as_array, describe
+from ..run.tensor import MLTensor
+from ..support.cache import Cache, exact
+from ..support.errors import MLError, ValidationError, require, user_line
+from ..support.names import shown
 from .array import Array
 from .tracer import NoValueError, TracedFunction, Tracer, is_array, is_named_tuple
 

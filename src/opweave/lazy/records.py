@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ..graph import title
+from ..core.graph import title
 from .array import PendingCall
 from .graphs import Kept
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from ..dtypes import FLOATS
-from ..errors import ValidationError
-from ..links import array_namespace
-from ..operators import INFIX, Operators
+from ..core.dtypes import FLOATS
+from ..core.operators import INFIX, Operators
+from ..support.errors import ValidationError
+from ..support.lazy_imports import array_namespace
 
 if TYPE_CHECKING:
-    from ..context import MLContext
+    from ..context.context import MLContext
     from .array import Array
 
 COMPARISONS = {

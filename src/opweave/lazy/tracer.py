@@ -12,20 +12,22 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .. import dtypes, hints, memory
-from ..arrays import as_array, contiguous, describe
-from ..builder import MLGraphBuilder
-from ..context import MLContext
-from ..dtypes import DataType
-from ..errors import ValidationError
-from ..graph import Desc, MLOperand, Operand, check_desc
+from .. import memory
+from ..context.builder import MLGraphBuilder
+from ..context.context import MLContext
+from ..core import dtypes
+from ..core.dtypes import DataType
+from ..core.graph import Desc, MLOperand, Operand, check_desc
+from ..core.operators import Operators
+from ..memory.arrays import as_array, contiguous, describe
 from ..memory.spaces import Memory
-from ..names import file_name, shown
-from ..operators import Operators
 from ..run.graph import MLGraph
 from ..run.locks import Locks
-from ..tensor import MLTensor
-from . import borrowed
+from ..run.tensor import MLTensor
+from ..support import hints
+from ..support.errors import ValidationError
+from ..support.names import file_name, shown
+from . import from_memory as borrowed
 from .array import Array, ArrayLike, code_of, force, room
 
 # ---------------------------------------------------------------------------------------------------------------------

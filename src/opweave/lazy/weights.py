@@ -20,12 +20,12 @@ from weakref import ref
 import numpy as np
 
 from .. import memory
-from ..cache import Cache
 from ..run.program import Program
+from ..support.cache import Cache
 from .array import Array, Number, Template
 from .background import Recurring
-from .borrowed import Borrowed
-from .dropping import drop_later
+from .deferred_free import drop_later
+from .from_memory import Borrowed
 from .graphs import CallGraph
 
 RECURRENCES = 4

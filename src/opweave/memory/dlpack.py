@@ -24,9 +24,9 @@ from operator import mul
 from typing import Any
 from weakref import finalize
 
-from ..dtypes import INFO
-from ..errors import ValidationError
-from ..graph import Desc
+from ..core.dtypes import INFO
+from ..core.graph import Desc
+from ..support.errors import ValidationError
 
 CPU, CUDA, CUDA_MANAGED = 1, 2, 13
 """Kinds of devices (`DLDeviceType`)."""

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from ..dtypes import ANY
-from ..errors import OperationError, ValidationError
-from ..graph import Desc
+from ..core.dtypes import ANY
+from ..core.graph import Desc
+from ..support.errors import OperationError, ValidationError
 
 ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector register."""

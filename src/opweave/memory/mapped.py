@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from ..records import record
+from ..support.records import record
 from .host import address_range, owner
 
 

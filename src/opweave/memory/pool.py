@@ -11,8 +11,8 @@ from functools import partial
 
 import numpy as np
 
-from ..cache import Cache
-from ..graph import Desc
+from ..core.graph import Desc
+from ..support.cache import Cache
 from . import host
 
 LARGE = 32 * 2**20

@@ -9,10 +9,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from ..errors import require
-from ..graph import Desc
-from ..processors import processors
-from ..shapes import OtherShapes
+from ..core.graph import Desc
+from ..core.shapes import OtherShapes
+from ..support.errors import require
+from ..support.processors import processors
 from .copying import copied, copy
 from .host import allocate, check_overlap
 from .planner import Life, Plan, plan, plan_buffers

@@ -22,12 +22,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are first used
-    from .convert import load as load
+    from .convert.register import register_onnx as register_onnx
     from .export import save as save
-    from .limits import Limits as Limits
-    from .register import register_onnx as register_onnx
-    from .replacement import replacing_onnxruntime as replacing_onnxruntime
-    from .session import InferenceSession as InferenceSession
+    from .model.limits import Limits as Limits
+    from .session.load import load as load
+    from .session.replacement import replacing_onnxruntime as replacing_onnxruntime
+    from .session.session import InferenceSession as InferenceSession
 
 __all__ = ["InferenceSession", "Limits", "load", "register_onnx", "replacing_onnxruntime", "save"]
 
@@ -35,15 +35,15 @@ __all__ = ["InferenceSession", "Limits", "load", "register_onnx", "replacing_onn
 def __getattr__(name: str) -> Any:
     match name:
         case "InferenceSession":
-            from .session import InferenceSession as InferenceSession
+            from .session.session import InferenceSession as InferenceSession
         case "Limits":
-            from .limits import Limits as Limits
+            from .model.limits import Limits as Limits
         case "load":
-            from .convert import load as load
+            from .session.load import load as load
         case "register_onnx":
-            from .register import register_onnx as register_onnx
+            from .convert.register import register_onnx as register_onnx
         case "replacing_onnxruntime":
-            from .replacement import replacing_onnxruntime as replacing_onnxruntime
+            from .session.replacement import replacing_onnxruntime as replacing_onnxruntime
         case "save":
             from .export import save as save
         case _:

@@ -15,12 +15,12 @@ from .. import __version__
 from ..backends.onnxruntime import ort
 from ..backends.onnxruntime.emit import Emitter
 from ..compile.legalise import legalise
-from ..errors import ValidationError, require
-from ..files import atomic_writer, resolved
-from ..graph import Graph
-from ..names import shown
+from ..core.graph import Graph
 from ..run.graph import MLGraph
-from .messages import ModelProto, TensorProto
+from ..support.errors import ValidationError, require
+from ..support.files import atomic_writer, resolved
+from ..support.names import shown
+from .model.protobuf import ModelProto, TensorProto
 
 MAX_EMBEDDED_BYTES = 1_500_000_000
 """Weights up to this size are written into the model itself; a protocol buffer can hold at most 2 GB."""

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..graph import Builder
-from ..hints import meant
-from ..links import op_level
-from ..operation import Op
-from ..operators import Operators
+from ..core.graph import Builder
+from ..core.operation import Op
+from ..core.operators import Operators
+from ..support.hints import meant
+from ..support.lazy_imports import op_level
 from . import (  # noqa: F401  (`_FAMILIES` below)
     activation,
     convolution,
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     # At run time `__getattr__` below imports these when they are first used.
     from ..lazy.background import compile_now as compile_now, statistics as statistics, wait as wait
     from ..lazy.records import profile as profile
-    from ..signatures import *  # noqa: F403  (the operations, with exact signatures)
-    from ..signatures import BuilderMethods
+    from .signatures import *  # noqa: F403  (the operations, with exact signatures)
+    from .signatures import BuilderMethods
 else:
     BuilderMethods = object
 

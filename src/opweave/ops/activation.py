@@ -6,10 +6,10 @@ import math
 from typing import TYPE_CHECKING
 
 from .. import expr
-from ..dtypes import FLOATS, SIGNED
-from ..graph import Builder, Desc, Operand
-from ..operation import Limits, op
-from ..shapes import broadcast
+from ..core.dtypes import FLOATS, SIGNED
+from ..core.graph import Builder, Desc, Operand
+from ..core.operation import Limits, op
+from ..core.shapes import broadcast
 from .elementwise import on_arguments
 
 if TYPE_CHECKING:

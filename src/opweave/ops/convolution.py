@@ -6,11 +6,18 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from ..dtypes import FLOATS, cast_number
-from ..errors import ValidationError, require
-from ..graph import Builder, Desc, Operand, check_shape
-from ..operation import Limits, op
-from ..shapes import check_window, conv_size, conv_transpose_size, nearest_positions, sample_positions, window_extent
+from ..core.dtypes import FLOATS, cast_number
+from ..core.graph import Builder, Desc, Operand, check_shape
+from ..core.operation import Limits, op
+from ..core.shapes import (
+    check_window,
+    conv_size,
+    conv_transpose_size,
+    nearest_positions,
+    sample_positions,
+    window_extent,
+)
+from ..support.errors import ValidationError, require
 
 if TYPE_CHECKING:
     from . import Operations

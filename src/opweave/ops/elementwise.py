@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from .. import expr
-from ..conversion import Number
-from ..dtypes import ANY, FLOATS, LOGICAL, SIGNED, DataType
-from ..errors import require
-from ..graph import Builder, Desc, Operand
-from ..operation import Limits, Op, op
-from ..shapes import broadcast
+from ..core.conversion import Number
+from ..core.dtypes import ANY, FLOATS, LOGICAL, SIGNED, DataType
+from ..core.graph import Builder, Desc, Operand
+from ..core.operation import Limits, Op, op
+from ..core.shapes import broadcast
+from ..support.errors import require
 
 if TYPE_CHECKING:
     from . import Operations

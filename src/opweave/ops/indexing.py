@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..dtypes import ANY, INDICES
-from ..errors import require
-from ..graph import Builder, Desc, Operand, check_shape
-from ..operation import Limits, N, op
+from ..core.dtypes import ANY, INDICES
+from ..core.graph import Builder, Desc, Operand, check_shape
+from ..core.operation import Limits, N, op
+from ..support.errors import require
 
 if TYPE_CHECKING:
     from . import Operations

@@ -7,10 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import expr
-from ..dtypes import ANY, FLOATS, LOGICAL
-from ..graph import Builder, Desc, Operand
-from ..operation import Limits, Op, op
-from ..shapes import broadcast
+from ..core.dtypes import ANY, FLOATS, LOGICAL
+from ..core.graph import Builder, Desc, Operand
+from ..core.operation import Limits, Op, op
+from ..core.shapes import broadcast
 from .elementwise import on_arguments
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import expr
-from ..dtypes import FLOATS, DataType
-from ..errors import require
-from ..graph import Builder, Desc, Operand
-from ..operation import Limits, N, op
-from ..shapes import broadcast, broadcasts_to
+from ..core.dtypes import FLOATS, DataType
+from ..core.graph import Builder, Desc, Operand
+from ..core.operation import Limits, N, op
+from ..core.shapes import broadcast, broadcasts_to
+from ..support.errors import require
 
 if TYPE_CHECKING:
     from . import Operations

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
-from ..conversion import Long, Number
-from ..dtypes import ANY
-from ..errors import require
-from ..graph import Builder, Desc, Operand
-from ..operation import Limits, N, op
-from ..shapes import broadcasts_to, check_axes
+from ..core.conversion import Long, Number
+from ..core.dtypes import ANY
+from ..core.graph import Builder, Desc, Operand
+from ..core.operation import Limits, N, op
+from ..core.shapes import broadcasts_to, check_axes
+from ..support.errors import require
 
 if TYPE_CHECKING:
     from . import Operations

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .. import expr
-from ..dtypes import FLOATS
-from ..errors import require
-from ..graph import Builder, Desc, Operand, check_shape
-from ..operation import Limits, N, op
-from ..shapes import check_axes
+from ..core.dtypes import FLOATS
+from ..core.graph import Builder, Desc, Operand, check_shape
+from ..core.operation import Limits, N, op
+from ..core.shapes import check_axes
+from ..support.errors import require
 from .convolution import InputOperandLayout
 from .reduction import narrowed, widened
 

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..dtypes import ANY, FLOATS
-from ..errors import require
-from ..graph import Builder, Desc, Operand
-from ..operation import Limits, op
-from ..shapes import Window, check_window, conv_size
+from ..core.dtypes import ANY, FLOATS
+from ..core.graph import Builder, Desc, Operand
+from ..core.operation import Limits, op
+from ..core.shapes import Window, check_window, conv_size
+from ..support.errors import require
 from .convolution import InputOperandLayout
 
 if TYPE_CHECKING:

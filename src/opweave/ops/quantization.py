@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from ..dtypes import FLOATS, INFO, QUANTIZED, DataType
-from ..errors import require
-from ..graph import Builder, Desc, Operand
-from ..operation import Limits, op
-from ..shapes import blockwise_broadcasts_to
+from ..core.dtypes import FLOATS, INFO, QUANTIZED, DataType
+from ..core.graph import Builder, Desc, Operand
+from ..core.operation import Limits, op
+from ..core.shapes import blockwise_broadcasts_to
+from ..support.errors import require
 from .reduction import narrowed, widened
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..dtypes import FLOATS
-from ..errors import require
-from ..graph import MAX_DIMENSION, Builder, Desc, Operand, check_shape
-from ..operation import Limits, Op, call_with, op
+from ..core.dtypes import FLOATS
+from ..core.graph import MAX_DIMENSION, Builder, Desc, Operand, check_shape
+from ..core.operation import Limits, Op, call_with, op
+from ..support.errors import require
 
 if TYPE_CHECKING:
     from . import Operations

@@ -7,11 +7,11 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from .. import expr
-from ..dtypes import ANY, FLOATS, WIDE, DataType
-from ..errors import require
-from ..graph import Builder, Desc, Operand
-from ..operation import Limits, N, Op, op
-from ..shapes import reduced
+from ..core.dtypes import ANY, FLOATS, WIDE, DataType
+from ..core.graph import Builder, Desc, Operand
+from ..core.operation import Limits, N, Op, op
+from ..core.shapes import reduced
+from ..support.errors import require
 
 if TYPE_CHECKING:
     from . import Operations

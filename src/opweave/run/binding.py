@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from ..errors import OperationError
-from ..identity import ByIdentity
 from ..memory.spaces import Memory
+from ..support.errors import OperationError
+from ..support.identity import ByIdentity
 
 if TYPE_CHECKING:
     from .program import Layout

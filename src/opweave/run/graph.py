@@ -14,24 +14,25 @@ from weakref import ref
 
 import numpy as np
 
-from .. import hints, links, memory
-from ..arrays import as_array, contiguous, fit
+from .. import memory
 from ..backends.submission import Submission
-from ..cache import Cache
-from ..errors import InvalidStateError, ValidationError, require
-from ..graph import Desc, Graph, printable
+from ..core.graph import Desc, Graph, printable
+from ..core.operators import Operators
+from ..memory.arrays import as_array, contiguous, fit
 from ..memory.spaces import HOST, TensorSpace
-from ..names import shown
-from ..operators import Operators
-from ..tensor import MLTensor
+from ..support import hints, lazy_imports as links
+from ..support.cache import Cache
+from ..support.errors import InvalidStateError, ValidationError, require
+from ..support.names import shown
 from .locks import Locks
+from .tensor import MLTensor
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ..backends import Pairs, Placement
     from ..compile.engines import Tuning
-    from ..context import MLContext
+    from ..context.context import MLContext
     from ..inspect.drawing import Drawing
     from ..inspect.profile import Profile
     from ..verification.uses import Use
@@ -225,7 +226,7 @@ class MLGraph:
         return drawing
 
     def _repr_html_(self) -> str:
-        from ..words import markup
+        from ..support.words import markup
 
         return f"<pre>{markup(repr(self))}</pre>" if self.destroyed else self.draw()._repr_html_()
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..tensor import MLTensor
+    from .tensor import MLTensor
 
 
 class Locks:

@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..backends import Measured, Pairs, Returning, Runner, TakingFeeds
-from ..errors import OperationError
-from ..graph import Desc, Graph, Node, Operand
+from ..core.graph import Desc, Graph, Node, Operand
+from ..core.value_ranges import InputRange, checking
 from ..memory import OVER_INPUT, Plan
 from ..memory.spaces import HOST, Cell, Memory, Pool, Space, copier, intermediates, reaches
-from ..records import record
-from ..value_ranges import InputRange, checking
+from ..support.errors import OperationError
+from ..support.records import record
 from .binding import Binding, Intermediates
 from .steps import Part, Step, Unsized, title
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..backends import Runner
-from ..errors import OperationError
-from ..graph import Builder, Desc, Node, Operand
+from ..core.graph import Builder, Desc, Node, Operand
 from ..memory.spaces import Cell, Memory, Space
-from ..records import record
+from ..support.errors import OperationError
+from ..support.records import record
 
 
 class Unsized(Operand):

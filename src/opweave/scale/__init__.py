@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import import_extra
+from ..support.errors import import_extra
 from .predictor import Predictor as Predictor
 
 if TYPE_CHECKING:  # at run time `__getattr__` imports it, and with it Ray

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..errors import MLError
-from ..graph import Node, Operand, each
-from ..operation import call_with
-from ..recorder import Recorder
+from ..core.graph import Node, Operand, each
+from ..core.operation import call_with
+from ..ops.recorder import Recorder
+from ..support.errors import MLError
 from .batch_rules import RULES, SIZES, Axis, BatchAxis, Call, NotApart
 
 

@@ -8,8 +8,8 @@ from math import prod
 from typing import Any, TypeAlias
 
 from .. import composites, ops
-from ..graph import Node, Operand
-from ..operation import Op
+from ..core.graph import Node, Operand
+from ..core.operation import Op
 
 
 class NotApart(Exception):  # noqa: N818  (the result of a search for a proof)

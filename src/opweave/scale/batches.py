@@ -10,10 +10,10 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from ..cache import Cache
-from ..errors import MLError, OperationError
-from ..onnx.arguments import Argument
-from ..onnx.session import InferenceSession
+from ..onnx.model.arguments import Argument
+from ..onnx.session.session import InferenceSession
+from ..support.cache import Cache
+from ..support.errors import MLError, OperationError
 from .proofs import Proofs, Shapes
 from .protocol import Interface, Request
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import require
+from ..support.errors import require
 
 MAX_DEPTH = 64
 """How deeply lists and objects may be nested; NumPy's arrays have at most 64 dimensions."""

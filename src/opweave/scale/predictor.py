@@ -15,13 +15,13 @@ import numpy as np
 
 from .. import memory
 from ..backends import Precision, devices
-from ..context import ml
-from ..errors import MLError, ValidationError, require
-from ..hints import names as meant_names
-from ..names import shown
-from ..onnx.arguments import Argument, shape_text
-from ..onnx.session import InferenceSession
-from ..processors import share_processors
+from ..context.context import ml
+from ..onnx.model.arguments import Argument, shape_text
+from ..onnx.session.session import InferenceSession
+from ..support.errors import MLError, ValidationError, require
+from ..support.hints import names as meant_names
+from ..support.names import shown
+from ..support.processors import share_processors
 
 SEPARATE_ROWS = "rows that are separate arrays"
 """The reason for copying the rows of a column into one array."""

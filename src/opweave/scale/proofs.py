@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from ..cache import Cache
-from ..errors import MLError
-from ..graph import Operand
-from ..names import shown
-from ..onnx.messages import NodeProto
-from ..onnx.session import InferenceSession
-from ..onnx.trace import Trace
-from ..onnx.values import Constant, Tensor, shape_of, type_of
+from ..core.graph import Operand
+from ..onnx.convert.trace import Trace
+from ..onnx.model.protobuf import NodeProto
+from ..onnx.model.values import Constant, Tensor, shape_of, type_of
+from ..onnx.session.session import InferenceSession
+from ..support.cache import Cache
+from ..support.errors import MLError
+from ..support.names import shown
 from .batch_axis import Comparison
 from .batch_rules import Axis, BatchAxis, NotApart
 

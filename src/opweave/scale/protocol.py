@@ -21,12 +21,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .. import memory
-from ..errors import NotSupportedError, ValidationError, require
-from ..names import shown
-from ..onnx.arguments import Argument, shape_text
-from ..onnx.messages import ModelProto
-from ..onnx.model import Model
+from ..onnx.model.arguments import Argument, shape_text
+from ..onnx.model.model import Model
+from ..onnx.model.protobuf import ModelProto
 from ..run.graph import check_names
+from ..support.errors import NotSupportedError, ValidationError, require
+from ..support.names import shown
 from . import json_text
 from .json_text import Numbers, flattened
 

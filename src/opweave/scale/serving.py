@@ -23,9 +23,9 @@ from starlette.routing import Route
 
 from .. import __version__
 from ..backends import PRECISIONS, Precision
-from ..errors import MLError, require
-from ..names import shown
-from ..onnx.messages import ModelProto
+from ..onnx.model.protobuf import ModelProto
+from ..support.errors import MLError, require
+from ..support.names import shown
 from . import protocol, statistics
 from .batches import Answer, BatchedModel
 from .predictor import is_gpu, open_session

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..files import atomic_writer, make_folder
+from ..support.files import atomic_writer, make_folder
 from . import idl
 
 FOLDER = Path(__file__).parent

@@ -11,9 +11,9 @@ from threading import Lock
 
 import numpy as np
 
-from ..errors import InvalidStateError, MLError, NotSupportedError
-from ..names import counted
 from ..run.graph import MLGraph
+from ..support.errors import InvalidStateError, MLError, NotSupportedError
+from ..support.names import counted
 from .counts import Counts
 from .handover import Handover
 from .http import shown_origin

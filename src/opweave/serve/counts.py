@@ -6,8 +6,8 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ..names import camel_case, counted
-from ..words import size
+from ..support.names import camel_case, counted
+from ..support.words import size
 
 
 @dataclass

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from ..names import shown
+from ..support.names import shown
 from .stream import DisconnectedError, Stream, WireError
 
 MAX_HEADERS = 100

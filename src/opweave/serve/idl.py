@@ -18,10 +18,10 @@ from itertools import groupby
 from typing import Any, get_args
 
 from ..backends import PowerPreference
-from ..dtypes import DataType
-from ..names import camel_case
-from ..operation import Op
+from ..core.dtypes import DataType
+from ..core.operation import Op
 from ..ops import Operations
+from ..support.names import camel_case
 
 CODES = {
     "Operand": "o",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import ops
-from ..graph import Desc, Graph
+from ..core.graph import Desc, Graph
 from ..memory import Life, plan
 
 MIN_ELEMENT_BYTES = 4

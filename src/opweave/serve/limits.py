@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from threading import Lock
 
-from ..errors import OperationError, require
-from ..names import shown
-from ..words import size
+from ..support.errors import OperationError, require
+from ..support.names import shown
+from ..support.words import size
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class ConnectionLimits:
     256
     >>> ConnectionLimits(memory=0)
     Traceback (most recent call last):
-    opweave.errors.ValidationError: memory must be a positive integer, got 0
+    opweave.support.errors.ValidationError: memory must be a positive integer, got 0
     """
 
     memory: int = 2 * 2**30

@@ -7,7 +7,7 @@ import socket
 import stat
 from pathlib import Path
 
-from ..errors import OperationError
+from ..support.errors import OperationError
 
 BACKLOG = 64
 """Connections that wait to be accepted; the system refuses more. An estimate."""

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from ..builder import MLGraphBuilder
-from ..errors import ValidationError
-from ..graph import MLOperand, title
-from ..names import camel_case, shown
-from ..operation import Op
+from ..context.builder import MLGraphBuilder
+from ..core.graph import MLOperand, title
+from ..core.operation import Op
 from ..ops import Operations
+from ..support.errors import ValidationError
+from ..support.names import camel_case, shown
 from .messages import MAX_SAFE_INTEGER, ProtocolError, number
 
 

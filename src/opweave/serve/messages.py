@@ -7,8 +7,15 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeAlias
 
-from ..errors import DataError, InvalidStateError, MissingExtraError, NotSupportedError, OperationError, ValidationError
-from ..names import shown
+from ..support.errors import (
+    DataError,
+    InvalidStateError,
+    MissingExtraError,
+    NotSupportedError,
+    OperationError,
+    ValidationError,
+)
+from ..support.names import shown
 
 VERSION = 1
 """The version of the protocol."""

@@ -10,12 +10,12 @@ from threading import Lock
 
 import numpy as np
 
-from ..errors import DataError, MLError
-from ..files import atomic_writer, make_folder
-from ..names import counted
 from ..onnx.export import save
 from ..run.graph import MLGraph
-from ..words import size
+from ..support.errors import DataError, MLError
+from ..support.files import atomic_writer, make_folder
+from ..support.names import counted
+from ..support.words import size
 from .http import shown_origin
 
 logger = logging.getLogger(__name__)

@@ -10,12 +10,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .. import memory
-from ..builder import MLGraphBuilder
-from ..context import MLContext
-from ..errors import NotSupportedError, OperationError
-from ..graph import Desc, Graph, MLOperand
-from ..names import shown
+from ..context.builder import MLGraphBuilder
+from ..context.context import MLContext
+from ..core.graph import Desc, Graph, MLOperand
 from ..run.graph import MLGraph
+from ..support.errors import NotSupportedError, OperationError
+from ..support.names import shown
 from .intermediates import intermediate_bytes
 from .limits import GRAPH_BYTES, OPERAND_BYTES, Budget
 from .log import call, decoded

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from .. import memory
-from ..context import MLContext, ml
-from ..errors import InvalidStateError, MLError, ValidationError
-from ..graph import Desc
-from ..names import camel_case
+from ..context.context import MLContext, ml
+from ..core.graph import Desc
 from ..run.graph import MLGraph
-from ..tensor import MLTensor
+from ..run.tensor import MLTensor
+from ..support.errors import InvalidStateError, MLError, ValidationError
+from ..support.names import camel_case
 from .limits import Budget, ConnectionLimits
 from .messages import Message, ProtocolError
 from .served_builder import Constant, Log, ServedBuilder, check_length

@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import Literal
 
 from .. import __version__
-from ..errors import InvalidStateError, require
-from ..names import shown
+from ..support.errors import InvalidStateError, require
+from ..support.names import shown
 from .client_files import options_script, webnn_js
 from .connection import Connection
 from .counts import Counts

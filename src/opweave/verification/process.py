@@ -19,14 +19,14 @@ from threading import RLock
 from time import monotonic
 from typing import Any, BinaryIO, cast
 
-from .. import disk_cache, links
 from ..backends import Backend, PowerPreference
 from ..backends.isolation import available, ending, messages, started, waited
 from ..compile import engines
 from ..compile.engines import Measurement
-from ..graph import Graph
-from ..processors import throttled
-from ..words import duration, size
+from ..core.graph import Graph
+from ..support import disk_cache, lazy_imports as links
+from ..support.processors import throttled
+from ..support.words import duration, size
 from .uses import Sample
 
 COMMAND = "from opweave.verification.verifier import serve; serve({is_idle}, {lock})"

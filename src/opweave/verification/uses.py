@@ -16,8 +16,8 @@ from weakref import ref
 
 import numpy as np
 
-from .. import links
 from ..compile.states import YET
+from ..support import lazy_imports as links
 
 if TYPE_CHECKING:
     from ..compile.engines import Measurement

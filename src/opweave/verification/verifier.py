@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from .. import disk_cache, memory
+from .. import memory
 from ..backends import Backend
 from ..backends.isolation import resident
 from ..backends.isolation.child import prepare
@@ -24,12 +24,13 @@ from ..backends.isolation.pacing import paced, stopped, unpaced
 from ..compile import engines, tuning
 from ..compile.driver import compile
 from ..compile.engines import Measurement
-from ..context import MLContext
-from ..errors import MLError
-from ..graph import Graph
-from ..names import counted
+from ..context.context import MLContext
+from ..core.graph import Graph
 from ..ops import quantize_linear
-from ..words import size
+from ..support import disk_cache
+from ..support.errors import MLError
+from ..support.names import counted
+from ..support.words import size
 from .process import BUSY, LOCK, Begun, GraphTask, Later, Task
 from .uses import Sample
 

@@ -15,11 +15,11 @@ from webgpu_device import gpu_context
 
 import opweave as ow
 from opweave.backends import discover
+from opweave.core.graph import Graph
+from opweave.core.operation import Op
 from opweave.expr.evaluate import evaluate
-from opweave.graph import Graph
 from opweave.inspect.support import main_operand, smallest_call
 from opweave.kernels.expression import program_of_nodes
-from opweave.operation import Op
 from opweave.ops import Operations
 
 ORT = ow.ml.create_context(device="cpu")

@@ -12,7 +12,7 @@ from cuda_driver import HARDWARE, cuda_context
 from openvino_device import openvino_context
 
 import opweave as ow
-from opweave.dtypes import ANY, INFO
+from opweave.core.dtypes import ANY, INFO
 
 CONTEXTS: dict[str, Callable[[], ow.MLContext]] = {
     "cpu": cache(partial(ow.ml.create_context, device="cpu")),

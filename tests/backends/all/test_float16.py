@@ -14,8 +14,8 @@ from webgpu_device import gpu_context
 import opweave as ow
 from opweave.backends import KEEPS_FLOAT32, Precision
 from opweave.backends.gpu.schedule import Schedule
+from opweave.core.graph import Graph
 from opweave.expr.evaluate import evaluate
-from opweave.graph import Graph
 from opweave.kernels.expression import program_of_nodes
 
 Build = Callable[[ow.MLGraphBuilder, ow.MLOperand], ow.MLOperand]

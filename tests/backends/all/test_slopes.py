@@ -11,7 +11,7 @@ from every_device import DEVICES, context_on
 import opweave as ow
 from opweave.compile.driver import compile
 from opweave.compile.legalise import legalise
-from opweave.graph import Graph
+from opweave.core.graph import Graph
 
 X = [3, -2, 0, np.inf, -np.inf, np.nan, 0.5, -0.5]
 SLOPES = [np.inf, -np.inf, np.nan, 2]

@@ -26,12 +26,12 @@ from cuda_driver import CpuDriver, context_on
 
 import opweave as ow
 import opweave.expr as ex
-from opweave import disk_cache
 from opweave.backends.cuda import compiler, cuda, devices, fork_server, nvidia, nvrtc, servers, triton_program
+from opweave.core.graph import Desc
 from opweave.expr import ir, trace
 from opweave.expr.gpu import Kernel, kernels
 from opweave.expr.gpu.cuda import OPTIONS
-from opweave.graph import Desc
+from opweave.support import disk_cache
 
 pytestmark = pytest.mark.skipif(not devices.is_installed(), reason="needs the extra cuda: make test-cuda")
 
@@ -232,7 +232,7 @@ def test_kernels_of_a_part_are_abandoned_if_another_one_fails(
     context = context_on(Driver())
     if is_model:
         parser = pytest.importorskip("onnx.parser", reason="onnx is not installed")
-        monkeypatch.setattr("opweave.onnx.compiled.CompiledModel._compile_fallback", failing)
+        monkeypatch.setattr("opweave.onnx.session.compiled.CompiledModel._compile_fallback", failing)
         text = """<ir_version: 8, opset_import: ["": 17]> g (float[2, 3, 3] x) => (float[2] y) {
             s = Softmax<axis=1>(x) t = Softmax<axis=0>(s) y = Det(t)
         }"""

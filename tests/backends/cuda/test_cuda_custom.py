@@ -15,9 +15,9 @@ from webgpu_kernels import line_of
 import opweave as ow
 from opweave.backends.cuda import compiler as cuda_compiler, devices
 from opweave.backends.cuda.engine import features_of
+from opweave.core.graph import Desc
 from opweave.expr.gpu import Kernel
 from opweave.expr.ir import Input
-from opweave.graph import Desc
 from opweave.kernels import KernelCall
 from opweave.kernels.cuda import CudaKernel, Launch
 

@@ -13,7 +13,7 @@ from benchmarks.decode_step import Sizes, random_weight, step
 from opweave.backends.gpu.schedule import Schedule
 from opweave.backends.gpu.steps import Step
 from opweave.compile.legalise import legalise
-from opweave.graph import Graph
+from opweave.core.graph import Graph
 
 
 @pytest.fixture(scope="module")

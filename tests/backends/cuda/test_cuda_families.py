@@ -10,7 +10,7 @@ from cuda_driver import HARDWARE, cuda_context
 from hypothesis import given, settings, strategies as st
 from samples import SAMPLES, Make, type_choices
 
-from opweave.operation import Op
+from opweave.core.operation import Op
 from opweave.ops import Operations
 
 

@@ -18,13 +18,13 @@ from cuda_cases import Compiled, compiled, rows
 from triton_cases import array, check, steps_of
 
 import opweave.expr as ex
-from opweave.dtypes import ANY, DataType
+from opweave.core.dtypes import ANY, DataType
+from opweave.core.graph import Desc
 from opweave.expr import Array, ir, trace
 from opweave.expr.array import apply
 from opweave.expr.evaluate import evaluate
 from opweave.expr.gpu import Kernel, kernels, mathematics, scatter, unsupported
 from opweave.expr.gpu.cuda import CUDA, PRELUDE
-from opweave.graph import Desc
 
 F = cuda_on_cpu.FEATURES
 

@@ -18,7 +18,7 @@ from cuda_driver import CpuDriver, OnDevice, context_on
 from foreign import OnHost
 
 import opweave as ow
-from opweave.dtypes import ANY, DataType
+from opweave.core.dtypes import ANY, DataType
 from opweave.memory import copies, dlpack
 
 CUDA = (dlpack.CUDA, 0)

@@ -11,7 +11,7 @@ import pytest
 
 import opweave as ow
 from benchmarks.decode_step import Sizes, random_weight, step
-from opweave.dtypes import DataType
+from opweave.core.dtypes import DataType
 
 LENGTH = 200
 

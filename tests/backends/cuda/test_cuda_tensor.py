@@ -26,10 +26,10 @@ from opweave.backends.gpu.contraction import tensor, tensor_tiles, terms
 from opweave.backends.gpu.contraction.problem import View, product
 from opweave.backends.gpu.contraction.tensor import Tile
 from opweave.backends.gpu.contraction.tensor_tiles import Measured, choose, is_faster
+from opweave.core.graph import Desc
 from opweave.expr.gpu import Features, Kernel, TensorCores
 from opweave.expr.gpu.mathematics import BOUNDS
 from opweave.expr.ir import Input
-from opweave.graph import Desc
 
 pytestmark = [
     pytest.mark.skipif(not compiler.triton_version(), reason="needs the extra cuda: make test-cuda"),

@@ -21,10 +21,10 @@ import opweave as ow
 from opweave.backends.cuda import compiler, measured_tiles
 from opweave.backends.gpu.contraction import terms
 from opweave.backends.gpu.steps import Kernels, Place
+from opweave.core.graph import Desc
 from opweave.expr.gpu import Features, Kernel, TensorCores
 from opweave.expr.gpu.triton import Bfloat16
 from opweave.expr.ir import Input
-from opweave.graph import Desc
 
 pytestmark = pytest.mark.skipif(not compiler.triton_version(), reason="needs the extra cuda: make test-cuda")
 

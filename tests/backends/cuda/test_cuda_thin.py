@@ -12,7 +12,7 @@ from triton_cases import Build, F, array, check, steps_of
 
 import opweave as ow
 from opweave import composites
-from opweave.backends.gpu.contraction import thin
+from opweave.backends.gpu.contraction import gemv as thin
 
 FEATURES = replace(F, tensor_cores=None)
 TOLERANCES = {"float32": 1e-5, "float16": 3e-3}

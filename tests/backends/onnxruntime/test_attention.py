@@ -10,9 +10,9 @@ import pytest
 import opweave as ow
 from opweave import composites
 from opweave.backends.onnxruntime import ort
-from opweave.backends.onnxruntime.lowerings import attention
+from opweave.backends.onnxruntime.rules import attention
 from opweave.backends.onnxruntime.sessions import emit
-from opweave.graph import Graph
+from opweave.core.graph import Graph
 
 HEADS, GROUPS, SIZE, ROOM = 4, 2, 16, 100
 RANDOM = np.random.default_rng(1)

@@ -10,9 +10,9 @@ import pytest
 
 import opweave as ow
 from opweave.backends.onnxruntime import OnnxRuntime
-from opweave.backends.onnxruntime.lowerings.convolution import engine_agrees
+from opweave.backends.onnxruntime.rules.convolution import engine_agrees
 from opweave.backends.onnxruntime.sessions import emit
-from opweave.graph import Graph, MLOperand
+from opweave.core.graph import Graph, MLOperand
 
 CPU = ow.ml.create_context(device="cpu")
 CONTEXTS = [CPU, ow.ml.create_context(device="reference")]

@@ -15,9 +15,9 @@ from opweave.backends.onnxruntime.emit import Emitter
 from opweave.backends.onnxruntime.records import attribute, field
 from opweave.backends.onnxruntime.sessions import emit
 from opweave.compile.legalise import legalise
-from opweave.graph import Desc, Graph, Node
+from opweave.core.graph import Desc, Graph, Node
 from opweave.ops import Operations
-from opweave.varint import varint
+from opweave.support.varint import varint
 
 
 @pytest.mark.parametrize("number", [0, 1, 127, 128, 300, 2**31, 2**63 - 1, -1, -(2**63)])

@@ -13,7 +13,7 @@ import pytest
 import opweave as ow
 from opweave.backends.onnxruntime import ort
 from opweave.backends.onnxruntime.sessions import emit
-from opweave.graph import Graph
+from opweave.core.graph import Graph
 
 Build = Callable[[ow.MLGraphBuilder], dict[str, ow.MLOperand]]
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings, strategies as st
 import opweave as ow
 from opweave.backends.onnxruntime import ort
 from opweave.backends.onnxruntime.sessions import emit
-from opweave.dtypes import ANY, DataType
-from opweave.graph import Graph
+from opweave.core.dtypes import ANY, DataType
+from opweave.core.graph import Graph
 
 ORT = ow.ml.create_context(device="cpu")
 REFERENCE = ow.ml.create_context(device="reference")

@@ -12,7 +12,7 @@ import pytest
 import opweave as ow
 from opweave.backends.onnxruntime import ort
 from opweave.backends.onnxruntime.sessions import emit
-from opweave.graph import Graph, MLOperand
+from opweave.core.graph import Graph, MLOperand
 from opweave.ops.convolution import InputOperandLayout
 
 ORT = ow.ml.create_context(device="cpu")

@@ -358,7 +358,7 @@ def test_sessions_take_the_names_of_plugin_providers(
     providers: list[Any], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No back end of Opweave's own has these devices."""
-    from opweave.onnx.options import Settings
+    from opweave.onnx.ort_api.options import Settings
 
     own = ow.backends.discover()
     few = {name: own[name] for name in ("onnxruntime", "reference")}
@@ -371,7 +371,7 @@ def test_sessions_take_the_names_of_plugin_providers(
 
 @pytest.mark.usefixtures("accelerators")
 def test_options_of_a_provider_reach_it() -> None:
-    from opweave.onnx.options import Settings
+    from opweave.onnx.ort_api.options import Settings
 
     settings = Settings.of(None, [("WebGpuExecutionProvider", {"validationMode": "full"})], None, None)
     if settings.context.device.provider:  # else there is a GPU here for Opweave's own back end

@@ -12,7 +12,7 @@ import opweave as ow
 from opweave.backends.onnxruntime import ort
 from opweave.backends.onnxruntime.kernels import saturates
 from opweave.backends.onnxruntime.sessions import emit
-from opweave.graph import Graph
+from opweave.core.graph import Graph
 
 ORT = ow.ml.create_context(device="cpu", backend="onnxruntime")
 REFERENCE = ow.ml.create_context(device="reference")

@@ -14,7 +14,7 @@ from samples import (
 )
 
 import opweave as ow
-from opweave.operation import Op
+from opweave.core.operation import Op
 from opweave.ops.recurrent import gru, gru_cell, lstm, lstm_cell
 
 ORT = ow.ml.create_context(device="cpu")

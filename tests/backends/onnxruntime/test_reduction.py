@@ -9,9 +9,9 @@ import pytest
 
 import opweave as ow
 from opweave.backends.onnxruntime import ort
-from opweave.backends.onnxruntime.lowerings.reduction import MAX_EXACT_COUNT
+from opweave.backends.onnxruntime.rules.reduction import MAX_EXACT_COUNT
 from opweave.backends.onnxruntime.sessions import emit
-from opweave.graph import Graph
+from opweave.core.graph import Graph
 
 ORT = ow.ml.create_context(device="cpu")
 REFERENCE = ow.ml.create_context(device="reference")

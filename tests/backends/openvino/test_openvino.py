@@ -16,7 +16,7 @@ from openvino_device import openvino_context
 import opweave as ow
 from opweave.backends.openvino import devices, openvino
 from opweave.backends.openvino.saturation import saturates
-from opweave.graph import Graph
+from opweave.core.graph import Graph
 
 float32 = np.float32
 

@@ -12,7 +12,7 @@ import opweave as ow
 from opweave.backends.openvino import backend, devices, kernel_faults, openvino
 from opweave.backends.openvino.dequantised import dequantised
 from opweave.backends.openvino.emit import Emitter
-from opweave.graph import Graph, Node
+from opweave.core.graph import Graph, Node
 
 Shape = tuple[int, ...]
 Case = tuple[Shape, Shape, dict[str, Any]]

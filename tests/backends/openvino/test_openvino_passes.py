@@ -12,7 +12,7 @@ from openvino_device import openvino_context
 import opweave as ow
 from opweave.backends.openvino import backend, openvino
 from opweave.backends.openvino.sessions import compile
-from opweave.graph import Graph
+from opweave.core.graph import Graph
 
 Build = Callable[..., Any]
 Shape = tuple[int, ...]

@@ -13,7 +13,7 @@ import opweave as ow
 from opweave.backends.openvino import openvino
 from opweave.backends.openvino.saturation import saturates
 from opweave.backends.openvino.sessions import compile
-from opweave.graph import Graph
+from opweave.core.graph import Graph
 
 Source = Literal["quantised", "input", "constant"]
 """Where an operand comes from: floats that the graph quantises, integers that it gets, or a constant."""

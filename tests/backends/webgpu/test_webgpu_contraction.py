@@ -22,12 +22,12 @@ from opweave.backends.gpu.contraction.problem import Problem
 from opweave.backends.gpu.contraction.tiled import Tile
 from opweave.backends.gpu.contraction.tiles import SHAPES, choose
 from opweave.backends.webgpu import webgpu
+from opweave.core.graph import Node
+from opweave.core.operation import call_with
 from opweave.expr import ir
 from opweave.expr.array import axes_of
 from opweave.expr.gpu import Features, Kernel
 from opweave.expr.tracing import inputs_of, of_input, program as make_program
-from opweave.graph import Node
-from opweave.operation import call_with
 
 FLOAT16 = Features(float16=True, max_buffers=16)
 PACKED = Features(float16=False, max_buffers=16)

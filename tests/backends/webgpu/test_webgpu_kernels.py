@@ -10,7 +10,7 @@ import pytest
 from webgpu_kernels import computed, engine_of, limited, line_of, mapped, normal
 
 import opweave as ow
-from opweave.dtypes import ANY
+from opweave.core.dtypes import ANY
 from opweave.expr.gpu import Features
 from opweave.expr.ir import Input
 from opweave.kernels import KernelCall

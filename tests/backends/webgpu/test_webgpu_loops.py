@@ -11,8 +11,8 @@ from wgsl_loops import iterations
 import opweave as ow
 from opweave.backends.gpu.schedule import Schedule
 from opweave.backends.webgpu import webgpu
+from opweave.core.graph import Graph
 from opweave.expr.gpu import Features
-from opweave.graph import Graph
 
 SOFTWARE = Features(is_software=True, max_buffers=16, max_invocations=1024, max_shared=32768)
 

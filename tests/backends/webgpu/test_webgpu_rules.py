@@ -17,13 +17,13 @@ from webgpu_device import gpu_context
 
 from opweave.backends.gpu.rules.results import Scatter
 from opweave.backends.webgpu import webgpu
+from opweave.core.graph import Graph, Node
+from opweave.core.operation import Op
 from opweave.expr import Array, compute, trace
 from opweave.expr.evaluate import evaluate
 from opweave.expr.ir import Program
 from opweave.expr.simplify import simplified
-from opweave.graph import Graph, Node
 from opweave.kernels.expression import in_data_type
-from opweave.operation import Op
 from opweave.ops import Operations
 
 OPS = Operations.listing()

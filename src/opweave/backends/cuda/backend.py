@@ -5,8 +5,8 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ValidationError
-from ...graph import Graph
+from ...core.graph import Graph
+from ...support.errors import ValidationError
 from .. import PRECISIONS, Device, PowerPreference, Precision
 from ..gpu.backend import GpuBackend
 from . import devices
@@ -184,7 +184,7 @@ def handle_of(cuda_stream: Any) -> int:
 
     >>> handle_of("x")
     Traceback (most recent call last):
-    opweave.errors.ValidationError: cuda_stream must be an object with __cuda_stream__, or the handle of a stream, got str
+    opweave.support.errors.ValidationError: cuda_stream must have __cuda_stream__, or be the handle of a stream, got str
     """
     handle: int | None = None
     protocol = getattr(cuda_stream, "__cuda_stream__", None)
@@ -202,7 +202,7 @@ def handle_of(cuda_stream: Any) -> int:
     if handle is not None:
         return handle
     given = type(cuda_stream).__name__
-    raise ValidationError(f"cuda_stream must be an object with __cuda_stream__, or the handle of a stream, got {given}")
+    raise ValidationError(f"cuda_stream must have __cuda_stream__, or be the handle of a stream, got {given}")
 
 
 cuda = CudaBackend()

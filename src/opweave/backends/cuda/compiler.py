@@ -20,11 +20,11 @@ from threading import Lock
 from typing import Any, TypeAlias
 from weakref import WeakSet, WeakValueDictionary
 
-from ... import disk_cache
-from ...errors import OperationError
 from ...expr.gpu import Compiled, Kernel
 from ...expr.gpu.cuda import OPTIONS, USER_OPTIONS
-from ...processors import processors
+from ...support import disk_cache
+from ...support.errors import OperationError
+from ...support.processors import processors
 from . import fork_server, nvrtc, servers
 from .devices import has_early_starts
 from .fork_server import EndedError, ForkServer

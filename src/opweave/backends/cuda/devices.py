@@ -7,9 +7,9 @@ import sys
 from functools import cache
 from typing import Any
 
-from ... import packages
-from ...errors import MissingExtraError, ValidationError, cause_text, import_extra, need_text
-from ...records import record
+from ...support import packages
+from ...support.errors import MissingExtraError, ValidationError, cause_text, import_extra, need_text
+from ...support.records import record
 
 STICKY = frozenset(
     {

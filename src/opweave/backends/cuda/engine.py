@@ -12,12 +12,12 @@ from weakref import WeakSet, WeakValueDictionary, finalize
 import numpy as np
 
 from ... import memory
-from ...cache import Cache
-from ...errors import InvalidStateError, OperationError, ValidationError, require
+from ...core.graph import Desc
 from ...expr.gpu import Features, Kernel, TensorCores
 from ...expr.gpu.cuda import CUDA
-from ...graph import Desc
 from ...memory import dlpack
+from ...support.cache import Cache
+from ...support.errors import InvalidStateError, OperationError, ValidationError, require
 from ..gpu.arrays import DeviceArray
 from ..gpu.calls import Calls
 from ..gpu.constants import Constant, uploaded_once

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from weakref import finalize
 
-from ...graph import Graph, Node
-from ...identity import ByIdentity
+from ...core.graph import Graph, Node
+from ...support.identity import ByIdentity
 from .. import How, KernelTime, Measured
 from ..gpu.arrays import DeviceArray
 from ..gpu.backend import GpuBackend

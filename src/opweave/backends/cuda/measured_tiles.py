@@ -12,10 +12,11 @@ from itertools import islice
 
 import numpy as np
 
-from ... import __version__, disk_cache
+from ... import __version__
 from ...expr.gpu import Buffer, Kernel
 from ...expr.gpu.triton import Bfloat16
 from ...expr.ir import Input
+from ...support import disk_cache
 from ..gpu.contraction import tensor_tiles
 from ..gpu.contraction.kernels import Contraction
 from ..gpu.contraction.problem import Matrix, Problem, Window

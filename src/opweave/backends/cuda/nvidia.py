@@ -18,8 +18,8 @@ from weakref import finalize
 
 import numpy as np
 
-from ...errors import ValidationError
 from ...expr.gpu import Compiled, Kernel
+from ...support.errors import ValidationError
 from . import compiler
 from .devices import DriverError, bindings, call, failure, has_early_starts, infos, is_done
 from .driver import Argument, Driver, Function, Launch, given_back

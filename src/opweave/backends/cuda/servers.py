@@ -11,8 +11,8 @@ import re
 from functools import cache
 from pathlib import Path
 
-from ... import packages
-from ...errors import need_text, unusable
+from ...support import packages
+from ...support.errors import need_text, unusable
 from . import fork_server
 from .fork_server import ForkServer
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from ...dtypes import INFO
-from ...errors import ValidationError, require
-from ...graph import Desc
+from ...core.dtypes import INFO
+from ...core.graph import Desc
 from ...memory import dlpack
+from ...support.errors import ValidationError, require
 from .devices import DriverError
 from .driver import Driver
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ...graph import Desc
+from ...core.graph import Desc
 
 
 @dataclass(eq=False, slots=True)

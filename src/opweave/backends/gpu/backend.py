@@ -5,16 +5,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from ...dtypes import ANY, DataType
-from ...graph import Node
+from ...core.dtypes import ANY, DataType
+from ...core.graph import Node
 from .. import Backend
 from .table import gpu
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ...core.operation import Op
     from ...expr.gpu import Features, Kernel
-    from ...operation import Op
     from .contraction.kernels import Contraction
     from .contraction.tensor import Tile
 

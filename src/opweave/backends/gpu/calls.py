@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from os import getpid
 
-from ...errors import InvalidStateError
+from ...support.errors import InvalidStateError
 
 
 class Calls:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from ...cache import Cache
-from ...errors import ValidationError
+from ...core.graph import Node, Operand, each, flat
+from ...core.operation import call_with
 from ...expr import gpu
 from ...expr.array import Array
 from ...expr.gpu import Features
 from ...expr.ir import Program
 from ...expr.simplify import simplified
 from ...expr.tracing import inputs_of, program
-from ...graph import Node, Operand, each, flat
 from ...kernels.expression import descs_of, program_of
-from ...operation import call_with
+from ...support.cache import Cache
+from ...support.errors import ValidationError
 from .. import Backend
 from .rules.results import Products, Scatter, Staged
 

@@ -7,13 +7,13 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
+from ...core.graph import Desc, Node, Operand, flat
 from ...expr import ir
 from ...expr.array import Array
 from ...expr.gpu import Features
 from ...expr.gpu.forms import row_axes
 from ...expr.gpu.types import layout
 from ...expr.ir import Input, Program
-from ...graph import Desc, Node, Operand, flat
 from .contraction.kernels import Contraction
 
 MAX_FUSED_CALLS = 200

@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from ...core.graph import Graph, Node, Operand
 from ...expr import Array, where
 from ...expr.gpu import Features
 from ...expr.ir import Input
 from ...expr.tracing import of_input
-from ...graph import Graph, Node, Operand
 from ...ops.elementwise import add, div, mul, where as choose
 from ...ops.matrix import matmul
 from ...ops.movement import transpose

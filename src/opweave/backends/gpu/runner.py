@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Generic, Protocol, TypeVar
 
-from ...graph import Graph, Node
-from ...identity import ByIdentity
+from ...core.graph import Graph, Node
 from ...memory import NOT_IN_PLACE, copies
 from ...memory.spaces import DeviceSpace, Pool, intermediates
+from ...support.identity import ByIdentity
 from .. import KEEPS_FLOAT32, How, KernelTime, Runner, Update
 from .arrays import DeviceArray
 from .backend import GpuBackend

@@ -11,27 +11,27 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+from ...core.graph import Desc, Graph, Node, Operand, each, flat
 from ...expr import ir
 from ...expr.array import Array, is_rounded, rounded
 from ...expr.gpu import Features, KernelProgram
 from ...expr.ir import Input, Program
 from ...expr.tracing import of_input
-from ...graph import Desc, Graph, Node, Operand, each, flat
 from ...kernels import KernelCall
 from ...kernels.expression import descs_of, in_data_type
 from ...ops.movement import concat, reshape
 from .backend import GpuBackend
 from .constants import Constant
 from .contraction.kernels import Contraction
+from .diamonds import meeting
 from .forms import applied, is_users_kernel, traced
 from .fusion import Pending, Reading, combined, joins, readings
-from .meetings import meeting
 from .patterns import Found, attentions
 from .rules.flash import attend
 from .rules.positions import reshaped
 from .rules.products import TAKE_VIEWS
 from .rules.results import Products, Scatter, Staged, Stages, view_of
-from .siblings import together
+from .shared_operand import together
 from .steps import Kernels, Place
 
 

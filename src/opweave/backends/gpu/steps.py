@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ...core.graph import Desc, Node
 from ...expr import gpu, ir
 from ...expr.array import Array, as_array
 from ...expr.evaluate import evaluate
@@ -15,7 +16,6 @@ from ...expr.gpu import Features, Kernel, KernelProgram
 from ...expr.ir import Input, Output, Program, Stored
 from ...expr.simplify import simplified
 from ...expr.tracing import of_input, program as make_program
-from ...graph import Desc, Node
 from .backend import GpuBackend
 from .constants import Constant
 from .contraction.kernels import Contraction

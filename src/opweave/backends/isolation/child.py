@@ -13,8 +13,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ... import memory
-from ...errors import NotSupportedError, OperationError
-from ...graph import Desc
+from ...core.graph import Desc
+from ...support.errors import NotSupportedError, OperationError
 from .. import Runner
 from .messages import Close, Compile, Free, Refusal, Run, receive, send
 

@@ -10,8 +10,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ...graph import Builder, Desc, Graph, Node, Operand, each
-from ...operation import Op
+from ...core.graph import Builder, Desc, Graph, Node, Operand, each
+from ...core.operation import Op
 from .. import Backend, Precision, discover
 
 PROTOCOL = 5

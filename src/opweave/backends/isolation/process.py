@@ -23,10 +23,10 @@ from weakref import finalize
 import numpy as np
 
 from ... import memory
-from ...errors import OperationError
-from ...graph import Graph, Node
-from ...processors import CGROUPS
-from ...words import duration, size
+from ...core.graph import Graph, Node
+from ...support.errors import OperationError
+from ...support.processors import CGROUPS
+from ...support.words import duration, size
 from .. import Backend, How, PowerPreference, Runner
 from . import messages
 from .pacing import stopped

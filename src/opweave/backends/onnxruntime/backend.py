@@ -7,14 +7,14 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...graph import Graph, Node, Operand, each
+from ...core.graph import Graph, Node, Operand, each
 from .. import Backend, Device, How, PowerPreference, Rule, RuleFunction
 from .provider_faults import why_not
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ...operation import Op
+    from ...core.operation import Op
     from .emit import Emitter, Value
     from .plugins import Plugin
 
@@ -23,7 +23,7 @@ class OnnxRuntime(Backend):
     """Microsoft's ONNX Runtime."""
 
     name = "onnxruntime"
-    families = "opweave.backends.onnxruntime.lowerings.families"
+    families = "opweave.backends.onnxruntime.rules.families"
     gains_from_loops = True  # it runs a kernel for each operation
     plugin: Plugin | None = None
     """The device of a plug-in provider that its graphs run on; None for the CPU."""

@@ -9,8 +9,8 @@ import numpy as np
 import onnxruntime
 
 from ... import memory
-from ...arrays import lasting
-from ...dtypes import ONNX_TYPES, name_of
+from ...core.dtypes import ONNX_TYPES, name_of
+from ...memory.arrays import lasting
 from .inline import INLINE_BYTES
 from .options import hand_over
 

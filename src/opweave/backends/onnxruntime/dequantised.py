@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from ...graph import Graph, Node, Operand
+from ...core.graph import Graph, Node, Operand
 from ...ops.convolution import conv2d, conv_transpose2d
 from ...ops.matrix import gemm, matmul
 from ...ops.movement import transpose

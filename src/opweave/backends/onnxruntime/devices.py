@@ -8,7 +8,7 @@ import re
 import sys
 from functools import cache
 
-from ...processors import processor_lines, processor_name
+from ...support.processors import processor_lines, processor_name
 from .. import Device, Precision
 
 

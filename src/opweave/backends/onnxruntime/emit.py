@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ... import memory
-from ...dtypes import ONNX_TYPES, name_of
+from ...core.dtypes import ONNX_TYPES, name_of
 from . import kernels
 from .barriers import keep_casts_apart, keep_outputs_apart
 from .inline import INLINE_BYTES, INLINE_BYTES_OF_RULES
 from .records import IR_VERSION, OnnxNode, attribute, field, opset_of, value_info
 
 if TYPE_CHECKING:
-    from ...graph import Desc, Graph, Node
+    from ...core.graph import Desc, Graph, Node
     from .. import Precision
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ...graph import Desc, Graph
+from ...core.graph import Desc, Graph
 from ...memory import NOT_IN_PLACE, copies
 from ...memory.spaces import Memory
 from .. import Update

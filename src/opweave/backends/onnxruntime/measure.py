@@ -9,8 +9,8 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ...errors import OperationError
-from ...graph import Desc
+from ...core.graph import Desc
+from ...support.errors import OperationError
 from .. import KernelTime, Measured
 from .emit import Emitter, Value
 from .sessions import Session

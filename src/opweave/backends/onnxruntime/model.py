@@ -12,10 +12,10 @@ import numpy as np
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ... import memory
-from ...errors import MLError, OperationError
-from ...graph import Node
+from ...core.graph import Node
+from ...core.shapes import OtherShapes
 from ...memory.spaces import Cell, Memory
-from ...shapes import OtherShapes
+from ...support.errors import MLError, OperationError
 from .. import How, PowerPreference, Precision, Returning, Runner, TakingFeeds
 from .constants import add_constants, all_graphs, readers
 from .in_place import count_copies, find_updates

@@ -11,7 +11,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as engine
 # Taken from the module that defines it: programs replace `onnxruntime.InferenceSession`.
 from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession
 
-from ...errors import OperationError
+from ...support.errors import OperationError
 from .. import Returning, Update
 from .in_place import count_copies
 

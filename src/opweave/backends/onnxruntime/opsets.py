@@ -11,7 +11,7 @@ import onnx.parser
 from onnx import AttributeProto, NodeProto
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
-from ...errors import OperationError
+from ...support.errors import OperationError
 from .constants import all_graphs
 from .model import KNOWN_IR
 from .native import ENGINE_ERRORS, NativeSession

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from ...processors import processors
+from ...support.processors import processors
 from .. import PowerPreference, Precision
 from . import kernels
 from .native import ENGINE_ERRORS

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ...graph import Node
+from ...core.graph import Node
 
 FLOATS = ("float32", "float16")
 WIDE = ("int64", "uint64", "uint32")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ... import memory
-from ...graph import Node
+from ...core.graph import Node
 from .. import How, Returning
 from .sessions import Session
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
-from ...errors import OperationError
+from ...support.errors import OperationError
 from .constants import all_graphs, sub_graphs
 
 DTYPES = {6: "<i4", 7: "<i8"}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from struct import pack
 from typing import Any
 
-from ...dtypes import ONNX_TYPES
-from ...varint import varint
+from ...core.dtypes import ONNX_TYPES
+from ...support.varint import varint
 
 OPSET = 21
 """The ONNX operator set that models are written in; the engine's optimiser knows its forms best."""

@@ -6,7 +6,7 @@ With `precision="ieee"` it never does.
 from __future__ import annotations
 
 from ...composites import matmul_n_bits
-from ...graph import Node, Operand
+from ...core.graph import Node, Operand
 from ...ops.matrix import gemm, matmul
 from ...ops.movement import transpose
 from .dequantised import BYTES, is_dequantised, native_forms

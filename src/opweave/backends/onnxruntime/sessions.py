@@ -12,9 +12,9 @@ import numpy as np
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ...composites import group_query_attention, matmul_n_bits
-from ...errors import OperationError
-from ...graph import Desc, Graph, Node
+from ...core.graph import Desc, Graph, Node
 from ...memory import is_same, trim
+from ...support.errors import OperationError
 from .. import KEEPS_FLOAT32, How, Measured, PowerPreference, Returning, Runner, Update
 from .emit import Emitter, Value
 from .in_place import count_copies, counting, updates_of

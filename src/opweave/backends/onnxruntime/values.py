@@ -10,7 +10,7 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ... import memory
-from ...dtypes import ONNX_TYPES
+from ...core.dtypes import ONNX_TYPES
 from .constants import is_plain
 from .native import CPU
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...graph import Graph, Node, Operand, each
+from ...core.graph import Graph, Node, Operand, each
 from .. import Backend, Device, How, PowerPreference, Precision, Rule
 from . import devices
 from .saturation import saturates
 
 if TYPE_CHECKING:
-    from ...operation import Op
+    from ...core.operation import Op
     from .emit import Emitter, Value
 
 MOST_FOLDED = 2**24

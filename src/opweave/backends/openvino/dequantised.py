@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...dtypes import FLOATS
-from ...graph import Graph, Node, Operand
+from ...core.dtypes import FLOATS
+from ...core.graph import Graph, Node, Operand
 from ...ops import activation, elementwise
 from ...ops.convolution import conv2d, conv_transpose2d
 from ...ops.elementwise import cast, mul, sub

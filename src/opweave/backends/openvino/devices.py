@@ -8,8 +8,8 @@ import sys
 from functools import cache
 from typing import Any, Literal
 
-from ... import packages
-from ...errors import MissingExtraError, cause_text, import_extra
+from ...support import packages
+from ...support.errors import MissingExtraError, cause_text, import_extra
 from .. import Device, Precision
 
 INSTALL = "pip install 'opweave[openvino]'"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...dtypes import FLOATS, name_of
+from ...core.dtypes import FLOATS, name_of
 from ...memory.host import address_range, unowned
 from ...ops.activation import linear, relu
 from ...ops.convolution import conv2d, conv_transpose2d
@@ -26,7 +26,7 @@ from .dequantised import Dequantised
 from .devices import engine, operators
 
 if TYPE_CHECKING:
-    from ...graph import Desc, Node, Operand
+    from ...core.graph import Desc, Node, Operand
     from .. import Precision
 
 WIDE = ("int64", "uint64")

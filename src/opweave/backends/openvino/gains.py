@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...graph import Graph, Node
+from ...core.graph import Graph, Node
 from ...ops import convolution, matrix, normalization, recurrent
-from ...words import size
+from ...support.words import size
 
 MIN_PRODUCTS = 20_000_000
 """Graphs with fewer multiplications in convolutions and matrix products stay with ONNX Runtime: two cores compute so many in

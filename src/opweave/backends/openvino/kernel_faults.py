@@ -6,8 +6,8 @@ kernels have these faults, so such convolutions are avoided wherever the engine 
 
 from __future__ import annotations
 
-from ...graph import Node
-from ...shapes import Window, window_extent
+from ...core.graph import Node
+from ...core.shapes import Window, window_extent
 from .windows import inside
 
 ROW = 64

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...dtypes import name_of
-from ...errors import OperationError
-from ...graph import Graph, Node
-from ...processors import processors
+from ...core.dtypes import name_of
+from ...core.graph import Graph, Node
+from ...support.errors import OperationError
+from ...support.processors import processors
 from .. import How, Measured, Precision, Runner
 from . import devices
 from .emit import Emitter, tensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...shapes import Window
+from ...core.shapes import Window
 
 
 def inside(window: Window) -> np.ndarray:

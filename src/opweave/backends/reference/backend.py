@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import OperationError
-from ...graph import Graph, Node, Operand, each
+from ...core.graph import Graph, Node, Operand, each
+from ...support.errors import OperationError
 from .. import Backend, Device, How, PowerPreference, Runner
 
 if TYPE_CHECKING:
-    from ...operation import Op
+    from ...core.operation import Op
 
 Array = np.ndarray
 
@@ -22,7 +22,7 @@ class Reference(Backend):
     """Evaluates one operation after the other with NumPy."""
 
     name = "reference"
-    families = "opweave.backends.reference.families"
+    families = "opweave.backends.reference.rules.families"
     expressions = "numpy"
 
     def devices(self) -> list[Device]:

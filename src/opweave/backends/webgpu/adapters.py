@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, Literal
 
-from ... import packages
-from ...errors import MissingExtraError, NotSupportedError, cause_text, import_extra
+from ...support import packages
+from ...support.errors import MissingExtraError, NotSupportedError, cause_text, import_extra
 from .. import Device, PowerPreference, Precision
 
 WANTED_FEATURES = ("shader-f16", "shader-int64", "subgroup", "timestamp-query")

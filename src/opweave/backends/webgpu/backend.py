@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from ...errors import ValidationError, import_extra
-from ...graph import Graph
+from ...core.graph import Graph
+from ...support.errors import ValidationError, import_extra
 from .. import Backend, Device, PowerPreference
 from ..gpu.backend import GpuBackend
 from . import adapters

@@ -13,10 +13,10 @@ from weakref import WeakSet, WeakValueDictionary, finalize
 import numpy as np
 
 from ... import memory
-from ...cache import Cache
-from ...errors import InvalidStateError, OperationError, ValidationError, import_extra, require
+from ...core.graph import Desc
 from ...expr.gpu import Features, Kernel
-from ...graph import Desc
+from ...support.cache import Cache
+from ...support.errors import InvalidStateError, OperationError, ValidationError, import_extra, require
 from ..gpu.arrays import DeviceArray
 from ..gpu.calls import Calls
 from ..gpu.constants import Constant, uploaded_once

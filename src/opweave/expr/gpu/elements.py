@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...dtypes import FLOATS
+from ...core.dtypes import FLOATS
 from ..ir import FUNCTIONS, Call, Const, Type, storage
 from ..ranges import bounds
 from .dialect import Dialect

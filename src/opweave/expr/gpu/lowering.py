@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...cache import Cache
-from ...graph import Desc
+from ...core.graph import Desc
+from ...support.cache import Cache
 from .. import ir
 from ..ir import Expr, Index, Load, Output, Program, Reduce, Stored, call, size_of, substitute, walk
 from ..reductions import split, stored_value

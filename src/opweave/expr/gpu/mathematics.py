@@ -31,7 +31,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from ...dtypes import INFO
+from ...core.dtypes import INFO
 from ..ir import INTEGERS
 from .dialect import Function, Library, Variable
 from .types import computed, literal

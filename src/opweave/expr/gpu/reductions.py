@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...dtypes import FLOATS, INFO
+from ...core.dtypes import FLOATS, INFO
 from ..ir import Reduce
 from ..reductions import neutral
 from .dialect import Variable

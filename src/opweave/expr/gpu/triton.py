@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...dtypes import DataType
-from ...graph import Desc
+from ...core.dtypes import DataType
+from ...core.graph import Desc
 from ..ir import Call, Cast, Const, Expr, Index, Load, Source, Type, walk
 from ..ranges import bounds
 from .triton_library import NAN, functions

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...dtypes import FLOATS, INFO, DataType
+from ...core.dtypes import FLOATS, INFO, DataType
 from ..ir import Type
 from .dialect import Library
 from .kernel import Features

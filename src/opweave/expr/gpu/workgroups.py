@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from ...errors import require
-from ...graph import Desc
+from ...core.graph import Desc
+from ...support.errors import require
 from ..array import Array, as_array
 from ..ir import Cast, Expr, Index, Input, Load, Reduce, size_of, walk
 from ..reductions import COMBINE

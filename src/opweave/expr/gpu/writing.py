@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...dtypes import DataType
+from ...core.dtypes import DataType
 from ..ir import Expr, Index, Input, Load, Source, Stored, walk
 from ..printing import inline
 from .elements import called, wrapped

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from ...errors import OperationError
+from ...support.errors import OperationError
 from ..fingerprint import fingerprint
 from ..ir import Load, Output, Program, Source, walk
 from . import objects

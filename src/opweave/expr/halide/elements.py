@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ...dtypes import FLOATS, INFO
+from ...core.dtypes import FLOATS, INFO
 from .. import reductions
 from ..ir import FUNCTIONS, INTEGERS, Reduction, Type
 from . import mathematics

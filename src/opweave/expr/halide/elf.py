@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ...errors import OperationError
+from ...support.errors import OperationError
 from .image import Image
 
 MAGIC = b"\x7fELF\x02\x01"

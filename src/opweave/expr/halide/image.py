@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from ...errors import OperationError, import_extra
+from ...support.errors import OperationError, import_extra
 
 _LENGTH_BYTES = 4
 """The size of the length that stands in front of a header."""

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ... import disk_cache
-from ...dtypes import INFO, DataType
-from ...errors import OperationError
+from ...core.dtypes import INFO, DataType
+from ...support import disk_cache
+from ...support.errors import OperationError
 from ..evaluate import check_arrays, evaluate, overlap, through_copies
 from ..fingerprint import fingerprint
 from ..ir import Program

@@ -28,7 +28,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from ...errors import import_extra
+from ...support.errors import import_extra
 
 hl = import_extra("halide", "halide", "compiling expressions")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...dtypes import FLOATS, INFO, DataType
+from ...core.dtypes import FLOATS, INFO, DataType
 from ..ir import Call, Const, Expr, Index, Load, Reduce, Source, Type, storage, walk
 from . import elements
 from .mathematics import HalideExpr, hl

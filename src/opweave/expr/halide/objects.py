@@ -11,7 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from ...errors import OperationError, import_extra
+from ...support.errors import OperationError, import_extra
 from .fusion import edited
 from .mathematics import hl
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...dtypes import INFO
+from ...core.dtypes import INFO
 from ..ir import Load, Reduce, walk
 from . import elements
 from .mathematics import HalideExpr, hl

@@ -14,11 +14,11 @@ import threading
 from functools import cache
 from pathlib import Path
 
-from ... import settings
-from ...digests import digest
-from ...disk_cache import kept
-from ...errors import import_extra
-from ...processors import chosen_threads, processor_lines, processor_name, processors
+from ...support import settings
+from ...support.digests import digest
+from ...support.disk_cache import kept
+from ...support.errors import import_extra
+from ...support.processors import chosen_threads, processor_lines, processor_name, processors
 from .image import Code, loaded, packed
 
 

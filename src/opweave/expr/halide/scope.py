@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ...dtypes import FLOATS
+from ...core.dtypes import FLOATS
 from ..ir import Call, Cast, Const, Expr, Index, Load, Reduce, walk
 from ..ranges import bounds
 from . import elements

@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from ...arrays import as_array, contiguous, fit
-from ...context import MLContext, ml
-from ...errors import require
-from ...graph import Desc, Graph
-from ...names import counted, shown
-from ...onnx.booleans import bool_as_uint8
-from ...onnx.convert import declared
-from ...onnx.limits import DEFAULT, Limits
-from ...onnx.model import Model
-from ...progress import reported
+from ...context.context import MLContext, ml
+from ...core.graph import Desc, Graph
+from ...memory.arrays import as_array, contiguous, fit
+from ...onnx.model.booleans import bool_as_uint8
+from ...onnx.model.limits import DEFAULT, Limits
+from ...onnx.model.model import Model
+from ...onnx.session.load import declared
 from ...run.graph import MLGraph, check_names
+from ...support.errors import require
+from ...support.names import counted, shown
+from ...support.progress import reported
 from .compare import Comparison, Progress
 from .fallback import recorded_whole
 from .places import Side, context_of

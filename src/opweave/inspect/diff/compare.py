@@ -15,9 +15,9 @@ import numpy as np
 
 from ...backends import Precision
 from ...backends.reference import reference
-from ...dtypes import FLOATS
-from ...graph import Node, Operand, each
-from ...names import counted
+from ...core.dtypes import FLOATS
+from ...core.graph import Node, Operand, each
+from ...support.names import counted
 from ..drawing.picture import is_built_in
 from .fallback import FALLBACK_RUNS, onnx_node
 from .measure import Error, Values, error

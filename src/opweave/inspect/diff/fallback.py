@@ -15,15 +15,14 @@ import numpy as np
 
 from ...backends.reference import reference
 from ...compile.legalise import cut_out
-from ...context import MLContext
-from ...declaration import op
-from ...dtypes import ANY
-from ...errors import NotSupportedError, OperationError
-from ...graph import Desc, Graph, MLOperand, Operand
-from ...onnx.booleans import bool_as_uint8
-from ...onnx.compiled import sections
-from ...onnx.convert import label_nodes, traced
-from ...onnx.messages import (
+from ...context.context import MLContext
+from ...core.dtypes import ANY
+from ...core.graph import Desc, Graph, MLOperand, Operand
+from ...custom import op
+from ...onnx.convert.trace import Step, Trace
+from ...onnx.model.booleans import bool_as_uint8
+from ...onnx.model.model import Model
+from ...onnx.model.protobuf import (
     GraphProto,
     ModelProto,
     NodeProto,
@@ -33,11 +32,12 @@ from ...onnx.messages import (
     element_type_of,
     tensor_type,
 )
-from ...onnx.model import Model
-from ...onnx.scopes import used_names
-from ...onnx.trace import Step, Trace
-from ...onnx.values import Constant, Dynamic, Tensor, type_of
-from ...recorder import Recorder
+from ...onnx.model.scopes import used_names
+from ...onnx.model.values import Constant, Dynamic, Tensor, type_of
+from ...onnx.session.compiled import sections
+from ...onnx.session.load import label_nodes, traced
+from ...ops.recorder import Recorder
+from ...support.errors import NotSupportedError, OperationError
 
 FALLBACK_RUNS = "ONNX Runtime: WebNN cannot express it"
 """What runs such nodes on engines."""

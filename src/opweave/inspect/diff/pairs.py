@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ValidationError
-from ...graph import Graph, Node, Operand
-from ...names import counted, shown
+from ...core.graph import Graph, Node, Operand
 from ...ops import Operations
+from ...support.errors import ValidationError
+from ...support.names import counted, shown
 from .measure import Values, error
 
 FLOATS = ("float32", "float16")

@@ -12,12 +12,12 @@ from ...backends.isolation import EngineProcess
 from ...compile.driver import compile
 from ...compile.engines import choose_engine
 from ...compile.legalise import cut_out
-from ...context import MLContext, ml
-from ...errors import ValidationError
-from ...graph import Graph, Node, Operand
-from ...names import shown
-from ...recorder import Recorder
+from ...context.context import MLContext, ml
+from ...core.graph import Graph, Node, Operand
+from ...ops.recorder import Recorder
 from ...run.graph import MLGraph
+from ...support.errors import ValidationError
+from ...support.names import shown
 
 
 def context_of(place: MLContext | str) -> MLContext:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ... import __version__
-from ...names import counted
-from ...words import markup, shortened
+from ...support.names import counted
+from ...support.words import markup, shortened
 from .charts import along, histogram, sparkline
 from .drawing import drawings
 from .result import Difference, OperationDifference, number

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ...errors import require
-from ...files import atomic_writer
-from ...graph import Graph, printable
-from ...names import counted, visible
-from ...words import shortened, table
+from ...core.graph import Graph, printable
+from ...support.errors import require
+from ...support.files import atomic_writer
+from ...support.names import counted, visible
+from ...support.words import shortened, table
 from .measure import Error, Values
 
 Verdict = Literal["ok", "differs", "overflow", "changed"]

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ...backends import Precision
-from ...graph import Node, Operand
+from ...core.graph import Node, Operand
 from ...ops import Operations
 
 LONG_SUM = 64

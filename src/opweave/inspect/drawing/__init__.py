@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ... import links
-from ...errors import require
-from ...files import atomic_writer
 from ...run.graph import MLGraph
+from ...support import lazy_imports as links
+from ...support.errors import require
+from ...support.files import atomic_writer
 from .condense import condense
 from .picture import Picture, picture
 from .svg import svg
 
 if TYPE_CHECKING:
-    from ...onnx.compiled import CompiledModel
+    from ...onnx.session.compiled import CompiledModel
 
 
 class Drawing(str):

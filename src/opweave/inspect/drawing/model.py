@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from ...compile.partition import Segment
-from ...names import counted
-from ...onnx.compiled import CompiledModel
-from ...onnx.scopes import used_names
-from ...onnx.trace import Step, Trace
-from ...onnx.values import Constant, Tensor
+from ...onnx.convert.trace import Step, Trace
+from ...onnx.model.scopes import used_names
+from ...onnx.model.values import Constant, Tensor
+from ...onnx.session.compiled import CompiledModel
+from ...support.names import counted
 from .picture import Box, Lane, Picture, Sketch
 
 KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")

@@ -7,9 +7,9 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from ...graph import Graph, Node, Operand, printable
+from ...core.graph import Graph, Node, Operand, printable
 from ...ops import Operations
-from ...words import size
+from ...support.words import size
 from ..profile import engine
 
 if TYPE_CHECKING:

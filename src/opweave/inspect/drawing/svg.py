@@ -7,7 +7,7 @@ from itertools import accumulate
 from textwrap import wrap
 from unicodedata import east_asian_width
 
-from ...words import markup, shortened
+from ...support.words import markup, shortened
 from .layout import Item, Link, Placed, layout, spread
 from .picture import Box, Edge, Lane, Picture
 

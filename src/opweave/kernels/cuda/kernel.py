@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import NotSupportedError, ValidationError, require
+from ...core.graph import Desc
 from ...expr.gpu import Features, Kernel
-from ...graph import Desc
+from ...support.errors import NotSupportedError, ValidationError, require
 from ..wgsl.declarations import Bound
 from ..wgsl.shader import Buffer, sizes
 from ..wgsl.sources import SourceKernel

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ...dtypes import DataType
-from ...errors import OperationError, ValidationError, require
+from ...core.dtypes import DataType
+from ...core.graph import Desc
 from ...expr.gpu import Compiled, Features, Kernel
-from ...graph import Desc
+from ...support.errors import OperationError, ValidationError, require
 from .. import parameters_of
 from ..wgsl.shader import Buffer, sizes
 from .source import CudaScope, check_sizes
@@ -55,7 +55,7 @@ class Launch:
 
     >>> Launch(print)
     Traceback (most recent call last):
-    opweave.errors.ValidationError: ...
+    opweave.support.errors.ValidationError: ...
     """
 
     function: Any

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ...dtypes import DataType
-from ...errors import require
-from ...graph import Desc
+from ...core.dtypes import DataType
+from ...core.graph import Desc
+from ...support.errors import require
 from ..wgsl.declarations import Bound, Scope
 from ..wgsl.shader import Buffer, sizes
 from ..wgsl.syntax import Fault
@@ -147,7 +147,7 @@ class Source:
     128
     >>> Source("void main(unsigned i) { }", block=0)
     Traceback (most recent call last):
-    opweave.errors.ValidationError: ...
+    opweave.support.errors.ValidationError: ...
     """
 
     source: str

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...errors import OperationError
 from ...memory.host import ALIGNMENT, address_range, lease
+from ...support.errors import OperationError
 from .engine import PAGE, address_of
 
 if TYPE_CHECKING:
     import wasmtime
 
-    from ...graph import Desc
+    from ...core.graph import Desc
 
 
 class Arena:

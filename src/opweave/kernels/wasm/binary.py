@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...errors import DataError
-from ...varint import read_varint, varint
+from ...support.errors import DataError
+from ...support.varint import read_varint, varint
 from .signature import FunctionType
 
 MAGIC = b"\0asm\1\0\0\0"

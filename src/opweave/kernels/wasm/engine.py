@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from ...errors import DataError, MLError, OperationError, import_extra
+from ...support.errors import DataError, MLError, OperationError, import_extra
 
 if TYPE_CHECKING:
     import wasmtime

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import OperationError, ValidationError, require
-from ...graph import MAX_RANK, Desc
+from ...core.graph import MAX_RANK, Desc
+from ...support.errors import OperationError, ValidationError, require
 from .. import Arrays, Descs, KernelCall
 from . import signature as signatures
 from .engine import address_of, call_unchecked, taken, ticker, ticks

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import DataError, ValidationError, require
 from ...memory import ALIGNMENT, physical
+from ...support.errors import DataError, ValidationError, require
 from . import binary
 from .arena import Arena
 from .engine import PAGE, TABLE_ELEMENTS, deadline, engine, explain_load, library, new_store, reason

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ...errors import MLError
+from ...support.errors import MLError
 from .arena import Arena
 from .binary import Layout
 from .engine import explain
@@ -17,7 +17,7 @@ from .signature import FunctionType
 if TYPE_CHECKING:
     import wasmtime
 
-    from ...graph import Desc
+    from ...core.graph import Desc
 
 
 class MemoryRange(NamedTuple):

@@ -15,11 +15,11 @@ from math import prod
 from operator import mul
 from typing import Any, Literal, NamedTuple
 
-from ... import dtypes
-from ...errors import ValidationError, require
-from ...graph import Desc
-from ...hints import meant
-from ...names import counted
+from ...core import dtypes
+from ...core.graph import Desc
+from ...support.errors import ValidationError, require
+from ...support.hints import meant
+from ...support.names import counted
 from .. import KernelCall
 
 _ITEM = re.compile(

@@ -9,13 +9,13 @@ from itertools import accumulate
 from operator import mul
 from typing import Any
 
-from ...errors import NotSupportedError, require
 from ...expr.gpu import Features
 from ...expr.gpu.mathematics import used, words
 from ...expr.gpu.types import unpacked
 from ...expr.gpu.wgsl import binding
 from ...expr.gpu.writing import numbered
 from ...expr.ir import Input
+from ...support.errors import NotSupportedError, require
 from .names import spelled
 from .shader import Buffer, Shader, sizes
 

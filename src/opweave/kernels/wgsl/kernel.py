@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ...errors import ValidationError
+from ...core.graph import Desc
 from ...expr.gpu import Features, Kernel
 from ...expr.gpu.types import computed, layout
-from ...graph import Desc
+from ...support.errors import ValidationError
 from .declarations import Scope, entry_of
 from .messages import Explained
 from .shader import Buffer, Shader

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...names import file_name
+from ...support.names import file_name
 from .shader import Shader
 from .syntax import Fault, line_at
 

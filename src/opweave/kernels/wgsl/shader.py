@@ -9,9 +9,9 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from ...dtypes import DataType, completable
-from ...errors import require
-from ...graph import Desc
+from ...core.dtypes import DataType, completable
+from ...core.graph import Desc
+from ...support.errors import require
 from .names import spelled
 from .syntax import ENTRY, MAIN, Fault, fault_of, without_comments
 

@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
-from ...errors import ValidationError, require, user_line
+from ...core.graph import Desc
 from ...expr.gpu import Features, Kernel
 from ...expr.ir import Input
-from ...graph import Desc
+from ...support.errors import ValidationError, require, user_line
 from .. import KernelCall, parameters_of
 from .declarations import Bound, Scope
 from .messages import Written, pointed

@@ -9,20 +9,20 @@ from typing import TypeAlias
 
 import numpy as np
 
+from ....core.graph import Desc
 from ....expr import ir
 from ....expr.gpu import Buffer, Features, Kernel, Module
 from ....expr.gpu.dialect import Part
 from ....expr.gpu.triton import UnsupportedError
 from ....expr.ir import Index, Input, Load, Program
-from ....graph import Desc
 from ..constants import Constant
 from . import layout, tensor, tensor_tiles, terms, tiled, tiles
 from .direct import is_narrow, narrow
 from .elements import Reader, Writer
 from .epilogue import Epilogue, addition, assemble, partial_sums, put_partial
+from .gemv import MAX_COMBINED, is_thin, thin_kernel
 from .problem import Matrix, Problem, divided, is_spread, strides_of
 from .section import Section
-from .thin import MAX_COMBINED, is_thin, thin_kernel
 
 Choose: TypeAlias = Callable[["Contraction"], tuple[tensor.Tile, int]]
 """Chooses the tile of a contraction on tensor cores, and the number of programs that share its steps."""

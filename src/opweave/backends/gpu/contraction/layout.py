@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ....processors import processors
+from ....support.processors import processors
 from ..constants import Constant
 from .problem import strided
 

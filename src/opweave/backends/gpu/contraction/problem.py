@@ -13,9 +13,9 @@ from math import prod
 
 import numpy as np
 
+from ....core.graph import Desc
+from ....core.shapes import broadcast, conv_size
 from ....expr.ir import Input
-from ....graph import Desc
-from ....shapes import broadcast, conv_size
 from ..constants import Constant
 
 

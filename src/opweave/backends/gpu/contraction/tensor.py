@@ -21,10 +21,10 @@ from ....expr.gpu.triton import Position, Statements, source_of, type_of
 from ....expr.ir import Expr, Input, Load, Source
 from .direct import is_narrow
 from .epilogue import Epilogue
+from .gemv import is_thin
 from .problem import Matrix, Problem, Window, is_float32
 from .terms import DIVIDED, in_three
 from .text import python, stack_offset
-from .thin import is_thin
 
 MIN_LINES = 16
 """Rows, columns and terms that a tile has at least."""

@@ -14,10 +14,10 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from ....core.graph import Desc
 from ....expr.gpu import Features, Kernel
 from ....expr.gpu.triton import Bfloat16, source_of, type_of
 from ....expr.ir import Input
-from ....graph import Desc
 from ..constants import Constant
 from . import layout
 from .problem import Matrix, Problem, is_float32, strides_of

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ....core.graph import Desc
 from ....expr import Array, tanh, where
 from ....expr.array import as_array
 from ....expr.gpu import Features, Kernel, KernelProgram, TensorCores
@@ -17,7 +18,6 @@ from ....expr.gpu.forms import flat_position
 from ....expr.gpu.triton import Position, Statements, UnsupportedError, source_of, type_of
 from ....expr.ir import Expr, Index, Input, Load, walk
 from ....expr.simplify import simplified_elements
-from ....graph import Desc
 
 if TYPE_CHECKING:
     from .flash import Attention, Place

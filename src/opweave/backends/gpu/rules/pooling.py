@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ....dtypes import FLOATS, INFO
+from ....core.dtypes import FLOATS, INFO
+from ....core.shapes import Window
 from ....expr import Array, clamp, max_over, sqrt, sum_over
 from ....expr.ir import storage
 from ....ops import pooling as ops
-from ....shapes import Window
 from ..table import gpu
 from .positions import computed, sizes_of
 from .reduction import narrowed, widened

@@ -8,7 +8,7 @@ from functools import reduce
 from operator import add
 
 from ....composites import matmul_n_bits
-from ....dtypes import INFO
+from ....core.dtypes import INFO
 from ....expr import Array, cast, clamp, compute, round_even, sum_over, where
 from ....expr.gpu import Workgroups
 from ....expr.ir import Input, storage

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .... import expr
-from ....dtypes import DataType
+from ....core.dtypes import DataType
+from ....core.operation import Op
 from ....expr import Array, cast, compute, store, sum_over, where
-from ....operation import Op
 from ....ops import reduction as ops
 from ..table import gpu
 from .positions import reshaped

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....dtypes import FLOATS
+from ....core.dtypes import FLOATS
 from ....expr import Array, cast, clamp, compute, round_even, where
 from ....expr.ir import storage
 from ....ops import convolution as ops

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ....dtypes import DataType
+from ....core.dtypes import DataType
+from ....core.graph import Desc
 from ....expr import ir
 from ....expr.array import Array
 from ....expr.gpu import Features, KernelProgram
 from ....expr.ir import Input
 from ....expr.tracing import of_input
-from ....graph import Desc
 from ..contraction.problem import Problem, View, strides_of
 
 

@@ -7,8 +7,8 @@ saturates those of 8; `emit` carries all of them so that moving them is exact.
 
 from __future__ import annotations
 
-from ....dtypes import FLOATS
-from ....graph import Operand
+from ....core.dtypes import FLOATS
+from ....core.graph import Operand
 from ....ops.convolution import conv2d, conv_transpose2d
 from ....ops.elementwise import add, div, mul, sub
 from ....ops.matrix import gemm, matmul

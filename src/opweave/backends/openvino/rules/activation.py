@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import isfinite
 
-from ....dtypes import FLOATS
+from ....core.dtypes import FLOATS
 from ....ops import activation as ops
 from ..backend import openvino
 from ..emit import WIDE, Emitter, Value

@@ -10,7 +10,7 @@ import numpy as np
 
 from ....composites import attention as composites, rotary
 from ....composites.attend import hidden
-from ....graph import Operand
+from ....core.graph import Operand
 from ..backend import openvino
 from ..emit import Emitter, Value
 from .indexing import positions_of

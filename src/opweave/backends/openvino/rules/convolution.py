@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ....graph import Operand
+from ....core.graph import Operand
+from ....core.shapes import conv_transpose_size, nearest_positions
 from ....ops import convolution as ops
-from ....shapes import conv_transpose_size, nearest_positions
 from ..backend import openvino
 from ..emit import Emitter, Value
 from . import is_float

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ....conversion import Number
-from ....dtypes import FLOATS, DataType
-from ....graph import Operand
+from ....core.conversion import Number
+from ....core.dtypes import FLOATS, DataType
+from ....core.graph import Operand
 from ....ops import elementwise as ops
 from ... import Precision
 from ..backend import openvino

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ....composites.scatter import scatter_reduce
-from ....graph import Operand
+from ....core.graph import Operand
 from ....ops import indexing as ops
 from ..backend import openvino
 from ..emit import WIDE, Emitter, Value

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ....dtypes import FLOATS
-from ....graph import Operand
+from ....core.dtypes import FLOATS
+from ....core.graph import Operand
 from ....ops import logical as ops
 from ..backend import openvino
 from ..emit import WIDE, Emitter, Value

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ....composites import normalization as composites
-from ....graph import Operand
+from ....core.graph import Operand
 from ....ops import normalization as ops
 from ....ops.convolution import conv2d, conv_transpose2d
 from ....ops.elementwise import add

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ....graph import Operand
+from ....core.graph import Operand
+from ....core.shapes import Window
 from ....ops import pooling as ops
-from ....shapes import Window
 from ..backend import openvino
 from ..emit import Emitter, Value
 from ..windows import inside

@@ -9,8 +9,8 @@ with the precision "ieee". Blocks have no rule, nor have integers of 32 bits tha
 
 from __future__ import annotations
 
-from ....dtypes import INFO
-from ....graph import Operand
+from ....core.dtypes import INFO
+from ....core.graph import Operand
 from ....ops import quantization as ops
 from ..backend import openvino
 from ..emit import Emitter, Value

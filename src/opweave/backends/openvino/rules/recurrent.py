@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ....graph import Operand
+from ....core.graph import Operand
 from ....ops import recurrent as ops
 from ..backend import openvino
 from ..emit import Emitter, Value

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ....dtypes import DataType
-from ....graph import Operand
-from ....operation import Op
+from ....core.dtypes import DataType
+from ....core.graph import Operand
+from ....core.operation import Op
 from ....ops import reduction as ops
 from ..backend import openvino
 from ..emit import Emitter, Value

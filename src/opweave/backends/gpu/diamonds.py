@@ -1,0 +1,91 @@
+"""Values with several readers that end in one result, such as x in x * sigmoid(x): one kernel can compute it all."""
+
+from __future__ import annotations
+
+from ...core.graph import Graph, Node, Operand
+from ...expr import ir
+from ...expr.ir import Program
+from ...ops.movement import reshape
+from .backend import GpuBackend
+from .forms import is_users_kernel, traced
+from .fusion import MAX_FUSED_CALLS, readings
+
+MAX_MEETING_NODES = 12
+"""Operations between a value and the result where its readers meet, up to which they are looked for. GELU has five,
+with tanh eight."""
+
+
+def meeting(graph: Graph, backend: GpuBackend) -> set[Operand]:
+    """The operands that need no memory although several nodes read them.
+
+    All of their readers are element-wise, and what these compute is read by other such nodes only, up to one result.
+
+    Args:
+        graph: of which `forms.supported` holds for each node.
+        backend: whose rules apply.
+    """
+    return _Search(graph, backend).found
+
+
+class _Search:
+    def __init__(self, graph: Graph, backend: GpuBackend) -> None:
+        self.backend = backend
+        self.wanted = set(graph.outputs.values())
+        self.order = {node: number for number, node in enumerate(graph.nodes)}
+        self.readers: dict[Operand, dict[Node, None]] = {}
+        for node in graph.nodes:
+            for operand in node.operands:
+                self.readers.setdefault(operand, {})[node] = None
+        self._programs: dict[Node, Program | None] = {}
+        self.found: set[Operand] = set()
+        for node in graph.nodes:
+            for operand in node.outputs:
+                if len(self.readers.get(operand, ())) > 1 and operand not in self.wanted:
+                    self.found |= self._between(operand)
+
+    def _between(self, first: Operand) -> set[Operand]:
+        """An operand and those between it and the result where its readers meet; empty if they do not."""
+        inside, taken, calls = {first}, set[Node](), 0
+        while len(taken) < MAX_MEETING_NODES:
+            waiting = {node for operand in inside for node in self.readers.get(operand, ())} - taken
+            if not waiting:
+                return set()
+            node = min(waiting, key=self.order.__getitem__)
+            program = self._element_wise(node, inside)
+            if program is None:
+                return set()
+            calls += program.operations
+            taken.add(node)
+            inside.add(node.outputs[0])
+            last = [operand for operand in inside if not self._is_inside(operand, taken)]
+            if len(last) == 1 and last[0] is not first:
+                return inside - {*last} if calls <= MAX_FUSED_CALLS // 2 else set()
+        return set()
+
+    def _is_inside(self, operand: Operand, taken: set[Node]) -> bool:
+        """Whether nothing but these nodes reads an operand."""
+        readers = self.readers.get(operand, {})
+        return operand not in self.wanted and bool(readers) and taken.issuperset(readers)
+
+    def _element_wise(self, node: Node, inside: set[Operand]) -> Program | None:
+        """The program of a node, if it reads those operands at the position that it computes; else None."""
+        if node not in self._programs:
+            self._programs[node] = self._one_result(node)
+        program = self._programs[node]
+        if program is None:
+            return None
+        for operand, reading in readings(node, program).items():
+            if operand in inside and not (reading.aligned and operand.shape == node.outputs[0].shape):
+                return None
+        return program
+
+    def _one_result(self, node: Node) -> Program | None:
+        if node.op is reshape or len(node.outputs) > 1 or is_users_kernel(node, self.backend):
+            return None
+        program = traced(node, self.backend)
+        if not isinstance(program, Program) or program.stored:
+            return None
+        return None if any(isinstance(part, ir.Reduce) for part in ir.walk(*program.roots)) else program
+
+
+__all__ = ["meeting"]

@@ -1,0 +1,116 @@
+"""Products of the same few vectors, as those of queries, keys and values of one token, become one kernel, and so does what
+computes these vectors, as a normalisation.
+
+Each of them reads too little to keep a GPU busy, so a kernel takes most of its time to start and to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ...core.graph import Node
+from ...expr.gpu import Features
+from .contraction.gemv import ThinKernel
+from .steps import Place, Step
+
+
+def together(steps: Sequence[Step], features: Features, *, rounds: bool) -> tuple[list[Step], set[Node]]:
+    """The steps with those of siblings joined, at the place of the first of them, and with what only they read.
+
+    Args:
+        steps: in the order in which they run.
+        features: features and limits of the device.
+        rounds: whether vectors of float16 are rounded before they are multiplied, so that they must be stored.
+
+    Returns:
+        The steps, and the nodes whose vectors of float16 are not rounded.
+    """
+    return _with_vectors(_with_siblings(steps, features), features, rounds)
+
+
+def _with_siblings(steps: Sequence[Step], features: Features) -> list[Step]:
+    found: list[Step] = []
+    for step in steps:
+        joined = _joined(found, step, features) if isinstance(step.kernel, ThinKernel) else None
+        if joined is None:
+            found.append(step)
+        else:
+            number, made = joined
+            found[number] = made
+    return found
+
+
+def _joined(before: Sequence[Step], step: Step, features: Features) -> tuple[int, Step] | None:
+    """The number of an earlier step, and the step that does its work and that of `step`; None if there is none."""
+    own = set(step.places)
+    for number in reversed(range(len(before))):
+        other = before[number]
+        if not own.isdisjoint(_written(other)) or not set(_written(step)).isdisjoint(other.places):
+            return None  # `step` must run after `other`
+        if isinstance(other.kernel, ThinKernel) and _few(other) is _few(step):
+            assert isinstance(step.kernel, ThinKernel)
+            kernel = other.kernel.beside(step.kernel, features)
+            if kernel is not None:
+                known = {**dict(_bound(other)), **dict(_bound(step))}
+                places = tuple(known[buffer] for buffer in kernel.bindings)
+                return number, Step(kernel, places, (*other.nodes, *step.nodes))
+    return None
+
+
+def _with_vectors(steps: Sequence[Step], features: Features, rounds: bool) -> tuple[list[Step], set[Node]]:
+    """The steps where each workgroup of a product computes the few vectors that nothing else reads."""
+    found = list(steps)
+    unrounded: set[Node] = set()
+    for step in steps:
+        if not isinstance(step.kernel, ThinKernel):
+            continue
+        is_half = _few(step).desc.data_type == "float16"
+        if not (rounds and is_half) and (pair := _after(found, step, features)):
+            maker, made = pair
+            if is_half:
+                unrounded.add(maker.nodes[-1])
+            found[found.index(step)] = made
+            found.remove(maker)
+    return found, unrounded
+
+
+def _after(steps: Sequence[Step], step: Step, features: Features) -> tuple[Step, Step] | None:
+    """The step that computes the few vectors of `step`, and the one that does the work of both; None if none can."""
+    assert isinstance(step.kernel, ThinKernel)
+    few = _few(step)
+    if few.kind != "between" or step.places.count(few) > 1:
+        return None
+    users = [other for other in steps if few in other.places]
+    if len(users) != 2 or users[1] is not step or users[0].program is None:
+        return None
+    maker = users[0]
+    between = steps[steps.index(maker) + 1 : steps.index(step)]
+    if any(not set(maker.places).isdisjoint(_written(other)) for other in between):
+        return None
+    assert maker.program is not None
+    places = dict(_bound(maker))
+    # The kernel has no inputs of which all elements are cut off.
+    fixed = [source for source in maker.program.inputs if source in places and places[source].is_fixed]
+    kernel = step.kernel.after(maker.program, maker.kernel.title.partition(":")[0], features, fixed)
+    if kernel is None:
+        return None
+    known = {**places, **dict(_bound(step))}
+    return maker, Step(kernel, tuple(known[buffer] for buffer in kernel.bindings), (*maker.nodes, *step.nodes))
+
+
+def _bound(step: Step) -> Iterable[tuple[object, Place]]:
+    return zip(step.kernel.bindings, step.places, strict=True)
+
+
+def _written(step: Step) -> list[Place]:
+    return [place for place, writes in zip(step.places, step.kernel.writes, strict=True) if writes]
+
+
+def _few(step: Step) -> Place:
+    """Where the few vectors lie."""
+    assert isinstance(step.kernel, ThinKernel)
+    source = step.kernel.sections[0].few.source
+    return next(place for buffer, place in _bound(step) if buffer is source)
+
+
+__all__ = ["together"]

@@ -1,0 +1,209 @@
+"""ONNX Runtime rules: attention and rotary embeddings."""
+
+from __future__ import annotations
+
+import platform
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from .... import composites
+from ....composites.attend import hidden
+from ....composites.attention import key_count
+from ....core.graph import Operand
+from ....support.processors import processors
+from ..backend import ort
+from ..emit import MICROSOFT, Emitter, Value
+
+
+def _sees_always(query: Operand, key: Operand, mask: Operand | None, causal: bool) -> bool:
+    """Whether each query is known to see a key; the engine returns NaN for a query that sees none."""
+    if query.data_type != "float32" or (mask is not None and not mask.is_constant):
+        return False
+    if mask is None:
+        return True
+    bias = _bias(mask.value, causal, query.shape[1], key.shape[1])
+    return bool((bias.max(axis=-1) > -inf).all())
+
+
+def _bias(mask: np.ndarray | None, causal: bool, queries: int, keys: int) -> np.ndarray:
+    """The bias of the scores, as float32 that broadcasts to [batches, heads, queries, keys]."""
+    bias = np.zeros((1, 1, queries, keys), np.float32)
+    if mask is not None:
+        bias = bias + (hidden(mask) if mask.dtype == np.uint8 else mask)
+    return bias + hidden(np.tri(queries, keys, dtype=bool)) if causal else bias
+
+
+@ort.lower_contrib(composites.multi_head_attention, when=_sees_always)
+def _(
+    ctx: Emitter,
+    query: Value,
+    key: Value,
+    value: Value,
+    mask: Value | None,
+    heads: int,
+    causal: bool,
+    scale: float,
+) -> Value:
+    queries, keys = query.dims[1], key.dims[1]
+    bias = None
+    unidirectional = causal and mask is None and queries == keys
+    if mask is not None or (causal and not unidirectional):
+        array = None if mask is None else ctx.array_of(mask)
+        bias = ctx.constant(_bias(array, causal, queries, keys), "float32")
+    operands = (query, key, value, None, None, bias)
+    flags: dict[str, Any] = {"num_heads": heads, "unidirectional": int(unidirectional), "scale": scale}
+    return ctx.emit("MultiHeadAttention", *operands, domain=MICROSOFT, **flags)
+
+
+MIN_FUSED_SCORES = 2**20
+"""Scores per head from which MultiHeadAttention is faster, although it requires transpositions: it never stores all
+scores.
+"""
+
+
+def _is_long(query: Operand, key: Operand, mask: Operand | None, causal: bool) -> bool:
+    (_, heads, queries, _), (_, groups, keys, _) = query.shape, key.shape
+    plain = heads == groups and mask is None and not causal and query.data_type == "float32"
+    return plain and queries * keys >= MIN_FUSED_SCORES
+
+
+@ort.lower_contrib(composites.scaled_dot_product_attention, when=_is_long)
+def _(ctx: Emitter, query: Value, key: Value, value: Value, scale: float) -> Value:
+    batches, heads, queries, _ = query.dims
+    joined = [
+        ctx.reshape(ctx.transpose(x, [0, 2, 1, 3]), [batches, x.dims[2], heads * x.dims[3]])
+        for x in (query, key, value)
+    ]
+    y = ctx.emit("MultiHeadAttention", *joined, domain=MICROSOFT, num_heads=heads, scale=scale)
+    return ctx.transpose(ctx.reshape(y, [batches, queries, heads, value.dims[3]]), [0, 2, 1, 3])
+
+
+def _has_kernel(
+    query: Operand,
+    past_key: Operand | None,
+    lengths: Operand | None,
+    cosines: Operand | None,
+    bias: Operand | None,
+    heads: int,
+) -> bool:
+    """Whether the engine's kernel supports the head size, the rotation, and the number of batches and new keys.
+
+    After a past, several new keys are supported for a single batch only.
+    """
+    batches, new, hidden = query.shape
+    size = hidden // heads
+    if cosines is not None:
+        rows, pairs = cosines.shape
+        if size % 16 or pairs % 8 or rows < key_count(query, past_key, lengths):
+            return False
+    return size % 8 == 0 and (past_key is None or new == 1 or batches == 1 or _has_no_past(lengths, bias))
+
+
+def _has_no_past(lengths: Operand | None, bias: Operand | None) -> bool:
+    """Whether the kernel can be told that no key of the past is valid. A bias would have to end with the new keys then."""
+    return bias is None and lengths is not None and lengths.is_constant and not lengths.value.any()
+
+
+IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
+
+MAX_SCORES_OF_PRODUCTS = 2**24
+"""The most scores for which GroupQueryAttention computes all of them with the engine's matrix products: it bounds the memory
+for them, to 64 MB.
+
+Its other kernel stores few scores, and skips those of keys that a query does not see, but uses instructions for four floats
+only (https://github.com/microsoft/onnxruntime/pull/29216)."""
+
+
+def _gains_from_products(
+    ctx: Emitter, query: Value, past_key: Value | None, bias: Value | None, heads: int, window: int
+) -> bool:
+    """Whether GroupQueryAttention is faster with matrix products. They use a thread for each head, and ignore windows.
+
+    A query whose keys are all hidden by the bias gives NaN with products, and zeros with the other kernel.
+    """
+    batches, new = query.dims[:2]
+    if bias is not None and ((known := ctx.array_of(bias)) is None or np.isneginf(known).any()):
+        return False
+    if not IS_X86 or ctx.portable or query.data_type != "float32" or past_key is None or window:
+        return False
+    scores = batches * heads * new * ctx.node.outputs[1].shape[2]
+    return scores <= MAX_SCORES_OF_PRODUCTS and batches * heads >= processors()
+
+
+@ort.lower_contrib(composites.group_query_attention, when=_has_kernel)
+def _(
+    ctx: Emitter,
+    query: Value,
+    key: Value,
+    value: Value,
+    past_key: Value | None,
+    past_value: Value | None,
+    lengths: Value | None,
+    cosines: Value | None,
+    sines: Value | None,
+    bias: Value | None,
+    sinks: Value | None,
+    heads: int,
+    groups: int,
+    scale: float,
+    softcap: float,
+    window: int,
+    interleaved: bool,
+) -> list[Value]:
+    batches, new = query.dims[:2]
+    total = ctx.node.outputs[1].shape[2]
+    arguments = ctx.node.arguments
+    if lengths is None:
+        last = ctx.constant([total - 1] * batches, "int32")
+    else:
+        is_single = new == 1 and not ctx.any_size
+        last = lengths if is_single else ctx.emit("Add", lengths, ctx.parameter([new - 1], "int32"))
+    # With as many keys as new ones the kernel ignores the past. Otherwise it reads the lengths from `last`, and only the room
+    # that it returns from `all_keys`: the size of the past, where the new keys fit.
+    all_keys = new if _has_no_past(arguments["lengths"], arguments["bias"]) else total
+    gains = _gains_from_products(ctx, query, past_key, bias, heads, window)
+    if bias is not None:
+        shape = [*[1] * (4 - bias.rank), *bias.dims]
+        bias, whole = ctx.reshape(bias, shape), [*shape[:2], new, total]
+        if shape != whole:
+            bias = ctx.emit("Expand", bias, ctx.constant(whole))
+    if gains:
+        # With a scale other than 1, the product of a single query would copy all keys first.
+        query, scale = ctx.emit("Mul", query, ctx.scalar(scale, query)), 1.0
+        if sinks is None:  # the kernel of products is used where there are sinks; these have no weight
+            sinks = ctx.constant([-inf] * heads, query.data_type)
+    operands = (query, key, value, past_key, past_value, last, ctx.constant(all_keys, "int32"), cosines, sines)
+    flags: dict[str, Any] = {
+        "num_heads": heads,
+        "kv_num_heads": groups,
+        "scale": scale,
+        "softcap": softcap,
+        "local_window_size": window or -1,
+        "do_rotary": int(cosines is not None),
+        "rotary_interleaved": int(interleaved),
+    }
+    return ctx.emit("GroupQueryAttention", *operands, None, bias, sinks, outputs=3, domain=MICROSOFT, **flags)
+
+
+@ort.lower_contrib(composites.rotary_embedding)
+def _(
+    ctx: Emitter,
+    input: Value,
+    cosines: Value,
+    sines: Value,
+    positions: Value | None,
+    heads: int,
+    interleaved: bool,
+) -> Value:
+    heads, size = (input.dims[1], input.dims[3]) if input.rank == 4 else (heads, input.dims[2] // heads)
+    turned = 2 * cosines.dims[1]
+    # A single position is the start of all sequences.
+    operands = (input, ctx.constant([0]) if positions is None else positions, cosines, sines)
+    flags: dict[str, Any] = {
+        "interleaved": int(interleaved),
+        "num_heads": heads,
+        "rotary_embedding_dim": turned if turned < size else 0,
+    }
+    return ctx.emit("RotaryEmbedding", *operands, domain=MICROSOFT, **flags)

@@ -1,0 +1,120 @@
+"""ONNX Runtime rules: convolutions and resampling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ....core.shapes import conv_transpose_size, nearest_positions, sample_positions
+from ....ops import convolution as ops
+from ..backend import ort
+from ..emit import Emitter, Value
+from ..products import emit_product
+
+POSITION_ERROR = 2.0**-21
+"""Upper bound of the relative error of a position computed in float32."""
+
+
+@ort.lower(ops.conv2d, ops.conv_transpose2d)
+def _(
+    ctx: Emitter,
+    input: Value,
+    filter: Value,
+    padding: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+    input_layout: str,
+    filter_layout: str,
+    bias: Value | None,
+    **given: Any,
+) -> Value:
+    is_transposed = ctx.node.op is ops.conv_transpose2d
+    x = ctx.relayout(input, input_layout, "nchw")
+    w = ctx.relayout(filter, filter_layout, "iohw" if is_transposed else "oihw")
+    output_padding = None
+    if is_transposed:
+        windows = zip(x.dims[2:], w.dims[2:], padding[::2], padding[1::2], strides, dilations, strict=True)
+        smallest = [conv_transpose_size(*window) for window in windows]
+        output_padding = [size - least for size, least in zip(given["output_sizes"], smallest, strict=True)]
+    y = emit_product(
+        ctx,
+        "ConvTranspose" if is_transposed else "Conv",
+        *(x, w, bias),
+        axis=filter_layout.index("o"),
+        kernel_shape=w.dims[2:],
+        pads=[padding[i] for i in (0, 2, 1, 3)],
+        strides=strides,
+        dilations=dilations,
+        output_padding=output_padding,
+        group=groups,
+    )
+    return ctx.relayout(y, "nchw", input_layout)
+
+
+def engine_agrees(input: int, output: int) -> bool:
+    """Whether the engine, which computes positions in float32, finds the same nearest elements as the specification.
+
+    It may differ if a position is close to half-way between two elements, unless the scale is an exact power of two.
+    """
+    numerators, denominator = sample_positions(input, output)
+    beyond = (2 * np.array(numerators) - denominator) % (2 * denominator)  # distance from the last tie, in half units
+    margin = np.minimum(beyond, 2 * denominator - beyond).min() / (2 * denominator)
+    ratio = input // output
+    exact = input == ratio * output and ratio & (ratio - 1) == 0 and input < 2**22
+    return exact or bool(margin > input * POSITION_ERROR)
+
+
+def _resize(ctx: Emitter, x: Value, shape: Sequence[int], **attributes: Any) -> Value:
+    return ctx.emit("Resize", x, None, None, ctx.constant(list(shape)), shape=shape, **attributes)
+
+
+@ort.lower(ops.resample2d)
+def _(ctx: Emitter, input: Value, mode: str, sizes: Sequence[int], axes: Sequence[int]) -> Value:
+    changed = [(axis, size) for axis, size in zip(axes, sizes, strict=True) if size != input.dims[axis]]
+    if mode == "nearest-neighbor":
+        return _nearest(ctx, input, changed)
+    if input.data_type in ("int8", "uint8"):
+        return _linear_of_integers(ctx, input, changed)
+    # The engine interpolates over the last two axes only.
+    order = [axis for axis in range(4) if axis not in axes] + sorted(axes)
+    shape = [ctx.output.shape[axis] for axis in order]
+    x = ctx.transpose(input, order)
+    y = _resize(ctx, x, shape, mode="linear", coordinate_transformation_mode="half_pixel")
+    return ctx.transpose(y, [order.index(axis) for axis in range(4)])
+
+
+def _nearest(ctx: Emitter, x: Value, changed: Sequence[tuple[int, int]]) -> Value:
+    if not changed:
+        return x
+    shape = ctx.output.shape
+    if all(size % x.dims[axis] == 0 for axis, size in changed):
+        # For integer scales, this mode lets the engine's optimiser keep its blocked layout between convolutions.
+        return _resize(ctx, x, shape, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+    if all(engine_agrees(x.dims[axis], size) for axis, size in changed):
+        mode, nearest = "half_pixel", "round_prefer_floor"
+        return _resize(ctx, x, shape, mode="nearest", coordinate_transformation_mode=mode, nearest_mode=nearest)
+    y = x
+    for axis, size in changed:
+        y = ctx.emit("Gather", y, ctx.constant(nearest_positions(x.dims[axis], size)), axis=axis)
+    return y
+
+
+def _linear_of_integers(ctx: Emitter, x: Value, changed: Sequence[tuple[int, int]]) -> Value:
+    """Linear interpolation rounded to nearest, ties to even; the engine would truncate.
+
+    The weights are integers and the sum is divided at the end, so all steps are exact in float64.
+    """
+    total, divisor = ctx.cast(x, "float64"), 1
+    for axis, size in changed:
+        numerators, denominator = sample_positions(x.dims[axis], size)
+        before, part = np.divmod(numerators, denominator)
+        weight = part.reshape([-1 if a == axis else 1 for a in range(4)])
+        low, high = (ctx.emit("Gather", total, ctx.constant(at), axis=axis) for at in (before, before + (part > 0)))
+        low = ctx.emit("Mul", low, ctx.constant(denominator - weight, "float64"))
+        high = ctx.emit("Mul", high, ctx.constant(weight, "float64"))
+        total = ctx.emit("Add", low, high)
+        divisor *= denominator
+    return ctx.cast(ctx.emit("Round", ctx.emit("Div", total, ctx.scalar(divisor, total))), x.data_type)

@@ -1,0 +1,136 @@
+"""ONNX Runtime rules: element-wise operations."""
+
+from __future__ import annotations
+
+import math
+
+from ....core.conversion import Number
+from ....core.dtypes import FLOATS, INFO, DataType
+from ....core.graph import Operand
+from ....ops import elementwise as ops
+from ..backend import ort
+from ..emit import Emitter, Value
+
+ort.rename({ops.add: "Add", ops.sub: "Sub", ops.mul: "Mul", ops.max: "Max", ops.min: "Min"})
+ort.rename(
+    {ops.ceil: "Ceil", ops.floor: "Floor", ops.round_even: "Round", ops.sqrt: "Sqrt", ops.reciprocal: "Reciprocal"}
+)
+ort.rename({ops.exp: "Exp", ops.log: "Log", ops.erf: "Erf", ops.sin: "Sin", ops.cos: "Cos", ops.tan: "Tan"})
+ort.rename({ops.abs: "Abs", ops.neg: "Neg"})
+
+
+def is_float(a: Operand) -> bool:
+    return a.data_type in FLOATS
+
+
+@ort.lower(ops.div, when=is_float)
+def _(ctx: Emitter, a: Value, b: Value) -> Value:
+    _keep_shape_of_ones(ctx, a)
+    return ctx.emit("Div", a, b)
+
+
+@ort.lower(ops.div)
+def _(ctx: Emitter, a: Value, b: Value) -> Value:
+    """Divide integers. In the engine, division by 0, or of the lowest integer by -1, ends the process."""
+    _keep_shape_of_ones(ctx, a)
+    divisors = ctx.array_of(b)
+    if divisors is not None and not ((divisors == 0) | (divisors == -1)).any():
+        return ctx.emit("Div", a, b)
+    one = ctx.scalar(1, b)
+    if INFO[ctx.output.data_type].kind == "u":
+        return ctx.emit("Mul", ctx.emit("Div", a, ctx.emit("Max", b, one)), ctx.emit("Min", b, one))
+    # Multiply by divisors of -1, 0 and 1 instead.
+    above = ctx.emit("Greater", b, ctx.scalar(-2, b), data_type="bool")
+    small = ctx.emit("And", above, ctx.emit("Less", b, ctx.scalar(2, b), data_type="bool"))
+    quotient = ctx.emit("Div", a, ctx.emit("Where", small, one, b))
+    return ctx.emit("Mul", quotient, ctx.emit("Where", small, b, one))
+
+
+def _keep_shape_of_ones(ctx: Emitter, a: Value) -> None:
+    """The engine's optimiser writes 1 / b * c as c / b, and forgets the axes that only the 1 has."""
+    ones = ctx.array_of(a)
+    if ones is not None and ones.ndim and ones.size == 1 and ones.item() == 1:
+        ctx.disabled_optimizers.add("DivMulFusion")
+
+
+ort.rename({ops.pow: "Pow"}, when=is_float)
+
+
+@ort.lower(ops.pow)
+def _(ctx: Emitter, a: Value, b: Value) -> Value:
+    """Integer powers by squaring. The engine computes them in float64, which cannot hold all 64-bit integers."""
+    info = INFO[ctx.output.data_type]
+    bits, has_negatives = info.bits - (info.kind == "i"), info.kind == "i"
+    exponents = ctx.array_of(b)
+    power = None  # the exponent, if it is a constant scalar
+    if exponents is not None:
+        bits, has_negatives = max(int(exponents.max()), 1).bit_length(), bool((exponents < 0).any())
+        power = int(exponents) if exponents.ndim == 0 and exponents > 0 else None
+    one, zero = ctx.scalar(1, a), ctx.scalar(0, a)
+    result, square = None, a
+    for bit in range(bits):
+        square = ctx.emit("Mul", square, square) if bit > 0 else a
+        if power is None:
+            is_set = ctx.cast(ctx.emit("BitwiseAnd", b, ctx.scalar(1 << bit, b)), "bool")
+            factor = choose(ctx, is_set, square, one)
+        elif power >> bit & 1:
+            factor = square
+        else:
+            continue
+        result = factor if result is None else ctx.emit("Mul", result, factor)
+    assert result is not None
+    if not has_negatives:
+        return result
+    # Negative powers of 1 and -1 are correct, since only the lowest bit matters; other numbers have no integer inverse.
+    is_unit = ctx.emit("Equal", ctx.emit("Abs", a), one, data_type="bool")
+    is_fraction = ctx.emit("And", ctx.emit("Less", b, zero, data_type="bool"), ctx.emit("Not", is_unit))
+    return choose(ctx, is_fraction, zero, result)
+
+
+ort.rename({ops.sign: "Sign"}, when=lambda input: input.data_type not in ("float32", "int64"))
+
+
+@ort.lower(ops.sign)
+def _(ctx: Emitter, input: Value) -> Value:
+    # The sign of NaN must be 0; the engine's float32 kernel returns NaN (float16 does not), and takes twice as long. The
+    # kernel of int64 is wrong where numbers differ in bit 31: https://github.com/microsoft/onnxruntime/pull/32475
+    zero = ctx.scalar(0, input)
+    above, below = (ctx.emit(op_type, input, zero, data_type="bool") for op_type in ("Greater", "Less"))
+    return ctx.emit("Sub", ctx.cast(above, input.data_type), ctx.cast(below, input.data_type))
+
+
+@ort.lower(ops.identity)
+def _(ctx: Emitter, input: Value) -> Value:
+    return input
+
+
+@ort.lower(ops.cast)
+def _(ctx: Emitter, input: Value, data_type: DataType) -> Value:
+    result = ctx.cast(input, data_type)
+    ctx.round(result)
+    return result
+
+
+@ort.lower(ops.clamp)
+def _(ctx: Emitter, input: Value, min_value: Number | None, max_value: Number | None) -> Value:
+    if not ops.is_bound(min_value) and not ops.is_bound(max_value):
+        return input
+    info = INFO[ctx.output.data_type]
+    # The engine's default bounds are finite; they must be infinite.
+    lowest, highest = (-math.inf, math.inf) if info.kind == "f" else (info.lowest, info.highest)
+    low = min_value if ops.is_bound(min_value) else lowest
+    high = max_value if ops.is_bound(max_value) else highest
+    return ctx.emit("Clip", input, ctx.scalar(low, input), ctx.scalar(high, input))
+
+
+@ort.lower(ops.where)
+def _(ctx: Emitter, condition: Value, true_value: Value, false_value: Value) -> Value:
+    return choose(ctx, ctx.cast(condition, "bool"), true_value, false_value)
+
+
+def choose(ctx: Emitter, condition: Value, true_value: Value, false_value: Value) -> Value:
+    """ONNX's Where, for a bool condition and any data type; uint64 has no kernel, and is cast to int64."""
+    if true_value.data_type == "uint64":
+        carried = (ctx.cast(value, "int64") for value in (true_value, false_value))
+        return ctx.cast(ctx.emit("Where", condition, *carried), "uint64")
+    return ctx.emit("Where", condition, true_value, false_value)

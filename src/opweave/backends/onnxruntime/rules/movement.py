@@ -1,0 +1,136 @@
+"""ONNX Runtime rules: operations that move elements. A rule that moves nothing returns its input and emits no node."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from .... import composites
+from ....core.graph import Graph
+from ....ops import movement as ops
+from ....ops.pooling import average_pool2d, l2_pool2d, max_pool2d
+from ..backend import ort
+from ..emit import Emitter, Value
+
+BEFORE_FIRST = -(2**63)
+"""End of a slice with a negative step that includes the first element."""
+
+
+@ort.lower(ops.concat)
+def _(ctx: Emitter, inputs: Sequence[Value], axis: int) -> Value:
+    return inputs[0] if len(inputs) == 1 else ctx.emit("Concat", *inputs, axis=axis)
+
+
+@ort.lower(ops.expand)
+def _(ctx: Emitter, input: Value, new_shape: Sequence[int]) -> Value:
+    return input if input.dims == tuple(new_shape) else ctx.emit("Expand", input, ctx.constant(new_shape))
+
+
+def _widest_safe_padding(graph: Graph) -> float:
+    """The largest padding that the engine's optimiser can fuse into the poolings of `graph` without changing results.
+
+    It fuses zero padding into a MaxPool, whose padding is -inf, and into an AveragePool, even if its kernel does not
+    support that much padding. It does not fuse a Pad with explicit axes:
+    https://github.com/microsoft/onnxruntime/blob/v1.23.0/onnxruntime/core/optimizer/pad_fusion.cc
+    """
+    widest = math.inf
+    for node in graph.nodes:
+        if node.op is max_pool2d:
+            return -1
+        if node.op in (average_pool2d, l2_pool2d):
+            widest = min(widest, *(size - 1 for size in node.attributes["window_dimensions"]))
+    return widest
+
+
+@ort.lower(ops.pad)
+def _(
+    ctx: Emitter,
+    input: Value,
+    beginning_padding: Sequence[int],
+    ending_padding: Sequence[int],
+    mode: ops.PaddingMode,
+    value: float,
+) -> Value:
+    if not any(beginning_padding) and not any(ending_padding):
+        return input  # the engine's kernel does not support scalars
+    fill = ctx.scalar(value, input) if mode == "constant" else None
+    pads = ctx.constant([*beginning_padding, *ending_padding])
+    widest = max([*beginning_padding, *ending_padding])
+    axes = ctx.constant(range(input.rank)) if widest > ctx.about(_widest_safe_padding) else None
+    return ctx.emit("Pad", input, pads, fill, axes, mode="reflect" if mode == "reflection" else mode)
+
+
+@ort.lower(ops.reshape)
+def _(ctx: Emitter, input: Value, new_shape: Sequence[int]) -> Value:
+    return ctx.reshape(input, new_shape)
+
+
+@ort.lower(ops.reverse)
+def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
+    moving = [axis for axis in axes if input.dims[axis] > 1]
+    if not moving:
+        return input
+    back = ctx.constant([-1] * len(moving))
+    return ctx.emit("Slice", input, back, ctx.constant([BEFORE_FIRST] * len(moving)), ctx.constant(moving), back)
+
+
+@ort.lower(ops.slice)
+def _(ctx: Emitter, input: Value, starts: Sequence[int], sizes: Sequence[int], strides: Sequence[int]) -> Value:
+    cut = [axis for axis, whole in enumerate(input.dims) if sizes[axis] < whole or strides[axis] > 1]
+    if not cut:
+        return input
+    ends = [starts[axis] + sizes[axis] for axis in cut]
+    steps = ctx.constant([strides[axis] for axis in cut]) if any(strides[axis] > 1 for axis in cut) else None
+    return ctx.emit(
+        "Slice", input, ctx.constant([starts[a] for a in cut]), ctx.constant(ends), ctx.constant(cut), steps
+    )
+
+
+@ort.lower(ops.split)
+def _(ctx: Emitter, input: Value, splits: int | Sequence[int], axis: int) -> Sequence[Value]:
+    sizes = ops.part_sizes(input.dims[axis], splits)
+    if len(sizes) == 1:
+        return [input]
+    return ctx.emit("Split", input, ctx.constant(sizes), axis=axis, outputs=len(sizes))
+
+
+@ort.lower(ops.tile)
+def _(ctx: Emitter, input: Value, repetitions: Sequence[int]) -> Value:
+    if all(times == 1 for times in repetitions):
+        return input
+    if input.data_type != "float16":
+        return ctx.emit("Tile", input, ctx.constant(repetitions))
+    # There is no float16 kernel. Expand copies in one pass; the engine would convert to float32 and back.
+    split, stretched, joined = [], [], []
+    for size, times in zip(input.dims, repetitions, strict=True):
+        split += [size] if times == 1 else [1, size]
+        stretched += [size] if times == 1 else [times, size]
+        joined.append(times * size)
+    return ctx.reshape(ctx.emit("Expand", ctx.reshape(input, split), ctx.constant(stretched)), joined)
+
+
+@ort.lower(ops.transpose)
+def _(ctx: Emitter, input: Value, permutation: Sequence[int]) -> Value:
+    return ctx.transpose(input, permutation)
+
+
+@ort.lower(ops.triangular)
+def _(ctx: Emitter, input: Value, upper: bool, diagonal: int) -> Value:
+    *_, rows, columns = input.dims
+    # There is no kernel for uint64, so its bits are passed as int64.
+    moved = ctx.cast(input, "int64") if input.data_type == "uint64" else input
+    nearest = ctx.constant(min(max(diagonal, -rows), columns))  # diagonals further away keep everything, or nothing
+    return ctx.cast(ctx.emit("Trilu", moved, nearest, upper=int(upper)), input.data_type)
+
+
+_BLOCKS = ("float32", "int8", "uint8")
+
+
+@ort.lower(composites.depth_to_space, when=lambda input: input.data_type in _BLOCKS)
+def _(ctx: Emitter, input: Value, block_size: int, mode: str) -> Value:
+    return ctx.emit("DepthToSpace", input, blocksize=block_size, mode=mode.upper())
+
+
+@ort.lower(composites.space_to_depth, when=lambda input: input.data_type in _BLOCKS)
+def _(ctx: Emitter, input: Value, block_size: int) -> Value:
+    return ctx.emit("SpaceToDepth", input, blocksize=block_size)

@@ -1,0 +1,142 @@
+"""ONNX Runtime rules: pooling.
+
+The engine's kernels require padding smaller than the window, and at least one element in each window; otherwise the
+input is padded first. Windows that extend beyond the end are also expressed as padding, because the engine's
+`ceil_mode` omits some.
+
+The engine's maximum keeps some NaN and drops others (the specification leaves it open). With padding, a window that
+contains only -inf gives the lowest finite float.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ....core.shapes import Window
+from ....ops import pooling as ops
+from ..backend import ort
+from ..emit import Emitter, Value
+
+
+class _Axis(Window):
+    """Windows along one axis, and the elements that they cover."""
+
+    @cached_property
+    def positions(self) -> np.ndarray:
+        """The positions of each window, [window, tap]; those outside of [0, size) are padding."""
+        starts = np.arange(self.count) * self.stride - self.before
+        return starts[:, None] + np.arange(self.taps) * self.dilation
+
+    @property
+    def inside(self) -> np.ndarray:
+        """Whether each position is inside of the input."""
+        return (self.positions >= 0) & (self.positions < self.size)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is a single window, which covers the input exactly."""
+        return self.taps == self.size and self.dilation == 1 and not (self.before or self.after)
+
+    @property
+    def regular(self) -> bool:
+        """Whether the engine's kernels support it."""
+        return max(self.before, self.after) < self.taps and bool(self.inside.any(1).all())
+
+
+def _on_nchw(rule: Callable[[Emitter, Value, list[_Axis]], Value]) -> Callable[..., Value]:
+    """The rule for images of any layout, from one that takes and returns nchw images."""
+
+    def rule_of_layout(ctx: Emitter, input: Value, layout: str, **given: Any) -> Value:
+        x = ctx.relayout(input, layout, "nchw")
+        y = rule(ctx, x, _Axis.along(x.dims[2:], given))
+        return ctx.relayout(Value(y.name, y.data_type, (*x.dims[:2], *given["output_sizes"])), "nchw", layout)
+
+    return rule_of_layout
+
+
+def _pool(ctx: Emitter, op_type: str, x: Value, axes: Sequence[_Axis], fill: float, **attributes: Any) -> Value:
+    """Emit a pooling operator; pad the input with `fill` first if the operator does not support the padding."""
+    if x.data_type == "float32" and all(a.is_whole for a in axes):
+        return ctx.emit(f"Global{op_type}", x)
+    before, after = [a.before for a in axes], [a.after for a in axes]
+    place: dict[str, Any] = {"pads": before + after}
+    if not all(a.regular for a in axes):
+        x = ctx.emit("Pad", x, ctx.constant([0, 0, *before, 0, 0, *after]), ctx.scalar(fill, x))
+        place = {"auto_pad": "VALID"}  # with explicit zeros in `pads`, the engine's optimiser would fuse the Pad again
+    return ctx.emit(
+        op_type,
+        x,
+        kernel_shape=[a.taps for a in axes],
+        **place,
+        strides=[a.stride for a in axes],
+        dilations=[a.dilation for a in axes] if any(a.dilation > 1 for a in axes) else None,
+        **attributes,
+    )
+
+
+@ort.lower(ops.average_pool2d)
+@_on_nchw
+def _(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
+    y = _pool(ctx, "AveragePool", x, axes, 0)
+    if not all(a.regular for a in axes):  # the explicit padding was counted
+        counts = np.multiply.outer(*(a.inside.sum(1) for a in axes))
+        with np.errstate(divide="ignore"):
+            y = ctx.emit("Mul", y, ctx.constant(prod(a.taps for a in axes) / counts, x.data_type))
+    return y
+
+
+# The engine's LpPool takes 50 times as long.
+@ort.lower(ops.l2_pool2d)
+@_on_nchw
+def _(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
+    wide = ctx.cast(x, "float32")  # squares overflow in float16
+    mean = _pool(ctx, "AveragePool", ctx.emit("Mul", wide, wide), axes, 0, count_include_pad=1)
+    total = ctx.emit("Mul", mean, ctx.scalar(prod(a.taps for a in axes), mean))
+    return ctx.cast(ctx.emit("Sqrt", total), x.data_type)
+
+
+@ort.lower(ops.max_pool2d)
+@_on_nchw
+def _(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
+    if x.data_type in ("int64", "uint64"):
+        y = _max_of_int64(ctx, x, axes)
+    elif x.data_type in ("int32", "uint32"):  # exact in float64
+        y = _pool(ctx, "MaxPool", ctx.cast(x, "float64"), axes, np.iinfo(x.data_type).min)
+    elif x.data_type in ("int8", "uint8"):
+        y = _pool(ctx, "MaxPool", x, axes, np.iinfo(x.data_type).min)
+    else:
+        y = _fill(ctx, _pool(ctx, "MaxPool", x, axes, -np.inf), axes, -np.inf)
+    return ctx.cast(y, x.data_type)
+
+
+def _fill(ctx: Emitter, y: Value, axes: Sequence[_Axis], lowest: float) -> Value:
+    """Set the maxima of windows without elements to `lowest`."""
+    filled = np.logical_and.outer(*(axis.inside.any(1) for axis in axes))
+    if filled.all():
+        return y
+    return ctx.emit("Where", ctx.constant(filled, "bool"), y, ctx.scalar(lowest, y))
+
+
+def _max_of_int64(ctx: Emitter, x: Value, axes: Sequence[_Axis]) -> Value:
+    """The maxima of 64-bit integers: gather the elements of all windows along one axis at a time, and reduce."""
+    lowest = ctx.constant(np.iinfo(np.int64).min)
+    unsigned = x.data_type == "uint64"
+    # The engine cannot reduce uint64; flipping the top bit maps its order to that of int64.
+    y = ctx.emit("BitwiseXor", ctx.cast(x, "int64"), lowest) if unsigned else x
+    for number, axis in enumerate(axes, start=2):
+        # Replace padding by another element of the same window, which does not change the maximum.
+        substitute = np.where(axis.inside, axis.positions, 0).max(1, keepdims=True)
+        places = ctx.constant(np.where(axis.inside, axis.positions, substitute))
+        elements = ctx.emit("Gather", y, places, axis=number)
+        # Unlike ReduceMax, ArgMax compares int64 correctly: https://github.com/microsoft/onnxruntime/pull/32475
+        first = ctx.emit("ArgMax", elements, axis=number + 1, keepdims=1, data_type="int64")
+        y = ctx.emit(
+            "Squeeze", ctx.emit("GatherElements", elements, first, axis=number + 1), ctx.constant([number + 1])
+        )
+    y = _fill(ctx, y, axes, np.iinfo(np.int64).min)
+    return ctx.cast(ctx.emit("BitwiseXor", y, lowest), "uint64") if unsigned else y

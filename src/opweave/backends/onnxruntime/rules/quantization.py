@@ -1,0 +1,201 @@
+"""ONNX Runtime rules: quantisation.
+
+The engine supports one scale per tensor, per index of an axis, or per block along one axis. Blocks along several axes
+are reduced to these by merging adjacent dimensions. Otherwise each dimension is split into blocks and the elements of a
+block, to which the scale broadcasts, so that scales are never repeated in memory.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from ....composites import quantization as composites
+from ....core.dtypes import INFO
+from ....core.graph import Operand
+from ....ops import quantization as ops
+from ... import Precision
+from .. import kernels
+from ..backend import ort
+from ..dequantised import BYTES, Form, merged, native_forms, shared_constants
+from ..emit import MICROSOFT, Emitter, Value
+from ..products import MOVED_OR_REMOVED, dequantiser, has_one_scale
+from ..rounding import FLOAT_LEVEL, INT8_LEVEL
+
+
+def _keep_int8_apart(ctx: Emitter, integer: str) -> None:
+    """Disable an optimiser pass of the engine that creates invalid graphs.
+
+    The pass inserts QuantizeLinear of int8, with its type as an attribute, after operations that move elements; a later
+    pass changes the zero point to uint8, but not the attribute.
+    """
+    if integer == "int8":
+        ctx.disabled_optimizers.add("QDQPropagationTransformer")
+
+
+def _emit(ctx: Emitter, op_type: str, form: Form, input: Value, scale: Value, zero_point: Value | None) -> Value:
+    shape, part, attributes = form
+    z = None if zero_point is None else ctx.reshape(zero_point, part)
+    operands: list[Any] = [ctx.reshape(input, shape), ctx.reshape(scale, part), z]
+    y = ctx.emit(op_type, *operands, data_type=ctx.output.data_type, shape=shape, **attributes)
+    return ctx.reshape(y, ctx.output.shape)
+
+
+def _widened(ctx: Emitter, integer: str, input: Value, scale: Value, zero_point: Value) -> list[Value]:
+    """The operands as floats in which sums of two values of type `integer` are exact, in shapes that broadcast."""
+    wide = "float32" if integer in BYTES else "float64"
+    shape, part = merged(input.dims, scale.dims)
+    shaped = ctx.reshape(input, shape), ctx.reshape(scale, part), ctx.reshape(zero_point, part)
+    return [ctx.cast(value, wide) for value in shaped]
+
+
+def _finish(ctx: Emitter, result: Value) -> Value:
+    """Convert a result computed on `_widened` operands to the data type and shape of the output."""
+    return ctx.reshape(ctx.cast(result, ctx.output.data_type), ctx.output.shape)
+
+
+def _unsigned(ctx: Emitter, input: Value, zero_point: Value) -> tuple[Value, Value]:
+    """Convert int8 `input` and `zero_point` to uint8 if the engine might multiply them by uint8 in a kernel that
+    saturates.
+
+    The engine itself converts int8 that is constant, or produced by QuantizeLinear, to uint8. It refuses to convert a
+    constant for several readers.
+    """
+    source = ctx.node.inputs["input"]
+    assert isinstance(source, Operand)
+    is_quantised = source.node is not None and source.node.op is ops.quantize_linear
+    if input.data_type != "int8" or ctx.portable or not kernels.saturates():
+        return input, zero_point
+    if (source.is_constant or is_quantised) and ctx.node not in ctx.about(shared_constants):
+        return input, zero_point
+    return flip_sign(ctx, input), flip_sign(ctx, zero_point)
+
+
+def flip_sign(ctx: Emitter, value: Value) -> Value:
+    """int8 plus 128 as uint8, or uint8 minus 128 as int8."""
+    signed = value.data_type == "int8"
+    array = ctx.array_of(value)
+    if array is not None:
+        return ctx.add_constant((array.view("uint8") ^ 128).view("uint8" if signed else "int8"))
+    bits = ctx.cast(value, "uint8")
+    flipped = ctx.emit("BitwiseXor", bits, ctx.scalar(128, bits), shape=value.dims)
+    return flipped if signed else ctx.cast(flipped, "int8")
+
+
+@ort.lower(ops.dequantize_linear)
+def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
+    _keep_int8_apart(ctx, input.data_type)
+    input, zero_point = _unsigned(ctx, input, zero_point)
+    forms, zeros = native_forms(input.dims, scale.dims), ctx.array_of(zero_point)
+    if forms and input.data_type in BYTES:
+        return _emit(ctx, "DequantizeLinear", forms[0], input, scale, zero_point)
+    if input.data_type == "int32" and zeros is not None and not zeros.any():
+        # The kernel subtracts zero points in int32, which may overflow, so it is used without zero points only.
+        if forms and ctx.array_of(input) is not None:  # a bias, which is fused into a convolution or product
+            return _emit(ctx, "DequantizeLinear", forms[0], input, scale, None)
+        # Avoid the kernel: the optimiser inserts QuantizeLinear of int32 after it, for which there is no kernel.
+        shape, part = merged(input.dims, scale.dims)
+        x = ctx.cast(ctx.reshape(input, shape), scale.data_type)
+        return _finish(ctx, ctx.emit("Mul", x, ctx.reshape(scale, part)))
+    x, s, z = _widened(ctx, input.data_type, input, scale, zero_point)
+    return _finish(ctx, ctx.emit("Mul", ctx.emit("Sub", x, z), s))
+
+
+ROUNDS_WEIGHTS = "WeightBiasQuantization"
+"""The engine's optimiser that rounds weights of floats to 8 bits, and biases to steps of the product of two scales, where the
+input of a convolution or product is dequantised and its result quantised."""
+
+_ROUNDED_WITH_ZERO_POINT = frozenset({"Add", "AveragePool", "Mul"})
+"""Operators that the engine joins with the nodes that dequantise their operands and quantise their result, to kernels that
+round after the zero point is added: an odd one moves halves between two steps to the other of them.
+https://github.com/microsoft/onnxruntime/issues/11759"""
+
+_ROUNDED_OTHERWISE = frozenset({"Softmax"})
+"""Likewise those whose kernel is off by a step for other reasons: it computes with tables of integers."""
+
+_PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
+"""Operators that the engine joins with operands of several scales, which `emit_product` checks."""
+
+
+def _keep_apart(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
+    """`input`, kept apart from the operation before if the engine would wrongly join both.
+
+    It joins most operations with the nodes that dequantise their operands, and with the quantisation of the result, to
+    kernels. Some of these round in another way, and nearly all take one scale only. It merges two quantisations in a row into
+    one with another scale and zero point.
+    """
+    zeros, scales = ctx.array_of(zero_point), ctx.array_of(scale)
+    if ctx.portable or zeros is None or scales is None:  # else nothing is joined
+        return input
+    rounded = _ROUNDED_OTHERWISE | _ROUNDED_WITH_ZERO_POINT if (zeros % 2).any() else _ROUNDED_OTHERWISE
+    is_single = scales.size == 1
+    for node in ctx.makers(input.name, MOVED_OR_REMOVED):
+        if node.op_type == "DequantizeLinear":
+            others = [ctx.constants.get(name) for name in node.inputs[1:]]
+            if is_single and not all(
+                other is not None and other.dtype == own.dtype and other.tobytes() == own.tobytes()
+                for own, other in zip((scales, zeros), others, strict=True)
+            ):
+                return ctx.apart(input)
+        elif ctx.precision != "ieee" and (dequantised := [d for name in node.inputs if (d := dequantiser(ctx, name))]):
+            takes_scales = is_single and (node.op_type in _PRODUCTS or all(has_one_scale(ctx, d) for d in dequantised))
+            if node.op_type in rounded or not takes_scales:
+                return ctx.apart(input)
+    return input
+
+
+@ort.lower(ops.quantize_linear)
+def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
+    _keep_int8_apart(ctx, zero_point.data_type)
+    # The kernels for blocks and for float16 convert to int32 before they saturate, which is wrong for large values.
+    forms = [form for form in native_forms(input.dims, scale.dims) if "block_size" not in form[2]]
+    if forms and zero_point.data_type in BYTES:
+        x, s = ctx.cast(input, "float32"), ctx.cast(scale, "float32")
+        ctx.disabled_optimizers.add(ROUNDS_WEIGHTS)
+        x = _keep_apart(ctx, x, s, zero_point)
+        return _emit(ctx, "QuantizeLinear", forms[0], x, s, zero_point)
+    x, s, z = _widened(ctx, zero_point.data_type, input, scale, zero_point)
+    shifted = ctx.emit("Add", ctx.emit("Round", ctx.emit("Div", x, s)), z)
+    info = INFO[ctx.output.data_type]
+    return _finish(ctx, ctx.emit("Clip", shifted, ctx.scalar(info.lowest, shifted), ctx.scalar(info.highest, shifted)))
+
+
+def _per_column(a_zero_point: Operand, b_zero_point: Operand) -> bool:
+    """Whether `a` has one zero point, and `b` one, or one for each column: what the engine takes."""
+    one, columns = prod(a_zero_point.shape) == 1, prod(b_zero_point.shape)
+    return one and (columns == 1 or (columns == b_zero_point.shape[-1]))
+
+
+@ort.lower(composites.integer_matmul, when=_per_column)
+def _(ctx: Emitter, a: Value, b: Value, a_zero_point: Value, b_zero_point: Value) -> Value:
+    columns = prod(b_zero_point.dims)
+    can_saturate = a.data_type == "uint8" and b.data_type == "int8" and ctx.array_of(b) is None and not ctx.portable
+    if can_saturate and kernels.saturates():
+        a, a_zero_point = flip_sign(ctx, a), flip_sign(ctx, a_zero_point)
+    zeros = ctx.reshape(a_zero_point, ()), ctx.reshape(b_zero_point, () if columns == 1 else (columns,))
+    return ctx.emit("MatMulInteger", a, b, *zeros, data_type="int32", shape=ctx.output.shape)
+
+
+def _has_fast_kernel(minimum: Operand | None, bits: int, accuracy: str, precision: Precision) -> bool:
+    """Whether the kernel takes all operands, and is faster than a product of floats.
+
+    With 8 bits and accuracy "float32" it takes more than ten times as long. Minima could be zero points of floats, with which
+    it is slower still; they are products of their own.
+    """
+    return minimum is None and (bits == 4 or (accuracy == "int8" and precision != "ieee"))
+
+
+@ort.lower_contrib(composites.matmul_n_bits, when=_has_fast_kernel)
+def _(
+    ctx: Emitter,
+    input: Value,
+    weight: Value,
+    scale: Value,
+    zero_point: Value | None,
+    bias: Value | None,
+    accuracy: str,
+    **sizes: Any,
+) -> Value:
+    level = INT8_LEVEL if accuracy == "int8" and ctx.precision != "ieee" else FLOAT_LEVEL
+    sizes |= {"K": input.dims[-1], "N": weight.dims[0], "accuracy_level": level}
+    return ctx.emit("MatMulNBits", input, weight, scale, zero_point, None, bias, domain=MICROSOFT, **sizes)

@@ -1,0 +1,1 @@
+"""`ML` makes contexts, `MLContext` runs graphs on a device, and `MLGraphBuilder` builds them."""

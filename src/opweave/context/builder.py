@@ -1,0 +1,255 @@
+"""The graph builder (https://www.w3.org/TR/webnn/#api-mlgraphbuilder)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NoReturn, overload
+from weakref import ref
+
+import numpy as np
+
+from ..core import dtypes
+from ..core.conversion import Number, converted_desc
+from ..core.dtypes import DataType
+from ..core.graph import Desc, Graph, MLOperand, Operand, check_desc, printable
+from ..core.operation import Limits, Op
+from ..memory.arrays import as_array, describe, fit, lasting
+from ..ops import Operations
+from ..run.graph import MLGraph
+from ..run.tensor import MLTensor
+from ..support import hints
+from ..support.errors import InvalidStateError, ValidationError, require
+from ..support.names import counted, shown
+from ..support.progress import reported
+from .context import MLContext
+from .tensors import awaitable
+
+
+class MLGraphBuilder(Operations):
+    """Builds one graph for a context; every operation of WebNN is a method.
+
+    >>> import numpy as np, opweave as ow
+    >>> context = ow.ml.create_context(device="reference")
+    >>> builder = ow.MLGraphBuilder(context)
+    >>> x = builder.input("x", "float32", [2, 2])
+    >>> graph = builder.build({"y": builder.add(x, builder.constant(np.float32([[1, 2], [3, 4]])))})
+    >>> context.compute(graph, {"x": np.ones((2, 2), "float32")})["y"].tolist()
+    [[2.0, 3.0], [4.0, 5.0]]
+
+    >>> import asyncio
+    >>> builder = ow.MLGraphBuilder(context)
+    >>> asyncio.run(builder.build_async({"y": builder.input("x", "float32", [2]).relu()}))
+    <MLGraph (x: float32[2]) -> (y: float32[2]), 1 operations on reference>
+
+    Args:
+        context: the context that will run the graph.
+
+    Raises:
+        InvalidStateError: the context is lost.
+    """
+
+    def __init__(self, context: MLContext) -> None:
+        super().__init__()
+        require(isinstance(context, MLContext), f"MLGraphBuilder takes an MLContext, got {type(context).__name__}")
+        context._check_alive()
+        self._context: Callable[[], MLContext | None] = lambda: context
+        self._device = context.device.name
+        self._max_byte_length = context.backend.max_byte_length
+        self._built = False
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{printable(name)}: {operand.desc}" for name, operand in self.inputs.items())
+        return f"<MLGraphBuilder ({inputs}){', built' if self._built else ''} on {self._device}>"
+
+    @property
+    def context(self) -> MLContext:
+        """The context that runs the graph; a builder that has built its graph does not keep it alive."""
+        context = self._context()
+        if context is None:
+            raise InvalidStateError(f"the context on {self._device} that this builder was made for no longer exists")
+        return context
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a builder belongs to its context and cannot be copied or pickled; pickle the function that builds the graph"
+        )
+
+    def _check_open(self) -> None:
+        """Raise `InvalidStateError` once `build` has been called, or the context is lost."""
+        if self._built:
+            raise InvalidStateError("the builder has built its graph; make a new MLGraphBuilder for another one")
+        self.context._check_alive()
+
+    def _limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
+        """The data types and ranks that the operands of `op` may have in this context."""
+        return self.context.backend.limits(op)
+
+    def _as_operand(self, value: Any, data_type: DataType) -> Operand:
+        """A constant for an array, or for a number or nested sequences of numbers in the given data type.
+
+        Raises:
+            ValidationError: a number that an integer type cannot hold. (`constant(data_type, number)` rounds and clamps it,
+                as the specification says; in `x + 1.5` that would be a surprise.)
+        """
+        if isinstance(value, (int, float)):
+            if dtypes.INFO[data_type].kind != "f":
+                exact = dtypes.cast_number(value, data_type) == value
+                require(exact, f"{shown(value)} is not a value of {data_type}")
+            return self.constant(data_type, value)
+        if isinstance(value, Sequence):
+            value = np.array(value, data_type)
+        return self.constant(value)
+
+    @hints.no_dictionaries
+    def input(self, name: str, data_type: DataType, shape: Sequence[int]) -> MLOperand:
+        """Declare an input of the graph (https://www.w3.org/TR/webnn/#api-mlgraphbuilder-input).
+
+        Args:
+            name: its name in `dispatch` and `compute`; not empty. Inputs of one graph need different names.
+            data_type: one of the eight data types of WebNN.
+            shape: dimensions, each in [1, 2**31 - 1]; `[]` for a scalar.
+
+        Raises:
+            InvalidStateError: the graph is built, or the context lost.
+            ValidationError: an empty name, an invalid data type or shape.
+
+        >>> import opweave as ow
+        >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+        >>> builder.input("x", "float32", [2, 3])
+        <MLOperand float32[2, 3], input 'x'>
+        """
+        require(isinstance(name, str), f"input: name must be a string, got {shown(name)}")
+        try:
+            desc = converted_desc(data_type, shape)
+            self._check_open()  # after the conversions, as in Web IDL
+            require(name != "", "name must not be empty")
+            check_desc(desc, self._max_byte_length)
+        except ValidationError as error:
+            raise ValidationError(f"input {name!r}: {error}") from None
+        operand = self.inputs[name] = Operand(self, desc, name=name)
+        return operand
+
+    @overload
+    def constant(self, data_type: DataType, shape: Sequence[int], buffer: Any, /) -> MLOperand: ...
+    @overload
+    def constant(self, data_type: DataType, value: Number, /) -> MLOperand: ...
+    @overload
+    def constant(self, tensor: MLTensor, /) -> MLOperand: ...
+    @overload
+    def constant(self, array: Any, /) -> MLOperand: ...
+    @hints.no_dictionaries
+    def constant(self, *args: Any) -> MLOperand:
+        """Declare a constant (https://www.w3.org/TR/webnn/#api-mlgraphbuilder-constant). Four forms:
+
+        - `constant("float32", [2, 3], buffer)`: an array of that data type and shape (or flat), or a buffer of as many bytes;
+        - `constant("float32", 0.5)`: a scalar, rounded and clamped to the data type;
+        - `constant(tensor)`: a tensor of `context.create_constant_tensor`;
+        - `constant(array)`: a NumPy array, or an object with DLPack, with its own data type and shape.
+
+        C-contiguous arrays are kept by reference, never copied: do not change them until their graphs are destroyed, or
+        deleted. (On GPUs, a new graph shares what another one has copied.) Do not change the file of a memory-mapped array,
+        either: the engine maps it, too, even after the array is deleted.
+
+        Raises:
+            InvalidStateError: the graph is built, or the context lost.
+            ValidationError: data that do not fit, a tensor that is destroyed, not constant or of another context.
+
+        >>> import numpy as np, opweave as ow
+        >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+        >>> builder.constant("int32", [2], np.int32([1, 2])).desc
+        Desc(data_type='int32', shape=(2,))
+        >>> builder.constant("uint8", 300.7).value.item()
+        255
+        >>> builder.constant(np.zeros((2, 3), "float16"))
+        <MLOperand float16[2, 3], constant>
+        """
+        try:
+            match args:
+                case (MLTensor() as tensor,):
+                    self._check_open()
+                    require(tensor.constant, f"the tensor {tensor.desc} was not made by create_constant_tensor")
+                    return Operand(self, tensor.desc, value=self.context._own(tensor, "tensor"))
+                case (str() as data_type, shape, buffer) if not isinstance(shape, (str, int)):
+                    desc, array = converted_desc(data_type, shape), as_array(buffer, "buffer")
+                    self._check_open()  # after the conversions, as in Web IDL
+                    check_desc(desc, self._max_byte_length)
+                    return Operand(self, desc, value=lasting(fit(array, "buffer", desc)))
+                case (str() as data_type, (int() | float() | np.number()) as number) if not isinstance(number, bool):
+                    checked = dtypes.check(data_type)
+                    self._check_open()
+                    plain = number.item() if isinstance(number, np.number) else number
+                    value = dtypes.cast_number(plain, checked)
+                    return Operand(self, Desc(checked, ()), value=np.array(value, checked))
+                case (array,) if not isinstance(array, (str, bytes, bytearray, int, float)):
+                    found = as_array(array, "array")
+                    desc = describe(found, "array")
+                    self._check_open()
+                    return Operand(self, check_desc(desc, self._max_byte_length), value=lasting(found))
+            raise ValidationError(
+                "takes (data_type, shape, buffer), (data_type, number), (tensor) or (array), "
+                f"got ({', '.join(type(arg).__name__ for arg in args)})"
+            )
+        except ValidationError as error:
+            raise ValidationError(f"constant: {error}") from None
+
+    def build(
+        self, outputs: Mapping[str, MLOperand], *, fuse: bool = True, fallback: Literal["auto", "error"] = "auto"
+    ) -> MLGraph:
+        """Compile the graph up to `outputs` (https://www.w3.org/TR/webnn/#api-mlgraphbuilder-build).
+
+        Args:
+            outputs: the results of the graph, by name. Inputs and constants cannot be outputs, but `identity` of them can.
+            fuse: whether chains of element-wise operations become one loop where that is faster; requires the extra `halide`.
+            fallback: "auto" runs operations that the device does not support on the CPU, with copies that `explain()` and
+                the profile show; "error" makes them an error.
+
+        Raises:
+            InvalidStateError: the graph is built already, or the context lost.
+            ValidationError: no outputs, an empty name, an operand of another builder, an input or a constant; or two
+                inputs of one name.
+            NotSupportedError: no engine can run an operation, or with `fallback="error"` the device cannot.
+            OperationError: the engine refuses the graph.
+
+        >>> import opweave as ow
+        >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+        >>> x = builder.input("x", "float32", [2])
+        >>> builder.build({"y": x.relu(), "z": x.neg()})
+        <MLGraph (x: float32[2]) -> (y: float32[2], z: float32[2]), 2 operations on reference>
+        """
+        require(fallback in ("auto", "error"), f"build: fallback must be 'auto' or 'error', got {shown(fallback)}")
+        require(isinstance(outputs, Mapping), f"build: outputs must map names to operands, got {shown(outputs)}")
+        for name, operand in outputs.items():
+            require(isinstance(name, str), f"build: output names must be strings, got {shown(name)}")
+            require(isinstance(operand, Operand), f"build: output {name!r} must be an operand, got {shown(operand)}")
+        self._check_open()  # after the conversions, as in Web IDL
+        require(len(outputs) > 0, "build: outputs must not be empty")
+        for name, operand in outputs.items():
+            require(name != "", "build: output names must not be empty")
+            require(
+                operand.builder is self, f"build: output {name!r} is an operand of another builder: {shown(operand)}"
+            )
+            require(
+                operand.node is not None, f"build: output {name!r} is not the result of an operation: {shown(operand)}"
+            )
+        graph = Graph.reaching(outputs)
+        self._built = True
+        context = self.context
+        self._context = ref(context)  # operands and builder refer to each other, and stay until a garbage collection
+        from ..compile.driver import compile  # not before something is compiled: it brings much along
+
+        with reported(f"compiling a graph of {counted(len(graph.nodes), 'operation')}"):
+            program = compile(
+                graph,
+                context.backend,
+                device=context.device.name,
+                power_preference=context.power_preference,
+                fuse=fuse,
+                fallback=fallback,
+                shares_processors=context._shares_processors,
+            )
+        built = MLGraph(context, graph, program, fuse)
+        if program.untried:
+            built._watch()
+        return built
+
+    build_async = awaitable(build)

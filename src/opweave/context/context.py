@@ -1,0 +1,458 @@
+"""Contexts, which run graphs on a device (https://www.w3.org/TR/webnn/#api-mlcontext)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from itertools import count
+from threading import RLock
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
+from weakref import WeakKeyDictionary, WeakSet
+
+import numpy as np
+
+from .. import backends
+from ..backends import Backend, Device, PowerPreference, Precision, selection
+from ..core import dtypes
+from ..core.dtypes import ANY
+from ..core.graph import MAX_RANK
+from ..run.graph import MLGraph
+from ..run.tensor import MLTensor
+from ..support import hints, lazy_imports as links, packages, settings
+from ..support.errors import NotSupportedError, require, require_flags
+from ..support.names import SnakeCaseDict, shown
+from ..support.processors import chosen_threads
+from .tensors import ContextTensors, awaitable
+
+if TYPE_CHECKING:
+    from ..core.operation import Op
+    from .loss import Lost
+
+
+@dataclass(frozen=True, slots=True)
+class MLContextLostInfo:
+    """Why a context was lost (`MLContextLostInfo`).
+
+    Attributes:
+        message: the reason, as text.
+
+    >>> import opweave as ow
+    >>> context = ow.ml.create_context(device="reference")
+    >>> context.destroy()
+    >>> context.lost.result().message
+    'destroy() was called'
+    """
+
+    message: str
+
+
+@hints.misnomers
+class ML:
+    """The entry point, `navigator.ml` in a browser; `opweave.ml` is its only instance.
+
+    https://www.w3.org/TR/webnn/#api-ml
+
+    >>> import asyncio, opweave as ow
+    >>> ow.ml.create_context(device="reference")
+    <MLContext on reference>
+    >>> asyncio.run(ow.ml.create_context_async(device="reference"))
+    <MLContext on reference>
+    """
+
+    @hints.no_dictionaries
+    def create_context(
+        self,
+        gpu_device: Any = None,
+        *,
+        power_preference: PowerPreference = "default",
+        accelerated: bool = True,
+        device: str | None = None,
+        backend: str | None = None,
+        deferred: bool = False,
+        threads: int | None = None,
+        precision: Precision = "float32",
+        cuda_stream: Any = None,
+        verify: bool = True,
+    ) -> MLContext:
+        """Create a context.
+
+        Args:
+            gpu_device: your own `wgpu.GPUDevice`: graphs run on it, and tensors are its buffers.
+            power_preference: "default", "high-performance" or "low-power"; "low-power" prefers devices that consume
+                little power, and on a CPU lets idle threads sleep instead of spinning between operations.
+            accelerated: whether to prefer a GPU or NPU, if there is one.
+            device: the name of a device of `opweave.devices()` to run on. Default, if `backend` is not given either: the
+                environment variable `OPWEAVE_DEVICE`; or else, the two preferences select one.
+            backend: the back end that drives the device, if several can: "onnxruntime", "openvino", …. The default,
+                "auto", is the first in `opweave.devices()` that has the device. On a CPU with OpenVINO installed, "auto"
+                chooses for each graph the back end that was verified and measured to be faster.
+            deferred: whether dispatches wait until a result is read, and then run together.
+            threads: how many threads an operation on the CPU may use, including the calling thread. Default: the environment
+                variable `OPWEAVE_THREADS`, or the number of processors available to the process. Compiled expressions share
+                the threads of the process. GPUs and the device "reference" ignore it.
+            precision: how engines compute float32 operations; inputs and outputs keep their data types. "float32": results
+                are at least as accurate as with float32 sums in order. "ieee": float32 arithmetic throughout. "tf32",
+                "bfloat16" and "float16" allow engines to round to these data types, which is faster. `Device.precisions`
+                lists the precisions of a device. A precision asks for the engines that have it: without `device` and
+                `backend`, the first device that has it is used, in this process and without the trial that `MLGraph.tune`
+                makes, such as OpenVINO's CPU for "bfloat16".
+            cuda_stream: your own stream of an NVIDIA GPU, on which all work is enqueued: an object with `__cuda_stream__`,
+                such as the streams of PyTorch and cuda.core, or a handle. The device is "cuda", or the one that `device`
+                names.
+            verify: whether graphs and models that were used for some seconds are verified on other engines, by a child
+                process of the lowest priority; what is built later uses the faster engine. `OPWEAVE_VERIFY=0` switches it
+                off, too.
+
+        Raises:
+            ValidationError: an option has the wrong type or value, or options exclude each other.
+            NotSupportedError: the device or back end is not available, or does not support the precision.
+            MissingExtraError: `gpu_device` needs the extra `webgpu`.
+
+        Warns:
+            RuntimeWarning: a package is missing, too old or broken, so that the device cannot do all that it could
+                (`Device.fault`), or that a device is passed over; once in a process for each reason.
+
+        >>> import opweave as ow
+        >>> ow.ml.create_context(device="reference")
+        <MLContext on reference>
+        """
+        _check_choice("power_preference", power_preference, PowerPreference)
+        _check_choice("precision", precision, Precision)
+        require_flags(accelerated=accelerated, deferred=deferred, verify=verify)
+        for option, name in {"device": device, "backend": backend}.items():
+            require(name is None or isinstance(name, str), f"{option} must be a name, got {shown(name)}")
+        given = {"gpu_device": gpu_device, "cuda_stream": cuda_stream}
+        claimed = [option for option, value in given.items() if value is not None]
+        require(len(claimed) < 2, f"{' and '.join(claimed)} must not be given together")
+        is_count = threads is None or (isinstance(threads, int) and not isinstance(threads, bool) and threads > 0)
+        require(is_count, f"threads must be a positive integer or None, got {shown(threads)}")
+        threads = chosen_threads() if threads is None else threads
+        named = None if backend == "auto" else backend
+        rivals: list[Backend] = []
+        if claimed:
+            (option,) = claimed
+            driver, found = backends.claimed(option, given[option], device=device, backend=backend, precision=precision)
+        else:
+            driver, found = selection.find(device, named, power_preference, accelerated, precision)
+            driver = driver.open(found, power_preference)
+            rivals = backends.competing(found, precision) if named is None else []
+        packages.warn_once(found.fault)
+        if deferred and not driver.space.is_host:
+            raise NotSupportedError(
+                f"deferred=True is for contexts on the CPU; on {found.name} dispatches are asynchronous already"
+            )
+        if threads is not None:
+            driver, *rivals = (each.with_threads(threads) for each in (driver, *rivals))
+        driver, *rivals = (each.with_precision(precision) for each in (driver, *rivals))
+        driver = driver.beside(rivals)
+        context_class: Callable[..., MLContext] = links.deferred_context if deferred else MLContext
+        context = context_class(driver, found, power_preference)
+        context._verify = settings.flag("OPWEAVE_VERIFY", True) and verify
+        return context
+
+    create_context_async = awaitable(create_context)
+
+    def __repr__(self) -> str:
+        return "<ML>"
+
+
+def _check_choice(name: str, value: Any, choices: Any) -> None:
+    """Require one of the values of a `Literal`."""
+    allowed = get_args(choices)
+    require(value in allowed, f"{name} must be one of {', '.join(map(repr, allowed))}, got {shown(value)}")
+
+
+ml = ML()
+
+entered: ContextVar[tuple[MLContext, ...]] = ContextVar("contexts", default=())
+"""The contexts of the open `with` blocks, the innermost last."""
+
+# By back end, device name and power preference: see `MLContext._place`.
+_places: WeakKeyDictionary[Backend, dict[tuple[str, str], int]] = WeakKeyDictionary()
+_place_numbers = count(1)
+
+_default: MLContext | None = None
+_default_lock = RLock()
+
+
+def current_context() -> MLContext:
+    """The context of operations on arrays: that of the innermost `with context:`, else a default one on the CPU."""
+    global _default
+    contexts = entered.get()
+    if contexts:
+        return contexts[-1]
+    if _default is None or _default._lost_info is not None:
+        with _default_lock:
+            if _default is None or _default._lost_info is not None:
+                _default = ml.create_context(accelerated=False)
+    return _default
+
+
+@hints.misnomers
+@dtypes.completable
+class MLContext(ContextTensors):
+    """Owns tensors and compiled graphs, and runs graphs on its device. Made by `opweave.ml.create_context`.
+
+    A context may be used from several threads: calls that use the same tensor run one after the other.
+
+    >>> import opweave as ow
+    >>> context = ow.ml.create_context(device="reference")
+    >>> context.device.name, context.accelerated, context.power_preference, context.precision
+    ('reference', False, 'default', 'float32')
+    >>> with context:
+    ...     x = ow.array([1.0, 2.0])
+    >>> (x * 2).tolist(), x.context is context
+    ([2.0, 4.0], True)
+    """
+
+    _shares_processors = False
+    """Whether another process needs the processors after each run: then threads of engines sleep soon after it."""
+    _verify = False
+    """Whether other engines are verified for what it runs for some seconds."""
+
+    def __init__(self, backend: Backend, device: Device, power_preference: PowerPreference) -> None:
+        self._backend, self._device, self._power_preference = backend, device, power_preference
+        # Contexts with the same number can share compiled programs. (Each open GPU device has a back end of its own.)
+        self._place = _places.setdefault(backend, {}).setdefault((device.name, power_preference), next(_place_numbers))
+        self._lost: Lost | None = None  # the future `lost`, made when it is first read
+        self._lost_info = None  # the reason, as soon as the context is lost
+        self._is_torn_down = False  # whether it is lost, and its graphs and tensors are destroyed
+        self._lock = RLock()
+        self._tensors: WeakSet[MLTensor] = WeakSet()
+        self._graphs: WeakSet[MLGraph] = WeakSet()
+        self._space = backend.space
+        self._space.attach(self)
+
+    # Attributes ------------------------------------------------------------------------------------------------------
+
+    @property
+    def accelerated(self) -> bool:
+        """Whether the device is a GPU or NPU, regardless of the option `accelerated`."""
+        return self._device.kind != "cpu"
+
+    @property
+    def device(self) -> Device:
+        """The device that graphs run on."""
+        return self._device
+
+    @property
+    def backend(self) -> Backend:
+        """The back end that drives the device.
+
+        >>> import opweave as ow
+        >>> ow.ml.create_context(device="reference").backend.name
+        'reference'
+        """
+        return self._backend
+
+    @property
+    def power_preference(self) -> PowerPreference:
+        """The preference that the context was created with."""
+        return self._power_preference
+
+    @property
+    def precision(self) -> Precision:
+        """How its engines compute with float32, as asked for when the context was created."""
+        return self._backend.precision
+
+    @property
+    def lost(self) -> Lost:
+        """A future that gets an `MLContextLostInfo` when the context is lost: its device failed, or `destroy` was called.
+
+        >>> import opweave as ow
+        >>> context = ow.ml.create_context(device="reference")
+        >>> context.lost.add_done_callback(lambda lost: print(lost.result().message))
+        >>> context.destroy()
+        destroy() was called
+        """
+        from .loss import Lost
+
+        with self._lock:
+            if self._lost is None:
+                self._lost = Lost()
+                if self._is_torn_down:
+                    assert self._lost_info is not None
+                    self._lost.set_result(self._lost_info)
+            return self._lost
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a context belongs to its process and its device and cannot be copied or pickled; pickle the name of the device, "
+            f"{self._device.name!r}, and call opweave.ml.create_context(device=...)"
+        )
+
+    def __enter__(self) -> MLContext:
+        """Make this the context of the arrays and operations in a `with` block."""
+        self._check_alive()
+        entered.set((*entered.get(), self))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        entered.set(entered.get()[:-1])
+
+    def __repr__(self) -> str:
+        return f"<MLContext on {self._device.name}{', lost' if self._lost_info else ''}>"
+
+    # Running ---------------------------------------------------------------------------------------------------------
+
+    def dispatch(self, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> None:
+        """Run a graph on tensors (https://www.w3.org/TR/webnn/#api-mlcontext-dispatch).
+
+        On a CPU, this is synchronous: the results are written when it returns, and errors are raised. On a GPU, it only
+        submits work to the device's queue: later dispatches see the results, and reading them waits for the device. In a
+        context with `deferred=True`, the dispatch is recorded, and runs when a result is read; that read raises errors of
+        kernels.
+
+        Args:
+            graph: a graph of this context.
+            inputs: a tensor for each input of the graph, by name, of its data type and shape.
+            outputs: a tensor for each output, likewise. Each needs a different tensor, and must not overlap another
+                tensor's memory. Exception: an output may be the tensor of an input that an operation updates, such as the
+                past keys and values of `group_query_attention`.
+
+        Raises:
+            InvalidStateError: the graph is destroyed, or the context lost.
+            ValidationError: names are missing or unknown; tensors do not fit, are destroyed or belong to another context;
+                on a CPU, positions or lengths are out of the range of an operation.
+
+        >>> import numpy as np, opweave as ow
+        >>> context = ow.ml.create_context(device="reference")
+        >>> builder = ow.MLGraphBuilder(context)
+        >>> graph = builder.build({"y": builder.input("x", "float32", [2]).neg()})
+        >>> x = context.create_tensor("float32", [2], writable=True)
+        >>> y = context.create_tensor("float32", [2], readable=True)
+        >>> context.write_tensor(x, np.float32([1, 2]))
+        >>> context.dispatch(graph, {"x": x}, {"y": y})
+        >>> y.numpy().tolist()
+        [-1.0, -2.0]
+        """
+        try:
+            find = graph._bindings.peek  # it is an attribute, not a method, so calling it in one expression is slower
+            binding = find((len(inputs), *inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values())))
+        except (AttributeError, TypeError):
+            binding = None
+        if binding is None or graph._context is not self:
+            binding = self._check(graph, "dispatch")._bind(inputs, outputs)
+        binding.run()
+
+    dispatch_async = awaitable(dispatch)
+
+    def compute(
+        self, graph: MLGraph, inputs: Mapping[str, Any], outputs: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Run a graph on arrays, and return arrays.
+
+        Args:
+            graph: a graph of this context.
+            inputs: an array (or MLTensor) for each input, by name. C-contiguous arrays are read in place.
+            outputs: arrays to write results into, by name; other outputs get new arrays. As in `dispatch`, an array may
+                also be that of an input that an operation updates.
+
+        Returns:
+            The array of each output, by name.
+
+        Raises:
+            InvalidStateError: the graph is destroyed, or the context lost.
+            ValidationError: names are missing or unknown; arrays do not fit; on a CPU, positions or lengths are out of the
+                range of an operation.
+
+        >>> import numpy as np, opweave as ow
+        >>> context = ow.ml.create_context(device="reference")
+        >>> builder = ow.MLGraphBuilder(context)
+        >>> graph = builder.build({"y": builder.input("x", "float32", [2]).neg()})
+        >>> context.compute(graph, {"x": np.float32([1, 2])})["y"].tolist()
+        [-1.0, -2.0]
+        >>> result = np.zeros(2, "float32")
+        >>> made = context.compute(graph, {"x": np.float32([3, 4])}, {"y": result})
+        >>> result.tolist()
+        [-3.0, -4.0]
+        """
+        if type(graph) is not MLGraph or graph._context is not self:
+            self._check(graph, "compute")
+        return graph._compute(inputs, outputs)
+
+    compute_async = awaitable(compute)
+
+    def _check(self, graph: MLGraph, what: str) -> MLGraph:
+        """Require a graph of this context, and return it."""
+        require(isinstance(graph, MLGraph), f"{what}: graph must be an MLGraph, got {type(graph).__name__}")
+        require(graph.context is self, f"{what}: the graph belongs to another context")
+        return graph
+
+    # Limits ----------------------------------------------------------------------------------------------------------
+
+    def op_support_limits(self) -> dict[str, Any]:
+        """What this context supports (https://www.w3.org/TR/webnn/#api-mlcontext-opsupportlimits).
+
+        Returns:
+            The dictionary `MLOpSupportLimits`. It has `preferred_input_layout`, `max_tensor_byte_length`, and the limits of
+            graph inputs, constants and outputs, and of each operand of each operation:
+            `limits["conv2d"]["input"] == {"data_types": [...], "rank_range": {"min": 4, "max": 4}}`. The specification's
+            camelCase names work, too, with a DeprecationWarning.
+
+        >>> import opweave as ow
+        >>> limits = ow.ml.create_context(device="reference").op_support_limits()
+        >>> limits["conv2d"]["input"]
+        {'data_types': ['float32', 'float16'], 'rank_range': {'min': 4, 'max': 4}}
+        """
+        from ..ops import Operations
+
+        anything = SnakeCaseDict(data_types=list(ANY), rank_range={"min": 0, "max": MAX_RANK})
+        result = SnakeCaseDict(
+            preferred_input_layout="nchw",
+            max_tensor_byte_length=self._backend.max_byte_length,
+            input=anything,
+            constant=anything,
+            output=anything,
+        )
+        for name, op in Operations.listing().items():
+            result[name] = self._limits_of(op)
+        return result
+
+    def _limits_of(self, op: Op[..., Any]) -> dict[str, Any]:
+        limits = self._backend.limits(op)
+        table = SnakeCaseDict()
+        for name, limit in limits.items():
+            data_types, ranks = limit._allowed(limits)
+            table[name] = SnakeCaseDict(data_types=list(data_types), rank_range={"min": ranks[0], "max": ranks[1]})
+        return table
+
+    # Loss ------------------------------------------------------------------------------------------------------------
+
+    def destroy(self) -> None:
+        """Release all graphs and tensors of the context; it cannot be used any more. Further calls do nothing.
+
+        >>> import opweave as ow
+        >>> context = ow.ml.create_context(device="reference")
+        >>> tensor = context.create_tensor("float32", [2])
+        >>> context.destroy()
+        >>> tensor.destroyed
+        True
+        """
+        self._lose("destroy() was called")
+
+    def _lose(self, message: str) -> None:
+        """Mark the context lost, destroy its graphs and tensors, and resolve `lost`. Back ends call it if the device fails."""
+        info = MLContextLostInfo(message)
+        with self._lock:
+            if self._lost_info is not None:
+                return
+            self._lost_info = info
+            graphs, tensors = list(self._graphs), list(self._tensors)
+        for graph in graphs:
+            graph.destroy()
+        for tensor in tensors:
+            tensor.destroy()
+        self._space.detach(self)
+        # Resolve `lost` last, when everything is destroyed, and without the lock, as callbacks may wait for other threads.
+        with self._lock:
+            lost, self._is_torn_down = self._lost, True
+        if lost is not None:
+            lost.set_result(info)
+
+    def _add_graph(self, graph: MLGraph) -> None:
+        """Remember a graph, to destroy it when the context is lost."""
+        with self._lock:
+            self._check_alive()
+            self._graphs.add(graph)

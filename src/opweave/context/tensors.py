@@ -1,0 +1,408 @@
+"""The tensors of a context: creation, writing, reading, and export to the user's shaders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+from weakref import WeakSet
+
+import numpy as np
+
+from .. import memory as host
+from ..backends import Backend, Device
+from ..core.conversion import converted_desc
+from ..core.dtypes import DataType
+from ..core.graph import Desc, check_desc
+from ..memory.arrays import as_array, describe, fit
+from ..memory.spaces import Space, TensorSpace
+from ..run.tensor import DeviceTensor, MLTensor
+from ..support import hints
+from ..support.errors import InvalidStateError, NotSupportedError, ValidationError, import_extra, require, require_flags
+from ..support.names import shown
+
+if TYPE_CHECKING:
+    from .context import MLContext, MLContextLostInfo
+
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a blocking function in a worker thread."""
+    import asyncio
+
+    return await asyncio.to_thread(function, *args, **kwargs)
+
+
+def awaitable(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """The awaitable twin (`*_async`) of a blocking method, which runs the method in a worker thread."""
+    name = method.__name__
+
+    @wraps(method)
+    async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        made: T = await in_thread(getattr(self, name), *args, **kwargs)
+        return made
+
+    twin.__name__, twin.__qualname__ = f"{name}_async", f"{method.__qualname__}_async"
+    twin.__doc__ = f"`{name}`, to await."
+    return twin
+
+
+class ContextTensors:
+    """The part of `MLContext` that is about tensors.
+
+    >>> import asyncio, numpy as np, opweave as ow
+    >>> context = ow.ml.create_context(device="reference")
+    >>> async def doubled(values):
+    ...     weights = await context.create_constant_tensor_async("float32", [2], np.float32([2, 2]))
+    ...     x = await context.create_tensor_async("float32", [2], writable=True)
+    ...     y = await context.create_tensor_async("float32", [2], readable=True)
+    ...     context.write_tensor(x, values)
+    ...     builder = ow.MLGraphBuilder(context)
+    ...     result = builder.input("x", "float32", [2]) * builder.constant(weights)
+    ...     graph = await builder.build_async({"y": result})
+    ...     await context.dispatch_async(graph, {"x": x}, {"y": y})
+    ...     computed = await context.compute_async(graph, {"x": values})
+    ...     return (await context.read_tensor_async(y)).tolist(), computed["y"].tolist()
+    >>> asyncio.run(doubled(np.float32([1, 2])))
+    ([2.0, 4.0], [2.0, 4.0])
+    """
+
+    _backend: Backend
+    _device: Device
+    _space: TensorSpace
+    _tensors: WeakSet[MLTensor]
+    _lock: RLock
+    _lost_info: MLContextLostInfo | None
+
+    def _check_alive(self) -> None:
+        """Raise `InvalidStateError` once the context is lost."""
+        if self._lost_info is not None:
+            raise InvalidStateError(f"the context is lost: {self._lost_info.message}")
+
+    @hints.no_dictionaries
+    def create_tensor(
+        self,
+        data_type: DataType,
+        shape: Sequence[int],
+        *,
+        readable: bool = False,
+        writable: bool = False,
+        memory: Space | None = None,
+    ) -> MLTensor:
+        """Create a tensor of zeros (https://www.w3.org/TR/webnn/#api-mlcontext-createtensor).
+
+        Args:
+            data_type: one of the eight data types of WebNN.
+            shape: dimensions, each in [1, 2**31 - 1]; `[]` for a scalar.
+            readable: whether its contents may be read.
+            writable: whether its contents may be written.
+            memory: the WebAssembly module (`opweave.wasm.load`) in whose memory to allocate it; default: the host's.
+                Built-in operations and the module's functions read and write it there, without a copy.
+
+        Raises:
+            InvalidStateError: the context is lost.
+            ValidationError: no such data type, invalid dimensions, too many bytes.
+            OperationError: there is not enough memory.
+
+        >>> import opweave as ow
+        >>> context = ow.ml.create_context(device="reference")
+        >>> tensor = context.create_tensor("float32", [2, 2], readable=True)
+        >>> tensor, context.read_tensor(tensor).tolist()
+        (<MLTensor float32[2, 2], readable>, [[0.0, 0.0], [0.0, 0.0]])
+        """
+        self._check_alive()
+        desc = self._check_desc(data_type, shape)
+        require_flags(readable=readable, writable=writable)
+        if memory is None:
+            array = self._space.allocate(desc)
+            return self._adopt(desc, array, readable=readable, writable=writable)
+        require(self._space.is_host, f"memory= is for contexts on the CPU; this one is on {self._device.name}")
+        require(
+            hasattr(memory, "allocate") and hasattr(memory, "owns"),
+            f"memory must be a WebAssembly module (opweave.wasm.load), got {type(memory).__name__}",
+        )
+        array = memory.allocate(desc)
+        return self._adopt(desc, array, readable=readable, writable=writable, pinned=True)
+
+    create_tensor_async = awaitable(create_tensor)
+
+    def create_exportable_tensor(
+        self,
+        data_type: DataType,
+        shape: Sequence[int],
+        gpu_device: Any,
+        *,
+        readable: bool = False,
+        writable: bool = False,
+    ) -> MLTensor:
+        """Create a tensor of zeros that `export_to_gpu` can export to `gpu_device`, like every tensor on a WebGPU device.
+
+        Args:
+            data_type: one of the eight data types of WebNN.
+            shape: dimensions, each in [1, 2**31 - 1]; `[]` for a scalar.
+            gpu_device: the `wgpu.GPUDevice` of the context: that of `ml.create_context(gpu_device=device)`.
+            readable: whether its contents may be read.
+            writable: whether its contents may be written.
+
+        Raises:
+            InvalidStateError: the context is lost.
+            ValidationError: `gpu_device` is not a `wgpu.GPUDevice`; no such data type, invalid dimensions, too many bytes.
+            NotSupportedError: the context is on another device.
+            OperationError: there is not enough memory.
+        """
+        wgpu = import_extra("wgpu", "webgpu", "exporting tensors to a GPU")
+        require(
+            isinstance(gpu_device, wgpu.GPUDevice),
+            f"create_exportable_tensor: gpu_device must be a wgpu.GPUDevice, got {type(gpu_device).__name__}",
+        )
+        self._check_alive()
+        if self._space.device is not gpu_device:
+            raise NotSupportedError(
+                f"create_exportable_tensor: the context is on {self._device.name}, and its tensors cannot be exported to "
+                "another device; opweave.ml.create_context(gpu_device=device) makes a context on that one"
+            )
+        return self.create_tensor(data_type, shape, readable=readable, writable=writable)
+
+    create_exportable_tensor_async = awaitable(create_exportable_tensor)
+
+    @hints.no_dictionaries
+    def create_constant_tensor(self, data_type: DataType, shape: Sequence[int], input_data: Any) -> MLTensor:
+        """Create a tensor for `builder.constant(tensor)` (https://www.w3.org/TR/webnn/#api-mlcontext-createconstanttensor).
+
+        Args:
+            data_type: one of the eight data types of WebNN.
+            shape: dimensions, each in [1, 2**31 - 1]; `[]` for a scalar.
+            input_data: an array of that data type and shape (or flat), or a buffer of as many bytes; it is copied once.
+
+        Raises:
+            InvalidStateError: the context is lost.
+            ValidationError: the data do not fit data type and shape.
+
+        >>> import numpy as np, opweave as ow
+        >>> context = ow.ml.create_context(device="reference")
+        >>> weights = context.create_constant_tensor("float32", [2], np.float32([1, 2]))
+        >>> builder = ow.MLGraphBuilder(context)
+        >>> builder.constant(weights).value.tolist()
+        [1.0, 2.0]
+        """
+        self._check_alive()
+        desc = self._check_desc(data_type, shape)
+        data = fit(as_array(input_data, "input_data", desc.data_type), "input_data", desc)
+        array = host.allocate(desc)
+        host.copy(array, data, "create_constant_tensor")
+        return self._adopt(desc, array, constant=True)
+
+    create_constant_tensor_async = awaitable(create_constant_tensor)
+
+    def tensor_from(
+        self,
+        array: Any,
+        data_type: DataType | None = None,
+        shape: Sequence[int] | None = None,
+        *,
+        readable: bool = True,
+        writable: bool | None = None,
+    ) -> MLTensor:
+        """Make a tensor over existing memory, without a copy.
+
+        Args:
+            array: a C-contiguous NumPy array, or an object with DLPack in host memory, such as a PyTorch or ONNX Runtime
+                tensor. In a context on a WebGPU device: a `wgpu.GPUBuffer` of that device with the usage STORAGE (and
+                COPY_SRC if the host reads it, COPY_DST if the host writes it). In a context on a CUDA device: an array of
+                PyTorch, CuPy, JAX or Numba in its memory (with DLPack or `__cuda_array_interface__`), in C order and
+                aligned to 16 bytes; later dispatches wait for work on the array that was submitted before this call.
+            data_type: the data type of the elements in a `GPUBuffer`; arrays have their own.
+            shape: the shape of a `GPUBuffer`; arrays have their own.
+            readable: whether its contents may be read through the tensor.
+            writable: whether they may be written through the tensor; default: whether the array is writable.
+
+        Returns:
+            A tensor that shares the memory: what a graph writes into it appears in `array`, and the other way round.
+
+        Raises:
+            InvalidStateError: the context is lost.
+            ValidationError: not contiguous, not in native byte order, or of a data type that WebNN does not have.
+
+        >>> import numpy as np, opweave as ow
+        >>> context = ow.ml.create_context(device="reference")
+        >>> array = np.float32([1, 2])
+        >>> tensor = context.tensor_from(array)
+        >>> context.write_tensor(tensor, np.float32([3, 4]))
+        >>> array.tolist()
+        [3.0, 4.0]
+        """
+        self._check_alive()
+        if not self._space.is_host:
+            both = (data_type is None) == (shape is None)
+            require(both, f"tensor_from takes data_type and shape, or neither, got {data_type!r} and {shape!r}")
+            lent = self._space.adopt(array, None if data_type is None else self._check_desc(data_type, shape))
+            desc = self._check_desc(lent.desc.data_type, lent.desc.shape)
+            require(not (lent.read_only and writable), "tensor_from cannot make a read-only array writable")
+            writable = not lent.read_only if writable is None else writable
+            return self._adopt(desc, lent, readable=readable, writable=writable, pinned=True)
+        require(
+            data_type is None and shape is None,
+            f"tensor_from takes data_type and shape for a GPUBuffer, and this context is on {self._device.name}, not on a "
+            "WebGPU device",
+        )
+        is_array = isinstance(array, np.ndarray) or hasattr(array, "__dlpack__")
+        require(is_array, f"tensor_from takes an array, got {type(array).__name__}")
+        array = as_array(array, "tensor_from: array")
+        found = describe(array, "tensor_from")
+        desc = self._check_desc(found.data_type, found.shape)
+        array = self._space.adopt(array, desc)
+        if writable is None:
+            writable = bool(array.flags.writeable)
+        require(bool(array.flags.writeable) or not writable, "tensor_from cannot make a read-only array writable")
+        return self._adopt(desc, array, readable=readable, writable=writable, pinned=True)
+
+    def write_tensor(self, tensor: MLTensor, input_data: Any) -> None:
+        """Copy data into a tensor (https://www.w3.org/TR/webnn/#api-mlcontext-writetensor).
+
+        Args:
+            tensor: a writable tensor of this context.
+            input_data: an array of its data type and shape (or flat), or a buffer of as many bytes.
+
+        Raises:
+            ValidationError: a tensor of another context, destroyed or not writable; data that do not fit.
+
+        >>> import numpy as np, opweave as ow
+        >>> context = ow.ml.create_context(device="reference")
+        >>> tensor = context.create_tensor("float32", [2], readable=True, writable=True)
+        >>> context.write_tensor(tensor, np.float32([1, 2]))
+        >>> tensor.numpy().tolist()
+        [1.0, 2.0]
+        """
+        self._check_own(tensor, "tensor")
+        if not tensor.writable:
+            raise ValidationError(f"the tensor {tensor.desc} was not created with writable=True")
+        data = fit(as_array(input_data, "input_data", tensor.data_type), "input_data", tensor.desc)
+        tensor._settle()
+        with tensor._lock:
+            self._check_own(tensor, "tensor")
+            self._space.write(tensor._target(), data, "write_tensor")
+
+    def read_tensor(self, tensor: MLTensor, *, out: Any = None) -> np.ndarray:
+        """Copy the contents of a tensor into a new array, or into `out` (https://www.w3.org/TR/webnn/#api-mlcontext-readtensor).
+
+        `tensor.numpy()` is a view instead, without a copy.
+
+        Args:
+            tensor: a readable tensor of this context.
+            out: a writable, C-contiguous array of the tensor's data type and shape (or flat), or a writable buffer of as
+                many bytes.
+
+        Returns:
+            The array; an array over the memory of `out` where that was given.
+
+        Raises:
+            ValidationError: a tensor of another context, destroyed or not readable; an `out` that does not fit.
+
+        >>> import numpy as np, opweave as ow
+        >>> context = ow.ml.create_context(device="reference")
+        >>> tensor = context.tensor_from(np.float32([1, 2]))
+        >>> context.read_tensor(tensor).tolist()
+        [1.0, 2.0]
+        >>> out = np.zeros(2, "float32")
+        >>> result = context.read_tensor(tensor, out=out)
+        >>> out.tolist()
+        [1.0, 2.0]
+        """
+        self._check_own(tensor, "tensor")
+        if not tensor.readable:
+            raise ValidationError(f"the tensor {tensor.desc} was not created with readable=True")
+        if out is None:
+            target = host.empty(tensor.desc)
+        else:
+            require(not isinstance(out, np.generic), f"out must be an array, got the scalar {shown(out)}")
+            whole = as_array(out, "out")
+            require(bool(whole.flags.c_contiguous), "out must be C-contiguous")
+            target = fit(whole, "out", tensor.desc)
+            require(bool(target.flags.writeable), "out must be writable")
+        with tensor._lock:
+            self._space.read([self._own(tensor, "tensor")], [target], "read_tensor")
+        return target
+
+    read_tensor_async = awaitable(read_tensor)
+
+    @contextmanager
+    def export_to_gpu(self, tensor: MLTensor) -> Iterator[Any]:
+        """Export a tensor to the user's own shaders (https://www.w3.org/TR/webnn/#api-mlcontext-exporttogpu).
+
+        This neither copies nor waits: work that is submitted to the device's queue inside the `with` block runs after
+        earlier dispatches, and before later ones. Inside the block, WebNN must not use the tensor.
+
+        Args:
+            tensor: a tensor of this context, which is on a WebGPU device.
+
+        Returns:
+            A context manager that yields the `wgpu.GPUBuffer`.
+
+        Raises:
+            NotSupportedError: the context is not on a WebGPU device.
+            InvalidStateError: the tensor is exported already, or WebNN uses it while it is exported.
+            ValidationError: a tensor of another context, destroyed or constant.
+
+        >>> import opweave as ow
+        >>> context = ow.ml.create_context(device="reference")
+        >>> with context.export_to_gpu(context.create_tensor("float32", [2])) as buffer:
+        ...     pass
+        Traceback (most recent call last):
+        opweave.support.errors.NotSupportedError: export_to_gpu: the context is on reference, not on a WebGPU device
+        """
+        if self._space.device is None:
+            raise NotSupportedError(f"export_to_gpu: the context is on {self._device.name}, not on a WebGPU device")
+        self._check_own(tensor, "export_to_gpu: tensor")
+        require(isinstance(tensor, DeviceTensor), "export_to_gpu: tensor is a constant tensor")
+        assert isinstance(tensor, DeviceTensor)
+        with tensor._lock:
+            array = tensor._memory()
+            tensor._exported = True
+            tensor._release_bindings()
+        try:
+            yield array.buffer
+        finally:
+            with tensor._lock:
+                tensor._exported = False
+
+    # Helpers ---------------------------------------------------------------------------------------------------------
+
+    def _check_desc(self, data_type: object, shape: object) -> Desc:
+        """A descriptor that is valid in this context, or `ValidationError`."""
+        return check_desc(converted_desc(data_type, shape), self._backend.max_byte_length)
+
+    def _adopt(self, desc: Desc, array: np.ndarray, *, pinned: bool = False, **flags: bool) -> MLTensor:
+        """A tensor of this memory; `pinned` memory belongs to the caller, and is never replaced."""
+        tensor = self._make_tensor(desc, array, pinned, **flags)
+        with self._lock:
+            self._check_alive()
+            self._tensors.add(tensor)
+        return tensor
+
+    def _make_tensor(self, desc: Desc, array: np.ndarray, pinned: bool, **flags: bool) -> MLTensor:
+        # Constants are on the host: they are copied to the device with the graphs that they are part of.
+        on_device = not self._space.is_host and not flags.get("constant")
+        return (DeviceTensor if on_device else MLTensor)(cast("MLContext", self), desc, array, **flags)
+
+    def _defer_call(self, template: Any, inputs: Sequence[Any], outputs: Sequence[MLTensor], label: str) -> bool:
+        """Whether a call of an operation on tensors has been deferred; else the caller runs it."""
+        return False
+
+    def _check_own(self, tensor: MLTensor, what: str) -> None:
+        """Raise `ValidationError`, which says `what` it is, unless it is a living tensor of this context."""
+        if not isinstance(tensor, MLTensor):
+            raise ValidationError(f"{what} must be an MLTensor, got {type(tensor).__name__}")
+        if tensor._context is not self:
+            raise ValidationError(f"{what} is a tensor of another context")
+        if tensor.destroyed:
+            raise ValidationError(f"{what}: the tensor {tensor.desc} is destroyed")
+
+    def _own(self, tensor: MLTensor, what: str) -> np.ndarray:
+        """The memory of a living tensor of this context; waits for what is pending."""
+        self._check_own(tensor, what)
+        return tensor._memory()

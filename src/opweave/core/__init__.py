@@ -1,0 +1,68 @@
+"""What an operation and a graph are: data types, shapes, operands, nodes, and how operations are declared and called.
+
+Authors of operations and back ends import from here:
+
+    from opweave.core import Builder, Desc, Limits, Operand, op, require
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are first used
+    from ..support.errors import (
+        DataError as DataError,
+        InvalidStateError as InvalidStateError,
+        MissingExtraError as MissingExtraError,
+        MLError as MLError,
+        NotSupportedError as NotSupportedError,
+        OperationError as OperationError,
+        ValidationError as ValidationError,
+        require as require,
+    )
+    from .dtypes import (
+        ALL as ALL,
+        FLOATS as FLOATS,
+        DataType as DataType,
+    )
+    from .graph import (
+        Builder as Builder,
+        Desc as Desc,
+        Graph as Graph,
+        MLOperand as MLOperand,
+        Node as Node,
+        Operand as Operand,
+    )
+    from .operation import Limits as Limits, Op as Op, op as op
+
+_HOMES = {
+    "..support.errors": (
+        "DataError",
+        "InvalidStateError",
+        "MLError",
+        "MissingExtraError",
+        "NotSupportedError",
+        "OperationError",
+        "ValidationError",
+        "require",
+    ),
+    ".dtypes": ("ALL", "FLOATS", "DataType"),
+    ".graph": ("Builder", "Desc", "Graph", "MLOperand", "Node", "Operand"),
+    ".operation": ("Limits", "Op", "op"),
+}
+"""Module -> the names that it defines."""
+
+__all__ = sorted(name for names in _HOMES.values() for name in names)
+
+
+def __getattr__(name: str) -> Any:
+    home = next((home for home, names in _HOMES.items() if name in names), None)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(home, __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*(name for name in globals() if name.startswith("__")), *__all__]

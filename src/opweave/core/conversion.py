@@ -1,0 +1,187 @@
+"""Conversion of attributes, as Web IDL does it: https://webidl.spec.whatwg.org/#js-type-mapping."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias, get_args, get_origin
+
+from ..support.errors import ValidationError
+from ..support.names import listed, shown
+from . import dtypes
+from .dtypes import ANY, DataType
+from .graph import Desc, Operand
+from .shapes import bounded
+
+Number: TypeAlias = int | float
+"""`MLNumber`: an integer of any size or a float, NaN and infinities included."""
+Long: TypeAlias = "int"
+"""The IDL's `long`; a plain `int` annotation means `unsigned long`, which nearly all attributes are."""
+
+Converter: TypeAlias = Callable[[str, Any], Any]
+
+
+def _integer(low: int, high: int) -> Converter:
+    def convert(name: str, value: Any) -> int:
+        number = value if type(value) is int else _whole(value)
+        if number is None:
+            raise ValidationError(f"{name} must be an integer, got {shown(value)}")
+        if not low <= number <= high:
+            raise ValidationError(f"{name} must be in [{low}, {high}], got {shown(number)}")
+        return number
+
+    return convert
+
+
+def _whole(value: Any) -> int | None:
+    """Convert an integer of any type, or a float without a fraction, to int; None for anything else.
+
+    Web IDL takes 2.0 for 2, since JavaScript has no integers. It also truncates 2.5 to 2, which is refused here.
+    """
+    number = _real(value)
+    if isinstance(number, float):
+        return int(number) if number.is_integer() else None
+    return number
+
+
+def _real(value: Any) -> Number | None:
+    """Convert a scalar of any library to int or float; None if it is not a number."""
+    if type(value) in (int, float):
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, (bool, complex, str, bytes)) or type(value).__name__ in ("bool", "bool_"):
+        return None
+    if getattr(value, "ndim", 0) != 0 or getattr(getattr(value, "dtype", None), "kind", "f") not in "fiu":
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        pass
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _double(name: str, value: Any) -> float:
+    number = _real(value)
+    try:
+        if number is not None and math.isfinite(number):
+            return float(number)
+    except OverflowError:
+        pass
+    raise ValidationError(f"{name} must be a finite number, got {shown(value)}")
+
+
+def _number(name: str, value: Any) -> Number:
+    number = _real(value)
+    if number is None:
+        raise ValidationError(f"{name} must be a number, got {shown(value)}")
+    return number
+
+
+def _boolean(name: str, value: Any) -> bool:
+    if not isinstance(value, bool) and type(value).__name__ != "bool":  # NumPy's bool is called that, too
+        raise ValidationError(f"{name} must be True or False, got {shown(value)}")
+    return bool(value)
+
+
+def _data_type(name: str, value: Any) -> DataType:
+    try:
+        return dtypes.check(value)
+    except ValidationError:
+        raise ValidationError(f"{name} must be {listed(ANY)}, got {shown(value)}") from None
+
+
+def _choice(options: tuple[Any, ...]) -> Converter:
+    texts = {option for option in options if isinstance(option, str)}
+
+    def convert(name: str, value: Any) -> Any:
+        if type(value) is str and value in texts:
+            return value
+        # 1 is equal to True, and another choice.
+        same = (isinstance(value, type(o)) and isinstance(value, bool) == isinstance(o, bool) for o in options)
+        if not any(kind and value == option for kind, option in zip(same, options, strict=True)):
+            raise ValidationError(f"{name} must be {listed([repr(o) for o in options])}, got {shown(value)}")
+        return value
+
+    return convert
+
+
+def _is_sequence(value: Any) -> bool:
+    """Whether it can be gone through (not so arrays of rank 0), and is meant to."""
+    return type(value) in (list, tuple) or (
+        hasattr(value, "__iter__")
+        and getattr(value, "ndim", 1) > 0
+        and not isinstance(value, (str, bytes, Mapping, Operand))
+    )
+
+
+def _sequence(convert_item: Converter) -> Converter:
+    def convert(name: str, value: Any) -> tuple[Any, ...]:
+        if not _is_sequence(value):
+            raise ValidationError(f"{name} must be a sequence, got {shown(value)}")
+        found = []
+        for i, item in enumerate(bounded(value, name)):
+            try:
+                found.append(convert_item(name, item))
+            except ValidationError:
+                convert_item(f"{name}[{i}]", item)  # for the message; to write all names beforehand takes long
+                raise
+        return tuple(found)
+
+    return convert
+
+
+def _either(convert_one: Converter, convert_many: Converter) -> Converter:
+    def convert(name: str, value: Any) -> Any:
+        return convert_many(name, value) if _is_sequence(value) else convert_one(name, value)
+
+    return convert
+
+
+_UNSIGNED_LONG = _integer(0, 2**32 - 1)
+_CONVERTERS: dict[str, Converter] = {
+    "int": _UNSIGNED_LONG,
+    "Long": _integer(-(2**31), 2**31 - 1),
+    "float": _double,
+    "bool": _boolean,
+    "Number": _number,
+    "DataType": _data_type,
+    "Sequence[int]": _sequence(_UNSIGNED_LONG),
+    "Sequence[float]": _sequence(_double),
+    "int | Sequence[int]": _either(_UNSIGNED_LONG, _sequence(_UNSIGNED_LONG)),
+}
+
+
+def converted_desc(data_type: object, shape: object) -> Desc:
+    """A descriptor with its types converted; `check_desc` checks the number of dimensions and their sizes.
+
+    Raises:
+        ValidationError: no data type of WebNN, or no sequence of integers.
+    """
+    checked = dtypes.check(data_type)
+    found = [_whole(size) for size in bounded(shape, "shape")] if _is_sequence(shape) else [None]
+    sizes = tuple(size for size in found if size is not None)
+    if len(sizes) != len(found):
+        hint = (
+            "; graphs have no dynamic dimensions"
+            if isinstance(shape, (list, tuple)) and any(size is None for size in shape)
+            else ""
+        )
+        raise ValidationError(f"shape must be a sequence of integers, got {shown(shape)}{hint}")
+    return Desc(checked, sizes)
+
+
+def converter(annotation: str, function: Callable[..., Any]) -> Converter:
+    """The converter of an annotation; enumerations are `Literal`s, or names of `Literal`s in the function's module."""
+    annotation = annotation.removesuffix(" | None")
+    if annotation in _CONVERTERS:
+        return _CONVERTERS[annotation]
+    is_sequence = annotation.startswith("Sequence[")
+    name = annotation.removeprefix("Sequence[").removesuffix("]") if is_sequence else annotation
+    options = eval(name, function.__globals__)  # our own source, evaluated once at import
+    if get_origin(options) is not Literal:
+        raise TypeError(f"{function.__name__}: no conversion for an attribute annotated {annotation!r}")
+    convert = _choice(get_args(options))
+    return _sequence(convert) if is_sequence else convert

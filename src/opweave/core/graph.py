@@ -1,0 +1,383 @@
+"""Graphs: descriptors, operands, nodes, and the part of a builder that records them.
+
+A graph is in static single assignment form: a `Node` applies an `Op` to operands and has new operands as results, which never
+change. Serial numbers of nodes are in the order of their creation, which is a topological order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ..support import hints
+from ..support.errors import ValidationError, require
+from ..support.names import shown
+from . import dtypes
+from .dtypes import DataType
+from .operators import Operators
+from .shapes import MAX_DIMENSION as MAX_DIMENSION
+
+if TYPE_CHECKING:
+    from .operation import Limits, Op
+
+MAX_RANK = 8
+"""The largest rank of a tensor here (the specification leaves it to the implementation)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Desc:
+    """Data type and shape of an operand or a tensor (`MLOperandDescriptor`).
+
+    Attributes:
+        data_type: one of the eight data types of WebNN.
+        shape: the dimensions; `()` for a scalar.
+
+    >>> import opweave as ow
+    >>> desc = ow.Desc("float32", (2, 3))
+    >>> print(desc, desc.rank, desc.element_count, desc.byte_length)
+    float32[2, 3] 2 6 24
+    """
+
+    data_type: DataType
+    shape: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def element_count(self) -> int:
+        """Number of elements; 1 for a scalar."""
+        return prod(self.shape)
+
+    @property
+    def byte_length(self) -> int:
+        """Bytes that the elements take."""
+        return self.element_count * dtypes.INFO[self.data_type].byte_length
+
+    def __str__(self) -> str:
+        return f"{self.data_type}{list(self.shape)}"
+
+
+def check_desc(desc: Desc, max_byte_length: int, what: str = "shape") -> Desc:
+    """`desc` if its dimensions are valid, else `ValidationError` (https://www.w3.org/TR/webnn/#mloperanddescriptor-check-dimensions)."""
+    rule, count = "", desc.element_count  # messages are made in case of an error only: every operation is checked here
+    if desc.rank > MAX_RANK:
+        rule, got = f"have at most {MAX_RANK} dimensions", f"{desc.rank}: {shown(list(desc.shape))}"
+    elif desc.shape and (min(desc.shape) < 1 or max(desc.shape) > MAX_DIMENSION):
+        rule, got = f"have dimensions in [1, {MAX_DIMENSION}]", shown(list(desc.shape))
+    elif count > MAX_DIMENSION:
+        rule, got = f"have at most {MAX_DIMENSION} elements", f"{list(desc.shape)}: {count}"
+    elif count * dtypes.INFO[desc.data_type].byte_length > max_byte_length:
+        rule, got = f"take at most {max_byte_length} bytes", f"{desc}: {desc.byte_length}"
+    if rule:
+        raise ValidationError(f"{what} must {rule}, got {got}")
+    return desc
+
+
+class MLOperand(Operators):
+    """A value in the graph of a builder: an input, a constant, or the result of an operation.
+
+    Operands are created by builders only. Every operation of the builder is a method of its operands, too, with the operand
+    as first argument (`x.reshape([2, 3])` is `builder.reshape(x, [2, 3])`), and Python's operators add operations:
+    `+ - * / @ ** -x abs(x)` and `x[1:, ..., 0]`; comparisons are called by name (`x.greater(y)`).
+
+    >>> import opweave as ow
+    >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+    >>> x = builder.input("x", "float32", [2, 3])
+    >>> x.name, x.data_type, x.shape, x.rank, x.is_input
+    ('x', 'float32', (2, 3), 2, True)
+    >>> y = x[:, 0] * 2 + 1
+    >>> print(y.desc, y.node.title, y.builder is builder)
+    float32[2] add True
+    >>> [operand.value.item() for operand in y.node.operands if operand.is_constant]
+    [1.0]
+    """
+
+    __slots__ = ("__weakref__", "_builder", "_desc", "_name", "_node", "_value")
+    _kind = "an operand"
+
+    def __init__(
+        self,
+        builder: Builder,
+        desc: Desc,
+        *,
+        node: Node | None = None,
+        name: str = "",
+        value: Any = None,
+    ) -> None:
+        self._builder, self._desc, self._node = builder, desc, node
+        self._name, self._value = name, value
+
+    @property
+    def builder(self) -> Builder:
+        """The builder of this operand, which cannot be used with another."""
+        return self._builder
+
+    @property
+    def node(self) -> Node | None:
+        """The operation that this operand is a result of; None for inputs and constants."""
+        return self._node
+
+    @property
+    def name(self) -> str:
+        """The name of a graph input; empty for all other operands."""
+        return self._name
+
+    @property
+    def value(self) -> Any:
+        """The array of a constant; None for all other operands."""
+        return self._value
+
+    @property
+    def is_input(self) -> bool:
+        """Whether this is an input of the graph."""
+        return bool(self._name)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether this is a constant of the graph."""
+        return self._value is not None
+
+    def __repr__(self) -> str:
+        if self.is_input:
+            origin = f"input {self._name!r}"
+        elif self._node is None:
+            origin = "constant"
+        else:
+            origin = self._node.title
+        return f"<MLOperand {self._desc}, {origin}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "an operand belongs to its builder and cannot be copied or pickled; pickle the function that builds the graph, "
+            "or write the graph with opweave.onnx.save"
+        )
+
+    def _apply(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._builder, name)(*args, **kwargs)
+
+    def _refuse_ufunc(self, ufunc: Any, method: str) -> NoReturn:
+        raise ValidationError(hints.ufunc(ufunc, method, f"{self!r}, which has no values yet", dir(self)))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        raise ValidationError(
+            f"an operand has no values while the graph is being built, got {self!r}; "
+            "context.compute(graph, inputs) gives arrays, and operations are methods of the builder: builder.sin(x)"
+        )
+
+    def __bool__(self) -> bool:
+        raise ValidationError("an operand has no value while the graph is being built; use builder.where to choose")
+
+    def __contains__(self, item: object) -> bool:
+        raise ValidationError("an operand has no values to look into while the graph is being built")
+
+
+Operand = MLOperand
+
+
+def check_shape(shape: Sequence[int], why: str = "", /, **operands: Operand | None) -> None:
+    """Require a shape of operands by parameter, if they are present; `why` says where it comes from."""
+    for name, operand in operands.items():
+        if operand is not None and operand.shape != tuple(shape):
+            raise ValidationError(f"{name} must have shape {list(shape)}{why and ', '}{why}, got {operand.desc}")
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """One operation in a graph: the op, its operands and attributes by parameter name, and its results.
+
+    Attributes:
+        operands: all operands in order, those in sequences one by one, absent ones left out.
+    """
+
+    op: Op[..., Any]
+    inputs: Mapping[str, Operand | tuple[Operand, ...] | None]
+    attributes: Mapping[str, Any]
+    label: str
+    serial: int
+    outputs: tuple[Operand, ...] = ()
+    operands: tuple[Operand, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.operands = tuple(flat(self.inputs))
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Operands and attributes by parameter name."""
+        return {**self.inputs, **self.attributes}
+
+    @property
+    def title(self) -> str:
+        """Name and label, as errors and tables show them: `conv2d 'stem'`."""
+        return title(self.op.name, self.label)
+
+
+def flat(operands: Mapping[str, Any]) -> Iterator[Any]:
+    """The values of a dictionary of operands by parameter, in order: those of sequences one by one, without None."""
+    for value in operands.values():
+        if isinstance(value, tuple):
+            yield from value
+        elif value is not None:
+            yield value
+
+
+def each(operands: Mapping[str, Any], function: Callable[[Any], Any]) -> dict[str, Any]:
+    """Apply a function to the values of a dictionary of operands by parameter; sequences stay sequences, None stays None."""
+    return {
+        name: None if value is None else tuple(map(function, value)) if isinstance(value, tuple) else function(value)
+        for name, value in operands.items()
+    }
+
+
+def printable(name: str) -> str:
+    """A name, quoted with escapes unless it is an identifier: it may contain control characters."""
+    return name if name.isidentifier() else repr(name)
+
+
+def title(name: str, label: str) -> str:
+    """`conv2d 'stem'`, or `conv2d` without a label; `repr` escapes control and direction characters."""
+    return f"{name} {label!r}" if label else name
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A graph from named inputs to named outputs, with nodes in topological order.
+
+    `print(graph)` shows one line for each node::
+
+        graph(x: float32[1, 4]) -> (y: float32[1, 4]):
+          %0 = relu(x)
+          %1 = softmax(%0, axis=1)  # 'head'
+          y = %1
+    """
+
+    inputs: dict[str, Operand]
+    outputs: dict[str, Operand]
+    nodes: tuple[Node, ...]
+
+    @classmethod
+    def reaching(cls, outputs: Mapping[str, Operand], boundary: Mapping[Operand, str] | None = None) -> Graph:
+        """The graph of everything that `outputs` depend on.
+
+        Args:
+            outputs: operands of one builder, by name.
+            boundary: operands that become inputs, and their names; what they are computed from is left out. None: the inputs
+                of the builder.
+
+        Raises:
+            ValidationError: two inputs have the same name.
+        """
+        nodes: dict[Node, None] = {}
+        inputs: dict[str, Operand] = {}
+        names = boundary or {}
+        pending = list(outputs.values())
+        while pending:
+            operand = pending.pop()
+            if name := names.get(operand, operand.name):
+                first = inputs.setdefault(name, operand)
+                require(first is operand, f"build: two inputs are named {name!r}: {first.desc} and {operand.desc}")
+            elif (node := operand.node) is not None and node not in nodes:
+                nodes[node] = None
+                pending += node.operands
+        order = names.values() or next(iter(outputs.values())).builder.inputs
+        declared = {name: inputs[name] for name in order if name in inputs}
+        return cls(declared, dict(outputs), tuple(sorted(nodes, key=lambda node: node.serial)))
+
+    @property
+    def constants(self) -> list[Operand]:
+        """The constants that nodes use, each once, in order of use."""
+        used = (operand for node in self.nodes for operand in node.operands if operand.is_constant)
+        return list(dict.fromkeys(used))
+
+    def in_place(self) -> dict[str, str]:
+        """The outputs that may use the memory of an input, and that input, by name (`Op.in_place`)."""
+        names: dict[Any, str] = {operand: name for name, operand in self.inputs.items()}
+        found: dict[str, str] = {}
+        for name, output in self.outputs.items():
+            if (node := output.node) is None:
+                continue
+            for number, operand in node.op.updates.items():
+                source = node.inputs[operand]
+                is_pair = node.outputs[number] is output and isinstance(source, Operand) and source.desc == output.desc
+                if is_pair and source in names:
+                    found[name] = names[source]
+        return found
+
+    def __str__(self) -> str:
+        names: dict[Operand, str] = {operand: printable(name) for name, operand in self.inputs.items()}
+
+        def show(value: Any) -> str:
+            if isinstance(value, Operand):
+                return names.get(value) or f"const {value.desc}"
+            if isinstance(value, tuple):
+                return f"[{', '.join(map(show, value[:8]))}{', …' if len(value) > 8 else ''}]"
+            return f"{value:.7g}" if isinstance(value, float) else repr(value)  # 0.1, although float32 has 0.100000001
+
+        def listing(operands: Iterable[tuple[str, Operand]]) -> str:
+            return ", ".join(f"{printable(name)}: {operand.desc}" for name, operand in operands)
+
+        lines = [f"graph({listing(self.inputs.items())}) -> ({listing(self.outputs.items())}):"]
+        for node in self.nodes:
+            for operand in node.outputs:
+                names[operand] = f"%{len(names) - len(self.inputs)}"
+            shown = [show(v) if n in node.op.positional else f"{n}={show(v)}" for n, v in node.op.given(node.arguments)]
+            line = f"  {', '.join(names[o] for o in node.outputs)} = {node.op.name}({', '.join(shown)})"
+            lines.append(line + (f"  # {node.label!r}" if node.label else ""))
+        lines += [f"  {printable(name)} = {names[operand]}" for name, operand in self.outputs.items()]
+        return "\n".join(lines)
+
+
+class Builder:
+    """Records operands and nodes. `opweave.ops.Operations` adds the operations."""
+
+    _max_byte_length: int = 2**31 - 1
+    """The largest tensor, in bytes (`maxTensorByteLength`)."""
+    _operand_type: type[Operand] = Operand
+    """The class of the results of nodes."""
+
+    def __init__(self) -> None:
+        self._serial = 0
+        self.inputs: dict[str, Operand] = {}
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise hints.no_attribute(self, name)
+
+    def _check_open(self) -> None:
+        """Raise `InvalidStateError` if no node can be added any more."""
+
+    def _limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
+        """The allowed data types and ranks of the operands of `op`."""
+        return op.limits
+
+    def _as_operand(self, value: Any, data_type: DataType) -> Operand:
+        """A constant for an array, or for a number (or nested sequences of numbers) in the given data type."""
+        raise ValidationError(f"expected an operand, got {type(value).__name__}")
+
+    def _add_node(
+        self,
+        op: Op[..., Any],
+        inputs: Mapping[str, Operand | tuple[Operand, ...] | None],
+        attributes: Mapping[str, Any],
+        label: str,
+        descs: tuple[Desc, ...],
+    ) -> tuple[Operand, ...]:
+        """Add a node with results of `descs`; the arguments are valid."""
+        node = Node(op, inputs, attributes, label, self._serial + 1)
+        node.outputs = tuple([self._operand_type(self, desc, node=node) for desc in descs])
+        return self._place(node)
+
+    def _place(self, node: Node) -> tuple[Operand, ...]:
+        """Add a node that has just been made, and return its results, or those of what stands for it."""
+        self._serial = node.serial
+        return node.outputs
+
+    def _add_like(self, node: Node, follow: Callable[[Operand], Operand], label: str) -> tuple[Operand, ...]:
+        """Add a node like one of another builder; `follow` gives the operand here for an operand there."""
+        descs = tuple(output.desc for output in node.outputs)
+        return self._add_node(node.op, each(node.inputs, follow), node.attributes, label, descs)

@@ -1,0 +1,484 @@
+"""Operations: how they are declared and called.
+
+An operation is one function. Its signature is the API, the decorator contains the limits of its operands, and the body
+validates its arguments and returns the descriptor of the result; the decomposition follows:
+
+    @op(input=Limits(FLOATS, ranks=(1, N)))
+    def softmax(self: Builder, input: Operand, axis: int, *, label: str = "") -> Desc:
+        \"\"\"Normalise `input` along `axis` so that every slice is positive and sums to one.\"\"\"
+        require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
+        return input.desc
+
+    @softmax.decompose
+    def _(b: Operations, input: Operand, axis: int) -> Operand: ...
+
+Parameters annotated `Operand` (also `Operand | None`, `Sequence[Operand]`) are operands, the others are attributes.
+Attributes are converted by their annotation before the body sees them, as Web IDL does it: `int` is `unsigned long`,
+`Long` is `long`, `float` is a finite `double`, `Number` an `MLNumber`, sequences become tuples, a `Literal` must be one of
+its values.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    overload,
+)
+from weakref import WeakKeyDictionary
+
+from ..support import hints
+from ..support.cache import Cache
+from ..support.errors import ValidationError, require
+from ..support.lazy_imports import on_arrays
+from ..support.names import counted, listed, shown
+from . import dtypes
+from .conversion import Converter, converter
+from .dtypes import ANY, DataType
+from .graph import MAX_RANK, Builder, Desc, Operand, check_desc, title
+from .value_ranges import ValueRange
+
+P = ParamSpec("P")
+R = TypeVar("R", bound="Operand | tuple[Operand, ...]")
+
+N = MAX_RANK
+"""Any rank, in the words of the specification's tables."""
+
+TEMPLATES = 1024
+"""Maximum number of validated calls on arrays that an operation keeps, by data types, shapes and attributes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The allowed data types and ranks of an operand (https://www.w3.org/TR/webnn/#allowed-data-types).
+
+    Args:
+        data_types: the allowed data types, or the name of the operand whose type it must have.
+        ranks: the smallest and the largest allowed rank, or the name of the operand whose rank it must have.
+
+    >>> import numpy as np, opweave as ow
+    >>> @ow.op(x=ow.Limits(("float32", "float16"), ranks=(1, 2)))
+    ... def sort(self, x: ow.MLOperand):
+    ...     return x.desc
+    >>> sort(np.int32([2, 1]))
+    Traceback (most recent call last):
+    opweave.support.errors.ValidationError: sort: x must be float32 or float16, got int32[2]
+    """
+
+    data_types: tuple[DataType, ...] | str = ANY
+    ranks: tuple[int, int] | str = (0, N)
+
+    def _allowed(self, limits: Mapping[str, Limits]) -> tuple[tuple[DataType, ...], tuple[int, int]]:
+        """The data types and ranks, read from the operands that these refer to; `limits` has those of the operation."""
+        data_types, ranks = self.data_types, self.ranks
+        while isinstance(data_types, str):
+            data_types = limits[data_types].data_types
+        while isinstance(ranks, str):
+            ranks = limits[ranks].ranks
+        return data_types, ranks
+
+
+class Op(Generic[P, R]):
+    """An operation. Called with a builder and arguments it validates them and adds a node.
+
+    Attributes:
+        name: its name, in snake_case.
+        limits: the limits of operands and results by name: `output`, or `output0`, `output1`, … for several results.
+        operands: the names of the parameters that are operands.
+        attributes: the names of all other parameters, but `label`.
+        parameters: all parameters but the builder, by name.
+        defaults: the defaults of parameters that may be left out.
+        decomposition: the function that expresses it by other operations, or None for the core set.
+        formula: the function that computes one element of its result (see `opweave.expr`), or None.
+        is_derived: whether the decomposition is made from the formula.
+        is_alternative: whether the formula is only for compiled loops that are faster than an engine's kernel. Where there is
+            no kernel, the operation is decomposed.
+        kernels: the user's kernels, by name of the device.
+        updates: the results that may use the memory of an operand, by number, and the name of that operand.
+    """
+
+    def __init__(self, function: Callable[..., Any], name: str, doc: str, limits: Mapping[str, Limits]) -> None:
+        self.function, self.name, self.__name__, self.__qualname__ = function, name, name, name
+        self.__doc__, self.__module__ = doc, function.__module__
+        self.__wrapped__ = function  # by which doctest and `inspect.getsource` know a function
+        signature = inspect.signature(function)
+        parameters = list(signature.parameters.values())[1:]
+        self.parameters = {p.name: p for p in parameters}
+        self.operands = tuple(p.name for p in parameters if self._is_operand(p))
+        self.attributes = tuple(p.name for p in parameters if p.name not in self.operands and p.name != "label")
+        self.positional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+        self.defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        self._converters = {p.name: self._converter(p) for p in parameters if p.name in self.attributes}
+        self.sequences = {p.name for p in parameters if p.name in self.operands and "Sequence[" in p.annotation}
+        # For calls on arrays: the kinds of parameters (2: a sequence of operands, 1: an operand, 0: an attribute), and calls
+        # that have been validated before.
+        self.flags = {
+            n: 2 if n in self.sequences else int(n in self.operands) for n in (*self.operands, *self.attributes)
+        }
+        self.positional_flags = tuple(self.flags[name] for name in self.positional)
+        self.templates: Cache[Any, Any] = Cache(TEMPLATES, raw=True)
+        self._fillers: dict[str, Callable[..., Any]] = {}
+        self._casts: dict[str, str] = {}
+        several = "tuple" in str(signature.return_annotation)
+        public = str(signature.return_annotation).replace("Desc", "MLOperand")
+        self.__signature__ = signature.replace(return_annotation=public)
+        first = next(iter(limits), "")
+        same = Limits(first, ranks=first)
+        self.limits: dict[str, Limits] = {**limits}
+        if not several and "output" not in limits:
+            self.limits["output"] = same
+        self.decomposition: Callable[..., Any] | None = None
+        self.formula: Callable[..., Any] | None = None
+        self.is_derived = self.is_alternative = False
+        self.kernels: dict[str, Any] = {}
+        self._ranges: dict[str, Callable[..., ValueRange]] = {}
+        self.updates: dict[int, str] = {}
+
+    def __repr__(self) -> str:
+        return f"<Op {self.name}>"
+
+    def __reduce__(self) -> str:
+        """Pickled and copied by name, as functions are."""
+        return self.__qualname__
+
+    def named(self, name: str, doc: str, example: str = "", /, **limits: Limits) -> Op[P, R]:
+        """Make another operation of the same function.
+
+        Args:
+            name: the name of the operation.
+            doc: replaces the first line of the docstring. In the others, `{x}` stands for the data types of an operand `x`.
+            example: added to the end of the docstring.
+            limits: those limits that differ.
+        """
+        family = inspect.cleandoc(self.__doc__ or "").partition("\n")[2]
+        limits = {**self.limits, **limits}
+        for operand, limit in limits.items():
+            if not isinstance(limit.data_types, str):
+                types = "any data type" if limit.data_types == ANY else listed(limit.data_types)
+                family = family.replace(f"{{{operand}}}", types)
+        member: Op[P, R] = Op(self.function, name, f"{doc}\n{family}\n{inspect.cleandoc(example)}".rstrip(), limits)
+        member._fillers, member._casts, member._ranges = self._fillers, self._casts, self._ranges
+        member.updates = self.updates
+        return member
+
+    def decompose(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Declare the decomposition: `function(b, ...)` takes a builder, and operands and attributes by name."""
+        self.decomposition, self.is_derived = function, False
+        return function
+
+    def expression(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Declare the formula of an element: `function(...)` takes arrays of `opweave.expr` and attributes by name."""
+        self.formula, self.is_alternative = function, False
+        return function
+
+    def alternative(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Declare a formula that is used only where it beats an engine's kernel (see `compile.winners`)."""
+        self.formula, self.is_alternative = function, True
+        return function
+
+    def _is_operand(self, parameter: inspect.Parameter) -> bool:
+        return re.search(r"\bOperand\b", parameter.annotation) is not None
+
+    def _converter(self, parameter: inspect.Parameter) -> Converter:
+        return converter(parameter.annotation, self.function)
+
+    def default(self, attribute: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Declare a function for the default of an attribute that depends on other parameters, which it takes by name.
+
+        The body, rules and decompositions get the value instead of None.
+        """
+
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            self._fillers[attribute] = function
+            return function
+
+        return register
+
+    def cast(self, *attributes: str, like: str) -> None:
+        """Declare attributes that are cast to the data type of the operand `like` before they are used.
+
+        https://www.w3.org/TR/webnn/#cast
+        """
+        self._casts.update(dict.fromkeys(attributes, like))
+
+    def value_range(self, operand: str) -> Callable[[Callable[..., ValueRange]], Callable[..., ValueRange]]:
+        """Declare a function that returns the range of an integer operand; it takes other parameters by name.
+
+        The values of constants are checked when a graph is built, those of a graph's inputs before it runs, where they are in
+        the host's memory. Others are not checked.
+
+        Raises:
+            ValidationError: there is no such operand, or it is a sequence of operands.
+        """
+        is_one = operand in self.operands and operand not in self.sequences
+        require(is_one, f"{self.name}: value_range takes the name of an operand, got {operand!r}")
+
+        def register(function: Callable[..., ValueRange]) -> Callable[..., ValueRange]:
+            self._ranges[operand] = function
+            return function
+
+        return register
+
+    def value_ranges(self, arguments: Mapping[str, Any]) -> Iterator[tuple[str, ValueRange]]:
+        """The operands of a call whose values have a range, by name, without absent ones."""
+        for name, function in self._ranges.items():
+            if arguments[name] is not None:
+                yield name, call_with(function, arguments)
+
+    def in_place(self, **operands: str) -> None:
+        """Declare results that may use the memory of an operand: `in_place(output1="past_key")`.
+
+        Callers may then pass the same memory for an input and an output of a graph, if they have the same data type and
+        shape. Kernels that support it update this memory; otherwise, the result is computed in other memory and copied.
+
+        Args:
+            operands: the name of an operand for each such result: `output`, or `output0`, `output1`, … for several results.
+
+        Raises:
+            ValidationError: there is no such operand, or it is a sequence of operands.
+        """
+        for result, operand in operands.items():
+            number = result.removeprefix("output") or "0"
+            if not number.isdigit() or operand not in self.operands or operand in self.sequences:
+                raise ValidationError(
+                    f"{self.name}: in_place takes the name of an operand for output, output0, …; got {result}={operand!r}"
+                )
+            self.updates[int(number)] = operand
+
+    def given(self, arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """The arguments that differ from their defaults, in order, for printing."""
+        for name in self.parameters:
+            default = self.defaults.get(name, self)
+            if name in self._casts and isinstance(default, (int, float)):
+                default = dtypes.cast_number(default, arguments[self._casts[name]].data_type)
+            if name in arguments and arguments[name] != default:
+                yield name, arguments[name]
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Op[P, R]: ...
+    @overload
+    def __get__(self, instance: Builder, owner: type) -> Callable[P, R]: ...
+    def __get__(self, instance: Builder | None, owner: type) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    @overload
+    def __call__(self, builder: Builder, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any: ...
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Add the operation to a graph, or compute it.
+
+        Called with a builder or with operands, it validates the arguments, adds a node, and returns its result. Called with
+        arrays, tensors and numbers, it returns an array that is computed when its values are read (`opweave.Array`).
+        """
+        if args and isinstance(args[0], Builder):
+            return self.add(args[0], args[1:], kwargs)
+        return (on_arrays.function or on_arrays.load())(self, args, kwargs)
+
+    def add(self, builder: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Validate the arguments, add a node to the builder, and return its result."""
+        label = kwargs.get("label", "")
+        if not isinstance(label, str):
+            raise ValidationError(f"{self.name}: label must be a string, got {shown(label)}")
+        try:
+            inputs, attributes = self._convert(builder, args, kwargs)
+            builder._check_open()  # after the conversions, as in Web IDL: wrong types are a TypeError in any case
+            self._check_limits(builder, inputs)
+            for name, like in self._casts.items():
+                if attributes[name] is not None:
+                    attributes[name] = dtypes.cast_number(attributes[name], inputs[like].data_type)
+            for name, fill in self._fillers.items():
+                if attributes[name] is None:
+                    attributes[name] = call_with(fill, {**inputs, **attributes})
+            result = self.function(builder, **inputs, **attributes, label=label)
+            descs = (result,) if isinstance(result, Desc) else tuple(result)
+            for desc in descs:
+                check_desc(desc, builder._max_byte_length, "the result")
+            self._check_results(builder, descs)
+            for name, values in self.value_ranges({**inputs, **attributes}) if self._ranges else ():
+                if inputs[name].is_constant:
+                    values.check(name, inputs[name].value)
+        except ValidationError as error:
+            hint = hints.of_call(self, args, kwargs, error)
+            raise ValidationError(f"{title(self.name, label)}: {error}{hint}") from None
+        outputs = builder._add_node(self, inputs, attributes, label, descs)
+        return outputs[0] if isinstance(result, Desc) else outputs
+
+    def _convert(
+        self, builder: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Sort the arguments of a call into operands and attributes, and convert them."""
+        if len(args) > len(self.positional):
+            raise ValidationError(f"takes {counted(len(self.positional), 'positional argument')}, got {len(args)}")
+        given = dict(zip(self.positional, args, strict=False))
+        for name, value in kwargs.items():
+            if name in given:
+                raise ValidationError(f"{name} is given twice")
+            if name not in self.parameters:
+                raise ValidationError(f"has no argument {name!r}; it takes {', '.join(self.parameters)}")
+            given[name] = value
+        given = {**self.defaults, **given}
+        if len(given) < len(self.parameters):
+            name = next(name for name in self.parameters if name not in given)
+            raise ValidationError(f"the argument {name!r} is missing")
+
+        inputs: dict[str, Any] = {}
+        for name in self.operands:
+            value = given[name]
+            if name in self.sequences:
+                if isinstance(value, (str, Operand)) or not isinstance(value, Sequence):
+                    raise ValidationError(f"{name} must be a sequence of operands, got {shown(value)}")
+                inputs[name] = tuple(
+                    item
+                    if isinstance(item, Operand) and item.builder is builder
+                    else _operand(builder, f"{name}[{i}]", item, self._number_type(name, given))
+                    for i, item in enumerate(value)
+                )
+            elif isinstance(value, Operand) and value.builder is builder:
+                inputs[name] = value
+            elif value is None and name in self.defaults:
+                inputs[name] = None
+            else:
+                inputs[name] = _operand(builder, name, value, self._number_type(name, given))
+        attributes: dict[str, Any] = {}
+        for name in self.attributes:
+            value = given[name]
+            absent = value is None and name in self.defaults and self.defaults[name] is None
+            attributes[name] = None if absent else self._converters[name](name, value)
+        return inputs, attributes
+
+    def _number_type(self, name: str, given: Mapping[str, Any]) -> DataType | None:
+        """The data type of a number passed for the operand `name`: that of an operand which must have the same one.
+
+        Args:
+            name: the name of the operand.
+            given: the arguments of the call, by name.
+        """
+        kind = self._kind(name)
+        for other in self.operands:
+            value = given[other]
+            if isinstance(value, Operand) and self._kind(other) == kind:
+                return value.data_type
+        return None
+
+    def _kind(self, operand: str) -> str:
+        """The operand that decides about the data type of an operand; empty if that is not limited."""
+        limit = self.limits.get(operand)
+        if limit is None:
+            return ""
+        return limit.data_types if isinstance(limit.data_types, str) else operand
+
+    def _check_limits(self, builder: Builder, inputs: Mapping[str, Any]) -> None:
+        limits = builder._limits(self)
+        for name, value in inputs.items():
+            limit = limits.get(name)
+            if value is None or limit is None:
+                continue
+            data_types, ranks = limit.data_types, limit.ranks
+            for operand in value if isinstance(value, tuple) else (value,):
+                desc = operand.desc
+                if isinstance(data_types, str):
+                    wanted = _first(inputs[data_types]).data_type
+                    if desc.data_type != wanted:
+                        raise ValidationError(f"{name} must have the data type of {data_types}, {wanted}, got {desc}")
+                elif desc.data_type not in data_types:
+                    raise ValidationError(f"{name} must be {listed(data_types)}, got {desc}")
+                if isinstance(ranks, str):
+                    rank = _first(inputs[ranks]).rank
+                    if len(desc.shape) != rank:
+                        raise ValidationError(f"{name} must have the rank of {ranks}, {rank}, got {desc}")
+                elif not ranks[0] <= len(desc.shape) <= ranks[1]:
+                    low, high = ranks
+                    wanted_rank = f"rank {low}" if low == high else f"a rank in [{low}, {high}]"
+                    raise ValidationError(f"{name} must have {wanted_rank}, got {desc}")
+
+    def _check_results(self, builder: Builder, descs: Sequence[Desc]) -> None:
+        limits = builder._limits(self)
+        for number, desc in enumerate(descs):
+            limit = limits.get("output" if "output" in limits else f"output{number}")
+            if limit is not None and not isinstance(limit.data_types, str) and desc.data_type not in limit.data_types:
+                raise ValidationError(f"the result must be {listed(limit.data_types)}, got {desc}")
+
+
+def _first(value: Any) -> Operand:
+    operand: Operand = value[0] if isinstance(value, tuple) else value
+    return operand
+
+
+def _operand(builder: Builder, name: str, value: Any, number_type: DataType | None) -> Operand:
+    """The operand for an argument; arrays become constants, as do numbers if their data type is known."""
+    if isinstance(value, Operand):
+        if value.builder is not builder:
+            raise ValidationError(f"{name} is an operand of another builder: {shown(value)}")
+        return value
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if number_type is None and hasattr(value, "__array__"):
+        number_type = dtypes.of_array(value.__array__().dtype)
+    if number_type is None or not (is_number or hasattr(value, "__array__")):
+        raise ValidationError(f"{name} must be an operand, got {shown(value)}")
+    return builder._as_operand(value, number_type)
+
+
+def call_with(function: Callable[..., Any], arguments: Mapping[str, Any], *first: Any) -> Any:
+    """Call `function(*first, ...)` with those of `arguments` that its parameters name, or all if it has a `**` parameter."""
+    names = parameter_names(function)[len(first) :]
+    return function(*first, **(arguments if "**" in names else {name: arguments[name] for name in names}))
+
+
+# Weak references, because operations of users may be deleted.
+_names: WeakKeyDictionary[Callable[..., Any], tuple[str, ...]] = WeakKeyDictionary()
+
+
+def _plain_code(function: Callable[..., Any]) -> types.CodeType | None:
+    """The code of a function whose parameters are those of its code, without "*"; to inspect a signature takes 50 us."""
+    is_plain = type(function) is types.FunctionType and not {"__wrapped__", "__signature__"} & function.__dict__.keys()
+    code: types.CodeType | None = function.__code__ if is_plain else None
+    return None if code is None or code.co_flags & inspect.CO_VARARGS else code
+
+
+def parameter_names(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of a function's parameters, with "**" for one that takes all others; read once."""
+    names = _names.get(function)
+    if names is None and (code := _plain_code(function)) is not None:
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        names = _names[function] = (*names, "**") if code.co_flags & inspect.CO_VARKEYWORDS else names
+    elif names is None:
+        parameters = inspect.signature(function).parameters.values()
+        names = _names[function] = tuple("**" if p.kind is p.VAR_KEYWORD else p.name for p in parameters)
+    return names
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Declaration
+
+
+class _Declare(Protocol):
+    """Turns a function that returns descriptors into an `Op` that returns operands; the parameters stay as they are."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Builder, P], Desc], /) -> Op[P, Operand]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Builder, P], tuple[Desc, ...]], /
+    ) -> Op[P, tuple[Operand, ...]]: ...
+
+
+def op(**limits: Limits) -> _Declare:
+    """Declare an operation; `limits` are the allowed data types and ranks of each operand (see `Limits`).
+
+    The result is like the first operand, unless `output=` (or `output0=`, `output1=`, … for several results) says otherwise.
+    """
+
+    def declare(function: Callable[..., Any], /) -> Any:
+        return Op(function, function.__name__, inspect.getdoc(function) or "", limits)
+
+    return declare

@@ -1,0 +1,165 @@
+"""Python's operators and indexing for what stands for an array: operands of graphs, and arrays."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from ..support import hints
+from ..support.errors import ValidationError, require
+from ..support.names import shown
+from .dtypes import DataType, completable
+
+if TYPE_CHECKING:
+    from ..ops.signatures import ArrayMethods
+    from .graph import Desc
+else:
+    ArrayMethods = object
+
+
+@completable
+class Described:
+    """Base of classes whose objects have a data type and a shape."""
+
+    __slots__ = ()
+    _desc: Desc
+
+    @property
+    def data_type(self) -> DataType:
+        """Type of the elements, one of `opweave.core.dtypes.ANY`."""
+        return self._desc.data_type
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The dimensions; `()` for a scalar."""
+        return self._desc.shape
+
+    @property
+    def desc(self) -> Desc:
+        """Data type and shape."""
+        return self._desc
+
+
+Same = TypeVar("Same", bound="Operators")
+"""`Self`, in a form that Jedi follows into derived classes, so that results are completed."""
+
+INFIX = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "pow": "pow", "matmul": "matmul"}
+"""The infix operators of Python -> operations; `__add__` and `__radd__` are "add"."""
+
+
+class Operators(Described, ArrayMethods):
+    """Python's operators, and operations as methods, for what stands for an array: operands of graphs, and arrays."""
+
+    __slots__ = ()
+    _kind = "an array"
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    def _apply(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call the operation of that name."""
+        raise NotImplementedError
+
+    if not TYPE_CHECKING:  # which see `ArrayMethods`
+
+        def __getattr__(self, name: str) -> NoReturn:
+            hint = "" if name.startswith("_") else self._hint(name)
+            raise AttributeError(f"{self._kind} has no attribute or operation {name!r}{hint}", name=name, obj=self)
+
+    def _hint(self, name: str) -> str:
+        """What to write instead of an attribute that there is not; empty if that is not known."""
+        return hints.meant(name, dir(self))
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        if method == "__call__" and not options and ufunc.__name__ in hints.OPERATORS:  # array + self, and its like
+            return self._apply(hints.WEBNN_NAMES.get(ufunc.__name__, ufunc.__name__), *inputs)
+        return self._refuse_ufunc(ufunc, method)
+
+    def _refuse_ufunc(self, ufunc: Any, method: str) -> NoReturn:
+        """Raise an error for a function of NumPy that does not take this."""
+        raise NotImplementedError
+
+    def __neg__(self: Same) -> Same:
+        return self.neg()
+
+    def __abs__(self: Same) -> Same:
+        return self.abs()
+
+    def __getitem__(self: Same, key: Any) -> Same:
+        """Cut out a part with integers, slices and `...`, as in NumPy; None makes a new axis of size 1."""
+        items = list(key) if isinstance(key, tuple) else [key]
+        dots = [i for i, item in enumerate(items) if item is Ellipsis]
+        require(len(dots) <= 1, f"an index can hold one '...', got {len(dots)}")
+        count = sum(item is not None and item is not Ellipsis for item in items)
+        require(count <= self.rank, f"an operand of shape {list(self.shape)} takes {self.rank} indices, got {count}")
+        at = dots[0] if dots else len(items)
+        items[at : at + len(dots)] = [slice(None)] * (self.rank - count)
+
+        starts: list[int] = []
+        sizes: list[int] = []
+        strides: list[int] = []
+        backwards: list[int] = []
+        shape: list[int] = []
+        for item in items:
+            if item is None:
+                shape.append(1)
+                continue
+            axis = len(starts)
+            picked = _picked(item, axis, self.shape[axis])
+            if isinstance(item, slice):
+                shape.append(len(picked))
+            if picked.step < 0:
+                backwards.append(axis)
+                picked = picked[::-1]
+            starts.append(picked.start)
+            sizes.append(picked[-1] - picked.start + 1)
+            strides.append(picked.step)
+        result = self
+        if tuple(sizes) != self.shape or any(stride != 1 for stride in strides):
+            result = result.slice(starts, sizes, strides=strides)
+        if backwards:
+            result = result.reverse(axes=backwards)
+        return result if result.shape == tuple(shape) else result.reshape(shape)
+
+    def __iter__(self: Same) -> Iterator[Same]:
+        """The parts along the first axis."""
+        require(self.rank > 0, "a scalar operand has no parts to go through")
+        return (self[i] for i in range(self.shape[0]))
+
+
+def _infix(name: str, swap: bool) -> Callable[[Operators, Any], Any]:
+    """The method of an infix operator: `array op other`, or with `swap` `other op array`."""
+
+    def method(self: Operators, other: Any) -> Any:
+        if not isinstance(other, (float, int, Operators)) and not hasattr(other, "__array__"):
+            return NotImplemented
+        return self._apply(name, other, self) if swap else self._apply(name, self, other)
+
+    return method
+
+
+for _name, _operation in INFIX.items():  # type checkers see `ArrayMethods`
+    setattr(Operators, f"__{_name}__", _infix(_operation, swap=False))
+    setattr(Operators, f"__r{_name}__", _infix(_operation, swap=True))
+
+
+def _picked(item: Any, axis: int, size: int) -> range:
+    """The positions that an integer or a slice picks from an axis; there is at least one."""
+    if isinstance(item, slice):
+        try:
+            picked = range(size)[item]
+        except (TypeError, ValueError) as error:
+            raise ValidationError(f"index {shown(item)} of axis {axis}: {error}") from None
+        require(len(picked) > 0, f"index {shown(item)} leaves nothing of axis {axis} with {size} elements")
+        return picked if len(picked) > 1 else range(picked[0], picked[0] + 1)
+    try:
+        position = operator.index(item) if not isinstance(item, bool) else None
+    except TypeError:
+        position = None
+    if position is None:
+        raise ValidationError(f"an operand is indexed with integers, slices, None and '...', got {shown(item)}")
+    require(-size <= position < size, f"index {shown(position)} is out of range for axis {axis} with {size} elements")
+    return range(position % size, position % size + 1)

@@ -1,0 +1,207 @@
+"""Shape arithmetic: the specification's algorithms on lists of dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Self
+
+from ..support.errors import ValidationError, require
+from ..support.names import shown
+
+MAX_DIMENSION = 2**31 - 1
+"""The largest dimension and element count, https://www.w3.org/TR/webnn/#valid-dimension."""
+
+MAX_VALUES = 2**20
+"""Maximum length of a list argument, far longer than any list of axes."""
+
+
+def bounded(values: Any, name: str) -> tuple[Any, ...]:
+    """The values of a sequence or iterator as a tuple; `name` is its name in messages.
+
+    Raises:
+        ValidationError: there are more than `MAX_VALUES`, such as in `range(10**9)`.
+    """
+    found = tuple(islice(values, MAX_VALUES + 1))
+    if len(found) > MAX_VALUES:
+        raise ValidationError(f"{name} must have at most {MAX_VALUES:,} values, got {shown(values)}")
+    return found
+
+
+Shape = tuple[int, ...]
+
+
+def broadcast(*shapes: Sequence[int], names: str = "a and b") -> Shape:
+    """Broadcast shapes to each other (https://www.w3.org/TR/webnn/#bidirectionally-broadcasting).
+
+    >>> broadcast((5, 1), (6,))
+    (5, 6)
+    """
+    if shapes.count(shapes[0]) == len(shapes):
+        return tuple(shapes[0])
+    rank = max(map(len, shapes))
+    padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
+    result = tuple(max(sizes) for sizes in zip(*padded, strict=True))
+    for shape in padded:
+        if shape != result and any(size not in (1, wanted) for size, wanted in zip(shape, result, strict=True)):
+            raise ValidationError(
+                f"the shapes of {names} do not broadcast: {' and '.join(str(list(s)) for s in shapes)}"
+            )
+    return result
+
+
+def broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
+    """Whether `shape` can be broadcast to `target` (https://www.w3.org/TR/webnn/#unidirectionally-broadcasting)."""
+    if len(shape) > len(target):
+        return False
+    trailing = target[len(target) - len(shape) :]
+    return all(size in (1, wanted) for size, wanted in zip(shape, trailing, strict=True))
+
+
+def blockwise_broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
+    """Whether each dimension of `target` is a multiple of that of `shape`
+    (https://www.w3.org/TR/webnn/#blockwise-broadcasting).
+    """
+    return len(shape) == len(target) and all(whole % part == 0 for part, whole in zip(shape, target, strict=True))
+
+
+def check_axes(axes: Iterable[int], rank: int) -> None:
+    """Require axes in [0, rank), without duplicates."""
+    listed = list(axes)
+    require(all(axis < rank for axis in listed), f"axes must be in [0, {rank}), got {listed}")
+    require(len(set(listed)) == len(listed), f"axes must differ, got {listed}")
+
+
+def reduced(shape: Sequence[int], axes: Sequence[int], keep_dimensions: bool) -> Shape:
+    """The shape after a reduction over `axes`
+    (https://www.w3.org/TR/webnn/#mlgraphbuilder-calculate-reduction-output-sizes).
+    """
+    check_axes(axes, len(shape))
+    if keep_dimensions:
+        return tuple(1 if axis in axes else size for axis, size in enumerate(shape))
+    return tuple(size for axis, size in enumerate(shape) if axis not in axes)
+
+
+def check_window(padding: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> None:
+    """Check the options of a sliding window: 4 paddings, and a positive stride and dilation for height and width."""
+    if len(padding) != 4:
+        raise ValidationError(f"padding must have 4 values, got {list(padding)}")
+    for name, pair in (("strides", strides), ("dilations", dilations)):
+        if len(pair) != 2 or min(pair) <= 0:
+            raise ValidationError(f"{name} must be 2 positive integers, got {list(pair)}")
+
+
+def conv_size(
+    input: int, filter: int, before: int, after: int, stride: int, dilation: int, *, ceil: bool = False
+) -> int:
+    """The size of one axis after a convolution or pooling (https://www.w3.org/TR/webnn/#api-mlgraphbuilder-conv2d).
+
+    It is 0 or less if the window does not fit. A partial last window counts with `ceil` only.
+
+    Raises:
+        ValidationError: the padded axis has more than `MAX_DIMENSION` elements.
+
+    >>> conv_size(6, 3, 0, 0, 2, 1), conv_size(6, 3, 0, 0, 2, 1, ceil=True)
+    (2, 3)
+    """
+    _check_padded(input + before + after)
+    room = input + before + after - window_extent(filter, dilation)
+    return (-(-room // stride) if ceil else room // stride) + 1
+
+
+def _check_padded(size: int) -> None:
+    require(size <= MAX_DIMENSION, f"padded dimensions must be at most {MAX_DIMENSION}, got {size}")
+
+
+def window_extent(filter: int, dilation: int) -> int:
+    """The number of elements that a dilated window spans."""
+    return (filter - 1) * dilation + 1
+
+
+@dataclass(frozen=True)
+class Window:
+    """How the windows of a pooling lie along one axis.
+
+    Attributes:
+        size: elements of the axis.
+        taps: elements of a window.
+        before: padding at the start.
+        stride: distance between windows.
+        dilation: distance between the elements of a window.
+        count: number of windows.
+    """
+
+    size: int
+    taps: int
+    before: int
+    stride: int
+    dilation: int
+    count: int
+
+    @classmethod
+    def along(cls, image: Sequence[int], pool: Mapping[str, Any]) -> list[Self]:
+        """The windows along the [height, width] of an image, given the attributes of a pooling operation."""
+        names = ("window_dimensions", "strides", "dilations", "output_sizes")
+        columns = zip(image, pool["padding"][::2], *(pool[name] for name in names), strict=True)
+        # The dilation of a single tap means nothing, and may be huge.
+        return [
+            cls(size, taps, before, stride, dilation if taps > 1 else 1, count)
+            for size, before, taps, stride, dilation, count in columns
+        ]
+
+    @property
+    def after(self) -> int:
+        """Padding that the last window needs at the end."""
+        reach = (self.count - 1) * self.stride + window_extent(self.taps, self.dilation)
+        return max(reach - self.before - self.size, 0)
+
+
+def conv_transpose_size(input: int, filter: int, before: int, after: int, stride: int, dilation: int) -> int:
+    """The smallest size of one axis after a transposed convolution.
+
+    A convolution of this size, or of up to `stride - 1` more, has `input` elements
+    (https://www.w3.org/TR/webnn/#mlgraphbuilder-calculate-convtranspose-output-size).
+
+    Raises:
+        ValidationError: the axis has more than `MAX_DIMENSION` elements before the padding is removed.
+    """
+    size = (input - 1) * stride + window_extent(filter, dilation)
+    _check_padded(size)
+    return size - before - after
+
+
+def sample_positions(input: int, output: int) -> tuple[list[int], int]:
+    """The positions of `output` elements in an axis of `input` elements that is resampled, as exact fractions.
+
+    Returns numerators and their common denominator. Centres of elements are half a step from the borders, and positions
+    beyond the outermost centres are clamped to them (https://www.w3.org/TR/webnn/#dom-mlresample2doptions-mode).
+
+    >>> sample_positions(2, 4)  # 0, 1/4, 3/4, 1
+    ([0, 2, 6, 8], 8)
+    """
+    denominator = 2 * output
+    last = denominator * (input - 1)
+    return [min(max((2 * i + 1) * input - output, 0), last) for i in range(output)], denominator
+
+
+def nearest_positions(input: int, output: int) -> list[int]:
+    """The nearest of `input` elements for each of `output` elements; the lower one at a tie.
+
+    >>> nearest_positions(2, 4), nearest_positions(4, 2)
+    ([0, 0, 1, 1], [0, 2])
+    """
+    numerators, denominator = sample_positions(input, output)
+    return [-((denominator - 2 * numerator) // (2 * denominator)) for numerator in numerators]  # ceil(position - 1/2)
+
+
+class OtherShapes(Exception):  # noqa: N818  (not an error: the caller compiles anew)
+    """Results have other shapes than expected.
+
+    Attributes:
+        shapes: the shapes of these results, by name.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        super().__init__(", ".join(shapes))
+        self.shapes = shapes

@@ -1,0 +1,121 @@
+"""The values that an operation takes of an operand of integers, and their check before a graph runs.
+
+Indices and lengths are known only when a graph runs. Kernels clamp those out of range, fail, or read memory that they must not
+read. Where such an operand is an input of the graph, and its memory is the host's, it is checked; inputs of other graphs cost
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..support.errors import ValidationError
+from ..support.records import record
+
+if TYPE_CHECKING:
+    from .graph import Graph
+
+
+_UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
+
+
+@record
+class ValueRange:
+    """The values that an operand may hold.
+
+    Attributes:
+        low: the smallest one.
+        high: the largest one.
+        why: where the bounds come from, for messages.
+    """
+
+    low: int
+    high: int
+    why: str
+
+    def outside(self, values: np.ndarray) -> int | None:
+        """One of `values`, an array of integers, that is not in the range; None if all are."""
+        if values.size < 2:
+            least = most = values.item() if values.size else self.low
+        # The methods of arrays take twice as long for few elements. As unsigned integers, negative values are the largest.
+        elif self.low <= 0 and np.maximum.reduce(values.view(_UNSIGNED[values.itemsize]), axis=None) <= self.high:
+            return None
+        else:
+            least, most = np.minimum.reduce(values, axis=None), np.maximum.reduce(values, axis=None)
+        return int(least) if least < self.low else int(most) if most > self.high else None
+
+    def check(self, what: str, values: np.ndarray, where: str = "") -> None:
+        """Require that all of `values` are in the range.
+
+        Args:
+            what: the operand, for the message.
+            values: an array of integers.
+            where: where the values come from, for the message.
+
+        Raises:
+            ValidationError: one of them is not.
+        """
+        got = self.outside(values)
+        if got is not None:
+            raise ValidationError(f"{what} must be in [{self.low}, {self.high}], {self.why}, got {got}{where}")
+
+
+@record
+class InputRange:
+    """The range of an input of a graph or a model.
+
+    Attributes:
+        key: its position in a list of inputs, or its name in a dictionary of them.
+        name: its name, for the message.
+        what: the operation and its operand.
+        values: what they may be.
+    """
+
+    key: Any
+    name: str
+    what: str
+    values: ValueRange
+
+    def fits(self, inputs: Any) -> bool:
+        """Whether the values are in the range; true for those in the memory of a device."""
+        array = inputs[self.key]
+        return not isinstance(array, np.ndarray) or self.values.outside(array) is None
+
+    def check(self, inputs: Any) -> None:
+        """Require values in the range, unless they are in the memory of a device.
+
+        Raises:
+            ValidationError: one of them is not.
+        """
+        array = inputs[self.key]
+        if isinstance(array, np.ndarray):
+            self.values.check(self.what, array, f" in the input {self.name!r}")
+
+
+def input_ranges(graph: Graph) -> list[InputRange]:
+    """The ranges of a graph's inputs, each once: many operations may take the same input."""
+    places: dict[Any, tuple[int, str]] = {operand: (k, name) for k, (name, operand) in enumerate(graph.inputs.items())}
+    found: dict[tuple[int, int, int], InputRange] = {}
+    for node in graph.nodes:
+        for name, values in node.op.value_ranges(node.arguments):
+            if (place := places.get(node.inputs[name])) is not None:
+                made = InputRange(*place, f"{node.title}: {name}", values)
+                found.setdefault((made.key, values.low, values.high), made)
+    return list(found.values())
+
+
+def checking(call: Callable[[], None], ranges: Sequence[InputRange], inputs: Sequence[Any]) -> Callable[[], None]:
+    """A function that checks the ranges of inputs on the host, then calls `call`; `call` itself if there are none."""
+    checked = [each for each in ranges if isinstance(inputs[each.key], np.ndarray)]
+    if not checked:
+        return call
+
+    def run() -> None:
+        for each in checked:
+            each.check(inputs)
+        call()
+
+    return run

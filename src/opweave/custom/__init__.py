@@ -1,0 +1,480 @@
+"""Custom operations, which are called like built-in ones.
+
+An operation is declared in one or several of these ways:
+
+- `@expression`: the formula of one element of the result, compiled for the device and fused with its neighbours;
+- `@composite`: built-in operations that are kept together for engines that have a kernel for the whole;
+- `@op` with `.kernel(device)`: a function or a shader that reads and writes the memory of tensors;
+- `@op` with `.decompose` or `.expression`, for devices without a kernel.
+
+Called with operands, an operation adds a node to their graph; called with arrays or tensors, it computes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeAlias, TypeVar, get_args, overload
+
+import numpy as np
+
+from ..core.conversion import Converter
+from ..core.dtypes import ANY
+from ..core.graph import Builder, Desc, Operand, each, flat, title
+from ..core.operation import Limits, Op, call_with
+from ..expr.array import Array as Traced
+from ..kernels import Kernel
+from ..kernels.expression import descs_of, program_of
+from ..kernels.host import HostKernel
+from ..ops import Operations
+from ..ops.recorder import Recorder
+from ..support.errors import MLError, ValidationError, require, user_code
+from ..support.lazy_imports import call_custom
+from ..support.names import shown
+from .signatures import annotation_text, check_function, plain_converter, public, read_signature, takes_a_function
+
+if TYPE_CHECKING:
+    from ..kernels.wgsl import Shader
+    from ..kernels.wgsl.sources import SourceKernel
+    from ..lazy.array import Array
+    from ..run.tensor import MLTensor
+
+DeviceName = Literal["cpu", "wasm", "webgpu", "cuda"]
+"""Devices of kernels; "wasm" runs on the CPU, in the memory of a module."""
+
+Made = TypeVar("Made", covariant=True)
+"""The result of the declared function: one result or a tuple."""
+
+Kind = TypeVar("Kind", Traced, "Array", "MLTensor", np.ndarray)
+"""What a call without a builder takes, and returns."""
+
+One: TypeAlias = "Traced | Operand | Desc"
+Several: TypeAlias = "tuple[Any, ...]"
+Plain: TypeAlias = "np.ndarray | np.number[Any] | float | str | Sequence[Any] | None"
+"""Arguments that have no effect on where a call is computed."""
+
+
+class CustomOp(Op[..., Any], Generic[Made]):
+    """A custom operation. Created by `opweave.op`, `opweave.expression` and `opweave.composite`.
+
+    Called with operands, it adds a node to their graph; called with arrays or tensors, it computes. `label=` names the node
+    in messages and tables.
+
+    >>> import numpy as np, opweave as ow
+    >>> @ow.expression
+    ... def swiglu(x, gate):
+    ...     return x * gate * ow.expr.sigmoid(gate)
+    >>> swiglu(np.float32([1, 2]), np.float32([0, 0])).tolist()
+    [0.0, 0.0]
+    """
+
+    def __init__(
+        self,
+        rule: Callable[..., Any],
+        source: Callable[..., Any],
+        *,
+        skip: int,
+        limits: Mapping[str, Limits],
+        annotated: bool = False,
+    ) -> None:
+        """Declare an operation.
+
+        Args:
+            rule: takes a builder, and operands and attributes by name; returns descriptors of the results.
+            source: the user's function, whose parameters are those of the operation.
+            skip: the number of leading parameters of `source` that are not.
+            limits: the limits of operands and results.
+            annotated: whether annotations tell which parameters are operands; otherwise, the positional ones are.
+        """
+        self._annotated = annotated
+        self.source = source
+        signature = read_signature(source, skip)
+        rule.__signature__ = signature  # type: ignore[attr-defined]
+        rule.__module__ = source.__module__
+        super().__init__(rule, source.__name__, inspect.getdoc(source) or "", limits)
+        self.__wrapped__, self.__qualname__ = source, source.__qualname__
+        self.__signature__ = public(signature)
+        self._check_declared(limits)
+
+    def __repr__(self) -> str:
+        forms = [*(f"kernel {name}" for name in self.kernels)]
+        forms += ["expression"] if self.formula is not None else []
+        forms += ["decomposition"] if self.decomposition is not None else []
+        return f"<CustomOp {self.name}: {', '.join(forms) or 'nothing that computes it'}>"
+
+    # Declaration -----------------------------------------------------------------------------------------------------
+
+    @overload
+    def kernel(self, device: DeviceName, /) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+    @overload
+    def kernel(self, device: Literal["wasm"], module: Any, export: str, /, signature: str | None = None) -> None: ...
+    @overload
+    def kernel(
+        self,
+        device: Literal["webgpu"],
+        source: str | Shader | Sequence[str | Shader] | Callable[..., Any],
+        /,
+        *,
+        invocations: int | Sequence[int] | None = None,
+        workgroups: int | Sequence[int] | None = None,
+        workgroup_size: int | None = None,
+        constants: Mapping[str, Any] = ...,
+        scratch: Mapping[str, Desc] = ...,
+    ) -> None: ...
+    @overload
+    def kernel(
+        self,
+        device: Literal["cuda"],
+        source: Any,
+        /,
+        *,
+        invocations: int | Sequence[int] | None = None,
+        grid: int | Sequence[int] | None = None,
+        block: int | Sequence[int] = 256,
+        arguments: Sequence[Any] | None = None,
+        constants: Mapping[str, Any] = ...,
+        scratch: Mapping[str, Desc] = ...,
+        shared: int = 0,
+        num_warps: int = 4,
+        num_stages: int = 3,
+    ) -> None: ...
+    @overload
+    def kernel(self, device: DeviceName, function: Callable[..., Any], /) -> None: ...
+    def kernel(self, device: DeviceName, /, *args: Any, **options: Any) -> Any:
+        """Declare a kernel that computes the operation on a device.
+
+        - `@op.kernel("cpu")` decorates a function of NumPy views (`opweave.kernels.host`), or `op.kernel("cpu", function)`;
+        - `op.kernel("wasm", module, "export")`: a function of a WebAssembly module (`help(opweave.wasm)` says more);
+        - `op.kernel("webgpu", "fn main(i: u32) { out[i] = x[i] * x[i]; }")`: WGSL; or `@op.kernel("webgpu")` decorates a
+          function that returns it (`help(opweave.wgsl)` says more);
+        - `op.kernel("cuda", "void main(unsigned i) { out[i] = x[i] * x[i]; }")`: CUDA C++, or a kernel of Triton, CuPy or
+          Numba, or `@op.kernel("cuda")` above a function that makes it (`help(opweave.cuda)` says more).
+
+        Raises:
+            ValidationError: the device is unknown, or the kernel is invalid: a function must take `out`, and parameters of
+                the operation by name.
+        """
+        devices = get_args(DeviceName)
+        require(device in devices, f"{self.name}: kernels are for {', '.join(map(repr, devices))}, got {shown(device)}")
+        if not args:
+            return lambda function: self._add_kernel(device, function, options)
+        self._add_kernel(device, *args, options)
+        return None
+
+    def _add_kernel(self, device: str, *given: Any) -> Any:
+        *args, options = given
+        try:
+            made: Kernel | SourceKernel
+            if device == "wasm":
+                from ..kernels.wasm import WasmKernel
+
+                made = WasmKernel(*args, **options)
+                made.check_names(self.operands, tuple(self.attributes))
+            elif device == "webgpu":
+                from ..kernels.wgsl import WgslKernel
+
+                made = WgslKernel(*args, **options)
+            elif device == "cuda":
+                from ..kernels.cuda import CudaKernel
+
+                made = CudaKernel(*args, **options)
+            else:
+                made = HostKernel(*args, **options)
+        except ValidationError as error:
+            raise ValidationError(f"{self.name}: {error}") from None
+        self.kernels[device] = made
+        self.forget_calls()
+        return args[0]
+
+    def forget_calls(self) -> None:
+        """Drop the compiled programs of calls on arrays, after a new kernel, decomposition or expression."""
+        self.templates.clear()
+
+    def decompose(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Declare the decomposition: `function(b, ...)` takes a builder, and operands and attributes by name."""
+        self._check_form(function, 1)
+        super().decompose(function)
+        self.forget_calls()
+        return function
+
+    def expression(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Declare the formula of an element: `function(...)` takes arrays of `opweave.expr` and attributes by name."""
+        self._check_form(function, 0)
+        super().expression(function)
+        if self.decomposition is None:
+            self.decomposition, self.is_derived = _decomposition(self), True
+        self.forget_calls()
+        return function
+
+    def _check_form(self, function: Callable[..., Any], leading: int) -> None:
+        """Require that, after `leading` ones, the parameters of a decomposition or an expression are the operation's."""
+        require(callable(function), f"{self.name}: expected a function, got {shown(function)}")
+        known = (*self.operands, *self.attributes)
+        unknown = [name for name in list(inspect.signature(function).parameters)[leading:] if name not in known]
+        renamed = "every operation has an argument 'label', which names it in messages; rename the attribute"
+        require("label" not in unknown, f"{self.name}: {renamed}")
+        require(not unknown, f"{self.name}: the function takes {unknown}; the operation has {list(known)}")
+
+    def _check_declared(self, limits: Mapping[str, Limits]) -> None:
+        """Require that limits belong to operands or results, and have valid values."""
+        for name, limit in limits.items():
+            known = name in self.operands or name.startswith("output")
+            require(known, f"{self.name}: limits are for the operands {list(self.operands)}, got {name!r}")
+            require(isinstance(limit, Limits), f"{self.name}: {name} must be opweave.Limits, got {shown(limit)}")
+            for what, value, rest in (
+                ("data_types", limit.data_types, "a tuple of data types"),
+                ("ranks", limit.ranks, "the smallest and the largest rank"),
+            ):
+                fits = value in self.operands if isinstance(value, str) else isinstance(value, tuple)
+                require(
+                    fits, f"{self.name}: {what} of {name} must be {rest}, or the name of an operand, got {shown(value)}"
+                )
+
+    def _is_operand(self, parameter: inspect.Parameter) -> bool:
+        if self._annotated and parameter.annotation:
+            return super()._is_operand(parameter)
+        return parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+
+    def _converter(self, parameter: inspect.Parameter) -> Converter:
+        annotation = parameter.annotation.removesuffix(" | None")
+        if re.fullmatch(r"(int|float|bool|str)", annotation):
+            return plain_converter(annotation)
+        if annotation == "DataType" or annotation.startswith("Literal["):
+            return super()._converter(parameter)
+        return lambda name, value: tuple(value) if isinstance(value, list) else value
+
+    # Calls -----------------------------------------------------------------------------------------------------------
+
+    # What calls mean to type checkers: the result is of the kind of the operands. (Without annotations it may also be a
+    # tuple, which for arrays and operands looks alike, as they can be unpacked; `Never` matches what is not annotated.)
+    @overload
+    def __call__(self: CustomOp[Never], first: MLTensor, /, *args: Any, **kwargs: Any) -> Any: ...
+    @overload
+    def __call__(self: CustomOp[One], first: Builder | Operand, /, *args: Any, **kwargs: Any) -> Operand: ...
+    @overload
+    def __call__(self: CustomOp[One], first: Kind, /, *args: Plain | Kind, **kwargs: Any) -> Kind: ...
+    @overload
+    def __call__(
+        self: CustomOp[Several], first: Builder | Operand, /, *args: Any, **kwargs: Any
+    ) -> tuple[Operand, ...]: ...
+    @overload
+    def __call__(self: CustomOp[Several], first: Kind, /, *args: Plain | Kind, **kwargs: Any) -> tuple[Kind, ...]: ...
+    @overload
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[misc]  # (mypy on *args: Any)
+        """Add a node to the graph of the operands, or compute the results of arrays and tensors.
+
+        Calls on NumPy arrays return NumPy arrays, calls on tensors return tensors; calls on an `opweave.Array` are computed
+        later. An expression that another expression calls with its arrays becomes part of that expression.
+
+        Raises:
+            ValidationError: operands or attributes that do not fit.
+            OperationError: a kernel failed.
+        """
+        if args and isinstance(args[0], Builder):
+            return self.add(args[0], args[1:], kwargs)
+        return (call_custom.function or call_custom.load())(self, args, kwargs)
+
+    def inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Inline the operation into another expression that is being traced."""
+        formula = self.formula
+        if formula is None:
+            raise ValidationError(f"{self.name}: has no expression that another one could hold")
+        try:
+            given = inspect.signature(self).bind(None, *args, **kwargs)
+        except TypeError as error:
+            raise ValidationError(f"{self.name}: {error}") from None
+        given.apply_defaults()
+        values = given.arguments
+        for name in self.attributes:
+            if values[name] is not None:
+                values[name] = self._converters[name](f"{self.name}: {name}", values[name])
+        return call_with(formula, values)
+
+
+def _decomposition(op: CustomOp[Any]) -> Callable[..., Any]:
+    """The decomposition of an operation that has an expression: its formula, in operations on whole arrays."""
+
+    def decomposition(builder: Operations, /, **arguments: Any) -> Any:
+        from ..expr.decompose import decompose
+
+        operands = {name: arguments[name] for name in op.operands}
+        attributes = {name: arguments[name] for name in op.attributes}
+        program = program_of(op, descs_of(operands), attributes)
+        results = decompose(program, builder, list(flat(operands)))
+        return results if len(results) > 1 else results[0]
+
+    return decomposition
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Decorators
+
+
+@takes_a_function(
+    "formulas have no limits: data types and shapes follow from them, and `opweave.support.errors.require` checks more"
+)
+def expression(function: Callable[..., Made]) -> CustomOp[Made]:
+    """Declare an operation by the formula of one element of its result.
+
+    Args:
+        function: takes an `opweave.expr.Array` for each operand (its positional parameters) and attributes (its
+            keyword-only ones), and returns an array, or a tuple of them. It is traced once for each combination of shapes,
+            data types and attributes.
+
+    Returns:
+        The operation. Shapes, data types and broadcasting follow from the function.
+
+    Raises:
+        ValidationError: the function has parameters without a name. Data types, broadcasting and the range of indices are
+            checked when it is traced.
+
+    >>> import numpy as np, opweave as ow
+    >>> @ow.expression
+    ... def scaled_sum(x, y, *, scale: float = 0.5):
+    ...     return (x + y) * scale
+    >>> scaled_sum(np.float32([1, 2]), np.float32([3, 4])).tolist()
+    [2.0, 3.0]
+    """
+
+    def rule(builder: Builder, **arguments: Any) -> tuple[Desc, ...] | Desc:
+        operands = {name: arguments[name] for name in made.operands}
+        attributes = {name: arguments[name] for name in made.attributes}
+        try:
+            program = program_of(made, descs_of(operands), attributes)
+        except MLError:
+            raise
+        except Exception as error:
+            error.add_note(f"for {title(made.name, arguments['label'])}")
+            raise
+        descs = tuple(output.desc for output in program.outputs)
+        return descs if len(descs) > 1 else descs[0]
+
+    check_function(function)
+    made: CustomOp[Made] = CustomOp(rule, function, skip=0, limits={})
+    made.expression(function)
+    return made
+
+
+@takes_a_function("composites have no limits: the operations that they call check their operands")
+def composite(function: Callable[..., Made]) -> CustomOp[Made]:
+    """Declare an operation as a composition of built-in ones.
+
+    Args:
+        function: takes a builder, operands (positional) and attributes (keyword-only), and returns an operand, or a tuple
+            of them.
+
+    Returns:
+        The operation. Engines with a kernel for it use that; otherwise it is decomposed.
+
+    Raises:
+        ValidationError: the function has parameters without a name. The operations that it calls are checked when the
+            composite is called.
+
+    >>> import numpy as np, opweave as ow
+    >>> @ow.composite
+    ... def rms_norm(b, x, weight, *, epsilon: float = 1e-6):
+    ...     mean = b.reduce_mean(x * x, axes=[x.rank - 1], keep_dimensions=True)
+    ...     return x / b.sqrt(mean + epsilon) * weight
+    >>> print(rms_norm(np.float32([[3, 4]]), np.float32([1, 1])).round(2))
+    [[0.85 1.13]]
+    """
+
+    def rule(builder: Builder, **arguments: Any) -> tuple[Desc, ...] | Desc:
+        scratch = _Scratch()
+        stand_ins = each({name: arguments[name] for name in made.operands}, scratch.stand_in)
+        attributes = {name: arguments[name] for name in made.attributes}
+        with user_code(function, f"while building the composite {title(made.name, arguments['label'])}"):
+            result: Any = function(scratch, **stand_ins, **attributes)
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        for item in results:
+            require(
+                isinstance(item, Operand) and item.builder is scratch,
+                f"a composite must return operands that it built, got {shown(item)}",
+            )
+        descs = tuple(item.desc for item in results)
+        return descs if len(descs) > 1 else descs[0]
+
+    check_function(function)
+    made: CustomOp[Made] = CustomOp(rule, function, skip=1, limits={})
+    made.decompose(function)
+    return made
+
+
+class _Scratch(Recorder):
+    """A builder in which composites are called to determine the descriptors of their results."""
+
+    def stand_in(self, value: Operand) -> Operand:
+        """An operand like the given one; a constant keeps its value."""
+        name = "" if value.is_constant else f"x{len(self.inputs)}"
+        made = Operand(self, value.desc, name=name, value=value.value)
+        if name:
+            self.inputs[name] = made
+        return made
+
+
+@overload
+def op(function: Callable[..., Made], /) -> CustomOp[Made]: ...
+@overload
+def op(**limits: Limits) -> Callable[[Callable[..., Made]], CustomOp[Made]]: ...
+def op(function: Callable[..., Any] | None = None, /, **limits: Limits) -> Any:
+    """Declare an operation by its shape rule; `.kernel`, `.expression` or `.decompose` declare how it is computed.
+
+    Args:
+        function: takes a builder, operands (annotated `MLOperand`, or not at all) and attributes, checks them with
+            `opweave.support.errors.require`, and returns the descriptor (`opweave.Desc`) of the result, or a tuple of them.
+        limits: the allowed data types and ranks of operands, by parameter: `@ow.op(x=ow.Limits(("float32",), ranks=(2, 2)))`.
+
+    Returns:
+        The operation; `help` on its methods `kernel`, `expression` and `decompose` says how they are used.
+
+    Raises:
+        ValidationError: the function has parameters without a name.
+
+    >>> import numpy as np, opweave as ow
+    >>> @ow.op
+    ... def cumulative_product(self, x: ow.MLOperand, axis: int):
+    ...     return x.desc
+    >>> @cumulative_product.kernel("cpu")
+    ... def _(x, axis, out):
+    ...     np.cumprod(x, axis, out=out)
+    >>> cumulative_product(np.float32([1, 2, 3]), 0).tolist()
+    [1.0, 2.0, 6.0]
+    """
+    if function is None:
+        return lambda function: _declare(function, limits)
+    return _declare(function, {})
+
+
+def _checked(desc: Any) -> Desc:
+    """The descriptor that a shape rule returned, with Python's integers."""
+    require(isinstance(desc, Desc), f"the shape rule must return a Desc, or a tuple of them, got {shown(desc)}")
+    is_plain = isinstance(desc.data_type, str) and desc.data_type in ANY and isinstance(desc.shape, tuple)
+    require(
+        is_plain and all(isinstance(size, (int, np.integer)) and not isinstance(size, bool) for size in desc.shape),
+        f"the shape rule must return a data type of WebNN and a tuple of integers, got {shown(desc)}",
+    )
+    return Desc(desc.data_type, tuple(map(int, desc.shape)))
+
+
+def _declare(function: Callable[..., Any], limits: Mapping[str, Limits]) -> CustomOp[Any]:
+    check_function(function)
+    parameters = inspect.signature(function).parameters
+    takes_label = "label" in parameters
+    first = next(iter(parameters.values()), None)
+    is_builder = first is None or "Operand" not in annotation_text(first.annotation)
+    require(is_builder, f"{function.__name__}: the first parameter is the builder, got {first}")
+
+    def rule(builder: Builder, *, label: str = "", **arguments: Any) -> Any:
+        if takes_label:
+            arguments["label"] = label
+        with user_code(function, f"in the shape rule of {title(made.name, label)}"):
+            result = function(builder, **arguments)
+        is_tuple = isinstance(result, tuple)
+        require(not is_tuple or len(result) > 0, "the shape rule must return a Desc, or a tuple of them, got ()")
+        descs = tuple(map(_checked, result if is_tuple else (result,)))
+        return descs if is_tuple else descs[0]
+
+    made: CustomOp[Any] = CustomOp(rule, function, skip=1, limits=limits, annotated=True)
+    return made

@@ -1,0 +1,382 @@
+"""Make arrays of values, NumPy arrays and tensors. The memory of NumPy arrays and tensors is shared where possible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from threading import RLock
+from typing import Any, cast
+from weakref import WeakKeyDictionary, ref
+
+import numpy as np
+
+from .. import memory
+from ..context.context import MLContext, current_context
+from ..core.dtypes import INFO, DataType, check
+from ..core.graph import Desc, Operand, check_desc
+from ..memory import pool
+from ..memory.arrays import as_array, contiguous, describe, is_immutable
+from ..run.locks import Locks
+from ..run.tensor import MLTensor
+from ..support.errors import ValidationError, require
+from ..support.names import shown
+from .array import Array, Watched, code_of, force
+
+
+def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) -> Array:
+    """Make an array.
+
+    Args:
+        values: an array, anything with DLPack, a tensor, a number, or nested lists of numbers.
+        data_type: of the result; default: that of `values`; float32 for Python floats, int32 for Python integers.
+        copy: whether the values are copied. If not, the array shares the memory of `values`.
+
+    Shared memory (also that of arrays passed to operations directly) must not change while a pending operation reads it.
+    Until then, NumPy arrays are read-only, so that writing raises an error (other views of the same memory are not
+    protected). Tensors may be written: pending operations that read them are computed first.
+
+    In a context on a GPU, values are copied to the device, and results stay there until they are read.
+
+    >>> import opweave as ow
+    >>> x = ow.array([[1.0, 2.0], [3.0, 4.0]])
+    >>> (x @ x + 1).tolist()
+    [[8.0, 11.0], [16.0, 23.0]]
+
+    Raises:
+        ValidationError: WebNN has no data type for the values.
+    """
+    if isinstance(values, Array) and data_type in (None, values.data_type):
+        return values
+    if data_type is not None:
+        check(data_type)
+    if isinstance(values, Operand):  # in a function that is traced, or called to build a graph
+        if data_type is None or data_type == values.data_type:
+            return cast("Array", values)
+        return cast("Array", values.cast(data_type))
+    context = current_context()
+    if isinstance(values, MLTensor):
+        borrowed = borrow(values)
+        if not copy and data_type in (None, borrowed.data_type):
+            return borrowed
+        context, made = borrowed._context, borrowed.numpy()
+    elif isinstance(values, (np.ndarray, np.generic)) or hasattr(values, "__dlpack__") or hasattr(values, "__array__"):
+        made = values if type(values) is np.ndarray else as_array(values, "values")
+        if not copy and data_type in (None, made.dtype.name):
+            desc = check_desc(describe(made, "values"), context.backend.max_byte_length, "values")
+            return adopt(context, made, desc, code_of(desc))
+    else:
+        made, data_type = _from_numbers(values, data_type)
+    desc = describe(made, "values") if data_type is None else Desc(data_type, made.shape)
+    own = pool.room(check_desc(desc, context.backend.max_byte_length, "values"))
+    np.copyto(own, made, casting="unsafe")  # casting converts the values
+    if context._space.is_host:
+        memory.copies.add(own.nbytes, "array()")
+        return Array(context, desc, code_of(desc), array=own)
+    on_device = context._space.allocate(desc)
+    context._space.write(on_device, own, "array()")
+    return Array(context, desc, code_of(desc), array=on_device)
+
+
+def _from_numbers(values: Any, data_type: DataType | None) -> tuple[np.ndarray, DataType]:
+    """An array of nested lists of Python numbers, and the data type for it, which can represent them."""
+    try:
+        made = np.array(values)
+    except ValueError as error:
+        raise ValidationError(f"values must be numbers in lists of the same lengths: {error}") from None
+    if made.dtype.kind not in "fiub":
+        got = made.dtype.name if made.dtype.kind == "c" else shown(values)
+        raise ValidationError(f"values must be numbers that a data type of WebNN can hold, got {got}")
+    if data_type is None:
+        data_type = "float32" if made.dtype.kind == "f" else "uint8" if made.dtype.kind == "b" else "int32"
+    if INFO[data_type].kind != "f" and made.size and made.dtype.kind in "iu":
+        low, high = int(made.min()), int(made.max())
+        fits = INFO[data_type].lowest <= low and high <= INFO[data_type].highest
+        require(fits, f"values in [{low}, {high}] are not all values of {data_type}; data_type= takes a wider one")
+    return made, data_type
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Memory of NumPy arrays
+
+
+class _Locked(list[np.ndarray]):
+    """NumPy arrays of one owner that are read-only at present. Without an `__init__`, which would cost 0.1 us a call.
+
+    Attributes:
+        owner: the array that owns their memory.
+        readers: the number of `Adopted` arrays that read it.
+    """
+
+    __slots__ = ("owner", "readers")
+
+    owner: np.ndarray
+    readers: int
+
+
+_locked: dict[int, _Locked] = {}
+_adopted: dict[int, ref[Adopted]] = {}
+"""The `Adopted` array of each NumPy array in use, by identity."""
+_lock = RLock()  # also taken by `__del__`, which may run at any time
+
+
+def after_fork() -> None:
+    """Replace the lock, which another thread of the parent process may have held."""
+    global _lock
+    _lock = RLock()
+
+
+class Adopted(Array):
+    """A caller's NumPy array, which must not change while a pending operation reads it.
+
+    NumPy does not report writes, so the caller's array is read-only as long as this one exists.
+    """
+
+    __slots__ = ("_owner", "_source")
+
+    def __init__(self, context: MLContext, desc: Desc, code: int, array: np.ndarray, is_writable: bool) -> None:
+        # As `Array.__init__`, but faster. The view is made now, so that it is writable, as old versions of DLPack need it.
+        self._context, self._desc, self._code = context, desc, code
+        self._node, self._array, self._reads = None, array.view(), 0
+        self._source = owner = array
+        base = array.base
+        while base is not None and isinstance(base, np.ndarray):
+            owner, base = base, base.base
+        number = self._owner = id(owner)
+        lock = _lock
+        try:  # as `with lock`, which takes 0.1 us more. An interrupt after `acquire` does not leave the lock held.
+            lock.acquire()
+            locked = _locked.get(number)
+            if locked is None:
+                locked = _locked[number] = _Locked()
+                locked.owner, locked.readers = owner, 1
+            else:
+                locked.readers += 1
+            # Another thread may just have released it.
+            if (is_writable or array.flags.writeable) and (base is None or _is_writable_buffer(base)):
+                array.setflags(False)  # type: ignore[call-arg]  # quicker than array.flags, and than write=False
+                locked.append(array)
+            _adopted[id(array)] = ref(self)
+        finally:
+            lock.release()
+
+    def __del__(self) -> None:
+        try:
+            number = self._owner
+        except AttributeError:  # `__init__` failed
+            return
+        lock = _lock
+        try:
+            lock.acquire()
+            source = id(self._source)
+            found = _adopted.get(source)
+            known = found() if found is not None else None
+            if known is None or known is self:  # else it belongs to another context
+                _adopted.pop(source, None)
+            _release(number)
+        finally:
+            lock.release()
+
+
+def _release(number: int) -> None:
+    """Count one reader less of the memory of an owner; after the last, make its arrays writable. The caller holds `_lock`."""
+    locked = _locked[number]
+    locked.readers -= 1
+    if locked.readers:
+        return
+    del _locked[number]
+    if len(locked) > 1:  # the owner first: its views cannot be writable before
+        locked.sort(key=_depth)
+    for array in locked:
+        array.setflags(True)  # type: ignore[call-arg]
+
+
+def _depth(array: np.ndarray) -> int:
+    """The number of arrays that an array is a view of, directly or through other views."""
+    depth, base = 0, array.base
+    while isinstance(base, np.ndarray):
+        depth, base = depth + 1, base.base
+    return depth
+
+
+def _is_writable_buffer(base: object) -> bool:
+    """Whether arrays over the memory of an object, which is no array, can be made writable again.
+
+    Not those from DLPack or the array interface: NumPy asks for a buffer.
+    """
+    try:
+        with memoryview(base) as buffer:  # type: ignore[arg-type]
+            return not buffer.readonly
+    except (TypeError, ValueError, BufferError):
+        return False
+
+
+def adopt(context: MLContext, value: np.ndarray, desc: Desc, code: int) -> Array:
+    """An array that shares the memory of a NumPy array; a copy if engines cannot read that memory directly."""
+    flags = value.flags
+    is_writable = flags.carray  # contiguous and aligned, too
+    if not is_writable:
+        usable = contiguous(value)
+        if usable is not value:
+            return Array(context, desc, code, array=usable)
+        is_writable = flags.writeable
+        known = _adopted.get(id(value))
+        made = known() if known is not None else None
+        if made is not None and made._context is context and made._source is value and made._code == code:
+            return made
+    return Adopted(context, desc, code, value, is_writable)
+
+
+class Captured:
+    """A NumPy array whose values are a constant of a graph that is cached.
+
+    The array, and all arrays that it is a view of, are read-only as long as this object exists.
+
+    Attributes:
+        array: the values: the array itself if its memory is its own, or can never be written; else a copy.
+    """
+
+    __slots__ = ("_owners", "_source", "array")
+
+    def __init__(self, source: np.ndarray) -> None:
+        self._source, self._owners = source, list[int]()
+        is_private = source.base is None or is_immutable(source)
+        segments = _segments(source)
+        with _lock:
+            for arrays, base in segments:
+                owner = arrays[-1]
+                locked = _locked.get(id(owner))
+                if locked is None:
+                    locked = _locked[id(owner)] = _Locked()
+                    locked.owner, locked.readers = owner, 0
+                locked.readers += 1
+                self._owners.append(id(owner))
+                if base is None or _is_writable_buffer(base):
+                    for array in arrays:
+                        if array.flags.writeable:
+                            array.setflags(write=False)
+                            locked.append(array)
+        # Other views of shared memory, and other libraries, can still write to it.
+        usable = contiguous(source)
+        if usable is source and not is_private:
+            usable = np.empty(source.shape, source.dtype)
+            memory.copy(usable, source, "captured by a function of jit")
+        self.array = usable.view(np.ndarray)
+
+    def __del__(self) -> None:
+        with _lock:
+            for number in self._owners:
+                _release(number)
+
+
+def source_of(value: Any) -> np.ndarray | None:
+    """The caller's NumPy array, or a view of the memory of another library; None for arrays that own their values.
+
+    Raises:
+        ValidationError: `value` is no array.
+    """
+    if isinstance(value, Array):
+        return value._source if isinstance(value, Adopted) else None
+    plain = as_array(value, "an array")
+    return (
+        value if isinstance(value, np.ndarray) else plain
+    )  # a view of a subclass would not make the original read-only
+
+
+def _segments(array: np.ndarray) -> list[tuple[list[np.ndarray], object]]:
+    """The arrays that an array is a view of, itself first, and the object that holds their memory; None for an array.
+
+    Objects between arrays, as memoryviews, part them into several lists.
+    """
+    segments: list[tuple[list[np.ndarray], object]] = []
+    base: object = array
+    while isinstance(base, np.ndarray):
+        arrays = [base]
+        while isinstance(base := arrays[-1].base, np.ndarray):
+            arrays.append(base)
+        segments.append((arrays, base))
+        # `as_strided` and `sliding_window_view` keep the array in the attribute `base` of an object of their own.
+        base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
+    return segments
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Memory of tensors
+
+
+class Borrowed(Watched):
+    """The memory of a tensor. Before the tensor is written, pending operations that read it are computed (`settle`)."""
+
+    __slots__ = ("_tensor",)
+    _is_of_tensor = True
+
+    def __init__(self, tensor: MLTensor) -> None:
+        super().__init__(tensor.context, tensor.desc, code_of(tensor.desc), array=tensor._memory())
+        self._tensor = ref(tensor)
+
+    def _is_immutable(self) -> bool:
+        tensor = self._tensor()
+        is_on_host = isinstance(self._array, np.ndarray)
+        return is_on_host and tensor is not None and tensor._constant and not tensor.destroyed
+
+    def tell(self, who: Any) -> None:
+        """Call `who.release()` when the tensor is destroyed."""
+        tensor = self._tensor()
+        if tensor is not None:
+            tensor._bindings.add(who)
+
+    def _watch(self, outputs: Sequence[ref[Array]]) -> None:
+        """Remember the pending results of a call that reads the tensor."""
+        tensor = self._tensor()
+        if tensor is None or tensor._constant:
+            return
+        with tensor._lock:
+            if not self._readers:
+                tensor._release_bindings()  # so that the next dispatch to it binds again, and calls `settle`
+            super()._watch(outputs)
+
+    def settle(self) -> None:
+        """Compute the pending results that depend on the tensor. While one of them fails, the tensor cannot be written."""
+        if not self._readers:
+            return
+        readers, self._readers = self._readers, []
+        try:
+            force([array for reader in readers if (array := reader()) is not None and array._array is None])
+        except BaseException:
+            self._readers += readers
+            raise
+
+
+_lasting: WeakKeyDictionary[MLTensor, Borrowed] = WeakKeyDictionary()
+
+
+def borrow(tensor: MLTensor) -> Borrowed:
+    """The memory of a tensor as an array; the same object as long as it is referenced."""
+    with tensor._lock:
+        known = tensor._borrowed() if tensor._borrowed is not None else None
+        if known is None or known._array is not tensor._memory():
+            known = Borrowed(tensor)
+            tensor._borrowed = ref(known)
+            if tensor._constant:
+                _lasting[tensor] = known  # the same object for each call, so that it is recognised as a weight
+        return known
+
+
+def borrowed_by(arrays: Sequence[Array]) -> AbstractContextManager[Any]:
+    """The locks of the tensors that are read to compute arrays."""
+    stack = [node for array in arrays if (node := array._node) is not None and node.borrows]
+    if not stack:
+        return nullcontext()
+    seen: set[int] = set()
+    tensors: dict[int, MLTensor] = {}
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        for array in node.inputs:
+            made = array._node
+            if made is not None and made.borrows:
+                stack.append(made)
+            elif isinstance(array, Borrowed) and (tensor := array._tensor()) is not None:
+                tensors[id(tensor)] = tensor
+    return Locks(list(tensors.values()))

@@ -1,0 +1,159 @@
+"""Conversion of data from users to plain NumPy arrays.
+
+`as_array` converts without a copy; `fit` checks the array against a descriptor; `contiguous` makes a counted copy if engines
+cannot use the memory; `lasting` does that for constants.
+"""
+
+from __future__ import annotations
+
+import sys
+from mmap import mmap
+from typing import Any
+
+import numpy as np
+
+from .. import memory
+from ..core import dtypes
+from ..core.graph import Desc
+from ..support.errors import OperationError, ValidationError
+
+LARGE_BYTES = 1024
+"""Minimum bytes of a constant that is not copied if it lies in a file or in `bytes`, even if it is not aligned."""
+
+
+def as_array(value: Any, what: str, data_type: str = "float32") -> np.ndarray:
+    """A plain array over the memory of `value`; never a copy.
+
+    Args:
+        value: a NumPy array or scalar, an object with DLPack or the array interface, or one with the buffer protocol (`bytes`,
+            `memoryview`, …), whose items are taken as bytes where they are of one byte.
+        what: the name of the argument, for messages.
+        data_type: the one that is wanted, for messages.
+
+    Raises:
+        ValidationError: it is none of these, or a masked array, whose mask would be lost.
+    """
+    if type(value) is np.ndarray:
+        # A view, because users can change the data type and the shape of their array object later.
+        return value.view()
+    if isinstance(value, np.ma.MaskedArray):
+        raise ValidationError(f"{what} must not be masked; array.filled(...) gives an array without a mask")
+    if callable(detach := getattr(value, "detach", None)):
+        value = detach()  # PyTorch refuses to export a parameter, which has a gradient
+    try:
+        if "bfloat16" in str(getattr(value, "dtype", "")) and not hasattr(value, "__array_interface__"):
+            return _bfloat16(value)
+        if isinstance(value, np.ndarray):
+            return value.view(np.ndarray)
+        if isinstance(value, np.generic) or hasattr(value, "__array_interface__"):
+            return np.asarray(value)
+        if hasattr(value, "__dlpack__"):
+            return np.from_dlpack(value)
+        buffer = memoryview(value)
+        if buffer.itemsize > 1:
+            return np.asarray(buffer)
+        return np.frombuffer(buffer, np.uint8)
+    except (TypeError, ValueError, BufferError, RuntimeError) as error:
+        if isinstance(value, (list, tuple, int, float)):
+            hint = f"; np.asarray(value, {data_type!r}) makes an array"
+        else:
+            hint = f" ({error})"
+        raise ValidationError(f"{what} must be an array or a buffer, got {type(value).__name__}{hint}") from None
+
+
+def _bfloat16(value: Any) -> np.ndarray:
+    """The memory of a bfloat16 tensor of PyTorch, which neither DLPack nor NumPy knows, as `ml_dtypes.bfloat16`."""
+    import ml_dtypes
+
+    bits = value.view(sys.modules[type(value).__module__.partition(".")[0]].int16)
+    return np.from_dlpack(bits).view(ml_dtypes.bfloat16)
+
+
+def fit(array: np.ndarray, what: str, desc: Desc) -> np.ndarray:
+    """The array in the shape of `desc`; never a copy.
+
+    It must hold the data type, in the shape of `desc` or flat. One-dimensional uint8 stand for the bytes of any data type, as
+    Uint8Array and ArrayBuffer do in the specification.
+
+    Raises:
+        ValidationError: another data type, byte order, shape or length.
+    """
+    # Messages are made in case of an error only, because every write, read and compute calls this.
+    if array.dtype == desc.data_type and array.shape == desc.shape:
+        return array
+    if array.dtype == np.uint8 and array.ndim == 1 and desc.data_type != "uint8":
+        if array.nbytes != desc.byte_length:
+            raise ValidationError(f"{what} must have {desc.byte_length} bytes for {desc}, got {array.nbytes}")
+        if not array.flags.c_contiguous:
+            raise ValidationError(f"{what} must be contiguous to be taken as the bytes of {desc}")
+        return array.view(desc.data_type).reshape(desc.shape)
+    if array.dtype != desc.data_type:
+        raise ValidationError(
+            f"{what} must hold {desc.data_type} in native byte order, got {array.dtype.str} ({array.dtype.name})"
+            f"; array.astype({desc.data_type!r}) converts it"
+        )
+    if array.shape != (desc.element_count,):
+        raise ValidationError(f"{what} must have shape {list(desc.shape)} (or be flat), got {list(array.shape)}")
+    if not array.flags.c_contiguous:
+        raise ValidationError(f"{what} must be contiguous to be taken for {desc}")
+    return array.reshape(desc.shape)
+
+
+def contiguous(array: np.ndarray) -> np.ndarray:
+    """The array itself if engines can use its memory (C-contiguous and aligned), else a counted copy.
+
+    Raises:
+        OperationError: there is not enough memory for a copy.
+    """
+    if array.flags.c_contiguous and array.flags.aligned:
+        return array
+    try:
+        usable = np.empty(array.shape, array.dtype)
+    except MemoryError:
+        text = f"there is no memory for a contiguous copy of {array.dtype}{list(array.shape)}: {array.nbytes} bytes"
+        raise OperationError(text) from None
+    memory.copy(usable, array, "make contiguous")
+    return usable
+
+
+def lasting(array: np.ndarray) -> np.ndarray:
+    """The array of a constant: as `contiguous`, but large weights in a mapped file or in `bytes` are never copied.
+
+    In a model file they are rarely aligned; engines and NumPy can read them anyway.
+    """
+    stays = array.nbytes >= LARGE_BYTES and array.flags.c_contiguous
+    return array if stays and isinstance(memory.owner(array), (mmap, bytes)) else contiguous(array)
+
+
+def is_immutable(array: np.ndarray) -> bool:
+    """Whether an array and all arrays that it is a view of are read-only, and so is the memory that they share.
+
+    >>> text = np.frombuffer(b"abcd", np.uint8)
+    >>> is_immutable(text), is_immutable(np.zeros(2)), is_immutable(np.broadcast_to(np.zeros(1), 2))
+    (True, False, False)
+    """
+    base: object = array
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:
+            return False
+        base = base.base
+    if base is None:
+        return True
+    try:
+        with memoryview(base) as buffer:  # type: ignore[arg-type]
+            held = buffer.obj
+            return buffer.readonly and (isinstance(held, (bytes, mmap)))
+    except (TypeError, ValueError, BufferError):
+        return False
+
+
+def describe(array: np.ndarray, what: str) -> Desc:
+    """The descriptor of an array.
+
+    Raises:
+        ValidationError: its data type is not one of WebNN's, or not in native byte order.
+    """
+    try:
+        return Desc(dtypes.of_array(array.dtype), array.shape)
+    except ValidationError as error:
+        raise ValidationError(f"{what}: {error}") from None

@@ -1,0 +1,230 @@
+"""Control flow that is decided while the graph is built: If becomes one branch, Loop and Scan are unrolled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...support.errors import OperationError
+from ..model.checks import title_of
+from ..model.protobuf import AttributeProto, GraphProto, NodeProto, TensorProto, attribute_value, node as make_node
+from ..model.registry import Unsupported, normalized, unsupported_if
+from ..model.scopes import renamed
+
+if TYPE_CHECKING:
+    from .trace import Step, Tracer
+
+MAX_ITERATIONS = 256
+"""Loops with more iterations are not unrolled."""
+
+MAX_NODES = 20000
+"""Loops that would become more nodes are not unrolled."""
+
+_ENDLESS = 2**31
+"""Exporters write this many iterations, or more, if only the condition ends a loop."""
+
+
+def inline_if(tracer: Tracer, node: NodeProto) -> list[Step]:
+    """Replace an If whose condition is constant by the branch that it chooses."""
+    condition = _condition(tracer, node.input[0])
+    graph = _graph(node, "then_branch" if condition else "else_branch")
+    return _inline(tracer, graph, {}, node.output, tracer.fresh(node), whole=False)
+
+
+def unroll_loop(tracer: Tracer, node: NodeProto) -> list[Step]:
+    """Replace a Loop by all of its iterations, if neither their number nor the condition depends on data."""
+    body = _graph(node, "body")
+    trips, condition, *state = [*node.input, "", ""][: max(len(node.input), 2)]
+    limit = _known(tracer, trips, "its number of iterations", TensorProto.INT64)
+    limit = None if limit is not None and limit >= _ENDLESS else limit
+    go_on = _condition(tracer, condition)
+    if limit is not None and limit > MAX_ITERATIONS:
+        raise Unsupported(f"it has {limit} iterations, and at most {MAX_ITERATIONS} are unrolled")
+    loop = _Unrolled(tracer, body, 1, len(state), tracer.fresh(node))
+    while go_on != 0 and (limit is None or loop.count < limit):
+        number = tracer.add_constant(f"{loop.prefix}number", np.array(loop.count, np.int64))
+        true = tracer.add_constant(f"{loop.prefix}condition", np.array(True))
+        go_on_name, *state = loop.iterate([number, true, *state])
+        go_on = _condition(tracer, go_on_name)
+    return loop.finish(state, node.output, [0] * len(loop.gathered))
+
+
+def check_ends(tracer: Tracer, node: NodeProto) -> None:
+    """Refuse a Loop that would never end, because its body returns the condition unchanged.
+
+    Raises:
+        OperationError: there is no limit, and the condition never changes.
+    """
+    body = _graph(node, "body")
+    try:
+        limit = _known(tracer, next(iter(node.input), ""), "its number of iterations", TensorProto.INT64)
+    except Unsupported:  # it is known only when the graph runs
+        return
+    if (limit is not None and limit < _ENDLESS) or len(body.input) < 2 or not body.output:
+        return
+    source = {node.output[0]: node.input[0] for node in body.node if node.op_type == "Identity" and node.input}
+    name = body.output[0].name
+    for _ in body.node:
+        name = source.get(name, name)
+    if name == body.input[1].name:
+        raise OperationError(f"{title_of(node)} would never end: its body returns the condition unchanged")
+
+
+def unroll_scan(tracer: Tracer, node: NodeProto) -> list[Step]:
+    """Replace a Scan by its body, once for each slice of its scanned inputs."""
+    unsupported_if(tracer.opset < 9, "before operator set 9, it scans batches")
+    attributes = {a.name: attribute_value(a) for a in node.attribute if a.type != AttributeProto.GRAPH}
+    body, count = _graph(node, "body"), len(node.input) - attributes["num_scan_inputs"]
+    state, scanned = list(node.input[:count]), list(node.input[count:])
+    shapes = [tracer.shape(name) for name in scanned]
+    given = attributes.get("scan_input_axes") or [0] * len(scanned)
+    axes = [normalized(axis, len(shape)) for axis, shape in zip(given, shapes, strict=True)]
+    lengths = {shape[axis] for axis, shape in zip(axes, shapes, strict=True)}
+    unsupported_if(len(lengths) != 1, f"it scans axes of {sorted(lengths)} elements")
+    (length,) = lengths
+    unsupported_if(length > MAX_ITERATIONS, f"it has {length} iterations, and at most {MAX_ITERATIONS} are unrolled")
+    backward = attributes.get("scan_input_directions") or [0] * len(scanned)
+    loop = _Unrolled(tracer, body, 0, count, tracer.fresh(node))
+    for iteration in range(length):
+        slices = []
+        for k, (name, axis) in enumerate(zip(scanned, axes, strict=True)):
+            position = np.array(length - 1 - iteration if backward[k] else iteration, np.int64)
+            at = tracer.add_constant(f"{loop.prefix}position {k}", position)
+            slices.append(f"{loop.prefix}slice {k}")
+            loop.add([make_node("Gather", [name, at], [slices[-1]], axis=axis)])
+        state = loop.iterate([*state, *slices])
+    results = len(loop.gathered)
+    out_axes = attributes.get("scan_output_axes") or [0] * results
+    for names, reverse in zip(loop.gathered, attributes.get("scan_output_directions") or [0] * results, strict=True):
+        if reverse:
+            names.reverse()
+    return loop.finish(state, node.output, out_axes)
+
+
+CONTROL: Mapping[str, Callable[[Tracer, NodeProto], list[Step]]] = {
+    "If": inline_if,
+    "Loop": unroll_loop,
+    "Scan": unroll_scan,
+}
+"""The functions that replace operators with sub-graphs; they raise `Unsupported` if they cannot."""
+
+
+class _Unrolled:
+    """The iterations of a loop's body, one after the other. WebNN must express all of their nodes.
+
+    Args:
+        tracer: traces the nodes.
+        body: the graph of an iteration.
+        leading: the number of the body's outputs that come before its state.
+        state: the number of values that an iteration hands to the next one.
+        prefix: the prefix of all new names.
+
+    Attributes:
+        count: the number of iterations so far.
+        gathered: for each output that is gathered over all iterations, its name in each of them.
+    """
+
+    def __init__(self, tracer: Tracer, body: GraphProto, leading: int, state: int, prefix: str) -> None:
+        self.count = 0
+        self.gathered: list[list[str]] = [[] for _ in range(len(body.output) - leading - state)]
+        self._tracer, self._body, self._kept, self._prefix = tracer, body, leading + state, prefix
+        self._steps: list[Step] = []
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of names in this iteration."""
+        return f"{self._prefix}{self.count}/"
+
+    def add(self, nodes: Iterable[NodeProto]) -> None:
+        """Trace nodes that are not part of the body."""
+        self._steps += self._tracer.steps(nodes, whole=True)
+
+    def iterate(self, inputs: Sequence[str]) -> list[str]:
+        """Trace the body once more; returns the names of its outputs that are not gathered."""
+        if self.count == MAX_ITERATIONS:
+            raise Unsupported(f"it has more than {MAX_ITERATIONS} iterations, and no more are unrolled")
+        if len(self._body.input) != len(inputs):
+            raise Unsupported(f"its body takes {len(self._body.input)} values, and gets {len(inputs)}")
+        names = {value.name: name for value, name in zip(self._body.input, inputs, strict=True)}
+        outputs = [f"{self.prefix}{k}:{value.name}" for k, value in enumerate(self._body.output)]
+        self._steps += _inline(self._tracer, self._body, names, outputs, self.prefix, whole=True)
+        unsupported_if(len(self._steps) > MAX_NODES, f"it would become more than {MAX_NODES} nodes")
+        for gathered, name in zip(self.gathered, outputs[self._kept :], strict=True):
+            gathered.append(name)
+        self.count += 1
+        return outputs[: self._kept]
+
+    def finish(self, state: Sequence[str], outputs: Sequence[str], axes: Sequence[int]) -> list[Step]:
+        """All steps; the last ones name the final state, and join the gathered outputs along new axes."""
+        self.add(_copies(zip(state, outputs, strict=False)))
+        for names, output, axis in zip(self.gathered, outputs[len(state) :], axes, strict=False):
+            if output:
+                self._join(names, output, axis)
+        return self._steps
+
+    def _join(self, names: Sequence[str], output: str, axis: int) -> None:
+        unsupported_if(not names, "it has no iterations, so its gathered outputs are empty")
+        shape = self._tracer.shape(names[0])
+        axis = normalized(axis, len(shape) + 1)
+        longer = np.array([*shape[:axis], 1, *shape[axis:]], np.int64)
+        wanted = self._tracer.add_constant(f"{self._prefix}shape of {output}", longer)
+        parts = [f"{name} in {output}" for name in names]
+        self.add(make_node("Reshape", [name, wanted], [part]) for name, part in zip(names, parts, strict=True))
+        self.add([make_node("Concat", parts, [output], axis=axis)])
+
+
+def _graph(node: NodeProto, name: str) -> GraphProto:
+    graph: GraphProto = next(attribute.g for attribute in node.attribute if attribute.name == name)
+    return graph
+
+
+def _condition(tracer: Tracer, name: str) -> int | None:
+    return _known(tracer, name, "its condition", TensorProto.BOOL)
+
+
+def _known(tracer: Tracer, name: str, what: str, element_type: int) -> int | None:
+    """The value of a scalar, None if it is absent; `Unsupported` if it is not constant."""
+    if not name:
+        return None
+    found = tracer.element_type(name)
+    unsupported_if(found != element_type, f"{what} has the type {TensorProto.DataType.Name(found)}")
+    value = tracer.known(name, what)
+    unsupported_if(value.size != 1, f"{what} has the shape {list(value.shape)}")
+    return int(value.item())
+
+
+def _inline(
+    tracer: Tracer, graph: GraphProto, inputs: Mapping[str, str], outputs: Sequence[str], prefix: str, *, whole: bool
+) -> list[Step]:
+    """Trace the nodes of a sub-graph in place of its node.
+
+    Args:
+        tracer: traces the nodes.
+        graph: the sub-graph.
+        inputs: the names of the values that it gets, by the names of its inputs.
+        outputs: the names of its outputs outside; "" for those that are not used.
+        prefix: added to the names that the sub-graph defines.
+        whole: WebNN must express all nodes.
+    """
+    names = dict(inputs)
+    for name, array in tracer.initializers(graph):
+        names.setdefault(name, prefix + name)
+        tracer.add_constant(prefix + name, array)
+    made = {name for node in graph.node for name in node.output if name}
+    names |= {name: prefix + name for name in made}
+    copied: list[tuple[str, str]] = []
+    for value, output in zip(graph.output, outputs, strict=False):
+        if output and value.name in made:
+            names[value.name] = output
+            made.remove(value.name)  # an output that is listed twice is copied
+        else:
+            copied.append((value.name, output))
+    nodes = [renamed(node, names, prefix) for node in graph.node]
+    return tracer.steps([*nodes, *_copies((names.get(a, a), b) for a, b in copied)], whole=whole)
+
+
+def _copies(pairs: Iterable[tuple[str, str]]) -> list[NodeProto]:
+    """Nodes that copy values to other names; those to "" are left out."""
+    return [make_node("Identity", [name], [output]) for name, output in pairs if output]

@@ -1,0 +1,168 @@
+"""Convert one ONNX node to WebNN operations, by the converter of its operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...context.builder import MLGraphBuilder
+from ...core.dtypes import FLOATS
+from ...core.graph import MLOperand
+from ...support.hints import meant
+from ...support.names import counted
+from ..model.booleans import as_declared, bool_as_uint8
+from ..model.model import Model
+from ..model.protobuf import NodeProto, TensorProto, TypeProto, attribute_value, domain_of, sub_graphs, tensor_type
+from ..model.registry import DATA_TYPES, ELEMENT_TYPES, Converter, Unsupported, data_type_of
+from ..model.values import FOLD_BYTES, Constant, Dynamic, Tensor, Value
+from .operators.logic import BOOLEAN
+
+
+def convert(
+    builder: MLGraphBuilder,
+    node: NodeProto,
+    values: Sequence[Value | None],
+    model: Model,
+    infer: Callable[[], Mapping[str, TypeProto]],
+) -> dict[str, Value]:
+    """Convert a node.
+
+    Args:
+        builder: builds the operations.
+        node: the node.
+        values: its inputs, None for those that are absent.
+        model: the model that it is part of.
+        infer: infers the types of the node's outputs; called only if the inputs do not determine them.
+
+    Returns:
+        The node's outputs by name.
+
+    Raises:
+        Unsupported: WebNN cannot express the node.
+        MLError: the builder refuses an operation.
+    """
+    if sub_graphs(node):
+        raise Unsupported("it has sub-graphs")
+    converter = model.converter(node)
+    if converter is None:
+        raise Unsupported("WebNN has no operation for it")
+    types = [_element_type(name, value) for name, value in zip(node.input[:], values, strict=True)]
+    inputs = [_argument(builder, value) for value in values]
+    if not any(isinstance(value, MLOperand) for value in inputs):
+        # The builder learns the types from operands, so constants that are too large to fold become operands.
+        inputs = [builder.constant(value) if isinstance(value, np.ndarray) else value for value in inputs]
+    keywords = keywords_of(converter, node, types, model.opsets)
+    result = converter.function(builder, *inputs, **keywords)
+    results = result if isinstance(result, tuple) else (result,)
+    if len(results) < len(node.output):
+        wanted = [name for name in node.output if name]
+        raise Unsupported(f"only {len(results)} of the outputs {wanted} can be made")
+    outputs, inferred = node.output[:], result_types(node, types, results, infer)
+    return {
+        name: _value(name, item, inferred[name].tensor_type.elem_type if name in inferred else 0)
+        for name, item in zip(outputs, results, strict=False)
+        if name
+    }
+
+
+def _element_type(name: str, value: Value | None) -> int:
+    """The ONNX element type of an input, 0 if it is absent."""
+    if value is None:
+        return 0
+    element_type = value.element_type
+    if element_type not in DATA_TYPES and not (isinstance(value, Dynamic) and element_type == 0):
+        raise Unsupported(f"its input {name!r} is {TensorProto.DataType.Name(element_type).lower()}")
+    if isinstance(value, Dynamic):
+        raise Unsupported(f"its input {name!r} has a shape that is known only when the graph runs")
+    return element_type
+
+
+def _argument(builder: MLGraphBuilder, value: Value | None) -> MLOperand | np.ndarray | None:
+    """An input as converters take it: small constants are arrays."""
+    if isinstance(value, Tensor):
+        return value.operand
+    if isinstance(value, Constant):
+        array = bool_as_uint8(value.array)
+        return array if array.nbytes <= FOLD_BYTES else builder.constant(array)
+    return None
+
+
+def keywords_of(converter: Converter, node: NodeProto, types: list[int], opsets: Mapping[str, int]) -> dict[str, Any]:
+    """The keyword arguments of a converter's call; `Unsupported` for a node that does not fit it."""
+    check_form(converter, node)
+    keywords: dict[str, Any] = {}
+    for attribute in node.attribute[:]:
+        value = attribute_value(attribute)
+        keywords[attribute.name] = [_text(item) for item in value] if isinstance(value, list) else _text(value)
+    if "label" in converter.attributes:
+        keywords["label"] = node.name
+    if converter.extras and converter.op is None:  # a custom operation may have attributes of these names
+        extras = {"opset": opsets.get(domain_of(node), 1), "outputs": len(node.output), "types": types}
+        keywords |= {name: extras[name] for name in converter.extras}
+    return keywords
+
+
+def check_form(converter: Converter, node: NodeProto) -> None:
+    """Check that a node has the attributes, and the number of inputs, that its converter takes.
+
+    Raises:
+        Unsupported: it has others.
+    """
+    for attribute in node.attribute[:]:
+        if attribute.name not in converter.attributes:
+            raise Unsupported(_unknown_attribute(converter, attribute.name))
+    inputs = len(node.input)
+    if (converter.inputs is not None and inputs > converter.inputs) or inputs < converter.required:
+        most = "any number" if converter.inputs is None else converter.inputs
+        takes = f"{most}" if converter.required == converter.inputs else f"{converter.required} to {most}"
+        taker = "WebNN" if converter.op is None else converter.op.name
+        raise Unsupported(f"it has {counted(inputs, 'input')}, and {taker} takes {takes}")
+
+
+def _unknown_attribute(converter: Converter, name: str) -> str:
+    """Why an attribute cannot be passed to a converter."""
+    if converter.op is None:
+        return f"its attribute {name} is not supported"
+    if name in converter.operands:
+        before = ", ".join(text for other, text in converter.operands.items() if other != name)
+        declared = f"def {converter.op.name}({before}, *, {converter.operands[name]})"
+        return f"{name!r} stands before *, so it is an operand; write {declared}"
+    known = sorted(converter.attributes - {"label"})
+    return (
+        f"{converter.op.name} has no attribute {name!r}, only {known}{meant(name, known)}; "
+        "register_onnx(…, attributes={onnx_name: name}) maps names"
+    )
+
+
+def _text(value: Any) -> Any:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def result_types(
+    node: NodeProto, types: Sequence[int], results: Sequence[Any], infer: Callable[[], Mapping[str, TypeProto]]
+) -> Mapping[str, TypeProto]:
+    """The types of a node's outputs by name; empty where those of WebNN's results are right."""
+    if node.op_type in BOOLEAN and domain_of(node) == "":
+        return {node.output[0]: tensor_type(TensorProto.BOOL)}
+    # ONNX's schemas take time and megabytes to load, and are not needed where one type of floats comes in and goes out, or
+    # results have the type of the first input. uint8 may stand for bool.
+    given = [DATA_TYPES[element_type] for element_type in types if element_type]
+    made = {data_type_of(result) for result in results if result is not None}
+    if made == set(given[:1]) and made.isdisjoint(("uint8", "bool")):
+        return {}
+    floats = set(FLOATS)
+    made -= {"bool"}
+    return {} if made <= floats and len(made | floats.intersection(given)) <= 1 else infer()
+
+
+def _value(name: str, item: Any, element_type: int) -> Value:
+    """A converter's result as the value of the output `name`; `element_type` is 0 where WebNN's data type is right."""
+    if item is None:
+        raise Unsupported(f"the output {name!r} cannot be made")
+    if isinstance(item, np.ndarray):
+        return Constant(as_declared(item, element_type))
+    if element_type and DATA_TYPES.get(element_type) != item.data_type:
+        raise Unsupported(f"the output {name!r} has type {TensorProto.DataType.Name(element_type)}")
+    return Tensor(item, element_type or ELEMENT_TYPES[item.data_type])

@@ -1,0 +1,304 @@
+"""Fold constants: compute nodes on known values while the graph is built.
+
+NumPy computes the operators that are frequent in the shape arithmetic of exported models, in microseconds. A session of ONNX
+Runtime computes the others; it takes about a millisecond for each node. An evaluator takes the node's inputs as arrays and
+its attributes as keywords, and returns the only output. It raises `Declined` where NumPy and ONNX Runtime might differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from ...support.errors import MLError
+from ..model.model import Model
+from ..model.protobuf import (
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TypeProto,
+    array_of,
+    attribute_value,
+    domain_of,
+    dtype_of,
+    element_type_of,
+    sub_graphs,
+    tensor_type,
+)
+from ..model.registry import CONVERTERS, Converter, Unsupported, named
+from ..model.values import FOLD_BYTES, Constant, Value, shape_of
+from .conversion import keywords_of, result_types
+from .inference import model_of_node, result_bytes
+from .operators.logic import BOOLEAN
+
+LARGE_BYTES = 2**24
+"""Results up to this size are folded; the graph computes larger ones, such as generated weights."""
+
+GENERATED_BYTES = 65536
+"""Fold ConstantOfShape up to this size. The engine fills larger ones itself, and can free them once it has packed them, as it
+does with weights."""
+
+NEVER = frozenset(
+    {
+        # Random, or with state.
+        *("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"),
+        *("Bernoulli", "Multinomial", "Dropout"),
+        # Weights stay quantised: the engine fuses these with the operators that use them.
+        *("DequantizeLinear", "QuantizeLinear"),
+    }
+)
+"""Operators that are never folded."""
+
+
+class Declined(Exception):  # noqa: N818  (not an error: ONNX Runtime computes the node)
+    """NumPy might compute this node differently from ONNX Runtime."""
+
+
+class TooLarge(Exception):  # noqa: N818
+    """The result is too large to be folded."""
+
+
+def fold(
+    node: NodeProto, values: Sequence[Value | None], model: Model, infer: Callable[[], Mapping[str, TypeProto]]
+) -> list[np.ndarray] | None:
+    """Compute a node, if its results depend on small constants only.
+
+    Args:
+        node: the node.
+        values: its inputs, None for those that are absent.
+        model: the model that it is part of.
+        infer: infers the types of the node's outputs.
+
+    Returns:
+        The node's outputs; None if the node stays in the graph.
+
+    Raises:
+        DataError: a Constant node without exactly one attribute.
+    """
+    if domain_of(node):
+        return None
+    operation = model.operation(node)
+    if operation is None and node.op_type in ("Shape", "Size") and (shape := shape_of(values[0])) is not None:
+        return [_shape(node, shape)]
+    if operation is None and node.op_type == "Constant" and not values:
+        constant = model.constant(node)
+        return None if constant is None else [constant]
+    known = [value for value in values if isinstance(value, Constant)]
+    if not values or len(known) < len(values) - values.count(None):
+        return None
+    if node.op_type in NEVER or sub_graphs(node):
+        return None
+    if sum(value.array.nbytes for value in known) > FOLD_BYTES:
+        return None
+    arrays = [value.array if isinstance(value, Constant) else None for value in values]
+    if operation is not None:
+        return with_operation(operation, node, arrays, model, infer)
+    try:
+        return with_numpy(node, arrays)
+    except TooLarge:
+        return None
+    except Declined:
+        is_large = result_bytes(node, infer()) > min(LARGE_BYTES, model.limits.folded_bytes)
+        return None if is_large else with_engine(node, arrays, model.proto)
+
+
+def _shape(node: NodeProto, shape: Sequence[int]) -> np.ndarray:
+    """The result of Shape or Size for an input of shape `shape`."""
+    if node.op_type == "Size":
+        return np.array(math.prod(shape), np.int64)
+    bounds = {attribute.name: attribute.i for attribute in node.attribute}
+    return np.array(shape[bounds.get("start", 0) : bounds.get("end", len(shape))], np.int64)
+
+
+def with_numpy(node: NodeProto, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+    """Compute a node with NumPy; `arrays` has None for inputs that are absent.
+
+    Raises:
+        Declined: NumPy might compute it differently, or the node is invalid.
+        TooLarge: the outputs would take more than `LARGE_BYTES`.
+    """
+    function = EVALUATORS.get(node.op_type)
+    if function is None or any(a is not None and a.dtype.kind not in "biuf" for a in arrays):
+        raise Declined
+    attributes = {attribute.name: attribute_value(attribute) for attribute in node.attribute}
+    if node.op_type in SAME_TYPES and len({array.dtype for array in arrays if array is not None}) > 1:
+        raise Declined  # ONNX does not convert mixed types, NumPy would
+    try:
+        with np.errstate(all="ignore"):
+            result = np.asarray(function(*arrays, **attributes), order="C")
+    except (Unsupported, TypeError, ValueError, IndexError, OverflowError, MemoryError) as error:
+        raise Declined from error  # an invalid node; the engine says what is wrong with it
+    if len(node.output) != 1:
+        raise Declined
+    return [result]
+
+
+def with_operation(
+    operation: Converter,
+    node: NodeProto,
+    arrays: Sequence[np.ndarray | None],
+    model: Model,
+    infer: Callable[[], Mapping[str, TypeProto]],
+) -> list[np.ndarray] | None:
+    """Compute a node with the user's operation.
+
+    Returns:
+        The node's outputs. None if the node stays in the graph: the operation fails, has fewer results than the node, or
+        results of other data types, or an input is bool.
+    """
+    if node.op_type in BOOLEAN or any(array is not None and array.dtype == bool for array in arrays):
+        return None
+    try:
+        made = operation.function(None, *arrays, **keywords_of(operation, node, [], model.opsets))
+    except (Unsupported, MLError):
+        return None
+    results = [np.asarray(result) for result in (made if isinstance(made, tuple) else (made,))]
+    if len(results) < len(node.output):
+        return None
+    types = [0 if array is None else element_type_of(array.dtype) for array in arrays]
+    declared = result_types(node, types, results, infer)
+    for name, result in zip(node.output, results, strict=False):
+        if name in declared and declared[name].tensor_type.elem_type not in (0, element_type_of(result.dtype)):
+            return None
+    return results
+
+
+def with_engine(node: NodeProto, arrays: Sequence[np.ndarray | None], proto: ModelProto) -> list[np.ndarray] | None:
+    """Compute a node of a model with ONNX Runtime; None if that fails (the node then stays in the graph)."""
+    from ...backends.onnxruntime.model import evaluate
+
+    feed = {name: array for name, array in zip(node.input, arrays, strict=True) if array is not None}
+    types = {name: tensor_type(element_type_of(array.dtype), array.shape) for name, array in feed.items()}
+    found = evaluate(model_of_node(node, types, proto), feed)
+    if found is None or not all(isinstance(array, np.ndarray) for array in found):
+        return None
+    results = iter(found)
+    return [next(results) if name else np.empty(0) for name in node.output]
+
+
+# Evaluators ----------------------------------------------------------------------------------------------------------
+
+
+def _check_size(shape: Sequence[int], dtype: np.dtype[Any]) -> tuple[int, ...]:
+    if math.prod(int(size) for size in shape) * dtype.itemsize > LARGE_BYTES:
+        raise TooLarge
+    return tuple(int(size) for size in shape)
+
+
+def _cast(x: np.ndarray, *, to: int, saturate: int = 1, round_mode: bytes = b"") -> Any:
+    dtype = dtype_of(to)
+    if dtype.kind not in "biuf":
+        raise Declined
+    if x.dtype.kind == "f" and dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        if not (np.isfinite(x).all() and (x > info.min - 1.0).all() and (x < info.max + 1.0).all()):
+            raise Declined  # the result is undefined
+    return x.astype(dtype)
+
+
+def _div(a: np.ndarray, b: np.ndarray) -> Any:
+    if a.dtype.kind == "f":
+        return a / b
+    if not b.all():
+        raise Declined
+    quotient = a // b
+    return quotient + ((quotient < 0) & (quotient * b != a)).astype(a.dtype)  # toward zero, not down
+
+
+def _gather(data: np.ndarray, indices: np.ndarray, *, axis: int = 0) -> Any:
+    kept = [size for at, size in enumerate(data.shape) if at != axis % data.ndim]
+    _check_size([*kept, *indices.shape], data.dtype)
+    return np.take(data, indices, axis)
+
+
+def _range(start: np.ndarray, limit: np.ndarray, delta: np.ndarray) -> Any:
+    if start.dtype.kind == "f":
+        raise Declined  # the engine adds step by step, and rounds each time
+    numbers = range(start.item(), limit.item(), delta.item())
+    _check_size([len(numbers)], start.dtype)
+    return np.array(numbers, start.dtype)
+
+
+def _constant_of_shape(shape: np.ndarray, *, value: TensorProto | None = None) -> Any:
+    fill = np.zeros((), np.float32) if value is None else array_of(value).reshape(())
+    sizes = _check_size(shape.tolist(), fill.dtype)
+    if math.prod(sizes) * fill.itemsize > GENERATED_BYTES:
+        raise TooLarge
+    return np.full(sizes, fill)
+
+
+def _expand(data: np.ndarray, shape: np.ndarray) -> Any:
+    wanted = np.broadcast_shapes(data.shape, tuple(shape.tolist()))
+    return np.broadcast_to(data, _check_size(wanted, data.dtype))
+
+
+def _pad(data: np.ndarray, pads: np.ndarray, value: np.ndarray | None = None, *, mode: bytes = b"constant") -> Any:
+    if mode != b"constant" or not 0 < len(pads) == 2 * data.ndim or (pads < 0).any():
+        raise Declined  # the engine has no padding of scalars
+    if value is not None and value.dtype != data.dtype:
+        raise Declined
+    before, after = pads.reshape(2, data.ndim).tolist()
+    _check_size(np.add(data.shape, before) + after, data.dtype)
+    fill = 0 if value is None else value.item()
+    return np.pad(data, list(zip(before, after, strict=True)), constant_values=fill)
+
+
+def _where(condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> Any:
+    if x.dtype != y.dtype:
+        raise Declined
+    _check_size(np.broadcast_shapes(condition.shape, x.shape, y.shape), x.dtype)
+    return np.where(condition, x, y)
+
+
+def _least_or_largest(function: Callable[..., Any]) -> Callable[..., Any]:
+    def evaluate(*arrays: np.ndarray) -> Any:
+        if arrays[0].dtype.kind not in "iu":
+            raise Declined  # zeros have signs, and NaN its own rules
+        return reduce(function, arrays)
+
+    return evaluate
+
+
+def _converter(op_type: str) -> Callable[..., Any]:
+    """The converter of an operator whose result is an array, made without a builder, if all inputs are arrays."""
+    return lambda *arrays, **attributes: CONVERTERS["", op_type].function(None, *arrays, **attributes)
+
+
+EVALUATORS: Mapping[str, Callable[..., Any]] = {
+    **named(np.add, np.ceil, np.equal, np.floor, np.greater, np.less, np.sqrt),
+    "Abs": np.abs,
+    "And": np.logical_and,
+    "Cast": _cast,
+    "Concat": lambda *arrays, axis: np.concatenate(arrays, axis),
+    "ConstantOfShape": _constant_of_shape,
+    "Div": _div,
+    "Expand": _expand,
+    "Gather": _gather,
+    "GreaterOrEqual": np.greater_equal,
+    "LessOrEqual": np.less_equal,
+    "Max": _least_or_largest(np.maximum),
+    "Min": _least_or_largest(np.minimum),
+    "Mul": np.multiply,
+    "Neg": np.negative,
+    "Not": np.logical_not,
+    "Or": np.logical_or,
+    "Pad": _pad,
+    "Range": _range,
+    "Sub": np.subtract,
+    "Transpose": lambda x, perm=None: np.transpose(x, perm),
+    "Where": _where,
+    **{op_type: _converter(op_type) for op_type in ("Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze")},
+}
+"""The functions that compute operators, by operator."""
+
+SAME_TYPES = frozenset(
+    {
+        *("Add", "Concat", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
+        *("Max", "Min", "Mul", "Range", "Sub"),
+    }
+)
+"""Operators whose inputs all have one data type."""

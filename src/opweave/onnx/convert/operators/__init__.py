@@ -1,0 +1,22 @@
+"""Converters of the ONNX operators; one file a family."""
+
+from ...model.registry import CONVERTERS as CONVERTERS
+from . import (
+    activation as activation,
+    attention as attention,
+    convolution as convolution,
+    einsum as einsum,
+    elementwise as elementwise,
+    indexing as indexing,
+    logic as logic,
+    matrix as matrix,
+    movement as movement,
+    normalization as normalization,
+    pooling as pooling,
+    quantization as quantization,
+    recurrent as recurrent,
+    reduction as reduction,
+    resize as resize,
+    shape as shape,
+    traditional as traditional,
+)

@@ -1,0 +1,345 @@
+"""Attention and rotary embeddings: ONNX's own operators, and ONNX Runtime's for transformers and language models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from ....composites import group_query_attention, multi_head_attention, rotary_embedding
+from ....composites.attend import Mask, attend, heads_first, heads_joined
+from ....context.builder import MLGraphBuilder
+from ....core.graph import MLOperand
+from ...model.protobuf import TensorProto
+from ...model.registry import MICROSOFT, Tensor, Unsupported, as_type, converts, integer, operand, shape_of
+
+
+@converts("Attention")
+def _(
+    b: MLGraphBuilder,
+    q: MLOperand,
+    k: MLOperand,
+    v: MLOperand,
+    attn_mask: Tensor | None = None,
+    past_key: Tensor | None = None,
+    past_value: Tensor | None = None,
+    nonpad_kv_seqlen: Tensor | None = None,
+    *,
+    is_causal: int = 0,
+    kv_num_heads: int = 0,
+    q_num_heads: int = 0,
+    qk_matmul_output_mode: int = 0,  # selects what the fourth output holds; unused, as that output is refused
+    scale: float | None = None,
+    softcap: float = 0.0,
+    softmax_precision: int = 0,
+    left_window_size: int = -1,
+    right_window_size: int = -1,
+    types: list[int],
+    outputs: int,
+) -> tuple[MLOperand, ...]:
+    # The rare forms refused here are expanded by ONNX's own definition of the operator.
+    if nonpad_kv_seqlen is not None or left_window_size >= 0 or right_window_size >= 0:
+        raise Unsupported("it takes nonpad_kv_seqlen, or limits the window of keys")
+    if outputs > 3 or softmax_precision not in (0, types[0]):
+        raise Unsupported("it outputs scores, or softmax_precision is not the type of Q")
+    joined = q.rank == 3
+    if joined:
+        q, k, v = heads_first(b, q, q_num_heads), heads_first(b, k, kv_num_heads), heads_first(b, v, kv_num_heads)
+    k, v, past = _with_past(b, past_key, past_value, k, v)
+    queries, keys = q.shape[2], k.shape[2]
+    mask = Mask()
+    if attn_mask is not None:
+        if shape_of(attn_mask)[-1] != keys:
+            raise Unsupported(f"attn_mask covers {shape_of(attn_mask)[-1]} of {keys} keys")
+        (mask.restrict if types[3] == TensorProto.BOOL else mask.add)(attn_mask)
+    if is_causal:
+        mask.restrict(np.tri(queries, keys, past, dtype=bool))
+    y = attend(b, q, k, v, mask, scale=scale, softcap=softcap)
+    return heads_joined(b, y) if joined else y, k, v
+
+
+def _with_past(
+    b: MLGraphBuilder, past_key: Tensor | None, past_value: Tensor | None, k: MLOperand, v: MLOperand
+) -> tuple[MLOperand, MLOperand, int]:
+    """Append keys and values to the past ones; return them, and the number of past keys (0 if there are none)."""
+    if past_key is None or past_value is None or not shape_of(past_key)[2]:
+        return k, v, 0
+    k, v = (b.concat([operand(b, past), new], axis=2) for past, new in ((past_key, k), (past_value, v)))
+    return k, v, shape_of(past_key)[2]
+
+
+# ONNX Runtime's -------------------------------------------------------------------------------------------------------
+
+
+@converts("MultiHeadAttention", domain=MICROSOFT)
+def _(
+    b: MLGraphBuilder,
+    q: MLOperand,
+    key: Tensor | None = None,
+    value: Tensor | None = None,
+    bias: Tensor | None = None,
+    key_padding_mask: Tensor | None = None,
+    attention_bias: Tensor | None = None,
+    past_key: Tensor | None = None,
+    past_value: Tensor | None = None,
+    *,
+    num_heads: int,
+    mask_filter_value: float = -10000.0,
+    scale: float = 0.0,
+    unidirectional: int = 0,
+    outputs: int,
+) -> tuple[MLOperand, ...]:
+    if q.rank != 3 or key is None or value is None:
+        raise Unsupported("it packs queries, keys or values into one input")
+    if outputs > 3:
+        raise Unsupported("it outputs scores")
+    k, v = operand(b, key), operand(b, value)
+    if bias is not None:
+        if k.rank != 3 or v.rank != 3:
+            raise Unsupported("it has a bias, and the rank of key or value is not 3")
+        for_q, for_k, for_v = b.split(operand(b, bias), [x.shape[2] for x in (q, k, v)])
+        q, k, v = b.add(q, for_q), b.add(k, for_k), b.add(v, for_v)
+    is_plain = all(value is None for value in (key_padding_mask, attention_bias, past_key, past_value))
+    if is_plain and outputs == 1 and k.rank == v.rank == 3:
+        whole: MLOperand = multi_head_attention(
+            b, q, k, v, heads=num_heads, causal=bool(unidirectional), scale=scale or None
+        )
+        return (whole,)
+    q = heads_first(b, q, num_heads)
+    k, v = (heads_first(b, x, num_heads) if x.rank == 3 else x for x in (k, v))
+    k, v, past = _with_past(b, past_key, past_value, k, v)
+    queries, keys = q.shape[2], k.shape[2]
+    mask = Mask()
+    if unidirectional:
+        mask.restrict(np.tri(queries, keys, past, dtype=bool))
+    if key_padding_mask is not None:
+        mask.add(_padding_bias(b, key_padding_mask, (q.shape[0], queries, keys), mask_filter_value, q), finite=True)
+    if attention_bias is not None:
+        # finite: like ONNX Runtime, no special case for queries whose keys are all masked
+        mask.add(attention_bias, finite=True)
+    return heads_joined(b, attend(b, q, k, v, mask, scale=scale or None)), k, v
+
+
+def _padding_bias(
+    b: MLGraphBuilder, mask: Tensor, sizes: tuple[int, int, int], hidden: float, like: MLOperand
+) -> MLOperand:
+    """Convert a key padding mask to a bias of the scores: 0 for visible keys, `hidden` for the others."""
+    batch, queries, keys = sizes
+    forms = {(batch, keys): [batch, 1, 1, keys], (batch, queries, keys): [batch, 1, queries, keys]}
+    shape = shape_of(mask)
+    if shape == (batch,):  # the number of visible keys of each sequence
+        lengths = b.reshape(operand(b, mask), [batch, 1, 1, 1])
+        seen = b.lesser(np.arange(keys, dtype=lengths.data_type), lengths)
+    elif shape in forms:
+        found = b.reshape(operand(b, mask), forms[shape])
+        seen = b.not_equal(found, np.zeros((), found.data_type))
+    else:
+        raise Unsupported(f"key_padding_mask has the shape {list(shape)}")
+    return b.where(seen, np.zeros((), like.data_type), np.full((), hidden, like.data_type))
+
+
+@converts("GroupQueryAttention", domain=MICROSOFT, updates=group_query_attention)
+def _(
+    b: MLGraphBuilder,
+    q: MLOperand,
+    key: Tensor | None,
+    value: Tensor | None,
+    past_key: Tensor | None,
+    past_value: Tensor | None,
+    seqlens_k: Tensor,
+    total_sequence_length: Tensor,
+    cos_cache: Tensor | None = None,
+    sin_cache: Tensor | None = None,
+    position_ids: Tensor | None = None,
+    attention_bias: Tensor | None = None,
+    head_sink: Tensor | None = None,
+    *,
+    num_heads: int,
+    kv_num_heads: int,
+    do_rotary: int = 0,
+    rotary_interleaved: int = 0,
+    scale: float = 0.0,
+    softcap: float = 0.0,
+    local_window_size: int = -1,
+    smooth_softmax: int = 0,
+    outputs: int,
+) -> tuple[MLOperand, ...]:
+    if outputs > 3:
+        raise Unsupported("it outputs scores")
+    if local_window_size == 0:
+        raise Unsupported("local_window_size is 0, so that no key is seen")
+    if key is None or value is None:
+        size = q.shape[2] // (num_heads + 2 * kv_num_heads)
+        q, k, v = b.split(q, [num_heads * size, kv_num_heads * size, kv_num_heads * size], axis=2)
+    else:
+        k, v = operand(b, key), operand(b, value)
+    # Without a past, only the length of the keys that are returned depends on `total_sequence_length`.
+    given = [past for past in (past_key, past_value) if past is not None]
+    if len(given) == 1:
+        raise Unsupported("it has one of past_key and past_value")
+    capacity = shape_of(given[0])[2] if given else 0
+    total = integer(total_sequence_length, "the number of keys") if capacity or outputs > 1 else q.shape[1]
+    pasts, lengths = _cache(b, given, seqlens_k, q, capacity, total)
+    tables: list[MLOperand | None] = [None, None]
+    if do_rotary:
+        if cos_cache is None or sin_cache is None:
+            raise Unsupported("do_rotary is set, but cos_cache or sin_cache is missing")
+        if position_ids is None:
+            tables = [operand(b, cos_cache), operand(b, sin_cache)]
+        else:
+            q, k = (
+                _rotated(b, x, cos_cache, sin_cache, position_ids, heads=heads, interleaved=rotary_interleaved)
+                for x, heads in ((q, num_heads), (k, kv_num_heads))
+            )
+    bias = None
+    if attention_bias is not None:
+        bias = operand(b, attention_bias)
+        if bias.shape[3] != total:
+            raise Unsupported(f"attention_bias covers {bias.shape[3]} of {total} keys")
+        if total < capacity and lengths is not None:  # it has no columns for the room that is left
+            bias = b.pad(bias, [0] * 4, [0, 0, 0, capacity - total])
+    sinks = None if head_sink is None else operand(b, head_sink)
+    if sinks is None and smooth_softmax == 1:
+        sinks = b.constant(np.zeros(num_heads, q.data_type))
+    made: tuple[MLOperand, ...] = group_query_attention(
+        b,
+        *(q, k, v, *pasts, lengths, *tables, bias, sinks),
+        heads=num_heads,
+        groups=kv_num_heads,
+        scale=scale or None,
+        softcap=softcap,
+        window=max(local_window_size, 0),
+        interleaved=bool(rotary_interleaved),
+    )
+    return made
+
+
+def _cache(
+    b: MLGraphBuilder,
+    given: Sequence[Tensor],
+    seqlens_k: Tensor,
+    q: MLOperand,
+    capacity: int,
+    total: int,
+) -> tuple[list[MLOperand | None], MLOperand | None]:
+    """The past keys and values with room for the new ones, and how many of them are valid; None for all.
+
+    Args:
+        b: the builder.
+        given: the past keys and values [batch, groups, capacity, size]; or nothing.
+        seqlens_k: [batch], for each sequence the number of its keys less one; the new ones count.
+        q: [batch, new, heads * size].
+        capacity: the length of the past, of which the sequences may use less.
+        total: the least length of the keys that are returned. A mask of fixed length makes it longer than the sequences.
+    """
+    none: list[MLOperand | None] = [None, None]
+    batch, new, _ = q.shape
+    pasts: list[MLOperand | None] = [operand(b, past) for past in given] if capacity else none
+    if total == new:  # the first call: ONNX Runtime ignores the past
+        if capacity <= new:
+            return none, None
+        lengths: Tensor = np.zeros(batch, np.int32)
+    elif total < new or not capacity:
+        raise Unsupported(f"total_sequence_length is {total}, with {new} new and {capacity} past keys")
+    elif isinstance(seqlens_k, np.ndarray):
+        lengths = np.maximum(seqlens_k.reshape(batch) - np.int32(new - 1), 0)
+        if lengths.max() > capacity or lengths.max() + new > max(total, capacity):
+            raise Unsupported(
+                f"{new} new keys do not fit after {lengths.max()}: there is room for {max(total, capacity)}"
+            )
+        if total == capacity + new and (lengths == capacity).all():
+            return pasts, None
+    else:
+        lengths = seqlens_k if seqlens_k.shape == (batch,) else b.reshape(seqlens_k, [batch])
+        if new > 1:  # a sequence that is padded on its right has fewer keys than there are new ones
+            lengths = b.max(b.sub(lengths, np.full((), new - 1, np.int32)), np.zeros((), np.int32))
+    if total > capacity:
+        pasts = [b.pad(past, [0] * 4, [0, 0, total - capacity, 0]) for past in pasts if past is not None]
+    return pasts, operand(b, lengths)
+
+
+# Rotary embeddings ----------------------------------------------------------------------------------------------------
+
+
+def _rotated(
+    b: MLGraphBuilder,
+    x: MLOperand,
+    cos: Tensor,
+    sin: Tensor,
+    positions: Tensor | None,
+    *,
+    heads: int = 0,
+    interleaved: int,
+) -> MLOperand:
+    """Rotate pairs of elements of `x` by the angles of their positions.
+
+    Args:
+        b: the builder.
+        x: [batch, heads, length, size], or [batch, length, heads * size].
+        cos: cosines [positions, pairs]; without `positions`, [batch or 1, length, pairs].
+        sin: sines, likewise.
+        positions: the table row of each element of the sequence, [batch or 1, length]; None: rows in order.
+        heads: the number of heads, if `x` has rank 3.
+        interleaved: not 0 if elements 2 * i and 2 * i + 1 are a pair.
+    """
+    shape = x.shape[0], x.shape[2] if x.rank == 4 else x.shape[1]
+    tables = [operand(b, table) for table in (cos, sin)]
+    if positions is None:
+        if tables[0].rank != 3:
+            raise Unsupported(f"without position_ids, cos_cache must have rank 3, got {tables[0].rank}")
+        rows = tables[0].shape[:2]
+        tables = [b.reshape(table, [prod(rows), table.shape[2]]) for table in tables]
+        positions = np.arange(prod(rows)).reshape(rows)
+    positions = operand(b, as_type(b, positions, "int64"))
+    if positions.shape != shape:
+        positions = b.expand(positions, shape)
+    heads = heads if x.rank == 3 else 0
+    return rotary_embedding(b, x, *tables, positions, heads=heads, interleaved=bool(interleaved))
+
+
+@converts("RotaryEmbedding")
+def _(
+    b: MLGraphBuilder,
+    x: MLOperand,
+    cos_cache: Tensor,
+    sin_cache: Tensor,
+    position_ids: Tensor | None = None,
+    *,
+    interleaved: int = 0,
+    num_heads: int = 0,
+    rotary_embedding_dim: int = 0,
+) -> MLOperand:
+    size = x.shape[-1] // (num_heads or 1) if x.rank == 3 else x.shape[-1]
+    if 2 * cos_cache.shape[-1] != (rotary_embedding_dim or size):
+        raise Unsupported(
+            f"cos_cache has {cos_cache.shape[-1]} columns for {rotary_embedding_dim or size} rotated elements"
+        )
+    return _rotated(b, x, cos_cache, sin_cache, position_ids, heads=num_heads, interleaved=interleaved)
+
+
+@converts("RotaryEmbedding", domain=MICROSOFT)
+def _(
+    b: MLGraphBuilder,
+    x: MLOperand,
+    position_ids: Tensor,
+    cos_cache: Tensor,
+    sin_cache: Tensor,
+    *,
+    interleaved: int = 0,
+    is_packed_batching: int = 0,
+    num_heads: int = 0,
+    rotary_embedding_dim: int = 0,
+    scale: float = 1.0,
+) -> MLOperand:
+    if is_packed_batching or scale != 1:
+        raise Unsupported("it packs batches, or its scale is not 1")
+    if rotary_embedding_dim and not num_heads:
+        raise Unsupported("it has rotary_embedding_dim, but no num_heads")
+    length = x.shape[1] if x.rank == 3 else x.shape[2]
+    heads = num_heads or x.shape[-1] // (2 * cos_cache.shape[-1])
+    if position_ids.shape == (1,):  # the first position of the sequence
+        start = position_ids
+        offsets = np.arange(length)[None]
+        position_ids = b.add(start, offsets) if isinstance(start, MLOperand) else start + offsets
+    return _rotated(b, x, cos_cache, sin_cache, position_ids, heads=heads, interleaved=interleaved)

@@ -1,0 +1,82 @@
+"""ONNX convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ....context.builder import MLGraphBuilder
+from ....core.graph import MLOperand
+from ....core.shapes import conv_transpose_size
+from ...model.registry import MICROSOFT, Tensor, converts, shape_of
+from .activation import activated
+from .windows import PLAIN, WindowAttributes, halved, options, with_two_axes, without_added_axis
+
+
+@converts("Conv")
+def convolution(
+    b: MLGraphBuilder,
+    X: Tensor,
+    W: Tensor,
+    B: Tensor | None = None,
+    *,
+    group: int = 1,
+    window: WindowAttributes = PLAIN,
+) -> MLOperand:
+    axes = window.of_filter(X, W)
+    y = b.conv2d(with_two_axes(b, X), with_two_axes(b, W), groups=group, bias=B, **options(axes))
+    return without_added_axis(b, y, X)
+
+
+@converts("ConvTranspose")
+def _(
+    b: MLGraphBuilder,
+    X: Tensor,
+    W: Tensor,
+    B: Tensor | None = None,
+    *,
+    group: int = 1,
+    output_padding: Sequence[int] | None = None,
+    output_shape: Sequence[int] | None = None,
+    window: WindowAttributes = PLAIN,
+) -> MLOperand:
+    auto_pad = window.auto_pad
+    plain = replace(window, auto_pad="VALID" if auto_pad == "VALID" else "NOTSET").of_filter(X, W)
+    rank = len(shape_of(X)) - 2
+    extra = [0] * (2 - rank) + list(output_padding or [0] * rank)
+    wanted = None if output_shape is None else [1] * (2 - rank) + list(output_shape)[-rank:]
+    if wanted is None and auto_pad.startswith("SAME"):
+        wanted = [axis.size * axis.stride for axis in plain]
+    axes, sizes = [], []
+    for position, (axis, more) in enumerate(zip(plain, extra, strict=True)):
+        smallest = conv_transpose_size(axis.size, axis.taps, 0, 0, axis.stride, axis.dilation) + more
+        if wanted is not None:  # the padding cuts off the rest
+            before, after = halved(max(smallest - wanted[position], 0), auto_pad)
+            axis = replace(axis, before=before, after=after)
+        axes.append(axis)
+        sizes.append(smallest - axis.before - axis.after if wanted is None else wanted[position])
+    y = b.conv_transpose2d(
+        with_two_axes(b, X), with_two_axes(b, W), groups=group, bias=B, output_sizes=sizes, **options(axes)
+    )
+    return without_added_axis(b, y, X)
+
+
+@converts("FusedConv", domain=MICROSOFT)
+def _(
+    b: MLGraphBuilder,
+    X: Tensor,
+    W: Tensor,
+    B: Tensor | None = None,
+    Z: Tensor | None = None,
+    *,
+    activation: str = "",
+    activation_params: Sequence[float] | None = None,
+    group: int = 1,
+    window: WindowAttributes = PLAIN,
+) -> MLOperand:
+    y = convolution(b, X, W, B, group=group, window=window)
+    y = y if Z is None else b.add(y, Z)
+    parameters = activation_params or ()
+    if activation == "Clip" and len(parameters) == 2:
+        return b.clamp(y, min_value=float(parameters[0]), max_value=float(parameters[1]))
+    return activated(b, y, activation, parameters)

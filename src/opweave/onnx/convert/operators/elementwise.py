@@ -1,0 +1,271 @@
+"""Element-wise ONNX operators: arithmetic, functions of one input, casts, clipping, cumulative sums and products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from .... import ops
+from ....context.builder import MLGraphBuilder
+from ....core.dtypes import FLOATS, INFO
+from ....core.graph import MLOperand
+from ....core.operation import Op
+from ...model.protobuf import TensorProto
+from ...model.registry import (
+    DATA_TYPES,
+    Tensor,
+    Unsupported,
+    as_type,
+    converts,
+    data_type_of,
+    integer,
+    named,
+    normalized,
+    operand,
+    register,
+    unsupported_if,
+)
+
+
+def is_float(value: Tensor) -> bool:
+    """Whether the elements are floats."""
+    return data_type_of(value) in FLOATS
+
+
+def is_unsigned(value: MLOperand) -> bool:
+    """Whether the elements are unsigned integers."""
+    return INFO[value.data_type].kind == "u"
+
+
+register(named(ops.add, ops.sub, ops.mul, ops.div, ops.where, ops.ceil, ops.floor, ops.neg, ops.sqrt))
+register(named(ops.exp, ops.log, ops.erf, ops.sin, ops.cos, ops.tan, ops.reciprocal, Round=ops.round_even))
+
+
+def _variadic(op: Op[..., Any]) -> Callable[..., Any]:
+    return lambda b, *values: reduce(lambda x, y: op(b, x, y), values)
+
+
+for _op_type, _op in {"Max": ops.max, "Min": ops.min, "Sum": ops.add}.items():
+    converts(_op_type)(_variadic(_op))
+
+
+@converts("Mean")
+def _(b: MLGraphBuilder, *data_0: Tensor) -> Tensor:
+    total = reduce(lambda x, y: b.add(x, y), data_0)
+    return total if len(data_0) == 1 else b.div(total, len(data_0))
+
+
+# Functions of one input ----------------------------------------------------------------------------------------------
+
+
+@converts("Abs")
+def _(b: MLGraphBuilder, x: MLOperand) -> Tensor:
+    return x if is_unsigned(x) else b.abs(x)
+
+
+@converts("Sign")
+def _(b: MLGraphBuilder, x: MLOperand) -> Tensor:
+    return b.min(x, 1) if is_unsigned(x) else b.sign(x)
+
+
+@converts("Cosh")
+def _cosh(b: MLGraphBuilder, input: MLOperand) -> MLOperand:
+    # (eˣ + e⁻ˣ) / 2. Each power is the product of two roots: for large x, eˣ overflows although eˣ / 2 does not.
+    half = b.mul(input, 0.5)
+    up, down = b.exp(half), b.exp(b.neg(half))
+    return b.add(b.mul(b.mul(up, 0.5), up), b.mul(b.mul(down, 0.5), down))
+
+
+@converts("Sinh")
+def _(b: MLGraphBuilder, input: MLOperand) -> Tensor:
+    # Not (eˣ - e⁻ˣ) / 2, which loses all digits near 0.
+    return b.mul(b.tanh(input), _cosh(b, input))
+
+
+# Functions of two inputs ---------------------------------------------------------------------------------------------
+
+
+@converts("Mod")
+def _(b: MLGraphBuilder, a: MLOperand, B: Tensor, *, fmod: int = 0) -> Tensor:
+    if is_float(a):
+        unsupported_if(fmod, "the remainder of floats is exact, and WebNN can only compose it from a rounded quotient")
+        return _float_modulo(b, a, B)
+    remainder = b.sub(a, b.mul(b.div(a, B), B))  # of the dividend's sign
+    return remainder if fmod or is_unsigned(a) else _with_sign(b, remainder, B)
+
+
+def _with_sign(b: MLGraphBuilder, remainder: MLOperand, divisor: Tensor) -> MLOperand:
+    """The remainder with the sign of the divisor, which is added where the signs differ."""
+    if isinstance(divisor, np.ndarray) and (divisor > 0).all():
+        differs = b.lesser(remainder, 0)
+    elif isinstance(divisor, np.ndarray) and (divisor < 0).all():
+        differs = b.greater(remainder, 0)
+    else:
+        signs = b.logical_xor(b.lesser(remainder, 0), b.lesser(operand(b, divisor), 0))
+        differs = b.logical_and(signs, b.not_equal(remainder, 0))
+    return b.where(differs, b.add(remainder, divisor), remainder)
+
+
+def _float_modulo(b: MLGraphBuilder, a: MLOperand, divisor: Tensor) -> MLOperand:
+    """ONNX's a - floor(a / divisor) * divisor; if the quotient was rounded up, the sign is corrected."""
+    result = _with_sign(b, b.sub(a, b.mul(b.floor(b.div(a, divisor)), divisor)), divisor)
+    if isinstance(divisor, np.ndarray) and np.isfinite(divisor).all():
+        return result
+    # Divided by infinity, a finite number is its own remainder, or infinity if the signs differ. An infinite number gives
+    # NaN, by adding a - a.
+    other = b.where(b.lesser(b.mul(a, divisor), 0), operand(b, divisor), a)
+    return b.where(b.is_infinite(operand(b, divisor)), b.add(other, b.sub(a, a)), result)
+
+
+@converts("Pow")
+def _(b: MLGraphBuilder, x: MLOperand, exponent: Tensor) -> Tensor:
+    if isinstance(exponent, np.ndarray) and is_float(exponent) and (exponent == np.trunc(exponent)).all():
+        exponent = exponent.astype(x.data_type if is_float(x) else np.int64)
+    y = operand(b, exponent)
+    if x.data_type == y.data_type:
+        return b.pow(x, y)
+    if is_float(x):
+        return b.pow(x, as_type(b, exponent, x.data_type))
+    unsupported_if(is_float(y), "the power of an integer to a float needs more digits than float32 has")
+    # In a type wide enough for both, signed as the exponent: the bits of a product are the same for signed and unsigned bases.
+    bits = max(32, INFO[x.data_type].bits, INFO[y.data_type].bits)
+    wide: Any = f"uint{bits}" if is_unsigned(y) else f"int{bits}"
+    return b.cast(b.pow(b.cast(x, wide), as_type(b, exponent, wide)), x.data_type)
+
+
+@converts("BitShift")
+def _(b: MLGraphBuilder, x: MLOperand, distance: MLOperand, *, direction: str) -> Tensor:
+    # Shifting multiplies with a power of 2, or divides by it. Shifting by all bits, or by a negative number, gives 0, as the
+    # factor 0 does, also as a divisor: an integer divided by 0 is 0.
+    bits = INFO[x.data_type].bits
+    powers = np.array([*(1 << bit for bit in range(bits)), 0], f"uint{bits}").astype(x.data_type)
+    lowest = 0 if is_unsigned(distance) else -1  # the index of the last power, which is 0
+    factor = b.gather(powers, b.cast(b.clamp(distance, min_value=lowest, max_value=bits), "int32"))
+    if direction == "LEFT":
+        return b.mul(x, factor)
+    if is_unsigned(x):
+        return b.div(x, factor)
+    # The bits of a negative number are those of its complement, inverted; -2**63 as a divisor also leaves 0.
+    is_negative = b.lesser(x, 0)
+    quotient = b.div(b.where(is_negative, _complement(b, x), x), factor)
+    return b.where(is_negative, _complement(b, quotient), quotient)
+
+
+def _complement(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
+    """All bits inverted."""
+    info = INFO[x.data_type]
+    return b.sub(np.array(info.highest if info.kind == "u" else -1, x.data_type), x)
+
+
+@converts("BitwiseNot")
+def _(b: MLGraphBuilder, X: MLOperand) -> Tensor:
+    return _complement(b, X)
+
+
+# Casts ---------------------------------------------------------------------------------------------------------------
+
+
+@converts("Cast")
+def _(
+    b: MLGraphBuilder,
+    x: MLOperand,
+    *,
+    to: int,
+    saturate: int = 1,  # this and `round_mode` are about 8-bit floats, which WebNN does not have
+    round_mode: str = "up",
+    types: list[int],
+) -> Tensor:
+    data_type = DATA_TYPES.get(to)
+    if data_type is None:
+        raise Unsupported(f"WebNN has no {TensorProto.DataType.Name(to).lower()}")
+    if types[0] == to:
+        return x
+    if to == TensorProto.BOOL:
+        return b.not_equal(x, 0)
+    # A bool is stored as uint8, so that only the declared type changes: the result is another operand with the same bytes.
+    return b.identity(x) if x.data_type == data_type else b.cast(x, data_type)
+
+
+@converts("BitCast")
+def _(b: MLGraphBuilder, x: MLOperand, *, to: int) -> Tensor:
+    data_type = DATA_TYPES.get(to)
+    if data_type is None or (x.data_type != data_type and (data_type in FLOATS or is_float(x))):
+        raise Unsupported("WebNN can reinterpret bits only between its integer types")
+    # Integers of the same size keep their bits.
+    return b.identity(x) if x.data_type == data_type else b.cast(x, data_type)
+
+
+# Clip ----------------------------------------------------------------------------------------------------------------
+
+
+def _number(bound: Tensor | None) -> int | float | None:
+    """A bound whose value is known."""
+    value = bound.value if isinstance(bound, MLOperand) else bound
+    number: int | float | None = None if value is None else np.asarray(value).reshape(()).item()
+    return number
+
+
+@converts("Clip", moved=["min", "max"])
+def _(b: MLGraphBuilder, x: MLOperand, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
+    low, high = _number(min), _number(max)
+    is_computed = (min is not None and low is None) or (max is not None and high is None)
+    if not is_computed and (low is None or high is None or not low > high):
+        return b.clamp(x, min_value=low, max_value=high)
+    # Where the lower bound exceeds the upper one, the result is the upper one.
+    if min is not None:
+        x = b.max(x, _bound(b, x, min, low, -math.inf))
+    if max is not None:
+        x = b.min(x, _bound(b, x, max, high, math.inf))
+    return x
+
+
+def _bound(b: MLGraphBuilder, x: MLOperand, bound: Tensor, number: int | float | None, none: float) -> Tensor | float:
+    """A bound of Clip, or `none` in place of NaN: NaN is no bound in ONNX Runtime, nor in `clamp`.
+
+    Args:
+        b: the builder.
+        x: the input of Clip.
+        bound: the bound.
+        number: its value, if that is known.
+        none: infinity, which has no effect.
+    """
+    if number is not None:
+        return none if math.isnan(number) else number
+    return b.where(b.is_nan(bound), np.array(none, x.data_type), bound) if is_float(x) else bound
+
+
+# Cumulative sums and products ----------------------------------------------------------------------------------------
+
+
+@converts("CumSum")
+def _(b: MLGraphBuilder, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+    along = normalized(integer(axis, "the axis"), len(x.shape))
+    return b.cumulative_sum(operand(b, x), along, exclusive=bool(exclusive), reversed=bool(reverse))
+
+
+@converts("CumProd")
+def _(b: MLGraphBuilder, x: MLOperand, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+    along = normalized(integer(axis, "the axis"), x.rank)
+    size = x.shape[along]
+
+    def shifted(value: MLOperand, distance: int) -> MLOperand:
+        """`value` moved by `distance` along the axis, after ones."""
+        sizes, ones = list(value.shape), [0] * value.rank
+        sizes[along], ones[along] = size - distance, distance
+        return b.pad(b.slice(value, [0] * value.rank, sizes), ones, [0] * value.rank, value=1)
+
+    if exclusive and size == 1:
+        return np.ones(x.shape, x.data_type)
+    result = b.reverse(x, axes=[along]) if reverse else x
+    if exclusive:
+        result = shifted(result, 1)
+    # Parallel prefix products: each step doubles the number of factors in a product.
+    distance = 1
+    while distance < size:
+        result = b.mul(result, shifted(result, distance))
+        distance *= 2
+    return b.reverse(result, axes=[along]) if reverse else result

@@ -1,0 +1,235 @@
+"""ONNX's recurrent networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ....composites import ragged_gru, ragged_lstm
+from ....context.builder import MLGraphBuilder
+from ....core.graph import MLOperand
+from ...model.registry import (
+    Tensor,
+    Unsupported,
+    constant_or_same,
+    converts,
+    data_type_of,
+    operand,
+    shape_of,
+    unsupported_if,
+)
+
+MAX_UNROLLED_STEPS = 64
+"""The most steps of an RNN, in all directions together, that become operations of WebNN."""
+
+_DIRECTIONS = {"forward": "forward", "reverse": "backward", "bidirectional": "both"}
+_ACTIVATIONS = ("relu", "sigmoid", "tanh")
+
+
+@dataclass(frozen=True)
+class CellAttributes:
+    """The attributes that LSTM, GRU and RNN share."""
+
+    activation_alpha: Sequence[float] | None = None
+    activation_beta: Sequence[float] | None = None
+    activations: Sequence[str] | None = None
+    clip: float | None = None
+    direction: str = "forward"
+    hidden_size: int | None = None  # not read: the weights have this size
+    layout: int = 0
+
+    def functions(self, *defaults: str) -> list[str]:
+        """WebNN's names of the activations, which must be the same in both directions.
+
+        Args:
+            defaults: ONNX's names of the activations of a direction, for a node that names none.
+        """
+        count = 2 if self.direction == "bidirectional" else 1
+        names = [name.lower() for name in self.activations or defaults * count]
+        functions = names[: len(defaults)]
+        unsupported_if(names != functions * count, f"its activations differ between the directions: {names}")
+        if any(name not in _ACTIVATIONS for name in functions):
+            raise Unsupported(f"its activations are {functions}, and WebNN knows {', '.join(_ACTIVATIONS)}")
+        unsupported_if(self.activation_alpha or self.activation_beta, "its activations have parameters")
+        return functions
+
+    def run(
+        self,
+        b: MLGraphBuilder,
+        op: Callable[..., Sequence[MLOperand]],
+        inputs: Sequence[Any],
+        ragged: Callable[..., Sequence[MLOperand]],
+        **options: Any,
+    ) -> tuple[MLOperand, ...]:
+        """Run a network over all steps.
+
+        Args:
+            b: the builder.
+            op: `b.gru`, `b.lstm`, or a function with the same parameters.
+            inputs: the sequence, the weights of its elements and of the hidden state, the bias, the lengths of the
+                sequences, and the initial states; as ONNX has them.
+            ragged: likewise for sequences of different lengths, such as `ragged_gru`.
+            options: other arguments of `op`.
+
+        Returns:
+            The outputs of the node: the hidden states of all steps, then the last states.
+
+        Raises:
+            Unsupported: WebNN has no such network.
+        """
+        x, weight, recurrent, bias, lengths, *states = inputs
+        unsupported_if(self.direction not in _DIRECTIONS, f"its direction is {self.direction!r}")
+        unsupported_if(self.clip, "it clips the sums before the activations")
+
+        def swapped(value: Tensor | None) -> Tensor | None:
+            """Steps or directions, and batches, exchanged if the node has the batches first."""
+            return b.transpose(value, permutation=[1, 0, 2]) if self.layout and value is not None else value
+
+        x = operand(b, swapped(x))
+        steps, hidden_size = x.shape[0], shape_of(recurrent)[-1]
+        lengths, count = _lengths(lengths, steps, x.shape[1])
+        options["bias"], options["recurrent_bias"] = _halves(b, bias)
+        options |= zip(("initial_hidden_state", "initial_cell_state"), map(swapped, states), strict=False)
+        options["direction"] = _DIRECTIONS[self.direction]
+        if lengths is None:
+            cut = x if count == steps else b.slice(x, [0, 0, 0], [count, *x.shape[1:]])
+            *last, sequence = op(cut, weight, recurrent, count, hidden_size, return_sequence=True, **options)
+            if count < steps:
+                sequence = b.pad(sequence, [0, 0, 0, 0], [steps - count, 0, 0, 0])
+        else:
+            *last, sequence = ragged(b, x, weight, recurrent, lengths, **options)
+        if self.layout:
+            sequence = b.transpose(sequence, permutation=[2, 0, 1, 3])
+        return (sequence, *(operand(b, swapped(state)) for state in last))
+
+
+def _lengths(lengths: Tensor | None, steps: int, batches: int) -> tuple[Tensor | None, int]:
+    """The lengths of sequences if they differ, or are computed; else None, and the number of steps of all of them."""
+    if lengths is None:
+        return None, steps
+    unsupported_if(data_type_of(lengths) != "int32", f"sequence_lens is {data_type_of(lengths)}")
+    unsupported_if(shape_of(lengths) != (batches,), f"sequence_lens has the shape {list(shape_of(lengths))}")
+    values = constant_or_same(lengths)
+    if not isinstance(values, np.ndarray):
+        return values, steps
+    unsupported_if(((values < 0) | (values > steps)).any(), f"sequence_lens has values that are not in [0, {steps}]")
+    first = int(values[0])
+    return (None, first) if first and (values == first).all() else (values, steps)
+
+
+FORWARD = CellAttributes()
+
+
+def _halves(b: MLGraphBuilder, bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """The biases of the inputs and of the hidden state, which ONNX joins along axis 1."""
+    if bias is None:
+        return None, None
+    unsupported_if(len(shape_of(bias)) != 2, f"the bias has shape {list(shape_of(bias))}")
+    rows, columns = shape_of(bias)
+    half = columns // 2
+    bias = constant_or_same(bias)
+    if isinstance(bias, np.ndarray):
+        return np.ascontiguousarray(bias[:, :half]), np.ascontiguousarray(bias[:, half:])
+    return b.slice(bias, [0, 0], [rows, half]), b.slice(bias, [0, half], [rows, half])
+
+
+def _filled(inputs: Sequence[Tensor | None], count: int) -> list[Any]:
+    """All `count` inputs of a node: None for those that it leaves out at the end."""
+    unsupported_if(not 3 <= len(inputs) <= count, f"it has {len(inputs)} inputs")
+    return [*inputs, *[None] * (count - len(inputs))]
+
+
+@converts("GRU")
+def _(
+    b: MLGraphBuilder, *inputs: Tensor | None, cells: CellAttributes = FORWARD, linear_before_reset: int = 0
+) -> tuple[MLOperand, ...]:
+    functions = cells.functions("Sigmoid", "Tanh")
+    reset_after = bool(linear_before_reset)
+    return cells.run(b, b.gru, _filled(inputs, 6), ragged_gru, activations=functions, reset_after=reset_after)
+
+
+@converts("LSTM")
+def _(
+    b: MLGraphBuilder, *inputs: Tensor | None, cells: CellAttributes = FORWARD, input_forget: int = 0
+) -> tuple[MLOperand, ...]:
+    unsupported_if(input_forget, "it couples the input and the forget gate")
+    *others, peepholes = _filled(inputs, 8)
+    if peepholes is not None:
+        known, size = constant_or_same(peepholes), shape_of(peepholes)[-1] // 3
+        if not isinstance(known, np.ndarray) or known[:, size : 2 * size].any():
+            raise Unsupported("its output gate reads the new cell state, that of WebNN the state before")
+    functions = cells.functions("Sigmoid", "Tanh", "Tanh")
+    return cells.run(b, b.lstm, others, ragged_lstm, activations=functions, peephole_weight=peepholes)
+
+
+@converts("RNN")
+def _(b: MLGraphBuilder, *inputs: Tensor | None, cells: CellAttributes = FORWARD) -> tuple[MLOperand, ...]:
+    functions = cells.functions("Tanh")
+    return cells.run(b, partial(_unrolled, b), _filled(inputs, 6), _ragged_rnn, activations=functions)
+
+
+def _ragged_rnn(
+    b: MLGraphBuilder, x: MLOperand, weight: Tensor, recurrent: Tensor, lengths: Tensor, **options: Any
+) -> tuple[MLOperand, MLOperand]:
+    """A network with a single gate over sequences of different lengths, called like `ragged_gru`."""
+    sizes = x.shape[0], shape_of(recurrent)[-1]
+    return _unrolled(b, x, weight, recurrent, *sizes, return_sequence=True, lengths=operand(b, lengths), **options)
+
+
+def _unrolled(
+    b: MLGraphBuilder,
+    x: MLOperand,
+    weight: Tensor,
+    recurrent: Tensor,
+    steps: int,
+    hidden_size: int,
+    *,
+    bias: Tensor | None,
+    recurrent_bias: Tensor | None,
+    initial_hidden_state: Tensor | None,
+    direction: str,
+    activations: Sequence[str],
+    return_sequence: bool,
+    lengths: MLOperand | None = None,
+) -> tuple[MLOperand, MLOperand]:
+    """A network with a single gate, called like `b.gru`. WebNN has no operation for it, so all steps are written out."""
+    directions = shape_of(weight)[0]
+    if steps * directions > MAX_UNROLLED_STEPS:
+        raise Unsupported(f"WebNN has no operation for it, and {steps} steps are too many to write out")
+    batches, size = x.shape[1:]
+    columns = directions * hidden_size
+    # One product weights the inputs of all steps, for both directions.
+    rows, matrix = b.reshape(x, [steps * batches, size]), b.reshape(weight, [columns, size])
+    added = None if bias is None or recurrent_bias is None else b.reshape(b.add(bias, recurrent_bias), [columns])
+    sums = b.reshape(b.gemm(rows, matrix, c=added, b_transpose=True), [steps, batches, columns])
+    initial = np.zeros((directions, batches, hidden_size), x.data_type)
+    state = initial if initial_hidden_state is None else initial_hidden_state
+
+    def block(value: Tensor, starts: Sequence[int], shape: Sequence[int]) -> MLOperand:
+        return b.reshape(b.slice(value, starts, [1, *shape]), shape)
+
+    def within(step: int, value: MLOperand, other: Tensor) -> MLOperand:
+        """`value` for sequences that have the step, else `other`."""
+        if lengths is None:
+            return value
+        return b.where(b.reshape(b.greater(lengths, step), [batches, 1]), value, other)
+
+    apply, zero = getattr(b, activations[0]), np.zeros((), x.data_type)
+    last, sequences = [], []
+    for k in range(directions):
+        factor = block(recurrent, [k, 0, 0], [hidden_size, hidden_size])
+        hidden = block(state, [k, 0, 0], [batches, hidden_size])
+        order = -1 if k == 1 or direction == "backward" else 1
+        found = []
+        for step in range(steps)[::order]:
+            weighted = block(sums, [step, 0, k * hidden_size], [batches, hidden_size])
+            following = apply(b.gemm(hidden, factor, c=weighted, b_transpose=True))
+            hidden = within(step, following, hidden)
+            found.append(b.reshape(within(step, following, zero), [1, 1, batches, hidden_size]))
+        last.append(b.reshape(within(0, hidden, zero), [1, batches, hidden_size]))
+        sequences.append(b.concat(found[::order], 0))
+    return b.concat(last, 0), b.concat(sequences, 1)

@@ -1,0 +1,216 @@
+"""ONNX's Resize and Upsample.
+
+WebNN's resample2d has one rule for which positions of the input the elements of the output are taken from. Nearest neighbours
+by other rules are gathered; linear interpolation by other rules, and cubic interpolation, fall back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....context.builder import MLGraphBuilder
+from ....core.shapes import nearest_positions
+from ...model.registry import (
+    Tensor,
+    Unsupported,
+    converts,
+    data_type_of,
+    integers,
+    known,
+    normalized,
+    shape_of,
+    unsupported_if,
+)
+from .elementwise import is_float
+from .windows import reshaped
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """An axis that is resized.
+
+    Attributes:
+        axis: which axis.
+        old: the size of the input.
+        new: the size of the output.
+        scale: the factor by which positions are computed; it may differ a little from `new / old`.
+    """
+
+    axis: int
+    old: int
+    new: int
+    scale: np.float32
+
+    @property
+    def is_ratio(self) -> bool:
+        """Whether the factor is the ratio of the sizes, as in WebNN."""
+        return bool(self.scale == np.float32(self.new) / np.float32(self.old))
+
+
+_ONE, _HALF = np.float32(1), np.float32(0.5)
+
+
+def _half_pixel(at: np.ndarray, axis: _Axis) -> np.ndarray:
+    return (at + _HALF) / axis.scale - _HALF
+
+
+def _symmetric(at: np.ndarray, axis: _Axis) -> np.ndarray:
+    adjustment = np.float32(axis.new) / (axis.scale * np.float32(axis.old))
+    return np.float32(axis.old) / np.float32(2) * (_ONE - adjustment) + _half_pixel(at, axis)
+
+
+def _align_corners(at: np.ndarray, axis: _Axis) -> np.ndarray:
+    if axis.new == 1:
+        return np.zeros_like(at)
+    return at * np.float32(axis.old - 1) / np.float32(axis.new - 1)
+
+
+# Positions in the input, computed in float32 as the engine does, so that both round the same way.
+_COORDINATES: dict[str, Callable[[np.ndarray, _Axis], np.ndarray]] = {
+    "half_pixel": _half_pixel,
+    "half_pixel_symmetric": _symmetric,
+    "pytorch_half_pixel": lambda at, axis: _half_pixel(at, axis) if axis.new > 1 else np.zeros_like(at),
+    "tf_half_pixel_for_nn": lambda at, axis: (at + _HALF) / axis.scale,
+    "asymmetric": lambda at, axis: at / axis.scale,
+    "align_corners": _align_corners,
+}
+
+_ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "round_prefer_floor": lambda x: np.ceil(x - _HALF),
+    "round_prefer_ceil": lambda x: np.floor(x + _HALF),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+@converts("Resize")
+def _(
+    b: MLGraphBuilder,
+    X: Tensor,
+    roi: Tensor | None = None,
+    scales: Tensor | None = None,
+    sizes: Tensor | None = None,
+    *,
+    mode: str = "nearest",
+    coordinate_transformation_mode: str = "half_pixel",
+    nearest_mode: str = "round_prefer_floor",
+    axes: Sequence[int] | None = None,
+    antialias: int = 0,
+    keep_aspect_ratio_policy: str = "stretch",
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    extrapolation_value: float = 0.0,
+    opset: int,
+) -> Tensor:
+    if opset < 11:  # like Upsample: the second input is that of the scales
+        result: Tensor = _upsampled(b, X, roi, mode=mode)
+        return result
+    rank = len(shape_of(X))
+    along = range(rank) if axes is None else [normalized(axis, rank) for axis in axes]
+    if scales is not None and shape_of(scales)[0]:
+        resized = _by_scales(X, scales, along)
+    else:
+        resized = _by_sizes(X, integers(sizes, "the sizes"), along, keep_aspect_ratio_policy)
+    unsupported_if(antialias and any(axis.scale < 1 for axis in resized), "WebNN has no filter against aliasing")
+    return _resized(b, X, resized, mode, coordinate_transformation_mode, nearest_mode)
+
+
+@converts("Upsample", moved=["scales"])
+def _upsampled(b: MLGraphBuilder, X: Tensor, scales: Tensor | None = None, *, mode: str = "nearest") -> Tensor:
+    return _resized(b, X, _by_scales(X, scales, range(len(shape_of(X)))), mode, "asymmetric", "simple")
+
+
+def _by_scales(X: Tensor, scales: Tensor | None, along: Sequence[int]) -> list[_Axis]:
+    shape, factors = shape_of(X), known(scales, "the list of scales").reshape(-1)
+    if len(along) != len(factors) or not np.isfinite(factors).all() or not (factors > 0).all():
+        raise Unsupported(f"the scales {factors.tolist()} do not fit {list(shape)}")
+    axes = zip(along, factors.astype(np.float32), strict=True)
+    return [_Axis(axis, shape[axis], math.floor(np.float32(shape[axis]) * scale), scale) for axis, scale in axes]
+
+
+def _by_sizes(X: Tensor, sizes: Sequence[int], along: Sequence[int], policy: str) -> list[_Axis]:
+    shape = shape_of(X)
+    unsupported_if(len(along) != len(sizes), f"the sizes {list(sizes)} do not fit {list(shape)}")
+    ratios = [np.float32(size) / np.float32(shape[axis]) for axis, size in zip(along, sizes, strict=True)]
+    if policy == "stretch":
+        return [_Axis(axis, shape[axis], *pair) for axis, *pair in zip(along, sizes, ratios, strict=True)]
+    unsupported_if(policy not in ("not_larger", "not_smaller"), f"the policy {policy!r} is unknown")
+    scale = min(ratios) if policy == "not_larger" else max(ratios)
+    return [_Axis(a, shape[a], math.floor(scale * np.float32(shape[a]) + _HALF), scale) for a in along]
+
+
+def _resized(
+    b: MLGraphBuilder, X: Tensor, axes: Sequence[_Axis], mode: str, coordinates: str, nearest_mode: str
+) -> Tensor:
+    unsupported_if(any(axis.new < 1 for axis in axes), "its output is empty")
+    changed = [axis for axis in axes if axis.new != axis.old or axis.scale != 1]
+    if not changed:
+        return X
+    unsupported_if(coordinates not in _COORDINATES, f"WebNN has no coordinate transformation {coordinates!r}")
+    if mode != "nearest":
+        return _linear(b, X, changed, mode, coordinates)
+    places = {axis.axis: _nearest(axis, coordinates, nearest_mode) for axis in changed}
+    places = {axis: chosen for axis, chosen in places.items() if chosen != list(range(shape_of(X)[axis]))}
+    if all(chosen == nearest_positions(shape_of(X)[axis], len(chosen)) for axis, chosen in places.items()):
+        resampled = _resampled(b, X, {axis: len(chosen) for axis, chosen in places.items()}, "nearest-neighbor")
+        if resampled is not None:
+            return resampled
+    result = X
+    for axis, chosen in places.items():
+        result = b.gather(result, np.array(chosen), axis=axis)
+    return result
+
+
+def _nearest(axis: _Axis, coordinates: str, nearest_mode: str) -> list[int]:
+    """The position in the input of each element of the output."""
+    if nearest_mode == "simple":
+        nearest_mode = "ceil" if axis.scale < 1 else "floor"
+    unsupported_if(nearest_mode not in _ROUNDINGS, f"the rounding {nearest_mode!r} is unknown")
+    places = _COORDINATES[coordinates](np.arange(axis.new, dtype=np.float32), axis)
+    rounding, last = _ROUNDINGS[nearest_mode], axis.old - 1
+    nearest = np.clip(rounding(places), 0, last)
+    if coordinates == "half_pixel_symmetric" and math.frexp(axis.scale)[0] != 0.5:
+        # The engine is compiled with fused multiply-add, so that the last bits of this formula differ.
+        margin = np.float32(4 * axis.old) * np.finfo(np.float32).eps
+        for moved in (places - margin, places + margin):
+            if not np.array_equal(np.clip(rounding(moved), 0, last), nearest):
+                raise Unsupported("elements lie so close to the border between two that the engine's last bits decide")
+    return [int(place) for place in nearest]
+
+
+def _linear(b: MLGraphBuilder, X: Tensor, axes: Sequence[_Axis], mode: str, coordinates: str) -> Tensor:
+    unsupported_if(mode != "linear", f"WebNN has no interpolation in mode {mode!r}")
+    unsupported_if(not is_float(X), "WebNN rounds integers that are interpolated, ONNX cuts fractions off")
+    same = coordinates in ("half_pixel", "half_pixel_symmetric") or (
+        coordinates == "pytorch_half_pixel" and all(axis.new > 1 for axis in axes)
+    )
+    if not same or not all(axis.is_ratio for axis in axes):
+        raise Unsupported(f"WebNN has no coordinate transformation {coordinates!r} for these sizes")
+    resampled = _resampled(b, X, {axis.axis: axis.new for axis in axes}, "linear")
+    if resampled is None:
+        raise Unsupported("WebNN interpolates along two axes at the most")
+    return resampled
+
+
+def _resampled(b: MLGraphBuilder, X: Tensor, sizes: dict[int, int], mode: str) -> Tensor | None:
+    """`X` resampled to the sizes of some axes; None where resample2d cannot do that."""
+    if not sizes:
+        return X
+    shape = list(shape_of(X))
+    if data_type_of(X) not in ("float32", "float16", "uint8", "int8"):
+        return None
+    lead = 4 - len(shape)  # the number of axes of size 1 to add before the others
+    if lead < 0 or len(sizes) > 2:
+        return None
+    targets = {axis + lead: size for axis, size in sizes.items()}
+    padded = [1] * lead + shape
+    for axis in (3, 2):  # resample2d takes two axes; if only one is resized, the other keeps its size
+        if len(targets) < 2:
+            targets.setdefault(axis, padded[axis])
+    chosen = sorted(targets)
+    result = b.resample2d(reshaped(b, X, padded), mode=mode, sizes=[targets[a] for a in chosen], axes=chosen)
+    return reshaped(b, result, list(result.shape)[lead:])

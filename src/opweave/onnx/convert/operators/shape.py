@@ -1,0 +1,113 @@
+"""ONNX operators that change shapes, or make tensors of a given shape."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ....composites import depth_to_space, space_to_depth
+from ....context.builder import MLGraphBuilder
+from ....core.graph import MLOperand
+from ....core.shapes import broadcast
+from ...model.booleans import bool_as_uint8
+from ...model.protobuf import TensorProto, array_of, dtype_of
+from ...model.registry import Tensor, Unsupported, converts, integers, known, normalized, shape_of, unsupported_if
+from .windows import reshaped
+
+
+@converts("Reshape")
+def _(b: MLGraphBuilder, data: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
+    old, wanted = shape_of(data), integers(shape, "the shape")
+    if not allowzero:
+        wanted = [old[axis] if size == 0 else size for axis, size in enumerate(wanted)]
+    if -1 in wanted:
+        others = prod(size for size in wanted if size != -1)
+        unsupported_if(not others or prod(old) % others, f"{list(old)} does not fit the shape {wanted}")
+        wanted[wanted.index(-1)] = prod(old) // others
+    return reshaped(b, data, wanted)
+
+
+@converts("Flatten")
+def _(b: MLGraphBuilder, input: Tensor, *, axis: int = 1) -> Tensor:
+    shape = shape_of(input)
+    unsupported_if(not -len(shape) <= axis <= len(shape), f"axis {axis} is out of range for rank {len(shape)}")
+    axis = axis + len(shape) if axis < 0 else axis
+    return reshaped(b, input, [prod(shape[:axis]), prod(shape[axis:])])
+
+
+@converts("Squeeze", moved=["axes"])
+def _(b: MLGraphBuilder, data: Tensor, axes: Tensor | None = None) -> Tensor:
+    shape = shape_of(data)
+    ones = [axis for axis, size in enumerate(shape) if size == 1]
+    given = ones if axes is None else integers(axes, "the list of axes")
+    removed = {normalized(axis, len(shape)) for axis in given}
+    if any(shape[axis] != 1 for axis in removed):
+        raise Unsupported(f"the axes {sorted(removed)} of {list(shape)} are not all 1")
+    return reshaped(b, data, [size for axis, size in enumerate(shape) if axis not in removed])
+
+
+@converts("Unsqueeze", moved=["axes"])
+def _(b: MLGraphBuilder, data: Tensor, axes: Tensor | None = None) -> Tensor:
+    given = integers(axes, "the list of axes")
+    rest = iter(shape_of(data))
+    rank = len(shape_of(data)) + len(given)
+    added = {normalized(axis, rank) for axis in given}
+    unsupported_if(len(added) < len(given), f"axes {given} contain duplicates")
+    return reshaped(b, data, [1 if axis in added else next(rest) for axis in range(rank)])
+
+
+@converts("Identity")
+def _(b: MLGraphBuilder, input: Tensor) -> Tensor:
+    return input
+
+
+@converts("Dropout", moved=["ratio"])
+def _(
+    b: MLGraphBuilder,
+    data: Tensor,
+    ratio: Tensor | None = None,
+    training_mode: Tensor | None = None,
+    *,
+    seed: int = 0,
+    opset: int,
+    outputs: int,
+    types: list[int],
+) -> tuple[Tensor, ...]:
+    unsupported_if(training_mode is not None and known(training_mode, "training_mode").any(), "it is in training mode")
+    if outputs < 2:
+        return (data,)
+    # Nothing is dropped. The mask was of the type of the data before operator set 10.
+    dtype = np.dtype(bool) if opset >= 10 else dtype_of(types[0])
+    return data, np.ones(shape_of(data), dtype)
+
+
+@converts("Expand")
+def _(b: MLGraphBuilder, input: Tensor, shape: Tensor) -> Tensor:
+    old = shape_of(input)
+    wanted = broadcast(old, tuple(integers(shape, "the shape")))
+    return input if wanted == old else b.expand(input, wanted)
+
+
+@converts("ConstantOfShape")
+def _(b: MLGraphBuilder, input: Tensor, *, value: TensorProto | None = None) -> Tensor:
+    # Small results are folded. A large one takes memory only while the graph runs.
+    single = np.zeros((), np.float32) if value is None else array_of(value).reshape(())
+    return b.expand(b.constant(bool_as_uint8(single)), integers(input, "the shape"))
+
+
+@converts("EyeLike")
+def _(b: MLGraphBuilder, input: Tensor, *, dtype: int = 0, k: int = 0, types: list[int]) -> Tensor:
+    rows, columns = shape_of(input)
+    return np.eye(rows, columns, k, dtype_of(dtype or types[0]))
+
+
+@converts("DepthToSpace")
+def _(b: MLGraphBuilder, input: MLOperand, *, blocksize: int, mode: str = "DCR") -> MLOperand:
+    return depth_to_space(b, input, blocksize, mode=mode.lower())
+
+
+@converts("SpaceToDepth")
+def _(b: MLGraphBuilder, input: MLOperand, *, blocksize: int, mode: str = "DCR") -> MLOperand:
+    unsupported_if(mode != "DCR", f"its mode is {mode!r}")
+    return space_to_depth(b, input, blocksize)

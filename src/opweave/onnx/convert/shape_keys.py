@@ -1,0 +1,76 @@
+"""Keys of compiled shapes: the shapes of inputs, and the values of inputs that determine shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ..model.arguments import Argument
+
+from ...support.errors import OperationError
+
+DECIDING_ELEMENTS = 16
+"""Inputs with more elements, or more than one dimension, are data: their values are not used to determine shapes."""
+
+Shapes = Mapping[str, tuple[int, ...] | None]
+"""The shape of each input by name; None for inputs that are not tensors."""
+
+Key = tuple[Any, ...]
+"""Pairs of an input's name and its shape, then pairs of a name and the bytes of an input whose value determines shapes."""
+
+
+def text_of(key: Key, inputs: Iterable[Argument] = ()) -> str:
+    """Shapes and deciding values as text.
+
+    Values are written in full, so that keys of other values have other texts: they have at most `trace.DECIDING_ELEMENTS`
+    elements.
+
+    Args:
+        key: the shapes and values.
+        inputs: the declared inputs of the model, which have the data types of the values; a key of shapes needs none.
+
+    >>> from opweave.onnx.model.arguments import Argument
+    >>> inputs = [Argument("x", "tensor(float)", 1, None), Argument("n", "tensor(int64)", 7, None)]
+    >>> text_of((("x", (1, 3)), ("n", ()), ("n", np.int64(2).tobytes())), inputs)
+    'x [1, 3], n [], n = 2'
+    """
+    declared = {argument.name: argument for argument in inputs}
+    shapes: dict[str, tuple[int, ...]] = {}
+    parts = []
+    for name, content in key:
+        if isinstance(content, bytes):
+            parts.append(f"{name} = {_value_text(np.frombuffer(content, declared[name].dtype).reshape(shapes[name]))}")
+        else:
+            shapes[name] = content
+            parts.append(f"{name} {list(content)}" if content is not None else name)
+    return ", ".join(parts)
+
+
+def _value_text(array: np.ndarray) -> str:
+    """A scalar, or a list; in the fewest digits that tell numbers of its data type apart.
+
+    >>> _value_text(np.float32([0.1])), _value_text(np.array(True)), _value_text(np.zeros(0, int))
+    ('[0.1]', 'True', '[]')
+    """
+    texts = list(map(str, array.ravel()))
+    return f"[{', '.join(texts)}]" if array.ndim else texts[0]
+
+
+def may_decide(value: Any) -> bool:
+    """Whether the value of an input may determine shapes; see `trace.Tracer`."""
+    return isinstance(value, np.ndarray) and value.ndim <= 1 and value.size <= DECIDING_ELEMENTS
+
+
+class ValuesNeeded(OperationError):  # noqa: N818  (not an error: tracing starts again, with these values)
+    """Tracing stopped because values of the model's inputs determine shapes, and are available.
+
+    Attributes:
+        names: the inputs.
+    """
+
+    def __init__(self, names: set[str]) -> None:
+        super().__init__(f"the values of {sorted(names)} determine shapes")
+        self.names = names

@@ -1,0 +1,382 @@
+"""Walk over an ONNX graph with static shapes: fold constants, convert what WebNN can express, mark the rest as fallback.
+
+Every name gets a value: a `Constant` (known now), a `Tensor` (an operand, computed when the graph runs) or `Dynamic` (made by
+a node that falls back, of unknown shape). This module decides what becomes of each node; `fold` computes constants,
+`conversion` calls converters, `control` replaces If, Loop and Scan by other nodes, `labels` classifiers with labels that are
+strings, and `inference` asks ONNX for types and definitions.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from ... import memory
+from ...context.builder import MLGraphBuilder
+from ...context.context import MLContext
+from ...core.graph import Graph, MLOperand
+from ...core.operation import Op
+from ...support.errors import DataError, MLError, NotSupportedError, OperationError, ValidationError
+from ...support.names import shown
+from ..model import checks
+from ..model.model import Model
+from ..model.protobuf import (
+    GraphProto,
+    NodeProto,
+    TensorProto,
+    TypeProto,
+    ValueInfoProto,
+    domain_of,
+    dtype_of,
+    tensor_type,
+)
+from ..model.registry import DATA_TYPES, NotConstant, Unsupported, key_of
+from ..model.scopes import all_nodes
+from ..model.values import Constant, Dynamic, Tensor, Value, shape_of, type_of
+from . import operators as operators  # importing `operators` registers the converters
+from .control import CONTROL, check_ends
+from .conversion import convert
+from .fold import fold
+from .inference import definition_of, infer, is_defined, is_static, is_valid
+from .labels import CLASSIFIER, has_names, name_labels
+from .shape_keys import DECIDING_ELEMENTS, ValuesNeeded as ValuesNeeded
+
+STRICT = "OPWEAVE_STRICT"
+"""Environment variable: raise errors of Opweave's own converters instead of falling back. The tests set it."""
+
+Kind = Literal["webnn", "fallback", "folded"]
+
+
+@dataclass
+class Step:
+    """What became of one ONNX node.
+
+    Attributes:
+        node: the node.
+        kind: "webnn", "fallback" or "folded".
+        reason: why it fell back.
+        op: the user's operation that its operator is registered for; None for other nodes.
+    """
+
+    node: NodeProto
+    kind: Kind
+    op: Op[..., Any] | None
+    reason: str = ""
+
+
+@dataclass
+class Trace:
+    """The result of tracing a graph.
+
+    Attributes:
+        steps: what became of each node, in order.
+        values: the value of each name.
+        maker: the step that makes each name, for names made by nodes.
+        deciding: small inputs of the model (shapes, axes, conditions) whose values would avoid fallback if they were known.
+    """
+
+    steps: list[Step] = field(default_factory=list)
+    values: dict[str, Value] = field(default_factory=dict)
+    maker: dict[str, Step] = field(default_factory=dict)
+    deciding: set[str] = field(default_factory=set)
+
+
+class Tracer:
+    """Traces the graph of a model for given input shapes, and for given values of some inputs.
+
+    Args:
+        model: the model.
+        context: where it will run.
+        shapes: the shape of each input; None if it is unknown.
+        values: the values of inputs that determine shapes.
+        available: inputs whose values the caller can supply. If one of them determines shapes, tracing stops immediately
+            with `ValuesNeeded`: going on would be useless, and takes memory while branches and loops are not unrolled.
+        types: types of results of nodes that fall back, where these are known better than by inference.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        context: MLContext,
+        shapes: Mapping[str, tuple[int, ...] | None],
+        values: Mapping[str, np.ndarray] | None = None,
+        available: Collection[str] = (),
+        types: Mapping[str, TypeProto] | None = None,
+    ) -> None:
+        self.model, self.context, self._types = model, context, types or {}
+        self.builder = MLGraphBuilder(context)
+        self.trace = Trace()
+        self._shapes, self._values, self._available = shapes, values or {}, available
+        self._folded_bytes = 0
+        self._expanded = 0  # the number of nodes that were replaced by others
+        self._mark = "/"  # separates parts of new names; no name of the model contains it
+        while any(self._mark in name for name in model.names):
+            self._mark += "/"
+
+    def run(self) -> Trace:
+        """Trace the whole graph."""
+        graph = self.model.proto.graph
+        for name, array in self.model.weights:
+            if name not in self._shapes:  # an input overrides the initializer of its name
+                self.add_constant(name, array)
+        for info in graph.input:
+            if info.name in self._values:
+                self.add_constant(info.name, self._values[info.name])
+            elif info.name not in self.trace.values:
+                self.trace.values[info.name] = self._input(info)
+        for node in graph.node:
+            for step in self._steps(node):
+                self.trace.steps.append(step)
+                for name in step.node.output[:]:
+                    if name:
+                        self.trace.maker[name] = step
+        return self.trace
+
+    # Used by `control` and `labels` ----------------------------------------------------------------------------------
+
+    @property
+    def opset(self) -> int:
+        """The version of ONNX's own operators."""
+        return self.model.opsets.get("", 1)
+
+    def known(self, name: str, what: str) -> np.ndarray:
+        """The array of a constant; `Unsupported`, with `what` in its message, if the value is not constant."""
+        match self.trace.values[name]:
+            case Constant(array):
+                return array
+            case Tensor(operand):
+                raise NotConstant(what, operand)
+        raise Unsupported(f"{what} is not constant")
+
+    def element_type(self, name: str) -> int:
+        """The ONNX element type of a value; `Unsupported` if it is known only when the graph runs."""
+        value = self.trace.values[name]
+        if isinstance(value, Dynamic):
+            raise Unsupported(f"the type of {name!r} is not known")
+        return value.element_type
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a value; `Unsupported` if it is known only when the graph runs."""
+        shape = shape_of(self.trace.values[name])
+        if shape is None:
+            raise Unsupported(f"the shape of {name!r} is not known")
+        return shape
+
+    def add_constant(self, name: str, array: np.ndarray) -> str:
+        """Add a constant, and return its name."""
+        self.trace.values[name] = Constant(array)
+        return name
+
+    def initializers(self, graph: GraphProto) -> list[tuple[str, np.ndarray]]:
+        """The names and arrays of a sub-graph's initializers."""
+        dense = [(initializer.name, self.model.array(initializer)) for initializer in graph.initializer]
+        return dense + [(sparse.values.name, self.model.dense(sparse)) for sparse in graph.sparse_initializer]
+
+    def fresh(self, node: NodeProto) -> str:
+        """A new prefix for the names of values that are made in place of a node."""
+        self._expanded += 1
+        return f"{next(name for name in node.output if name)}{self._mark}{self._expanded}{self._mark}"
+
+    def convert(self, node: NodeProto) -> dict[str, Value]:
+        """The outputs of a node that WebNN expresses, by name; `Unsupported` for others."""
+        values = [self.trace.values[name] if name else None for name in node.input[:]]
+        return convert(self.builder, node, values, self.model, lambda: self._infer(node, values))
+
+    def steps(self, nodes: Iterable[NodeProto], *, whole: bool = False) -> list[Step]:
+        """Trace nodes in order.
+
+        Args:
+            nodes: the nodes.
+            whole: WebNN must express all of them.
+
+        Raises:
+            Unsupported: with `whole`, if a node falls back.
+        """
+        found: list[Step] = []
+        for node in nodes:
+            checks.check_node(node)  # those of the model's graph have been checked when it was read
+            steps = self._steps(node)
+            for step in steps:
+                if whole and step.kind == "fallback":
+                    raise Unsupported(f"{step.node.op_type} inside: {step.reason}")
+            found += steps
+        return found
+
+    # Values ----------------------------------------------------------------------------------------------------------
+
+    def _input(self, info: ValueInfoProto) -> Value:
+        shape = self._shapes[info.name]
+        type = info.type
+        element_type = type.tensor_type.elem_type if type.HasField("tensor_type") else 0
+        if shape is not None and element_type:  # the shape that is passed may be more precise than the declared one
+            type = tensor_type(element_type, shape)
+            dtype = dtype_of(element_type)
+            if 0 in shape and dtype.kind in "biuf":
+                return Constant(np.zeros(shape, dtype))  # an empty tensor has no values that could vary
+        return self._placeholder(info.name, type, element_type, shape)
+
+    def _placeholder(self, name: str, type: TypeProto, element_type: int, shape: Sequence[int] | None) -> Value:
+        """A value that comes from outside the WebNN graphs."""
+        data_type = DATA_TYPES.get(element_type)
+        if data_type is None or shape is None:
+            return Dynamic(type)
+        try:
+            return Tensor(self.builder.input(name, data_type, shape), element_type)
+        except ValidationError:  # an empty tensor, or one that is too large
+            return Dynamic(type)
+
+    def _inputs_behind(self, operand: MLOperand) -> set[str]:
+        """The inputs of the model that an operand is computed from; empty if some of them are data."""
+        inputs = Graph.reaching({"": operand}).inputs.values()
+        names = {found.name for found in inputs}
+        is_data = any(found.rank > 1 or found.desc.element_count > DECIDING_ELEMENTS for found in inputs)
+        return names if names <= self._shapes.keys() and not is_data else set()
+
+    # Nodes -----------------------------------------------------------------------------------------------------------
+
+    def _steps(self, node: NodeProto) -> list[Step]:
+        """What becomes of a node: one step, or the steps of the nodes that replace it.
+
+        Raises:
+            DataError: the node is invalid.
+        """
+        try:
+            steps = self._trace(node)
+        except (MLError, Unsupported):
+            raise
+        except MemoryError:
+            raise OperationError(f"{checks.title_of(node)}: there is no memory for what it makes") from None
+        except Exception as error:  # invalid nodes fail in many ways: missing inputs, attributes of another type
+            self._blame(node, error)
+            raise DataError(f"{checks.title_of(node)} is broken ({_described(error)})") from error
+        for position, name in enumerate(node.output[:]):
+            if name and name not in self.trace.values:
+                title = checks.title_of(node)
+                raise DataError(f"{title} makes no output {position}, which the model calls {name[:200]!r}")
+        return steps
+
+    def _trace(self, node: NodeProto) -> list[Step]:
+        """`_steps`, where an unexpected error means that the node is invalid."""
+        known = self.trace.values
+        operation = self.model.operation(node)
+        op = operation.op if operation is not None else None
+        values = [known[name] if name else None for name in node.input[:]]
+        if checks.needs_inputs(node):
+            arrays = [value.array if isinstance(value, Constant) else None for value in values]
+            checks.check_node(node, "", [shape_of(value) for value in values], arrays)
+        if self._fold(node, values):
+            return [Step(node, "folded", op)]
+        try:
+            if node.op_type in CONTROL and domain_of(node) == "":
+                return CONTROL[node.op_type](self, node)
+            if operation is None and key_of(node) == CLASSIFIER and has_names(node):
+                return name_labels(self, node)
+            made = self.convert(node)
+        except Unsupported as error:
+            reason = str(error)
+            if isinstance(error, NotConstant):
+                behind = self._inputs_behind(error.operand)
+                if needed := behind.intersection(self._available):
+                    raise ValuesNeeded(needed) from None
+                self.trace.deciding |= behind
+        except (ValidationError, NotSupportedError) as error:
+            reason = f"the builder refuses it: {error}"
+        except MLError:
+            raise
+        except Exception as error:  # an invalid node; the engine says what is wrong with it
+            reason = f"{self._blame(node, error)} ({_described(error)})"
+        else:
+            self.trace.values |= made
+            return [Step(node, "webnn", op)]
+        if operation is not None and not operation.falls_back:
+            is_wide = any(value is not None and value.element_type == TensorProto.DOUBLE for value in values)
+            hint = "; WebNN has no float64; put a Cast to float before it" if is_wide else ""
+            raise NotSupportedError(f"{checks.title_of(node)}: {reason}{hint}")
+        for inner in all_nodes([node]) if self.model.operations else ():
+            if (
+                inner is not node
+                and (found := self.model.operation(inner)) is not None
+                and (own := found.op) is not None
+            ):
+                what = f"{checks.title_of(inner)} inside of it is your operation {own.name}, which the engine lacks"
+                raise NotSupportedError(f"{checks.title_of(node)} falls back ({reason}), and {what}")
+        if steps := self._expand(node, values):
+            return steps
+        self._fall_back(node, values)
+        return [Step(node, "fallback", op, reason)]
+
+    def _fold(self, node: NodeProto, values: Sequence[Value | None]) -> bool:
+        """Make a node's outputs constants, if they can be computed now; whether they are."""
+        folded = fold(node, values, self.model, lambda: self._infer(node, values))
+        if not folded:
+            return False
+        self._folded_bytes += sum(array.nbytes for array in folded)
+        what = f"{checks.title_of(node)}: the bytes of all results that are computed while the model is loaded"
+        self.model.limits.check("folded_bytes", self._folded_bytes, what)
+        for name, array in zip(node.output, folded, strict=False):
+            if name:
+                self.add_constant(name, array)
+        return True
+
+    def _expand(self, node: NodeProto, values: Sequence[Value | None]) -> list[Step]:
+        """The steps of the nodes that define an operator, if WebNN expresses all of them or ONNX Runtime lacks it."""
+        from ...backends.onnxruntime.opsets import knows
+
+        if not is_defined(node, self.model):
+            return []
+        types = {name: type_of(value) for name, value in zip(node.input, values, strict=True)}
+        if not all(type.WhichOneof("value") for name, type in types.items() if name):
+            return []
+        nodes = definition_of(node, types, self.model, self.fresh(node))
+        model = self.model
+        self.model = model.without_overrides()
+        try:
+            return self.steps(nodes, whole=knows(node, domain_of(node)))
+        except ValuesNeeded:
+            raise
+        except (Unsupported, OperationError):  # the error of the fallback names the node itself
+            return []
+        finally:
+            self.model = model
+
+    def _fall_back(self, node: NodeProto, values: Sequence[Value | None]) -> None:
+        """Add the outputs of a node that ONNX Runtime will run."""
+        if node.op_type == "Loop" and domain_of(node) == "":
+            check_ends(self, node)
+        inferred = self._infer(node, values)
+        for name in filter(None, node.output):
+            type = self._types.get(name) or inferred.get(name, TypeProto())
+            tensor = type.tensor_type
+            if name in self.model.surprising and name not in self._types and type.HasField("tensor_type"):
+                tensor.ClearField("shape")
+            shape = [dim.dim_value for dim in tensor.shape.dim] if is_static(tensor) else None
+            if shape is not None and not 0 <= math.prod(shape) <= memory.physical():
+                what = f"its output {name[:200]!r} of shape {shown(shape)}"
+                raise OperationError(f"{checks.title_of(node)}: there is no memory for {what}")
+            self.trace.values[name] = self._placeholder(name, type, tensor.elem_type, shape)
+
+    def _infer(self, node: NodeProto, values: Sequence[Value | None]) -> dict[str, TypeProto]:
+        """The types of a node's outputs, by name; those that cannot be inferred are missing."""
+        return infer(node, values, self.model, self.trace.values)
+
+    def _blame(self, node: NodeProto, error: Exception) -> str:
+        """Say whether the node or its converter causes an unexpected error; raise it under `STRICT` if the converter does."""
+        if not is_valid(node, {name: self.trace.values[name] for name in node.input if name}, self.model):
+            return "it breaks the rules of its operator"
+        if STRICT in os.environ:
+            raise error
+        return "its converter fails, though ONNX finds nothing wrong with the node"
+
+
+def _described(error: Exception) -> str:
+    """The type and message of an error, on one line of limited length."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # the message may hold what cannot be decoded
+        text = "no message"
+    return f"{type(error).__name__}: {text[:300]}"

@@ -1,0 +1,1 @@
+"""Reading ONNX models: files, protocol buffers, weights, checks and limits."""

@@ -1,0 +1,301 @@
+"""Rules that ONNX Runtime does not check: a node that breaks one ends the process, or runs forever.
+
+All nodes of a model and its sub-graphs are checked when the model is read. Tracing checks them again, with the shapes and
+constants that it has found. Each rule comes from a model that did harm; `tests/fuzz/bombs.py` has these models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from ...core.shapes import broadcasts_to
+from ...support.errors import DataError
+from ...support.names import shown
+from .engine_rules import ENGINE_RULES, Node, Rule
+from .limits import Limits
+from .protobuf import AttributeProto, FunctionProto, ModelProto, NodeProto, domain_of
+from .registry import MICROSOFT
+from .scopes import all_nodes
+
+Callee = tuple[str, str, str]
+"""The key of a function: its domain, name and overload."""
+
+MAX_RANK = 1024
+"""The largest rank of a tensor. Shape inference allocates one axis for each element of an input that holds a shape."""
+
+_INT32 = 2**31 - 1
+
+_VARIADIC = {
+    **dict.fromkeys(("Concat", "Einsum", "Max", "Mean", "Min", "SequenceConstruct", "Sum"), 0),
+    "Loop": 2,
+    "Scan": 1,  # before operator set 9, the first one is optional
+    "SequenceMap": 1,
+}
+"""ONNX's operators with any number of inputs, and the first position where none may be absent."""
+
+_REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+
+_SHAPES = {
+    **dict.fromkeys(("AffineGrid", "CenterCropPad", "Expand", "Reshape", "Squeeze"), (1,)),
+    **dict.fromkeys(("Tile", "Unsqueeze", "Upsample", *(f"Reduce{name}" for name in _REDUCTIONS)), (1,)),
+    "Col2Im": (1, 2),
+    "ConstantOfShape": (0,),
+    "MaxUnpool": (2,),
+    "Pad": (1, 3),
+    "Resize": (2, 3),
+    "Slice": (1, 2, 3, 4),
+}
+"""The positions of inputs that hold one number for each axis."""
+
+_SCALARS = {
+    **dict.fromkeys(("BlackmanWindow", "HammingWindow", "HannWindow", "If"), (0,)),
+    **dict.fromkeys(("CumSum", "CumProd", "OneHot", "SequenceAt", "SequenceErase", "TopK", "Trilu"), (1,)),
+    **dict.fromkeys(("Clip", "DFT", "Dropout"), (1, 2)),
+    "Loop": (0, 1),
+    "MelWeightMatrix": (0, 1, 2, 3, 4),
+    "NonMaxSuppression": (2, 3, 4),
+    "Pad": (2,),
+    "Range": (0, 1, 2),
+    "STFT": (1, 3),
+    "SequenceInsert": (2,),
+}
+"""The positions of inputs that hold one value; kernels read it without checking that there is one."""
+
+_POSITIVE = frozenset(
+    {"blocksize", "dilations", "group", "kv_num_heads", "num_groups", "num_outputs", "q_num_heads", "strides"}
+)
+"""Attributes that kernels divide sizes by."""
+
+
+def check_node(
+    node: NodeProto,
+    where: str = "",
+    shapes: Sequence[tuple[int, ...] | None] = (),
+    values: Sequence[np.ndarray | None] = (),
+) -> None:
+    """Refuse a node that would crash or block ONNX Runtime.
+
+    Args:
+        node: the node.
+        where: the end of its title in messages (" inside of If 'choice'").
+        shapes: the shapes of its inputs, by position; None if unknown.
+        values: the arrays of constant inputs, by position; None for others.
+
+    Raises:
+        DataError: the node breaks a rule.
+    """
+    for attribute in node.attribute[:]:
+        if attribute.name in _POSITIVE:
+            given = list(attribute.ints) if attribute.type == AttributeProto.INTS else [attribute.i]
+            if min(given, default=1) < 1 or max(given, default=1) > _INT32:
+                came = given if attribute.type == AttributeProto.INTS else given[0]
+                _refuse(node, where, f"{attribute.name} must be positive and less than 2**31, got {shown(came)}")
+    op_type, domain = node.op_type, domain_of(node)
+    rules = RULES if domain == "" else ENGINE_RULES if domain == MICROSOFT else {}
+    rule = rules.get(op_type)
+    if rule is not None and (broken := rule(Node(node, shapes, values))):
+        _refuse(node, where, broken)
+    if domain != "":
+        return
+    first = _VARIADIC.get(op_type)
+    if first is not None and "" in node.input[first:]:
+        position = first + node.input[first:].index("")
+        _refuse(node, where, f"its inputs must not be absent, and input {position} is")
+    if not shapes:
+        return
+    for position in _SHAPES.get(op_type, ()):
+        shape = shapes[position] if position < len(shapes) else None
+        if shape is not None and max(shape, default=0) > MAX_RANK:
+            broken = f"input {position} has a value for each axis, and at most {MAX_RANK} axes are possible"
+            _refuse(node, where, f"{broken}, got the shape {list(shape)}")
+    for position in _SCALARS.get(op_type, ()):
+        shape = shapes[position] if position < len(shapes) else None
+        if shape is not None and 0 in shape:
+            _refuse(node, where, f"input {position} must hold one value, got the shape {list(shape)}")
+
+
+def needs_inputs(node: NodeProto) -> bool:
+    """Whether a rule for a node needs the shapes or values of its inputs."""
+    if node.domain == MICROSOFT:
+        return node.op_type in ENGINE_RULES
+    return node.op_type in RULES or node.op_type in _SHAPES or node.op_type in _SCALARS
+
+
+def needs_values(node: NodeProto) -> bool:
+    """Whether a rule for a node needs the values of its inputs."""
+    return domain_of(node) == "" and node.op_type == "SplitToSequence"
+
+
+def title_of(node: NodeProto, where: str = "") -> str:
+    """A node in messages: its operator, its name if it has one, and where it is."""
+    return f"{node.op_type} {node.name[:200]!r}{where}" if node.name else f"{node.op_type}{where}"
+
+
+def _refuse(node: NodeProto, where: str, broken: str) -> None:
+    raise DataError(f"{title_of(node, where)}: {broken}")
+
+
+def count_nodes(nodes: Sequence[NodeProto], functions: Iterable[FunctionProto]) -> int:
+    """Count the nodes of a model after functions are inlined.
+
+    Args:
+        nodes: those of the model and of its sub-graphs.
+        functions: of the model.
+
+    Raises:
+        DataError: a function calls itself, or sub-graphs are nested too deep.
+    """
+    bodies = {(f.domain, f.name, f.overload): list(all_nodes(f.node)) for f in functions}
+    if not bodies:
+        return len(nodes)
+    callees = {key: {callee_of(node) for node in body} & bodies.keys() for key, body in bodies.items()}
+    counts: dict[Callee, int] = {}
+    from graphlib import CycleError, TopologicalSorter
+
+    try:
+        for key in TopologicalSorter(callees).static_order():
+            counts[key] = sum(counts.get(callee_of(node), 1) for node in bodies[key])
+    except CycleError as error:
+        _, name, _ = error.args[1][0]
+        raise DataError(f"the function {name[:200]!r} calls itself") from None
+    return sum(counts.get(callee_of(node), 1) for node in nodes)
+
+
+def with_expected_inputs(proto: ModelProto, nodes: list[NodeProto]) -> tuple[ModelProto, list[NodeProto]]:
+    """The model and its nodes, or a copy in which nodes have the inputs that ONNX Runtime reads without checking.
+
+    ONNX Runtime misreads an absent bias of LayerNormalization that is written as an empty name, and an absent last zero point
+    of QLinearLeakyRelu and QLinearSigmoid that is not.
+    """
+    if all(_expected_inputs(node) is None for node in nodes):
+        return proto, nodes
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    copied = list(all_nodes(copy.graph.node))
+    for node in copied:
+        if (expected := _expected_inputs(node)) is not None:
+            node.input[:] = expected
+    return copy, copied
+
+
+def _expected_inputs(node: NodeProto) -> list[str] | None:
+    """The inputs in the form that ONNX Runtime reads correctly; None if the node has that form."""
+    op_type = node.op_type
+    if op_type == "LayerNormalization" and len(node.input) == 3 and not node.input[2]:
+        return list(node.input[:2])
+    if op_type in ("QLinearLeakyRelu", "QLinearSigmoid") and node.domain == MICROSOFT and len(node.input) == 4:
+        return [*node.input, ""]
+    return None
+
+
+def callee_of(node: NodeProto) -> Callee:
+    """Domain, name and overload of the function that a node calls, if the model has that function."""
+    return node.domain, node.op_type, node.overload
+
+
+def check_node_count(count: int, limits: Limits, what: str) -> None:
+    """Raise `DataError` if a model has too many nodes; `what` is the model in messages."""
+    limits.check("nodes", count, f"{what}: the number of nodes, those of functions included")
+
+
+# Rules by operator ---------------------------------------------------------------------------------------------------
+
+
+def _split(node: Node) -> str:
+    wanted, made = node.attribute("num_outputs", "i", len(node.proto.output)), len(node.proto.output)
+    return "" if wanted == made else f"num_outputs must be the number of its outputs, {made}, got {wanted}"
+
+
+def _split_to_sequence(node: Node) -> str:
+    split = node.value(1)
+    if split is None or split.ndim or split.item() > 0:
+        return ""
+    return f"split must be positive, got {split.item()}"
+
+
+def _einsum(node: Node) -> str:
+    equation = node.attribute("equation", "s", b"").decode(errors="replace").replace(" ", "")
+    terms, arrow, result = equation.partition("->")
+    for position, term in enumerate(terms.split(",")):
+        shape = node.shape(position) or ()
+        before, _, after = term.partition("...")
+        labels = [*zip(before, shape, strict=False), *zip(after[::-1], shape[::-1], strict=False)]
+        for label in [label for label, size in labels if size == 0]:
+            if terms.count(label) > 1 and (not arrow or label not in result):
+                return f"axis {label!r} of {equation!r} is summed, so it must not be empty, got the shape {list(shape)}"
+    return ""
+
+
+def _layer_normalization(node: Node) -> str:
+    axis = node.attribute("axis", "i", -1)
+    if abs(axis) > MAX_RANK:
+        return f"axis must be in -{MAX_RANK}..{MAX_RANK}, got {axis}"
+    x = node.shape(0)
+    for position, name in ((1, "scale"), (2, "bias")):
+        shape = node.shape(position)
+        if x is not None and shape is not None and not broadcasts_to(shape, x):
+            return f"{name} must be broadcastable to {list(x)}, got the shape {list(shape)}"
+    return ""
+
+
+def _random_normal(node: Node) -> str:
+    scale = node.attribute("scale", "f", 1.0)
+    return "" if scale > 0 else f"scale must be positive, got {scale:g}"
+
+
+def _random_uniform(node: Node) -> str:
+    low, high = node.attribute("low", "f", 0.0), node.attribute("high", "f", 1.0)
+    return "" if low <= high else f"low must not exceed high, got low={low:g} and high={high:g}"
+
+
+def _gather_nd(node: Node) -> str:
+    batch_dims = node.attribute("batch_dims", "i", 0)
+    return "" if 0 <= batch_dims <= MAX_RANK else f"batch_dims must be in 0..{MAX_RANK}, got {batch_dims}"
+
+
+def _roi_align(node: Node) -> str:
+    ratio = node.attribute("sampling_ratio", "i", 0)
+    return "" if ratio <= 2**15 else f"sampling_ratio must be at most {2**15}, got {ratio}"
+
+
+def _tf_idf(node: Node) -> str:
+    skip = node.attribute("max_skip_count", "i", 0)
+    if not 0 <= skip <= 2**15:
+        return f"max_skip_count must be in 0..{2**15}, got {skip}"
+    pool = max(len(node.attribute("pool_int64s", "ints", ())), len(node.attribute("pool_strings", "strings", ())))
+    starts = [*node.attribute("ngram_counts", "ints", ()), pool]
+    if any(not 0 <= start <= end for start, end in pairwise(starts)):
+        return f"ngram_counts must be positions in the pool of {pool}, in order, got {shown(starts[:-1])}"
+    wanted = sum((end - start) // size for size, (start, end) in enumerate(pairwise(starts), 1))
+    given = len(node.attribute("ngram_indexes", "ints", ()))
+    return "" if given == wanted else f"ngram_indexes must have {wanted} values, one for each n-gram, got {given}"
+
+
+def _unique(node: Node) -> str:
+    shape = node.shape(0)
+    if "axis" not in node.attributes or shape is None or 0 not in shape:
+        return ""
+    axis = node.attribute("axis", "i", 0)
+    if not -len(shape) <= axis < len(shape) or not shape[axis]:
+        return ""
+    return f"slices along axis {axis} must not be empty, got the shape {list(shape)}"
+
+
+RULES: dict[str, Rule] = {
+    "Einsum": _einsum,
+    "GatherND": _gather_nd,
+    "LayerNormalization": _layer_normalization,
+    "RandomNormal": _random_normal,
+    "RandomNormalLike": _random_normal,
+    "RandomUniform": _random_uniform,
+    "RandomUniformLike": _random_uniform,
+    "RoiAlign": _roi_align,
+    "Split": _split,
+    "SplitToSequence": _split_to_sequence,
+    "TfIdfVectorizer": _tf_idf,
+    "Unique": _unique,
+}
+"""Further rules for ONNX's operators, by operator."""

@@ -1,0 +1,94 @@
+"""The bytes of a model: those of the user's object, or of a regular file, which is mapped if it is large."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+
+from ...support.errors import DataError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LARGE_BYTES = 2**20
+"""Models of this size or more are parsed without their weights, and their files are mapped into memory."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Contents:
+    """The bytes of a file or of the user's object; those of a large file are mapped into memory.
+
+    Attributes:
+        data: the bytes.
+        path: the file, if it is mapped.
+        state: its state when it was mapped.
+    """
+
+    data: memoryview
+    path: str | Path | None = None
+    state: tuple[int, ...] = ()
+
+    @classmethod
+    def mapped(cls, path: str | Path) -> Contents:
+        """Map a file."""
+        with _open_regular(path) as file:
+            whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return cls(memoryview(whole), path, _state(os.fstat(file.fileno())))
+
+    @classmethod
+    def read(cls, path: str | Path) -> Contents:
+        """Read a file, or map it if it is large."""
+        with _open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size >= LARGE_BYTES:
+                return cls.mapped(os.path.realpath(path))
+            return cls(memoryview(file.read()))
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the bytes stay as they are, unlike those of a bytearray, which the user may change."""
+        return isinstance(self.data.obj, (mmap.mmap, bytes))
+
+    def check_unchanged(self) -> None:
+        """Require that a mapped file was not written since. A file that was replaced or deleted stays mapped as it was.
+
+        Raises:
+            DataError: the file was written.
+        """
+        try:
+            state = _state(os.stat(self.path)) if self.path is not None else ()
+        except OSError:
+            return
+        if state[:2] == self.state[:2] and state != self.state:
+            raise DataError(f"{self.path} has changed since the model was read; its weights are needed again")
+
+    def forget(self) -> None:
+        """Release the pages of a mapped file that were read so far; they are read again when they are used."""
+        if self.path is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self.data.obj.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+
+
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _open_regular(path: str | Path) -> BinaryIO:
+    """Open a regular file; reading a pipe could block forever, and reading a device could never end.
+
+    Raises:
+        OSError: it is not a regular file, or cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    raise OSError(errno.EINVAL, "it is a pipe, a socket or a device, and only files can be read")
+
+
+__all__ = ["LARGE_BYTES", "Contents"]

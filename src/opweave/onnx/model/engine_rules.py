@@ -1,0 +1,226 @@
+"""Rules for ONNX Runtime's own operators (com.microsoft), whose kernels do not check all of their inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.shapes import broadcasts_to
+from ...support.errors import NotSupportedError
+from .protobuf import NodeProto
+from .registry import MICROSOFT
+
+
+class Node:
+    """A node with the known shapes and values of its inputs.
+
+    Attributes:
+        proto: the node.
+        attributes: the attributes, by name.
+        is_decided: whether all shapes and values that a rule has read were known.
+    """
+
+    def __init__(
+        self,
+        node: NodeProto,
+        shapes: Sequence[tuple[int, ...] | None],
+        values: Sequence[np.ndarray | None],
+    ) -> None:
+        self.proto = node
+        self.attributes = {attribute.name: attribute for attribute in node.attribute}
+        self.is_decided = True
+        self._shapes, self._values = shapes, values
+
+    def attribute(self, name: str, field: str, default: Any) -> Any:
+        """An attribute's field, such as "i", "f" or "ints"; `default` if the node does not have the attribute."""
+        attribute = self.attributes.get(name)
+        return default if attribute is None else getattr(attribute, field)
+
+    def shape(self, position: int, *, decides: bool = True) -> tuple[int, ...] | None:
+        """The shape of the input at `position`; None if it is unknown or absent."""
+        shape = self._shapes[position] if position < len(self._shapes) else None
+        if shape is None and decides and self.is_given(position):
+            self.is_decided = False
+        return shape
+
+    def is_given(self, position: int) -> bool:
+        """Whether there is an input at `position`."""
+        return position < len(self.proto.input) and bool(self.proto.input[position])
+
+    def value(self, position: int) -> np.ndarray | None:
+        """The value of the input at `position`; None if it is not constant."""
+        value = self._values[position] if position < len(self._values) else None
+        if value is None:
+            self.is_decided = False
+        return value
+
+
+Rule = Callable[[Node], str]
+"""Returns what is wrong with a node, for a message; empty if nothing is."""
+
+
+def _single(*positions: int) -> Rule:
+    """A rule that the inputs at these positions hold one value each, or are absent."""
+
+    def rule(node: Node) -> str:
+        for position in positions:
+            shape = node.shape(position)
+            if shape is not None and math.prod(shape) != 1:
+                return f"input {position} must hold one value, got the shape {list(shape)}"
+        return ""
+
+    return rule
+
+
+def _given(positions: Sequence[int], message: str) -> Rule:
+    """A rule that there are inputs at these positions; `message` has a gap for the first that is absent."""
+
+    def rule(node: Node) -> str:
+        absent = [position for position in positions if not node.is_given(position)]
+        return message.format(absent[0]) if absent else ""
+
+    return rule
+
+
+def _all(*rules: Rule) -> Rule:
+    """A rule that is broken if one of `rules` is."""
+    return lambda node: next(filter(None, (rule(node) for rule in rules)), "")
+
+
+def _quantized_where(node: Node) -> str:
+    constant = {position for position in (3, 6, 7, 8) if node.value(position) is not None}
+    if {7, 8} <= constant < {3, 6, 7, 8}:  # the kernel's constructor then reads the others
+        return f"inputs 3 and 6 must be constants where 7 and 8 are, and input {6 if 3 in constant else 3} is not"
+    return ""
+
+
+def _not_empty(node: Node) -> str:
+    shape = node.shape(0, decides=False) or ()
+    return f"input 0 must not be empty, got the shape {list(shape)}" if 0 in shape else ""
+
+
+def _ranks(wanted: Mapping[int, tuple[int, ...]]) -> Rule:
+    """A rule that inputs have one of the given ranks, by position; kernels index shapes unchecked."""
+
+    def rule(node: Node) -> str:
+        for position, ranks in wanted.items():
+            shape = node.shape(position)
+            if shape is not None and len(shape) not in ranks:
+                axes = " or ".join(map(str, ranks))
+                return f"input {position} must have {axes} axes, got the shape {list(shape)}"
+        return ""
+
+    return rule
+
+
+def _quantized_matmul(single: tuple[int, ...], by_column: tuple[int, ...], bias: int) -> Rule:
+    """A rule for quantised matrix products.
+
+    Args:
+        single: the positions of scales and zero points that hold one value.
+        by_column: the positions of those that may hold one value for each column of the second matrix.
+        bias: the position of the bias.
+    """
+
+    def rule(node: Node) -> str:
+        for position in (0, 1):
+            shape = node.shape(position)
+            if shape is not None and len(shape) < 2:
+                return f"input {position} must have at least 2 axes, got the shape {list(shape)}"
+        if (broken := _single(*single)(node)) or (b := node.shape(1)) is None:
+            return broken
+        columns = [*b[:-2], 1, b[-1]]
+        for position in by_column:
+            shape = node.shape(position)
+            if shape is not None and not broadcasts_to(shape, columns):
+                return f"input {position} must be broadcastable to {columns}, got the shape {list(shape)}"
+        added = node.shape(bias)
+        if added is not None and math.prod(added) != b[-1]:
+            return f"input {bias} must have {b[-1]} values, got the shape {list(added)}"
+        return ""
+
+    return rule
+
+
+_ATTENTION_LSTM_RANKS = (3, 3, 3, 2, 1, 3, 3, 2, 3, 3, 2, 3, 1, 3)
+
+
+def _inverse(node: Node) -> str:
+    shape = node.shape(0)
+    if shape is None or (len(shape) >= 2 and shape[-1] == shape[-2]):
+        return ""
+    return f"input 0 must hold square matrices, got the shape {list(shape)}"
+
+
+def _last_axis(node: Node) -> str:
+    """Kernels of mixtures of experts divide by the last size of the input."""
+    shape = node.shape(0)
+    if not shape or shape[-1]:
+        return ""
+    return f"the last axis of input 0 must not be empty, got the shape {list(shape)}"
+
+
+def _packed_attention(node: Node) -> str:
+    x, weights = node.shape(0), node.shape(1)
+    if x is not None and len(x) != 3:
+        return f"input must have 3 axes, got the shape {list(x)}"
+    if weights is not None and (len(weights) != 2 or (x is not None and weights[0] != x[2])):
+        wanted = "2 axes" if x is None else f"2 axes, the first of {x[2]}"
+        return f"weights must have {wanted}, got the shape {list(weights)}"
+    return ""
+
+
+def _quantized_concat(node: Node) -> str:
+    inputs = list(node.proto.input)
+    if "" in inputs:
+        return f"its inputs must not be absent, and input {inputs.index('')} is"
+    parts = range(2, len(inputs), 3)
+    return _single(0, 1, *(position + k for position in parts for k in (1, 2)))(node)
+
+
+ENGINE_RULES: dict[str, Rule] = {
+    "Attention": _all(_given([2], "it needs a bias, input {}, which is absent"), _packed_attention),
+    "AttnLSTM": _all(
+        _given(range(8, 12), "it needs inputs 8 to 11, and input {} is absent"),
+        _ranks({position: (rank,) for position, rank in enumerate(_ATTENTION_LSTM_RANKS)}),
+    ),
+    "DynamicQuantizeMatMul": _quantized_matmul((), (2, 3), 4),
+    "Inverse": _inverse,
+    "MatMulIntegerToFloat": _quantized_matmul((2, 4), (3, 5), 6),
+    "MoE": _all(_ranks({0: (2, 3), 1: (2,), 2: (3,), 4: (3,), 6: (3,)}), _last_axis),
+    "QLinearConcat": _quantized_concat,
+    "QLinearLeakyRelu": _single(1, 2, 3, 4),
+    "QLinearSigmoid": _single(1, 2, 3, 4),
+    "QLinearSoftmax": _all(_not_empty, _single(1, 2, 3, 4)),
+    "QLinearWhere": _all(
+        _given(range(9), "it takes 9 inputs, and input {} is absent"), _quantized_where, _single(2, 3, 5, 6, 7, 8)
+    ),
+    "QMoE": _all(_ranks({0: (2, 3), 1: (2,), 2: (3,), 5: (3,), 8: (3,)}), _last_axis),
+}
+"""Rules by operator."""
+
+_FREQUENT = frozenset({"Attention", "MatMulIntegerToFloat", "MoE", "QMoE"})
+"""Operators that `check_decided` exempts."""
+
+
+def check_decided(nodes: Iterable[NodeProto], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Require that rules can be checked before the sizes of a call are known; else the engine would run the node unchecked.
+
+    Frequent operators are exempt: many models with dynamic dimensions have them, and compiling each shape would take too long.
+
+    Args:
+        nodes: the nodes of a graph.
+        shapes: the known shapes of values, by name.
+
+    Raises:
+        NotSupportedError: a rule needs a shape that is unknown.
+    """
+    for proto in nodes:
+        rule = ENGINE_RULES.get(proto.op_type) if proto.domain == MICROSOFT else None
+        if rule is not None and proto.op_type not in _FREQUENT:
+            node = Node(proto, [shapes.get(name) for name in proto.input], ())
+            if rule(node) or not node.is_decided:
+                raise NotSupportedError(f"{proto.op_type} is checked for the sizes of each call")

@@ -1,0 +1,126 @@
+"""Functions of a model: their attributes are bound, then their bodies take the place of the calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from .checks import Callee, callee_of, check_node_count, count_nodes
+from .limits import Limits
+from .protobuf import AttributeProto, FunctionProto, ModelProto, NodeProto, sub_graphs
+from .scopes import all_nodes, flattened
+
+
+def inlined(proto: ModelProto, limits: Limits, what: str, *, is_owned: bool) -> ModelProto:
+    """The model without functions.
+
+    Args:
+        proto: a model with functions, none of which calls itself.
+        limits: bounds for loading the model.
+        what: the model, in messages.
+        is_owned: whether the caller has no reference to `proto`, so that it may be changed.
+
+    Raises:
+        DataError: there are more nodes than the limit.
+        Exception: of many classes, as the inliner is written in C++.
+    """
+    from onnx import inliner
+
+    if any(function.attribute or function.attribute_proto for function in proto.functions):
+        if not is_owned:
+            copy = ModelProto()
+            copy.CopyFrom(proto)
+            proto = copy
+        _Binder(proto, limits, what).bind()
+    made: ModelProto = inliner.inline_local_functions(proto, convert_version=True)
+    return made
+
+
+class _Binder:
+    """Gives each call a function without attributes: a copy in which references to them are replaced by values.
+
+    The inliner of `onnx` knows the values that a call gives, but no default values.
+    """
+
+    def __init__(self, proto: ModelProto, limits: Limits, what: str) -> None:
+        self.proto, self.limits, self.what = proto, limits, what
+        self.functions: dict[Callee, FunctionProto] = {
+            (function.domain, function.name, function.overload): function for function in proto.functions
+        }
+        self.names = {name for _, name, _ in self.functions}
+        self.copies: dict[tuple[Callee, tuple[bytes, ...]], FunctionProto] = {}
+        self.pending: list[tuple[FunctionProto, dict[str, AttributeProto]]] = []
+
+    def bind(self) -> None:
+        """Bind the attributes of all calls, and replace the functions of the model by those without attributes."""
+        self._bind_nodes(self.proto.graph.node, None)
+        nodes = flattened(self.proto.graph)[0]
+        node_count = len(nodes)
+        while self.pending:
+            copy, values = self.pending.pop()
+            self._bind_nodes(copy.node, values)
+            # A graph that is an attribute is copied for each reference: sizes may double with each call.
+            node_count += len(list(all_nodes(copy.node)))
+            check_node_count(node_count, self.limits, self.what)
+        copies = list(self.copies.values())
+        check_node_count(count_nodes(nodes, copies), self.limits, self.what)
+        del self.proto.functions[:]
+        self.proto.functions.extend(copies)
+
+    def _bind_nodes(self, nodes: Sequence[NodeProto], values: Mapping[str, AttributeProto] | None) -> None:
+        """Bind the attributes of nodes in place.
+
+        Args:
+            nodes: of a graph or a function.
+            values: the attributes of the function around them, by name; None outside of functions.
+        """
+        for node in nodes:
+            for graph in sub_graphs(node):
+                self._bind_nodes(graph.node, values)
+            # From here on, the node may have graphs of `values`, whose own nodes are bound already.
+            if values is not None and any(attribute.ref_attr_name for attribute in node.attribute):
+                attributes = [bound for each in node.attribute if (bound := _bound(each, values)) is not None]
+                del node.attribute[:]
+                node.attribute.extend(attributes)
+            if (callee := callee_of(node)) in self.functions:
+                node.op_type, node.overload = self._copy(callee, node.attribute).name, ""
+                del node.attribute[:]
+
+    def _copy(self, callee: Callee, attributes: Sequence[AttributeProto]) -> FunctionProto:
+        """The function of a call that gives these attributes: one copy for equal values."""
+        function = self.functions[callee]
+        values = {each.name: each for each in (*function.attribute_proto, *attributes)}
+        texts = tuple(values[name].SerializeToString(deterministic=True) for name in sorted(values))
+        if (known := self.copies.get((callee, texts))) is not None:
+            return known
+        self.copies[callee, texts] = copy = FunctionProto()
+        copy.CopyFrom(function)
+        copy.name, copy.overload = self._unused_name(function.name), ""
+        del copy.attribute[:], copy.attribute_proto[:]
+        # The caller's node loses its attributes.
+        self.pending.append((copy, {name: _copied(value) for name, value in values.items()}))
+        return copy
+
+    def _unused_name(self, name: str) -> str:
+        number = len(self.copies)
+        while (unused := f"{name}_{number}") in self.names:
+            number += 1
+        self.names.add(unused)
+        return unused
+
+
+def _bound(attribute: AttributeProto, values: Mapping[str, AttributeProto]) -> AttributeProto | None:
+    """The attribute with the value that it refers to; None if there is no value, so that the operator's default applies."""
+    if not attribute.ref_attr_name:
+        return attribute
+    value = values.get(attribute.ref_attr_name)
+    if value is None:
+        return None
+    bound = _copied(value)
+    bound.name = attribute.name
+    return bound
+
+
+def _copied(attribute: AttributeProto) -> AttributeProto:
+    copy = AttributeProto()
+    copy.CopyFrom(attribute)
+    return copy

@@ -1,0 +1,51 @@
+"""Bounds of the work and memory that a model may use while it is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from ... import memory
+from ...support.errors import DataError, require
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much a model may use while it is loaded. A model beyond a limit is refused, by an error that names the limit.
+
+    Attributes:
+        nodes: the number of nodes, including those of sub-graphs and of functions, counted at each call.
+        folded_bytes: the total size of results that are computed from constants. A single result that is larger is computed
+            when the model runs.
+        dense_bytes: the total size of sparse initializers in dense form.
+
+    Raises:
+        ValidationError: a limit is not a positive integer.
+
+    >>> import opweave as ow
+    >>> from onnx.parser import parse_model
+    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
+    >>> ow.InferenceSession(parse_model(text.replace("Relu(x)", "Relu(x) z = Neg(y)")), limits=ow.onnx.Limits(nodes=1))
+    Traceback (most recent call last):
+    opweave.support.errors.DataError: ...
+    """
+
+    nodes: int = 1_000_000
+    folded_bytes: int = min(2**30, memory.physical() // 8)
+    dense_bytes: int = min(2**30, memory.physical() // 8)
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            is_size = isinstance(value, int) and not isinstance(value, bool) and value > 0
+            require(is_size, f"limits: {field.name} must be a positive integer, got {value!r}")
+
+    def check(self, name: str, amount: int, what: str) -> None:
+        """Raise `DataError` if `amount` exceeds the limit called `name`; `what` begins the message."""
+        limit = getattr(self, name)
+        if amount > limit:
+            much = amount if amount < 10**18 else "more than 10**18"
+            raise DataError(f"{what}: {much}, and at most {limit} are allowed; limits=Limits({name}=…) raises it")
+
+
+DEFAULT = Limits()
+"""The limits of models that are loaded without `limits`."""

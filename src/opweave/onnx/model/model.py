@@ -1,0 +1,495 @@
+"""ONNX models as files or bytes: reading, checking, and weights by reference."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass, field
+from functools import cached_property
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ... import memory
+from ...support.errors import DataError, NotSupportedError, require
+from ...support.names import shown
+from .booleans import check_bool
+from .checks import (
+    MAX_RANK,
+    check_node,
+    check_node_count,
+    count_nodes,
+    needs_inputs,
+    needs_values,
+    title_of,
+    with_expected_inputs,
+)
+from .contents import LARGE_BYTES, Contents
+from .functions import inlined
+from .limits import DEFAULT, Limits
+from .protobuf import (
+    KNOWN_TYPES,
+    PLAIN,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    SparseTensorProto,
+    TensorProto,
+    ValueInfoProto,
+    array_of,
+    attribute_value,
+    sub_graphs,
+)
+from .registry import REGISTERED, Converter, Key, key_of
+from .scopes import flattened, initializer_names
+from .utf8 import is_text, other_format, with_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KNOWN_OPSET = 21
+"""All versions of the `onnx` package that support NumPy 2 have the operator sets up to this one."""
+
+SMALL_BYTES = 4096
+"""Weights up to this size are copied from mapped files: reading one also maps many pages around it, which stay resident."""
+
+
+@dataclass(eq=False, repr=False)
+class Model:
+    """An ONNX model whose external data stay in their files.
+
+    Attributes:
+        proto: the model; initializers with external data hold no data.
+        folder: the folder of external data.
+        opsets: the version of each operator set, by domain ("" for ONNX's own).
+        limits: bounds for loading it.
+        names: all names of values, including those of sub-graphs.
+        operations: the converters of the user's operations that its nodes use, as they were registered when it was read.
+        surprising: the names of values whose shapes differ from those that ONNX infers.
+    """
+
+    proto: ModelProto
+    folder: str | None = None
+    opsets: dict[str, int] = field(default_factory=dict)
+    limits: Limits = DEFAULT
+    names: set[str] = field(default_factory=set, repr=False)
+    operations: dict[Key, Converter] = field(default_factory=dict, repr=False)
+    surprising: set[str] = field(default_factory=set, repr=False)
+    _owned: bool = field(default=False, repr=False)  # whether the caller has no reference to the proto
+    _weights: list[tuple[str, np.ndarray]] | None = field(default=None, repr=False)
+    _lock: Lock = field(default_factory=Lock, repr=False)  # held while the weights are read
+    _here: Contents | None = field(default=None, repr=False)  # the serialised model, which holds weights
+    _files: dict[Path, Contents] = field(default_factory=dict, repr=False)
+    _locations: dict[str, Contents] = field(default_factory=dict, repr=False)  # the same files, as tensors name them
+    _dense_bytes: int = 0  # the size of the sparse initializers so far
+
+    @classmethod
+    def load(cls, source: Any, limits: Limits = DEFAULT) -> Model:
+        """Read a model from a path, from bytes, or take an `onnx.ModelProto`.
+
+        Raises:
+            DataError: the file cannot be read, holds no valid ONNX model, or exceeds a limit.
+        """
+        require(isinstance(limits, Limits), f"limits must be an opweave.onnx.Limits, got {type(limits).__name__}")
+        folder, what, here, is_utf8 = None, "the model", None, False
+        if isinstance(source, ModelProto):
+            proto = source
+        else:
+            if isinstance(source, (str, os.PathLike)):
+                what = os.fsdecode(source)
+                try:
+                    folder = os.path.dirname(os.path.realpath(what))
+                    here = Contents.read(what)
+                except (OSError, ValueError) as error:
+                    raise DataError(f"{what}: {getattr(error, 'strerror', None) or error}") from None
+            elif isinstance(source, (bytes, bytearray, memoryview)):
+                here = Contents(memoryview(source).cast("B"))
+            else:
+                raise DataError(f"a model is a path or bytes, got {type(source).__name__}")
+            data = here.data
+            if not data:
+                raise DataError(f"{what}: it is empty")
+            try:
+                lean = None
+                if len(data) >= LARGE_BYTES:
+                    from .wire import without_weights
+
+                    lean = without_weights(data, nodes=here.is_fixed)
+                serialised = lean or bytes(data)
+                proto, is_utf8 = ModelProto.FromString(serialised), is_text(serialised)
+            except Exception as error:
+                raise DataError(f"{what}: not an ONNX model ({other_format(data) or error})") from None
+            here.forget()
+        if not proto.graph.node and not proto.graph.output:
+            raise DataError(f"{what}: not an ONNX model (there is no graph in it)")
+        if not is_utf8:
+            proto = with_text(proto, what, is_owned=proto is not source)
+        nodes, is_flat = flattened(proto.graph)
+        check_node_count(count_nodes(nodes, proto.functions), limits, what)
+        if proto.functions:
+            try:
+                proto = inlined(proto, limits, what, is_owned=proto is not source)
+            except DataError:
+                raise
+            except Exception as error:  # it is written in C++, and raises errors of many types
+                raise DataError(f"{what}: its functions cannot be put in place ({_first_line(error)})") from None
+            nodes, is_flat = flattened(proto.graph)
+        proto, nodes = with_expected_inputs(proto, nodes)
+        opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
+        model = cls(proto, folder, opsets, limits, _owned=proto is not source, _here=here)
+        model.nodes, model.is_flat = nodes, is_flat
+        model._check()
+        if REGISTERED:
+            model.operations = {key: each for key, each in dict(REGISTERED).items() if key in model.operators}
+        return model
+
+    @cached_property
+    def nodes(self) -> list[NodeProto]:
+        """All nodes, those of sub-graphs included."""
+        return flattened(self.proto.graph)[0]
+
+    @cached_property
+    def is_flat(self) -> bool:
+        """Whether no node has a sub-graph. To look for them takes longer than most of what is done with a node."""
+        return flattened(self.proto.graph)[1]
+
+    @cached_property
+    def operators(self) -> frozenset[Key]:
+        """The operators of all nodes; there are few."""
+        return frozenset(map(key_of, self.nodes))
+
+    @property
+    def updating(self) -> dict[Key, Converter]:
+        """The converters of its operators that may update an input. None of ONNX's own operators does."""
+        keys = [key for key in self.operators if key[0] or key in self.operations]
+        if not keys:
+            return {}
+        from ..convert.operators import CONVERTERS
+
+        converters = {key: self.operations.get(key) or CONVERTERS.get(key) for key in keys}
+        return {key: converter for key, converter in converters.items() if converter is not None and converter.updates}
+
+    def converter(self, node: NodeProto) -> Converter | None:
+        """The converter of a node: of the user's operation, else Opweave's; None if neither has its operator."""
+        from ..convert.operators import CONVERTERS
+
+        key = key_of(node)
+        return self.operations.get(key) or CONVERTERS.get(key)
+
+    def unknown_operators(self) -> frozenset[Key]:
+        """Its operators that have no converter."""
+        from ..convert.operators import CONVERTERS
+
+        return self.operators - self.operations.keys() - CONVERTERS.keys()
+
+    def operation(self, node: NodeProto) -> Converter | None:
+        """The converter of a node that the user's operation computes; None for other nodes."""
+        return self.operations.get(key_of(node)) if self.operations else None
+
+    def without_overrides(self) -> Model:
+        """The same model for the nodes of ONNX's definitions, in which no operation of the user replaces an operator."""
+        if not self.operations:
+            return self
+        made = copy(self)
+        made.operations = {key: each for key, each in self.operations.items() if not each.falls_back}
+        return made
+
+    @property
+    def required_inputs(self) -> list[ValueInfoProto]:
+        """The declared inputs that no initializer gives a value."""
+        initialised = set(initializer_names(self.proto.graph))
+        return [info for info in self.proto.graph.input if info.name not in initialised]
+
+    @property
+    def weights(self) -> list[tuple[str, np.ndarray]]:
+        """The names and arrays of the main graph's initializers, read once, and shared by all compiled graphs."""
+        with self._lock:
+            if self._weights is None:
+                self._weights = self._read_weights()
+            else:
+                for contents in self._contents():
+                    contents.check_unchanged()
+            return self._weights
+
+    def _read_weights(self) -> list[tuple[str, np.ndarray]]:
+        graph = self.proto.graph
+        weights = []
+        for tensor in graph.initializer:
+            weights.append((tensor.name, self.array(tensor)))
+            if self._owned:
+                tensor.ClearField("raw_data")  # the array has a copy of its own
+        for contents in self._contents():
+            contents.forget()
+        if self._here is not None and not self._here.is_fixed:
+            self._here = None  # all weights were copied
+        before = self._dense_bytes
+        try:
+            return weights + [(sparse.values.name, self.dense(sparse)) for sparse in graph.sparse_initializer]
+        except DataError:
+            self._dense_bytes = before  # what was not kept does not count when they are read again
+            raise
+
+    def small_weights(self, max_bytes: int) -> dict[str, np.ndarray]:
+        """The arrays of initializers that have at most so many bytes and can be read, by name. Nothing is kept or counted."""
+        with self._lock:
+            arrays = dict(self._weights or ())
+        for tensor in self.proto.graph.initializer:
+            if self._weights is None and math.prod(tensor.dims[:]) <= max_bytes:
+                with suppress(DataError):
+                    arrays[tensor.name] = self.array(tensor)
+        names = {tensor.name for tensor in self.proto.graph.initializer}
+        return {name: array for name, array in arrays.items() if name in names and array.nbytes <= max_bytes}
+
+    def _contents(self) -> list[Contents]:
+        return [*self._files.values(), *([self._here] if self._here is not None else [])]
+
+    def _check(self) -> None:
+        """Ensure what tracing relies on: operator sets, and values that have names and are made once, before they are used."""
+        if not self.opsets:
+            raise DataError("the model does not say which operator sets it uses (opset_import)")
+        for domain, version in self.opsets.items():
+            if domain and not 0 < version < 2**31:
+                raise NotSupportedError(f"the model uses version {version} of the operator set {domain[:200]!r}")
+        if not 1 <= (opset := self.opsets.get("", 1)) <= KNOWN_OPSET:
+            from onnx import defs
+
+            newest = defs.onnx_opset_version()
+            if not 1 <= opset <= newest:
+                raise NotSupportedError(f"operator sets 1 to {newest} are known, and the model uses {opset}")
+        graph = self.proto.graph
+        for what, values in (("input", graph.input), ("output", graph.output)):
+            for value in values:
+                _check_value(value, what)
+        names = [value.name for value in graph.input]
+        if len(set(names)) < len(names):
+            raise DataError(f"two inputs have the same name: {sorted(names)}")
+        if not graph.output:
+            raise DataError("the model has no outputs")
+        shapes = {tensor.name: tuple(tensor.dims[:]) for tensor in graph.initializer}
+        for value in (*graph.input, *graph.value_info):
+            if value.type.HasField("tensor_type"):
+                dims = value.type.tensor_type.shape.dim
+                if dims and all(dim.HasField("dim_value") for dim in dims):
+                    shapes.setdefault(value.name, tuple(dim.dim_value for dim in dims))
+        with suppress(DataError):
+            self._check_nodes(graph, set(), "", shapes, {})
+            return
+        from .order import with_sorted_nodes
+
+        self.proto, self._owned = with_sorted_nodes(self.proto), True  # not beforehand: nearly all models are in order
+        del self.nodes
+        self._check_nodes(self.proto.graph, set(), "", shapes, {})
+
+    def _check_nodes(
+        self,
+        graph: GraphProto,
+        outer: set[str],
+        where: str,
+        shapes: Mapping[str, tuple[int, ...]],
+        constants: Mapping[str, TensorProto | NodeProto],
+    ) -> None:
+        """Check the nodes of a graph and of its sub-graphs.
+
+        Args:
+            graph: the graph.
+            outer: the names that the graphs around it define.
+            where: the place of the graph, as the end of a title; empty for the graph of the model.
+            shapes: the declared shapes of values, by name.
+            constants: the initializers and Constant nodes of the graphs around it, by name.
+
+        Raises:
+            DataError: a node breaks a rule.
+        """
+        constants = {**constants, **{initializer.name: initializer for initializer in graph.initializer}}
+        initialised = initializer_names(graph)
+        if "" in initialised or len(set(initialised)) < len(initialised):
+            names = sorted({name for name, count in Counter(initialised).items() if count > 1 or not name})
+            raise DataError(f"initializers{where} need names of their own; without or used twice: {names}")
+        made = outer | {i.name for i in graph.input} | set(initialised)
+        own = made - outer
+        for node in graph.node:
+            if not node.op_type:
+                raise DataError(f"a node{where} says no operator: {node.name!r}")
+            inputs = node.input[:]
+            for name in inputs:
+                if name and name not in made:
+                    is_later = any(name in other.output for other in graph.node)
+                    why = "which is made only after it" if is_later else "which nothing makes"
+                    raise DataError(f"{title_of(node, where)} uses {name!r}, {why}")
+            known = [shapes.get(name) for name in inputs] if shapes and needs_inputs(node) else ()
+            # Tracing knows the constants of the model's graph; those of sub-graphs are read here.
+            values = [self._known(constants.get(name)) for name in inputs] if where and needs_values(node) else ()
+            check_node(node, where, known, values)
+            if node.op_type == "Constant" and len(node.attribute) == len(node.output) == 1:
+                constants[node.output[0]] = node
+            for inner in () if self.is_flat else sub_graphs(node):
+                self._check_nodes(inner, made, f" inside of {title_of(node, where)[:500]}", {}, constants)
+            for name in filter(None, node.output[:]):
+                if name in own:
+                    raise DataError(f"{title_of(node, where)} makes {name!r}, which exists already")
+                made.add(name)
+                own.add(name)
+        self.names |= own
+        for value in graph.output:
+            if value.name not in made:
+                raise DataError(f"nothing makes the output {value.name!r}{where}")
+
+    def _known(self, source: TensorProto | NodeProto | None) -> np.ndarray | None:
+        return self.constant(source) if isinstance(source, NodeProto) else source and self.array(source)
+
+    def constant(self, node: NodeProto) -> np.ndarray | None:
+        """The value of a Constant node; None if it holds strings or a sparse tensor.
+
+        Raises:
+            DataError: the node does not have exactly one attribute, or its tensor cannot be read.
+        """
+        if len(node.attribute) != 1:
+            raise DataError(f"{title_of(node)} must have one attribute, got {len(node.attribute)}")
+        (attribute,) = node.attribute
+        match attribute.name:
+            case "value":
+                return self.array(attribute.t)
+            case "value_float" | "value_floats":
+                return np.array(attribute_value(attribute), np.float32)
+            case "value_int" | "value_ints":
+                return np.array(attribute_value(attribute), np.int64)
+        return None
+
+    def array(self, tensor: TensorProto) -> np.ndarray:
+        """The array of an initializer; not a copy if its bytes are raw.
+
+        Raises:
+            DataError: the data are missing, too short, or in a file outside of the model's folder.
+        """
+        shape, name = tuple(tensor.dims[:]), PLAIN.get(tensor.data_type)
+        what = f"the tensor {tensor.name!r}"
+        if name is None and tensor.data_type not in KNOWN_TYPES:
+            raise DataError(f"{what} has no data type that is known: {tensor.data_type}")
+        elements = _element_count(shape, what)
+        external = tensor.data_location == TensorProto.EXTERNAL
+        if name is None or not (external or tensor.HasField("raw_data")):
+            return self._unpacked(tensor, elements, what)
+        dtype = np.dtype(name)
+        size = elements * dtype.itemsize
+        data: Any = self._external(tensor, size) if external else tensor.raw_data
+        if len(data) != size:
+            raise DataError(f"{what} must have {size} bytes for {name}{list(shape)}, got {len(data)}")
+        array = np.frombuffer(data, dtype).reshape(shape)
+        if external and not isinstance(data.obj, (mmap.mmap, bytes)):  # the user may change them
+            own = np.empty(shape, dtype)
+            memory.copy(own, array, "weights of a model in a bytearray")
+            array = own
+        if name == "bool":
+            check_bool(array, what, DataError)
+        return array
+
+    def _unpacked(self, tensor: TensorProto, elements: int, what: str) -> np.ndarray:
+        """The array of a tensor whose data are in typed fields, or of a type that NumPy does not have."""
+        if tensor.data_location == TensorProto.EXTERNAL:
+            data = self._external(tensor, None)
+            raw = TensorProto(dims=tensor.dims, data_type=tensor.data_type, name=tensor.name, raw_data=bytes(data))
+            tensor = raw
+        try:
+            array = array_of(tensor)
+        except Exception as error:  # data that do not fit the shape raise errors of many types
+            raise DataError(f"{what} cannot be read: {_first_line(error)}") from None
+        if array.size != elements or array.shape != tuple(tensor.dims):
+            raise DataError(f"{what} must have {elements} elements for {list(tensor.dims)}, got {array.size}")
+        return array
+
+    def dense(self, sparse: SparseTensorProto) -> np.ndarray:
+        """The array of a sparse initializer.
+
+        Raises:
+            DataError: values, indices and dimensions do not fit.
+        """
+        what = f"the sparse tensor {sparse.values.name!r}"
+        shape = tuple(sparse.dims)
+        values, indices = self.array(sparse.values), self.array(sparse.indices)
+        elements = _element_count(shape, what)
+        fits = values.ndim == 1 and indices.shape in ((values.size,), (values.size, len(shape)))
+        if not fits or indices.dtype != np.int64:
+            raise DataError(f"{what}: {values.shape} values and {indices.shape} indices do not fit {list(shape)}")
+        self._dense_bytes += elements * values.itemsize
+        self.limits.check(
+            "dense_bytes", self._dense_bytes, f"{what} has the shape {list(shape)}; bytes of such tensors"
+        )
+        try:
+            flat = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), shape)
+            array = np.zeros(elements, values.dtype)
+            array[flat] = values
+        except (IndexError, ValueError) as error:
+            raise DataError(f"{what}: {error}") from None
+        return array.reshape(shape)
+
+    def _external(self, tensor: TensorProto, size: int | None) -> memoryview:
+        from .wire import HERE
+
+        entries: Mapping[str, str] = {entry.key: entry.value for entry in tensor.external_data[:]}
+        where = f"the data of {tensor.name!r}"
+        location = entries.get("location", "")
+        try:
+            offset = int(entries.get("offset", 0))
+            length = int(entries["length"]) if "length" in entries else size
+        except ValueError:
+            raise DataError(f"{where} have a bad place: {dict(entries)}") from None
+        found = self._here if location == HERE and self._here is not None else self._file(location, where)
+        whole = found.data
+        length = len(whole) - offset if length is None else length
+        if offset < 0 or length < 0 or offset + length > len(whole):
+            name = "of the model" if found.path is None else os.path.basename(found.path)
+            raise DataError(f"{where} end beyond the file {name}: {offset} + {length} of {len(whole)} bytes")
+        data = whole[offset : offset + length]
+        return memoryview(bytes(data)) if found.path is not None and length <= SMALL_BYTES else data
+
+    def _file(self, location: str, where: str) -> Contents:
+        """A file in the model's folder."""
+        if location in self._locations:
+            return self._locations[location]
+        if self.folder is None:
+            raise DataError(f"{where} are in a file, and a model of bytes has no folder to look in")
+        from pathlib import (
+            Path,  # here: it takes as long to import as all else that small models need of the file system
+        )
+
+        try:
+            path = Path(self.folder, location).resolve()
+        except (OSError, ValueError, RuntimeError) as error:
+            raise DataError(f"{where}: {error}") from None
+        if not path.is_relative_to(self.folder):
+            raise DataError(f"{where} are outside of the model's folder: {location!r}")
+        if path not in self._files:
+            try:
+                self._files[path] = Contents.mapped(path)
+            except (OSError, ValueError) as error:  # an empty file cannot be mapped
+                raise DataError(f"{where}: {path.name}: {getattr(error, 'strerror', None) or error}") from None
+        self._locations[location] = self._files[path]
+        return self._files[path]
+
+
+def _check_value(value: ValueInfoProto, what: str) -> None:
+    """Require a name and a data type of an input or output; outputs may be declared without a type."""
+    if not value.name:
+        raise DataError(f"an {what} of the model has no name")
+    kind = value.type.WhichOneof("value")
+    element_type = value.type.tensor_type.elem_type
+    is_known = element_type == TensorProto.UNDEFINED or element_type in KNOWN_TYPES
+    if (kind == "tensor_type" and not is_known) or (kind is None and what == "input"):
+        raise DataError(f"the {what} {value.name!r} has no data type")
+
+
+def _element_count(shape: Sequence[int], what: str) -> int:
+    count = -1 if len(shape) > MAX_RANK or min(shape, default=0) < 0 else math.prod(shape)
+    if not 0 <= count < 2**63:
+        raise DataError(f"{what} has the shape {shown(list(shape))}")
+    return count
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,52 @@
+"""Put the nodes of a model in an order in which each comes after those whose results it uses, as ONNX demands."""
+
+from __future__ import annotations
+
+from graphlib import CycleError, TopologicalSorter
+from heapq import heappop, heappush
+
+from ...support.errors import DataError
+from ...support.names import shown
+from .checks import title_of
+from .protobuf import ModelProto
+from .scopes import initializer_names, used_names
+
+
+def with_sorted_nodes(proto: ModelProto) -> ModelProto:
+    """A copy of a model whose nodes are in order; those that could come next keep the order that they had.
+
+    ONNX Runtime sorts the nodes of a model, too. It refuses sub-graphs that are out of order, so these stay as they are.
+
+    Raises:
+        DataError: nodes use each other's results in a cycle.
+    """
+    nodes = proto.graph.node
+    given = {info.name for info in proto.graph.input}.union(initializer_names(proto.graph))
+    makers: dict[str, int] = {}
+    for number, node in enumerate(nodes):
+        for name in set(node.output) - given:
+            makers.setdefault(name, number)
+    sorter = TopologicalSorter(
+        {number: {makers[name] for name in used_names(node) if name in makers} for number, node in enumerate(nodes)}
+    )
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        cycle = [f"{title_of(nodes[number])} -> {nodes[number].output[0]}" for number in error.args[1]]
+        rule = "the graph has a cycle, in which each node uses a result of the one before"
+        raise DataError(f"{rule}: {shown(cycle)}") from None
+    order: list[int] = []
+    ready: list[int] = []
+    while sorter.is_active():
+        for number in sorter.get_ready():
+            heappush(ready, number)
+        order.append(heappop(ready))
+        sorter.done(order[-1])
+    sorted_proto = ModelProto()
+    sorted_proto.CopyFrom(proto)
+    del sorted_proto.graph.node[:]
+    sorted_proto.graph.node.extend(nodes[number] for number in order)
+    return sorted_proto
+
+
+__all__ = ["with_sorted_nodes"]

@@ -1,0 +1,308 @@
+"""Converters: one function for each ONNX operator, ONNX attributes are its keyword arguments.
+
+    @converts("Softmax")
+    def _(b: MLGraphBuilder, input: Tensor, *, axis: int | None = None, opset: int) -> Tensor: ...
+
+A converter gets the builder and the node's inputs in order, None for an absent one. An input annotated `MLOperand` is an
+operand; one annotated `Tensor` is an array where its value is known. Attributes that several operators share are the fields
+of a dataclass, an instance of which is the default of a keyword argument:
+
+    @converts("Conv")
+    def _(b: MLGraphBuilder, X: Tensor, W: Tensor, *, group: int = 1, window: WindowAttributes = WindowAttributes()): ...
+
+Where older operator sets have an attribute in place of an input, `moved` names it, and the converter sees the input:
+
+    @converts("Squeeze", moved=["axes"])
+    def _(b: MLGraphBuilder, data: Tensor, axes: Tensor | None = None) -> Tensor: ...
+
+Besides attributes a converter may name `opset` (the version of the operator's domain), `outputs` (how many outputs are
+wanted), `types` (the ONNX element types of the inputs, by position), and `label` (the node's name). It returns the output,
+or a tuple of them. It raises `Unsupported` where WebNN cannot express the node; an error of the builder means the same.
+
+Tensors of bool are uint8 operands that hold 0 and 1.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from ...core.dtypes import INFO, DataType
+from ...core.graph import MLOperand
+from .protobuf import GraphProto, NodeProto, TensorProto, domain_of
+
+if TYPE_CHECKING:
+    from ...context.builder import MLGraphBuilder
+    from ...core.operation import Op
+
+Tensor: TypeAlias = "MLOperand | np.ndarray"
+
+MICROSOFT = "com.microsoft"
+TRADITIONAL = "ai.onnx.ml"
+"""Domains of operators beside ONNX's own, which is "": those of ONNX Runtime, and of traditional machine learning."""
+
+ELEMENT_TYPES: dict[DataType, int] = {info.name: info.onnx for info in INFO.values()}
+"""WebNN data type -> the ONNX element type of the same name."""
+
+DATA_TYPES: dict[int, DataType] = {**{onnx: name for name, onnx in ELEMENT_TYPES.items()}, TensorProto.BOOL: "uint8"}
+"""ONNX element type -> the WebNN data type that carries it."""
+
+EXTRAS = frozenset({"opset", "outputs", "types"})
+"""The keyword arguments of converters that are not attributes, but for `label`."""
+
+MADE_ELEMENTS = 2**24
+"""The largest number of elements of an array that a converter makes."""
+
+
+class Unsupported(Exception):  # noqa: N818  (a property of a node, which users never see as an error)
+    """A node that WebNN cannot express; the message is the reason that `explain()` shows."""
+
+
+def unsupported_if(condition: Any, reason: str) -> None:
+    """Raise `Unsupported` if a node has what WebNN does not; `reason` says what that is."""
+    if condition:
+        raise Unsupported(reason)
+
+
+class NotConstant(Unsupported):
+    """A node with an input that must be constant, but is computed when the graph runs.
+
+    Attributes:
+        operand: that input.
+    """
+
+    def __init__(self, what: str, operand: MLOperand) -> None:
+        super().__init__(f"{what} is not constant")
+        self.operand = operand
+
+
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Converter:
+    """How an ONNX operator becomes WebNN operations.
+
+    Attributes:
+        function: called with the builder, the inputs, and the attributes it names.
+        attributes: the keyword arguments that it takes.
+        inputs: the largest number of inputs; None for any number.
+        required: the smallest number of inputs.
+        op: the user's operation, if it is one.
+        operands: the names of its inputs, if it is an operation, and how their parameters are declared.
+        falls_back: whether nodes that it refuses run in the engine, which may have an operator of this name.
+        updates: the outputs that may use the memory of an input, by position, and the position of that input.
+        extras: those of `attributes` that are in `EXTRAS`.
+    """
+
+    function: Callable[..., Any]
+    attributes: frozenset[str]
+    inputs: int | None
+    required: int
+    op: Op[..., Any] | None
+    operands: Mapping[str, str] = field(default_factory=dict)
+    falls_back: bool = True
+    updates: Mapping[int, int] = field(default_factory=dict)
+    extras: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "extras", self.attributes & EXTRAS)
+
+    @classmethod
+    def of(
+        cls, function: Callable[..., Any], moved: Collection[str] = (), updates: Op[..., Any] | None = None
+    ) -> Converter:
+        """Read the inputs and attributes from a function's signature.
+
+        Args:
+            function: the converter.
+            moved: inputs that may also be attributes.
+            updates: an operation with the same outputs, which updates operands that have the names of inputs.
+        """
+        parameters = list(inspect.signature(function).parameters.values())[1:]
+        positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+        groups: dict[str, Any] = {p.name: type(p.default) for p in keywords if is_dataclass(p.default)}
+        members = {name: {member.name for member in fields(group)} for name, group in groups.items()}
+        operands = {k for k, p in enumerate(positional) if str(p.annotation).startswith("MLOperand")}
+        takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+
+        def convert(b: MLGraphBuilder, *inputs: Tensor | None, **attributes: Any) -> Any:
+            values = list(inputs)
+            for k in operands:
+                if k < len(values) and (value := values[k]) is not None:
+                    values[k] = operand(b, value)
+            for name in moved:
+                if name in attributes:
+                    attributes[name] = np.asarray(attributes[name])
+            for name, group in groups.items():
+                attributes[name] = group(**{m: attributes.pop(m) for m in members[name] & attributes.keys()})
+            return function(b, *values, **attributes)
+
+        return cls(
+            convert,
+            frozenset(p.name for p in keywords if p.name not in groups).union(moved, *members.values()),
+            None if takes_any else len(positional),
+            sum(p.default is p.empty for p in positional),
+            None,
+            updates=_updates(updates, [p.name for p in positional]),
+        )
+
+    @classmethod
+    def of_op(
+        cls, declared: Op[..., Any], /, function: Callable[..., Any], attributes: Iterable[str], **more: Any
+    ) -> Converter:
+        """The converter of an operation, which `function` calls: its operands are the node's inputs, in order."""
+        if declared.sequences:  # any number of operands
+            return cls(function, frozenset(attributes), None, 1, operands=_declared(declared), **more)
+        required = sum(name not in declared.defaults for name in declared.operands)
+        updates = _updates(declared, declared.operands)
+        inputs = len(declared.operands)
+        return cls(
+            function, frozenset(attributes), inputs, required, updates=updates, operands=_declared(declared), **more
+        )
+
+
+def _declared(op: Op[..., Any]) -> dict[str, str]:
+    """The operands of an operation, and how they stand in its signature: "limit: float = 1.0"."""
+    found = {}
+    for name in op.operands:
+        parameter = op.parameters[name]
+        kind = f": {parameter.annotation}" if parameter.annotation else ""
+        equals = " = " if kind else "="
+        found[name] = name + kind + (f"{equals}{op.defaults[name]!r}" if name in op.defaults else "")
+    return found
+
+
+def _updates(op: Op[..., Any] | None, inputs: Sequence[str]) -> dict[int, int]:
+    """The results of an operation that may use the memory of an operand, with the position of that among `inputs`."""
+    return {result: inputs.index(name) for result, name in op.updates.items()} if op is not None else {}
+
+
+Key: TypeAlias = tuple[str, str]
+"""The domain and the name of an operator."""
+
+CONVERTERS: dict[Key, Converter] = {}
+"""The converters of Opweave itself: `operators` registers them, and is imported by what reads this. Models that run in the
+engine's own session do without."""
+
+REGISTERED: dict[Key, Converter] = {}
+"""The converters of the user's operations. They take precedence in the models that are read from then on."""
+
+
+def converts(
+    *op_types: str, domain: str = "", moved: Collection[str] = (), updates: Op[..., Any] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the decorated function as the converter of ONNX operators; the arguments are those of `Converter.of`."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        for op_type in op_types:
+            CONVERTERS[domain, op_type] = Converter.of(function, moved, updates)
+        return function
+
+    return register
+
+
+def named(*functions: Any, **others: Any) -> dict[str, Any]:
+    """Operations and functions by their names in ONNX: "ReduceL1" for `reduce_l1`; `others` have another name there.
+
+    >>> from opweave import ops
+    >>> named(ops.add, ops.reduce_l1, Less=ops.lesser)
+    {'Add': <Op add>, 'ReduceL1': <Op reduce_l1>, 'Less': <Op lesser>}
+    """
+    return {function.__name__.title().replace("_", ""): function for function in functions} | others
+
+
+def register(operators: Mapping[str, Op[..., Any]], domain: str = "") -> None:
+    """Register operators that have the same inputs, attributes and defaults as an operation."""
+    for op_type, op in operators.items():
+        CONVERTERS[domain, op_type] = Converter.of_op(op, op, op.attributes, op=None)
+
+
+def key_of(node: NodeProto) -> Key:
+    """The key of a node's converter in `CONVERTERS`."""
+    return domain_of(node), node.op_type
+
+
+def in_place(graph: GraphProto, converters: Mapping[Key, Converter]) -> dict[str, str]:
+    """The outputs of a model that may use the memory of an input which a node updates, and that input, by name.
+
+    Args:
+        graph: of the model.
+        converters: those of its operators that may update an input.
+    """
+    updating = {key: converter.updates for key, converter in converters.items() if converter.updates}
+    if not updating:
+        return {}
+    inputs, outputs = {info.name for info in graph.input}, {info.name for info in graph.output}
+    found: dict[str, str] = {}
+    for node in graph.node:
+        for result, position in updating.get(key_of(node), {}).items():
+            if result < len(node.output) and position < len(node.input):
+                source, target = node.input[position], node.output[result]
+                if source in inputs and target in outputs:
+                    found[target] = source
+    return found
+
+
+def known(value: Tensor | None, what: str) -> np.ndarray:
+    """The value of an input that must be a constant (a shape, axes), else `Unsupported`."""
+    if value is None:
+        raise Unsupported(f"{what} is missing")
+    found = constant_or_same(value)
+    if isinstance(found, MLOperand):
+        raise NotConstant(what, found)
+    return found
+
+
+def constant_or_same(value: Tensor) -> Tensor:
+    """The array of a constant operand; anything else as it is."""
+    return value.value if isinstance(value, MLOperand) and value.is_constant else value
+
+
+def integers(value: Tensor | None, what: str) -> list[int]:
+    """The value of an input that must be a constant list of integers."""
+    return [int(item) for item in known(value, what).reshape(-1)]
+
+
+def integer(value: Tensor | None, what: str) -> int:
+    """The value of an input that must be a constant integer, as a scalar or as a list of one."""
+    given = integers(value, what)
+    unsupported_if(len(given) != 1, f"{what} has {len(given)} values")
+    return given[0]
+
+
+def check_count(count: int) -> int:
+    """Return `count`; `Unsupported` if a converter may not make an array of that size."""
+    unsupported_if(count > MADE_ELEMENTS, f"{count} elements are too many to make while the graph is built")
+    return count
+
+
+def operand(b: MLGraphBuilder, value: Tensor) -> MLOperand:
+    """`value`, as a constant if it is an array."""
+    return value if isinstance(value, MLOperand) else b.constant(value)
+
+
+def data_type_of(value: Tensor) -> str:
+    """The data type of an operand or array."""
+    return value.data_type if isinstance(value, MLOperand) else str(value.dtype)
+
+
+def as_type(b: MLGraphBuilder, value: Tensor, data_type: DataType) -> Tensor:
+    """`value` in another data type; arrays stay arrays."""
+    if isinstance(value, MLOperand):
+        return value if value.data_type == data_type else b.cast(value, data_type)
+    return value.astype(data_type, copy=False)
+
+
+def shape_of(value: Tensor) -> tuple[int, ...]:
+    """The shape of an operand or array."""
+    return tuple(value.shape)
+
+
+def normalized(axis: int, rank: int) -> int:
+    """An axis in [0, rank); ONNX counts negative ones from the end."""
+    if not -rank <= axis < max(rank, 1):  # tracing asks this often, so the message is made only on failure
+        raise Unsupported(f"axis {axis} is out of range for rank {rank}")
+    return axis % rank if rank else 0

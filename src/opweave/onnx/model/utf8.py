@@ -1,0 +1,98 @@
+"""Check that the text in ONNX messages is UTF-8. Protobuf returns other bytes as `bytes` instead of `str`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from ...support.errors import DataError
+from .protobuf import ModelProto, message_class
+
+_DESCRIPTIVE = frozenset(
+    {
+        *("doc_string", "denotation", "producer_name", "producer_version"),
+        *("GraphProto.name", "NodeProto.name", "ModelProto.domain"),
+        *("StringStringEntryProto.key", "StringStringEntryProto.value"),  # metadata, and where external data are
+    }
+)
+"""Fields that no other part of a model refers to: "field", or "Message.field"."""
+
+_SYNTAX = b"\x62\x06proto3"
+"""The field `syntax` of a FileDescriptorProto; the last one of a message counts."""
+
+_OTHER_FORMATS = {
+    b"version https://git-lfs": "it is a pointer of Git LFS: `git lfs pull` fetches the file itself",
+    b"PK\x03\x04": "it is a ZIP archive, as files of PyTorch and Keras are: export the model as ONNX",
+    b"\x80\x02": "it is a pickle, as files of PyTorch are: export the model as ONNX",
+    b"\x89HDF": "it is an HDF5 file, as those of Keras are: export the model as ONNX",
+    b"GGUF": "it is a GGUF file, which opweave.chat reads",
+    b"<!DOCTYPE": "it is an HTML page: the download failed",
+    b"<html": "it is an HTML page: the download failed",
+}
+"""How files begin that are taken for ONNX models -> what they are."""
+
+
+def other_format(data: bytes | memoryview) -> str:
+    """What a file is that is not an ONNX model, by its first bytes; empty if they are of no known format."""
+    head = bytes(data[:32])
+    return next((what for start, what in _OTHER_FORMATS.items() if head.lower().startswith(start.lower())), "")
+
+
+def is_text(serialised: bytes) -> bool:
+    """Whether all text in a serialised model is UTF-8, as Protobuf itself finds out where the syntax is that of proto3."""
+    try:
+        _strict_model().FromString(serialised)
+    except Exception:  # its implementations raise errors of several types
+        return False
+    return True
+
+
+@cache
+def _strict_model() -> Any:
+    """The class of ModelProtos without text that is not UTF-8."""
+    descriptor = ModelProto.DESCRIPTOR
+    pool = type(descriptor.file.pool)()  # to import this class takes longer than to read most models
+    pool.AddSerializedFile(descriptor.file.serialized_pb + _SYNTAX)
+    return message_class(pool.FindMessageTypeByName(descriptor.full_name), __name__)
+
+
+def with_text(proto: ModelProto, what: str, is_owned: bool) -> ModelProto:
+    """The model, or a copy, in which all text is `str`.
+
+    In descriptive fields (doc strings, labels, metadata), bytes that are not UTF-8 become U+FFFD.
+
+    Args:
+        proto: the model.
+        what: the model in messages.
+        is_owned: whether it may be changed.
+
+    Raises:
+        DataError: a field that other parts of the model refer to, such as the name of a value, is not UTF-8.
+    """
+    found = list(_bytes_in(proto))
+    if found and not is_owned:
+        copy = ModelProto()
+        copy.CopyFrom(proto)
+        proto, found = copy, list(_bytes_in(copy))
+    for message, field, value in found:
+        full = f"{type(message).__name__}.{field}"
+        if field not in _DESCRIPTIVE and full not in _DESCRIPTIVE:
+            raise DataError(f"{what}: {full} must be text in UTF-8, got {value[:200]!r}")
+        setattr(message, field, value.decode(errors="replace"))
+    return proto
+
+
+def _bytes_in(proto: ModelProto) -> Iterator[tuple[Any, str, bytes]]:
+    """The text fields that hold bytes: message, name of the field, and bytes."""
+    pending: list[Any] = [proto]
+    while pending:
+        message = pending.pop()
+        for field, value in message.ListFields():
+            if isinstance(value, (str, int, float)):  # most fields: reading their type takes longer than reading them
+                continue
+            if field.type == field.TYPE_MESSAGE:
+                pending += [value] if hasattr(value, "DESCRIPTOR") else value
+            elif field.type == field.TYPE_STRING:
+                texts = [value] if isinstance(value, bytes) else value
+                yield from ((message, field.name, text) for text in texts if isinstance(text, bytes))

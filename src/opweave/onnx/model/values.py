@@ -1,0 +1,90 @@
+"""What tracing knows about the values of an ONNX graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...core.graph import MLOperand
+from .protobuf import TensorProto, TypeProto, element_type_of, tensor_type
+
+FOLD_BYTES = 65536
+"""Constants up to this size are folded: shape arithmetic, not weights."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A value that is known while the graph is built."""
+
+    array: np.ndarray
+
+    @property
+    def element_type(self) -> int:
+        """The ONNX element type."""
+        return element_type_of(self.array.dtype)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A value that is computed when the graph runs.
+
+    Attributes:
+        operand: the operand that holds it; bool is carried as uint8.
+        element_type: the ONNX element type.
+    """
+
+    operand: MLOperand
+    element_type: int
+
+
+@dataclass(frozen=True)
+class Dynamic:
+    """An output of a node that falls back, whose shape is known only when the graph runs.
+
+    Attributes:
+        type: what is known about the type.
+    """
+
+    type: TypeProto | None = None
+
+    @property
+    def element_type(self) -> int:
+        """The ONNX element type; 0 if it is unknown, or the value is not a tensor."""
+        return self.type.tensor_type.elem_type if self.type is not None else 0
+
+
+Value = Constant | Tensor | Dynamic
+
+
+def shape_of(value: Value | None) -> tuple[int, ...] | None:
+    """The shape of a value; None if it is absent or its shape is unknown."""
+    if isinstance(value, Tensor):
+        return value.operand.shape
+    return value.array.shape if isinstance(value, Constant) else None
+
+
+def type_of(value: Value | None) -> TypeProto:
+    """The ONNX type of a value; empty if it is unknown."""
+    match value:
+        case Constant(array):
+            return tensor_type(value.element_type, array.shape)
+        case Tensor(operand, element_type):
+            return tensor_type(element_type, operand.shape)
+        case Dynamic(type) if type is not None:
+            return type
+    return TypeProto()
+
+
+def types_and_data(values: Mapping[str, Value | None]) -> tuple[dict[str, TypeProto], dict[str, TensorProto]]:
+    """The known types of values, and the data of small constants, as ONNX's shape inference takes them."""
+    from onnx import numpy_helper
+
+    types, data = {}, {}
+    for name, value in values.items():
+        if (type := type_of(value)).WhichOneof("value"):
+            types[name] = type
+        if isinstance(value, Constant) and value.array.nbytes <= FOLD_BYTES:
+            data[name] = numpy_helper.from_array(value.array, name)
+    return types, data

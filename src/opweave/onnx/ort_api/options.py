@@ -1,0 +1,377 @@
+"""ONNX Runtime's providers, SessionOptions and RunOptions applied to a session; `compatibility` lists what each one does."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from ... import backends
+from ...backends import Device, Precision, find
+from ...context.context import MLContext, ml
+from ...support.errors import NotSupportedError, OperationError, ValidationError, require
+from ..model.arguments import Argument, FixedShapes
+from ..model.protobuf import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, tensor_type
+
+if TYPE_CHECKING:
+    from ..model.model import Model
+    from .compatibility import Row
+
+NOTSET, INFO, WARNING = 0, 20, 30
+"""Levels of the module `logging`, which is loaded when something is logged."""
+
+SEVERITIES = (10, INFO, WARNING, 40, 50)
+"""Python's logging levels for ONNX Runtime's severities 0 to 4."""
+
+CPU_PROVIDER = "CPUExecutionProvider"
+
+BACKENDS = {
+    "WebGpuExecutionProvider": "webgpu",
+    "JsExecutionProvider": "webgpu",
+    "CUDAExecutionProvider": "cuda",
+    "OpenVINOExecutionProvider": "openvino",
+}
+"""The back end that has the devices of a provider."""
+
+options_set: WeakKeyDictionary[Any, list[str]] = WeakKeyDictionary()
+"""The methods of `unreadable()` that were called on options objects; `replacing_onnxruntime` records them."""
+
+
+def unreadable() -> dict[str, list[str]]:
+    """Methods of ONNX Runtime's options, by class, that change results and whose effect cannot be read back."""
+    from .compatibility import names, tables
+
+    classes = ("SessionOptions", "RunOptions")
+    return {name: names(r for r in tables()[name] if r.state == "unread" and r.warn) for name in classes}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Settings:
+    """How a session runs, decided by the arguments that ONNX Runtime's class takes.
+
+    Attributes:
+        context: where the session runs.
+        session_options: the `onnxruntime.SessionOptions` that were passed, or None.
+        provider_options: the options of the provider that chose the context, by its name.
+        level: messages below this level are not logged.
+    """
+
+    context: MLContext
+    session_options: Any
+    provider_options: dict[str, dict[str, str]]
+    level: int
+
+    @classmethod
+    def of(
+        cls,
+        session_options: Any,
+        providers: Any,
+        provider_options: Any,
+        context: MLContext | None,
+        precision: Precision | None = None,
+    ) -> Settings:
+        """Check the arguments and choose a context.
+
+        Raises:
+            ValidationError: an argument has another type than ONNX Runtime takes.
+            NotSupportedError: an option has no meaning here, and ignoring it would give other results.
+        """
+        level = NOTSET if session_options is None else _check_session_options(session_options)
+        chosen = _normalised(providers, provider_options)
+        if providers is None and session_options is not None and session_options.has_providers():
+            text = "providers in SessionOptions cannot be read; pass them as `providers`"
+            log(level, WARNING, "SessionOptions.add_provider is ignored: %s", text)
+        if context is not None:
+            given = context.precision
+            require(precision in (None, given), f"precision is {precision!r}, and that of the context {given!r}")
+            if chosen:
+                ignored = "providers %s are ignored: the session has a context on %s"
+                log(level, INFO, ignored, list(chosen), context)
+            return cls(context, session_options, {}, level)
+        options: dict[str, dict[str, str]] = {}
+        place: tuple[str | None, str | None] = None, None
+        if providers is not None:
+            name, place = _place(chosen, level)
+            options = {name: chosen.get(name, {})}
+        count = session_options.intra_op_num_threads if session_options is not None else 0
+        threads = count if count > 0 else None
+        inside = precision or _precision_at(*place)
+        made = ml.create_context(device=place[0], backend=place[1], threads=threads, precision=inside)
+        if _config(session_options, "session.intra_op.allow_spinning") == "0":
+            # The preference decides how threads wait; naming the device keeps it from choosing another one.
+            name, backend = made.device.name, "auto" if made.backend.rivals else made.device.backend
+            made = ml.create_context(
+                device=name, backend=backend, power_preference="low-power", threads=threads, precision=inside
+            )
+        if made.device.provider and (chosen_options := _of_provider(options)):
+            driver = made.backend.with_provider_options(chosen_options)  # type: ignore[attr-defined]
+            made = MLContext(driver, made.device, made.power_preference)
+        return cls(made, session_options, options, level)
+
+    def providers(self) -> list[str]:
+        """ONNX Runtime's names for the devices of the session; the CPU comes last, as in ONNX Runtime."""
+        first = provider_of(self.context.device)
+        return [CPU_PROVIDER] if first == CPU_PROVIDER else [first, CPU_PROVIDER]
+
+    def prepare(self, model: Model) -> None:
+        """Set the folder of external weights, if the options name one and the model was not read from a file."""
+        folder = _config(self.session_options, "session.model_external_initializers_file_folder_path")
+        if folder is not None and model.folder is None:
+            model.folder = folder
+
+    def fix(self, inputs: Sequence[ValueInfoProto], fixed: FixedShapes) -> tuple[FixedShapes, list[Argument]]:
+        """Apply the sizes of `fix_shapes` and of free dimension overrides to the inputs.
+
+        Args:
+            inputs: the inputs as the model declares them.
+            fixed: the sizes of `fix_shapes`, which take precedence over the overrides.
+
+        Returns:
+            All sizes and shapes by name, and the inputs with these sizes.
+        """
+        names, arguments = dict(fixed.sizes), []
+        overridden = self._overridden(inputs)
+        for info, argument in zip(inputs, overridden, strict=True):
+            for dim, size in zip(info.type.tensor_type.shape.dim, argument.dims or (), strict=False):
+                if dim.dim_param and isinstance(size, int):
+                    names.setdefault(dim.dim_param, size)
+        known = replace(fixed, sizes=names)
+        for info, other in zip(inputs, overridden, strict=True):
+            argument = Argument.of(info, known)
+            if argument.dims is not None and other.dims is not None:
+                pairs = zip(argument.dims, other.dims, strict=True)
+                argument = replace(argument, dims=tuple(a if isinstance(a, int) else b for a, b in pairs))
+            arguments.append(argument)
+        return known, arguments
+
+    def _overridden(self, inputs: Sequence[ValueInfoProto]) -> list[Argument]:
+        """The inputs with free dimension overrides, which SessionOptions apply but do not list."""
+        plain = [Argument.of(info) for info in inputs]
+        free = any(dim.dim_param or dim.denotation for info in inputs for dim in info.type.tensor_type.shape.dim)
+        if self.session_options is None or not free:
+            return plain
+        return _probe(self.session_options, inputs, plain)
+
+
+def _probe(options: Any, inputs: Sequence[ValueInfoProto], plain: list[Argument]) -> list[Argument]:
+    """Read the overridden shapes from a session of ONNX Runtime, for a model that has only these inputs."""
+    from ...backends.onnxruntime.native import ENGINE_ERRORS, NativeSession
+
+    constant = AttributeProto(name="value_float", type=AttributeProto.FLOAT, f=0.0)
+    graph = GraphProto(
+        name="inputs",
+        input=inputs,
+        node=[NodeProto(op_type="Constant", output=["opweave_constant"], attribute=[constant])],
+        output=[ValueInfoProto(name="opweave_constant", type=tensor_type(TensorProto.FLOAT))],
+    )
+    proto = ModelProto(ir_version=8, opset_import=[{"version": 13}], graph=graph)
+    writes, profiles = options.optimized_model_filepath, options.enable_profiling
+    options.optimized_model_filepath, options.enable_profiling = "", False
+    try:
+        session = NativeSession(proto.SerializeToString(), options, providers=[CPU_PROVIDER])
+    except ENGINE_ERRORS:
+        return plain
+    finally:
+        options.optimized_model_filepath, options.enable_profiling = writes, profiles
+    shapes = {argument.name: tuple(argument.shape) for argument in session.get_inputs()}
+    return [replace(a, dims=shapes[a.name]) if a.dims is not None and a.element_type else a for a in plain]
+
+
+def write_optimized(options: Any, source: Any) -> None:
+    """Let ONNX Runtime write the optimised model if `SessionOptions.optimized_model_filepath` asks for it.
+
+    Raises:
+        OperationError: ONNX Runtime refuses the model.
+    """
+    if options is None or not options.optimized_model_filepath:
+        return
+    from ...backends.onnxruntime.native import ENGINE_ERRORS, NativeSession
+
+    given = source.SerializeToString() if isinstance(source, ModelProto) else source
+    try:
+        NativeSession(given, options, providers=[CPU_PROVIDER])
+    except ENGINE_ERRORS as error:
+        target = options.optimized_model_filepath
+        raise OperationError(f"optimized_model_filepath: ONNX Runtime cannot write {target} ({error})") from error
+
+
+def check_run_options(options: Any, level: int) -> None:
+    """Check the `onnxruntime.RunOptions` of a call, and log those that are ignored.
+
+    Raises:
+        ValidationError: `options` is not a `RunOptions`.
+        OperationError: `terminate` is set.
+        NotSupportedError: an option would change results, and cannot be applied.
+    """
+    changed = _changed("RunOptions", "run_options", "RunOptions", options)
+    if options.terminate:
+        raise OperationError("the run does not start: RunOptions.terminate is True")
+    for name, found in changed:
+        _log_ignored("RunOptions", name, found, level)
+
+
+def log(level: int, severity: int, text: str, *values: Any) -> None:
+    """Log a message unless its severity is below `level`, that of the session."""
+    if severity >= level:
+        from logging import getLogger
+
+        getLogger("opweave").log(severity, text, *values)
+
+
+def available_providers() -> list[str]:
+    """The providers of ONNX Runtime for which Opweave seems to have a device on this machine, the CPU last.
+
+    Programs ask often, and use few of them: installed packages and files of devices tell, and no engine is loaded.
+
+    >>> available_providers()[-1]
+    'CPUExecutionProvider'
+    """
+    from ...backends.onnxruntime.plugins import plugins
+
+    known = backends.discover()
+    accelerating = [name for name in BACKENDS.values() if name in known and known[name].may_accelerate()]
+    return [*dict.fromkeys([*(plugin.provider for plugin in plugins()), *map(_name_of, accelerating)]), CPU_PROVIDER]
+
+
+def _devices_of(provider: str, kinds: Collection[str]) -> list[Device]:
+    """The devices of the back end that has those of a provider; other back ends, and engines without any, are not loaded."""
+    backend = backends.discover().get(BACKENDS.get(provider, ""))
+    if backend is None or not ("cpu" in kinds or backend.may_accelerate()):
+        return []
+    return backend.devices()
+
+
+def provider_of(device: Device) -> str:
+    """ONNX Runtime's name of the provider for a device of Opweave."""
+    return device.provider or _name_of(device.backend)
+
+
+def _name_of(backend: str) -> str:
+    return next((name for name, its_backend in BACKENDS.items() if its_backend == backend), CPU_PROVIDER)
+
+
+def _check_session_options(options: Any) -> int:
+    """Check `onnxruntime.SessionOptions`, log those that are ignored, and return the level to log from."""
+    from .compatibility import CONFIG, names, row, tables
+
+    rows = _changed("SessionOptions", "sess_options", "SessionOptions, or an MLContext for context", options)
+    severity = options.log_severity_level
+    level = SEVERITIES[min(severity, 4)] if severity >= 0 else NOTSET
+    keys = names(tables()[CONFIG])
+    rows += [(key, row(CONFIG, key)) for key in keys if _config(options, key) is not None]
+    for name, found in rows:
+        if found.state == "ignored":
+            _log_ignored("SessionOptions", name, found, level)
+    if (_config(options, "session.load_model_format") or "").upper() == "ORT":
+        raise NotSupportedError("session.load_model_format: 'ORT' cannot be read; only the format ONNX")
+    return level
+
+
+def _log_ignored(cls: str, name: str, found: Row, level: int) -> None:
+    severity = WARNING if found.warn else INFO
+    log(level, severity, "%s: %s is ignored: %s", cls, name, found.text)
+
+
+def _changed(cls: str, argument: str, wanted: str, options: Any) -> list[tuple[str, Row]]:
+    """The properties that differ between `options` and a new object, with what becomes of them.
+
+    Args:
+        cls: the name of ONNX Runtime's class of options.
+        argument: the argument, for messages.
+        wanted: what the argument takes, for messages.
+        options: what was passed.
+
+    Raises:
+        ValidationError: `options` is of another class.
+        NotSupportedError: a method of `unreadable()` was called on it.
+    """
+    import onnxruntime
+
+    from .compatibility import row
+
+    kind = getattr(onnxruntime, cls)
+    require(isinstance(options, kind), f"{argument} must be onnxruntime.{wanted}, got {type(options).__name__}")
+    for name in options_set.get(options, ()):
+        raise NotSupportedError(f"{cls}.{name} cannot be read by Opweave: {row(cls, name).text}")
+    fresh = kind()
+    properties = [name for name, member in vars(kind).items() if isinstance(member, property)]
+    return [(name, row(cls, name)) for name in properties if getattr(options, name) != getattr(fresh, name)]
+
+
+def _config(options: Any, key: str) -> str | None:
+    """The value of a configuration entry; None if it was not set."""
+    if options is None:
+        return None
+    try:
+        return str(options.get_session_config_entry(key))
+    except RuntimeError:
+        return None
+
+
+def _normalised(providers: Any, provider_options: Any) -> dict[str, dict[str, str]]:
+    """Providers and their options as one dictionary; ONNX Runtime takes names and options apart, or as pairs.
+
+    >>> _normalised(["CPUExecutionProvider", ("WebGpuExecutionProvider", {"deviceId": 0})], None)
+    {'CPUExecutionProvider': {}, 'WebGpuExecutionProvider': {'deviceId': '0'}}
+    """
+    if isinstance(providers, str):
+        providers = [providers]
+    if providers is None:
+        require(provider_options is None, "provider_options must come with providers")
+        return {}
+    require(isinstance(providers, Sequence), f"providers must be a list of names, got {type(providers).__name__}")
+    if provider_options is not None:
+        fits = isinstance(provider_options, Sequence) and len(provider_options) == len(providers)
+        require(
+            fits, f"provider_options must be a list as long as providers ({len(providers)}), got {provider_options!r}"
+        )
+        plain = all(isinstance(name, str) for name in providers)
+        require(plain, f"providers must be names where provider_options are given, got {providers!r}")
+        providers = list(zip(providers, provider_options, strict=True))
+    found: dict[str, dict[str, str]] = {}
+    for entry in providers:
+        match entry:
+            case str():
+                found.setdefault(entry, {})
+            case tuple((str(name), Mapping() as options)):
+                found.setdefault(name, {str(key): str(value) for key, value in options.items()})
+            case _:
+                raise ValidationError(f"providers must hold names, or pairs of a name and a dict, got {entry!r}")
+    return found
+
+
+def _precision_at(device: str | None, backend: str | None) -> Precision:
+    """The precision of a session for which none is chosen: a provider that is named may have no float32."""
+    if device is None:
+        return "float32"
+    precisions = find(backend).named(device).precisions if backend is not None else ()  # type: ignore[union-attr]
+    return precisions[0] if precisions and "float32" not in precisions else "float32"
+
+
+def _of_provider(options: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """The options that a plug-in provider gets: all but the one that has chosen its device."""
+    return {key: value for given in options.values() for key, value in given.items() if key != "device_type"}
+
+
+def _place(chosen: Mapping[str, Mapping[str, str]], level: int) -> tuple[str, tuple[str | None, str | None]]:
+    """The first provider with a device on this machine, the CPU if there is none; and the names of the device and back end."""
+    for name, options in chosen.items():
+        if name == CPU_PROVIDER:
+            break
+        if name == "WebNNExecutionProvider":
+            return name, (None, None)
+        kinds = {"cpu", "gpu", "npu"} if name == "OpenVINOExecutionProvider" else {"gpu", "npu"}
+        wanted = options.get("device_type", "").partition(".")[0].lower()  # OpenVINO writes a second GPU as GPU.1
+        if name == "OpenVINOExecutionProvider" and wanted in kinds:
+            kinds = {wanted}
+        for device in _devices_of(name, kinds):
+            if device.available and not device.provider and device.kind in kinds:
+                return name, (device.name, device.backend)
+        of_plugins = backends.find("onnxruntime").devices()
+        of_plugin = [d for d in of_plugins if d.available and d.provider == name and wanted in ("", d.kind)]
+        if of_plugin:
+            found = min(of_plugin, key=lambda device: ("npu", "gpu", "cpu").index(device.kind))
+            return name, (found.name, found.backend)
+        log(level, WARNING, "provider %s is ignored: Opweave has no such device here", name)
+    return CPU_PROVIDER, ("cpu", None)

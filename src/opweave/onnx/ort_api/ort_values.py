@@ -1,0 +1,76 @@
+"""Conversion between arrays and `onnxruntime.OrtValue`s."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ...support.errors import NotSupportedError
+
+COLLECTION = "onnxruntime.capi.onnxruntime_inference_collection"
+
+
+def is_ort_value(value: Any) -> bool:
+    """Whether `value` is an `onnxruntime.OrtValue`; false if its module is not loaded."""
+    module = sys.modules.get(COLLECTION)
+    return module is not None and isinstance(value, module.OrtValue)
+
+
+def array_of_value(value: Any, what: str) -> Any:
+    """An array over the memory of an OrtValue.
+
+    Raises:
+        NotSupportedError: the value is not a tensor, or not on the CPU.
+    """
+    if not value.is_tensor():
+        raise NotSupportedError(f"{what}: an OrtValue of {value.data_type()} cannot be read; pass the Python object")
+    if value.device_name() != "cpu":
+        raise NotSupportedError(f"{what}: OrtValues must be on the CPU, got one on {value.device_name()}")
+    from ...backends.onnxruntime.values import from_engine
+
+    return from_engine(value._get_c_value())
+
+
+def unwrapped(values: Mapping[str, Any], what: str = "input") -> Mapping[str, Any]:
+    """The inputs or outputs of a call, with arrays in place of OrtValues."""
+    if not any(is_ort_value(value) for value in values.values()):
+        return values
+    return {n: array_of_value(v, f"{what} {n!r}") if is_ort_value(v) else v for n, v in values.items()}
+
+
+def ort_value(array: Any, what: str) -> Any:
+    """An OrtValue over the memory of an array, which it keeps alive, and arrays made of it, too.
+
+    Raises:
+        NotSupportedError: `array` is not an array of numbers.
+    """
+    import onnxruntime
+
+    if not isinstance(array, np.ndarray) or array.dtype.kind in "OUS":
+        found = f"an array of {array.dtype}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
+        raise NotSupportedError(
+            f"{what}: ONNX Runtime makes OrtValues of arrays of numbers only, got {found}; use `run`"
+        )
+    from ...backends.onnxruntime.constants import is_plain
+    from ...backends.onnxruntime.values import to_engine
+
+    if is_plain(array):
+        # `ortvalue_from_numpy` makes one whose `numpy()` does not keep the memory alive.
+        try:
+            return onnxruntime.OrtValue.from_dlpack(array)
+        except RuntimeError:  # before 1.32, bool had to come as uint8
+            return onnxruntime.OrtValue.from_dlpack(_BoolAsBytes(array))
+    return onnxruntime.OrtValue(to_engine(array))
+
+
+class _BoolAsBytes:
+    """A bool array that exports its memory as uint8; ONNX Runtime 1.31 sees from `dtype` what is meant."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.dtype, self._bytes = array.dtype, array.view(np.uint8)
+
+    def __dlpack__(self) -> Any:
+        return self._bytes.__dlpack__()

@@ -1,0 +1,174 @@
+"""Look into a session: what runs where, how long it takes, and a drawing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from ...run.graph import check_names
+from ...run.locks import Locks
+from ...run.tensor import MLTensor
+from ...support import lazy_imports as links
+from ...support.errors import OperationError, require
+from .model_program import ModelProgram
+from .shape_cache import Key, text_of
+from .tuning import random_feed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ...inspect.drawing import Drawing
+    from ...inspect.profile import Profile
+    from .session import InferenceSession
+
+UNKNOWN = "the model has dynamic dimensions; run it first, or pass input_shapes"
+
+
+class InspectionMethods:
+    """Mixin of `InferenceSession`."""
+
+    def explain(self, input_shapes: Mapping[str, Sequence[int]] | None = None) -> str:
+        """Which node runs where, and for nodes that fell back, why. Custom operations come first, in a summary.
+
+        Args:
+            input_shapes: for models with dynamic dimensions, the shapes to explain for; they are compiled if they are not
+                yet. Default: the compiled ones that were used last, and what runs the others.
+        """
+        from . import summary, verification
+
+        session = cast("InferenceSession", self)
+        kept = [compiled for _, compiled in session._shape_cache.compiled.items()]
+        if input_shapes is not None:
+            compiled = session._compiled_for(input_shapes)
+        elif not kept and (found := session.shapes()):
+            lines = [f"{shapes}: {what}" for shapes, what in found.items()]
+            return "\n".join([*lines, *verification.lines(session)])
+        else:
+            require(session._is_static or bool(kept), UNKNOWN)
+            compiled = kept[-1] if kept else session._compiled_for({})
+        lines = summary.explained(compiled, session.context, verification.state_of(session, compiled))
+        if not session._is_static and input_shapes is None:
+            lines += [f"{shapes}: {what}" for shapes, what in session.shapes().items()]
+        return "\n".join(lines)
+
+    def profile(
+        self,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        input_shapes: Mapping[str, Sequence[int]] | None = None,
+        repeat: int = 10,
+        detail: bool = False,
+    ) -> Profile:
+        """Run the model, and measure each step of its program: time, bytes, copies, and how much memory is used again.
+
+        A session may have several programs, one for each combination of shapes. The profile is of one of them, and says of
+        which one, and how calls with other shapes run (`remarks`).
+
+        Args:
+            inputs: a value for each input, as for `run`: the program that runs such calls is measured. Default: random ones.
+            input_shapes: the shapes to measure for, without `inputs`; they are compiled if they are not yet. Default: those
+                of the last call.
+            repeat: how many runs to measure, after one that is not measured.
+            detail: whether to also measure each kernel of the engines that support it.
+
+        Returns:
+            A table to `print`, and its numbers. The model's own session is one step.
+
+        Raises:
+            ValidationError: names or shapes do not fit; the model has dynamic dimensions, and has not run yet.
+            OperationError: the model fails with these inputs.
+
+        >>> import opweave as ow
+        >>> from onnx.parser import parse_model
+        >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
+        >>> session = ow.InferenceSession(parse_model(text), context=ow.ml.create_context(device="reference"))
+        >>> profile = session.profile(input_shapes={"x": [2]}, repeat=2)
+        >>> [step.title for step in profile.steps], profile.remarks
+        (['relu'], ('program: x [2]: compiled',))
+        """
+        from .compiled import CompiledModel
+
+        session = cast("InferenceSession", self)
+        session.context._check_alive()
+        require(inputs is None or input_shapes is None, "profile: inputs and input_shapes must not be given both")
+        require(inputs is None or isinstance(inputs, Mapping), "profile: inputs must map names to arrays")
+        tensors = [value for value in (inputs or {}).values() if isinstance(value, MLTensor)]
+        with Locks(tensors):
+            if inputs is not None:
+                arguments = {argument.name: argument for argument in session._inputs}
+                check_names("profile: inputs", inputs, arguments)
+                feed = {name: each.as_input(inputs[name], session.context) for name, each in arguments.items()}
+                owns = session.context._space.owns
+                shapes = {n: a.shape if isinstance(a, np.ndarray) or owns(a) else None for n, a in feed.items()}
+                cache = session._shape_cache
+                key, model = cache.made_for(shapes, feed) or (
+                    tuple(shapes.items()),
+                    cache.compiled_for(shapes, feed),
+                )
+            else:
+                key, model = _chosen(session, input_shapes)
+                shapes = {name: what for name, what in key if not isinstance(what, bytes)}
+                feed = random_feed(session, shapes)
+            sources, targets = model.memory(feed)
+            what = "compiled" if isinstance(model, CompiledModel) else "the model's own session"
+            measured_for = text_of(key, [*session._inputs, *session._overridable()])
+            remarks = [f"program: {measured_for}: {what}"]
+            others = {text: way for text, way in session.shapes().items() if text != measured_for}
+            remarks += [f"other calls: {text}: {way}" for text, way in others.items()]
+            space, device = session.context._space, session.context.device.name
+            arguments_of_link = (model.program, sources, targets, space, device, repeat, detail, remarks)
+            try:
+                measured: Profile = links.profile_model(*arguments_of_link)
+            except OperationError as error:
+                if inputs is not None:
+                    raise
+                advice = "pass inputs (of which values determine shapes)"
+                raise OperationError(f"profile: the model fails with random inputs; {advice}") from error
+        return measured
+
+    def draw(
+        self, path: str | Path | None = None, *, input_shapes: Mapping[str, Sequence[int]] | None = None
+    ) -> Drawing:
+        """Draw the nodes of the model, with what runs which section of it.
+
+        Args:
+            path: an .svg file to write the drawing to, or None.
+            input_shapes: the shapes to draw for; they are compiled if they are not yet. Default: those of the last call.
+
+        Returns:
+            The drawing: a string of SVG that notebooks show. Its title names the shapes.
+
+        Raises:
+            ValidationError: the file's name does not end with .svg; the model has dynamic dimensions, and no shapes are
+                compiled.
+            DataError: the file cannot be written.
+
+        >>> import opweave as ow
+        >>> from onnx.parser import parse_model
+        >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
+        >>> ow.InferenceSession(parse_model(text)).draw(input_shapes={"x": [2]}).startswith("<svg")
+        True
+        """
+        from .compiled import CompiledModel
+
+        session = cast("InferenceSession", self)
+        session.context._check_alive()
+        key, model = _chosen(session, input_shapes)
+        advice = "which is one step of ONNX Runtime; pass input_shapes to draw what would run if they were compiled"
+        require(isinstance(model, CompiledModel), f"draw: calls run in the model's own session, {advice}")
+        names = [[a.name for a in arguments] for arguments in (session.get_inputs(), session.get_outputs())]
+        drawing: Drawing = links.draw_model(
+            model, *names, f"{session._recipe.title}: {text_of(key, [*session._inputs, *session._overridable()])}", path
+        )
+        return drawing
+
+
+def _chosen(session: InferenceSession, input_shapes: Mapping[str, Sequence[int]] | None) -> tuple[Key, ModelProgram]:
+    """The program for given shapes, or that of the last call."""
+    if input_shapes is None and (last := session._shape_cache.last()) is not None:
+        return last
+    require(input_shapes is not None or session._is_static, UNKNOWN)
+    shapes = session._shapes_of(input_shapes or {})
+    return tuple(shapes.items()), session._shape_cache.compiled_for(shapes, {})

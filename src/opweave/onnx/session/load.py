@@ -1,0 +1,163 @@
+"""Load a whole ONNX model as one WebNN graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...context.builder import MLGraphBuilder
+from ...context.context import MLContext, ml
+from ...core.graph import MLOperand
+from ...run.graph import MLGraph
+from ...support.errors import NotSupportedError, ValidationError
+from ..convert.register import require_operators
+from ..convert.trace import Trace, Tracer, ValuesNeeded
+from ..model.arguments import Argument, FixedShapes, type_name
+from ..model.booleans import bool_as_uint8
+from ..model.limits import DEFAULT, Limits
+from ..model.model import Model
+from ..model.protobuf import TypeProto
+from ..model.registry import DATA_TYPES
+from ..model.values import Constant, Tensor, type_of
+from .compiled import check_whole, sections
+
+
+def load(
+    model: Any,
+    context: MLContext | None = None,
+    *,
+    fix_shapes: Mapping[str, int | Sequence[int]] | None = None,
+    limits: Limits = DEFAULT,
+) -> MLGraph:
+    """Load an ONNX model as a WebNN graph, to run it, or to `save` it as an ONNX model of WebNN's operations only.
+
+    Inputs and outputs keep their names; bool ones become uint8 with values 0 and 1. Inputs that no output needs are dropped.
+    Operations without a label are labelled with the names of the model's nodes.
+
+    Args:
+        model: the path of an `.onnx` file, the bytes of one, or an `onnx.ModelProto`.
+        context: where it will run; default: a new one on the best device.
+        fix_shapes: sizes for dynamic dimensions, as for `InferenceSession`; all must be fixed, as WebNN shapes are static.
+        limits: bounds on the number of nodes, and on memory while loading; see `Limits`.
+
+    Raises:
+        DataError: the model cannot be read, or exceeds a limit.
+        ValidationError: an input has a dynamic dimension that is not fixed.
+        NotSupportedError: WebNN cannot express the model.
+
+    >>> import numpy as np, opweave as ow
+    >>> from onnx.parser import parse_model
+    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
+    >>> graph = ow.onnx.load(parse_model(text), fix_shapes={"n": 2})
+    >>> graph.context.compute(graph, {"x": np.float32([-1, 2])})["y"].tolist()
+    [0.0, 2.0]
+    """
+    source = Model.load(model, limits)
+    context = context or ml.create_context()
+    shapes: dict[str, tuple[int, ...] | None] = {}
+    for argument in declared(source, fix_shapes):
+        shapes[argument.name] = argument.static_shape()
+        varying = [size for size in argument.dims or () if not isinstance(size, int)]
+        if varying:
+            listed = ", ".join(size or "?" for size in varying)
+            raise ValidationError(f"input {argument.name!r} has dynamic dimensions [{listed}]; {_advice(argument)}")
+    builder, operands = record(source, context, shapes)
+    return builder.build(operands)
+
+
+def _advice(argument: Argument) -> str:
+    """How to fix the dynamic dimensions of an input to 1: by their names if all have one, else by the input's shape."""
+    named = [size for size in argument.dims or () if not isinstance(size, int)]
+    sizes: dict[str, int | list[int]] = {name: 1 for name in named if name}
+    options = [f"--fix-shapes {name}=1" for name in sizes]
+    if None in named:
+        shape = argument.assumed_shape()
+        sizes = {argument.name: [*shape]}
+        options = [f"--fix-shapes {argument.name}={'x'.join(map(str, shape))}"]
+    return f"fix them, as in fix_shapes={sizes!r}, or on the command line {' '.join(options)}"
+
+
+def declared(source: Model, fix_shapes: Mapping[str, int | Sequence[int]] | None) -> list[Argument]:
+    """The inputs that a model needs, with sizes from `fix_shapes`."""
+    infos = source.required_inputs
+    fixed = FixedShapes.of(fix_shapes, infos)
+    return [Argument.of(info, fixed) for info in infos]
+
+
+def record(
+    source: Model,
+    context: MLContext,
+    shapes: Mapping[str, tuple[int, ...] | None],
+    inputs: Mapping[str, np.ndarray] | None = None,
+) -> tuple[MLGraphBuilder, dict[str, MLOperand]]:
+    """Record a whole model in a builder, without compiling it. Operations are labelled with the names of its nodes.
+
+    Args:
+        source: the model.
+        context: of the builder.
+        shapes: the shape of each input.
+        inputs: arrays of inputs; those of which the values decide about shapes become constants.
+
+    Returns:
+        The builder, and the operand of each output by name.
+
+    Raises:
+        NotSupportedError: WebNN cannot express the model.
+    """
+    tracer, trace = traced(source, context, shapes, inputs)
+    outputs = [info.name for info in source.proto.graph.output]
+    check_whole(sections(trace, outputs), "cannot be expressed in WebNN")
+    label_nodes(trace)
+    operands: dict[str, MLOperand] = {}
+    for name in outputs:
+        match trace.values[name]:
+            case Tensor(operand):
+                operands[name] = operand if operand.node is not None else tracer.builder.identity(operand)
+            case Constant(array) if trace.values[name].element_type in DATA_TYPES:
+                operands[name] = tracer.builder.identity(tracer.builder.constant(bool_as_uint8(array)))
+            case _:
+                type = type_name(type_of(trace.values[name]))
+                raise NotSupportedError(f"output {name!r} is {type}, which WebNN cannot hold")
+    return tracer.builder, operands
+
+
+def traced(
+    source: Model,
+    context: MLContext,
+    shapes: Mapping[str, tuple[int, ...] | None],
+    inputs: Mapping[str, np.ndarray] | None = None,
+    types: Mapping[str, TypeProto] | None = None,
+) -> tuple[Tracer, Trace]:
+    """Trace a whole model.
+
+    Args:
+        source: the model.
+        context: where it will run.
+        shapes: the shape of each input.
+        inputs: arrays of inputs; those of which the values decide about shapes become constants.
+        types: types of results of nodes that fall back, where these are known better than by inference.
+    """
+    require_operators(source)
+    values: dict[str, np.ndarray] = {}
+    known = inputs or {}
+    while True:
+        tracer = Tracer(source, context, shapes, values, known.keys() - values.keys(), types)
+        try:
+            return tracer, tracer.run()
+        except ValuesNeeded as found:
+            values |= {name: np.array(known[name]) for name in found.names}
+
+
+def label_nodes(trace: Trace) -> None:
+    """Let operations without a label have the name of the ONNX node that they come from, or else of its first output."""
+    ends = {value.operand for value in trace.values.values() if isinstance(value, Tensor)}
+    for name, step in trace.maker.items():
+        value = trace.values.get(name)
+        pending = [value.operand.node] if isinstance(value, Tensor) else []
+        while pending:
+            node = pending.pop()
+            if node is not None and not node.label:
+                node.label = step.node.name or name
+                pending += [operand.node for operand in node.operands if operand not in ends]

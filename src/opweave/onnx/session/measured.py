@@ -1,0 +1,28 @@
+"""Measurements of a model by `InferenceSession.tune` in this process or others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ...backends import Backend
+    from ...compile.engines import Measurement
+
+
+def find_measured(digest: Callable[[], str], ways: Mapping[str, Backend]) -> dict[str, Measurement]:
+    """What tuning has measured for a model, by shapes as text; nothing is loaded if there is only one way to run it.
+
+    Args:
+        digest: gives the digest of the model.
+        ways: what may run it, by name.
+    """
+    if len(ways) < 2:
+        return {}
+    from ...support import disk_cache
+
+    if not disk_cache.has(disk_cache.TUNING):
+        return {}
+    from ...compile import engines
+
+    return engines.find(digest, ways)

@@ -1,0 +1,201 @@
+"""The classes and errors that take the place of ONNX Runtime's while `replacing_onnxruntime` is active."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary, ref
+
+from onnxruntime.capi import onnxruntime_inference_collection as collection, onnxruntime_pybind11_state as engine
+
+from ...backends.onnxruntime.native import ENGINE_ERRORS  # that module reads the engine's class before it is changed
+from ...support.errors import DataError, InvalidStateError, MLError, NotSupportedError, OperationError, ValidationError
+from ..ort_api.options import CPU_PROVIDER, available_providers, options_set
+from .io_binding import IOBinding
+from .replacement import default_context
+from .session import InferenceSession
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ERRORS: dict[type[MLError], tuple[type[Exception], ...]] = {
+    ValidationError: (engine.InvalidArgument, ValueError),
+    DataError: (engine.InvalidGraph, engine.InvalidProtobuf),
+    NotSupportedError: (engine.NotImplemented,),
+    OperationError: (engine.Fail, engine.RuntimeException),
+    InvalidStateError: (engine.Fail,),
+}
+"""Opweave's errors, and those that ONNX Runtime raises for the same faults."""
+
+_classes: WeakKeyDictionary[type, ref[type]] = WeakKeyDictionary()  # user's class -> its version on Opweave
+
+
+def _named_like(cls: type, bases: tuple[type, ...], **members: Any) -> type:
+    """A new class with the name and documentation of `cls`."""
+    copied = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(cls.__name__, bases, {**copied, **members})
+
+
+# Errors --------------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _error_class(bases: tuple[type[Exception], ...]) -> type[Exception]:
+    return _named_like(bases[0], bases)
+
+
+def as_theirs(error: MLError, *more: type[Exception]) -> MLError:
+    """A copy of `error` that is also caught by handlers for ONNX Runtime's errors, and for `more`.
+
+    >>> isinstance(as_theirs(DataError("model.onnx: it is empty")), engine.InvalidProtobuf)
+    True
+    """
+    cause = error.__cause__
+    found = next((theirs for ours, theirs in ERRORS.items() if isinstance(error, ours)), (engine.Fail,))
+    theirs = (*((type(cause),) if isinstance(cause, ENGINE_ERRORS) else found), *more)
+    bases = (type(error), *(cls for cls in dict.fromkeys(theirs) if not isinstance(error, cls)))
+    if len(bases) == 1:
+        return error
+    made = _error_class(bases)(*error.args)
+    made.__dict__.update(error.__dict__)
+    made.__cause__, made.__suppress_context__ = cause, True
+    return cast(MLError, made.with_traceback(error.__traceback__))
+
+
+def _theirs(method: F, *more: type[Exception]) -> F:
+    """Wrap a method so that its errors are also those of ONNX Runtime."""
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except MLError as error:
+            raise as_theirs(error, *more) from error.__cause__
+
+    return cast(F, call)
+
+
+# Classes -------------------------------------------------------------------------------------------------------------
+
+
+class ReplacedBinding(IOBinding, collection.IOBinding):  # type: ignore[misc]
+    """A binding of Opweave that is also an `onnxruntime.IOBinding`."""
+
+
+class ReplacedSession(InferenceSession, collection.InferenceSession):  # type: ignore[misc]
+    """A session of Opweave that is also an `onnxruntime.InferenceSession`, and takes the arguments of that class."""
+
+    _binding_class = ReplacedBinding
+
+    def __init__(
+        self,
+        path_or_bytes: Any,
+        sess_options: Any = None,
+        providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        context = default_context()
+        if context is None and providers is None:
+            providers = [CPU_PROVIDER]
+        try:
+            InferenceSession.__init__(self, path_or_bytes, sess_options, providers, provider_options, context=context)
+        except MLError as error:
+            is_path = isinstance(path_or_bytes, (str, os.PathLike))
+            known = is_path or isinstance(path_or_bytes, (bytes, bytearray, memoryview))
+            missing = is_path and not os.path.exists(path_or_bytes)
+            more = (engine.NoSuchFile,) if missing else () if known else (TypeError,)
+            raise as_theirs(error, *more) from error.__cause__
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if type(self) is ReplacedSession:
+            return super().__reduce_ex__(protocol)
+        # Pickle finds the user's class by its name, but not the class that `_on_opweave` derives from it.
+        made, users = type(self), type(self).__mro__[1]
+        if made.__reduce__ is InferenceSession.__reduce__:
+            return _new, (users,), self.__getstate__()
+        reduced = super().__reduce_ex__(protocol)
+        if not isinstance(reduced, tuple):
+            return reduced
+        function, arguments, *rest = reduced
+        made_by = users if function is made else function
+        return (made_by, tuple(users if value is made else value for value in arguments), *rest)
+
+    def __getattr__(self, name: str) -> Any:
+        private = name in vars(collection.InferenceSession) or name.startswith(
+            ("_sess", "_inputs", "_outputs", "_model")
+        )
+        why = ": it is private to ONNX Runtime, and this session runs on Opweave" if private else ""
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{why}")
+
+
+def _wrap(cls: type, *bases: type) -> None:
+    """Wrap all public methods that `cls` inherits from `bases`, so that their errors are also those of ONNX Runtime."""
+    for base in bases:
+        for name, method in vars(base).items():
+            if not name.startswith("_") and callable(method):
+                binds = "bind" in name or base is IOBinding
+                setattr(cls, name, _theirs(method, *((RuntimeError,) if binds else ())))
+
+
+_wrap(ReplacedSession, *(cls for cls in reversed(InferenceSession.__mro__) if cls is not object))
+_wrap(ReplacedBinding, IOBinding)
+
+
+def _new(cls: Any) -> Any:
+    """Make an object without calling `__init__`, for pickles."""
+    return cls.__new__(cls)
+
+
+# Replacements of functions -------------------------------------------------------------------------------------------
+
+
+@functools.wraps(collection.InferenceSession.__init__)
+def session_init(self: Any, *args: Any, **kwargs: Any) -> None:
+    """`onnxruntime.InferenceSession.__init__`: turn the new object into a session of Opweave."""
+    if not isinstance(self, ReplacedSession):
+        self.__class__ = _on_opweave(type(self), collection.InferenceSession, ReplacedSession)
+    ReplacedSession.__init__(self, *args, **kwargs)
+
+
+_binding_init = collection.IOBinding.__init__
+
+
+@functools.wraps(collection.IOBinding.__init__)
+def binding_init(self: Any, session: Any) -> None:
+    """`onnxruntime.IOBinding.__init__`: turn the new object into a binding of Opweave, if its session is one of Opweave."""
+    if not isinstance(session, InferenceSession):  # ONNX Runtime runs it
+        _binding_init(self, session)
+        return
+    if not isinstance(self, ReplacedBinding):
+        self.__class__ = _on_opweave(type(self), collection.IOBinding, ReplacedBinding)
+    ReplacedBinding.__init__(self, session)
+
+
+def recording(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method of options to record its calls in `options_set`, since its effect cannot be read back."""
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        options_set.setdefault(self, []).append(name)
+        return method(self, *args, **kwargs)
+
+    call.__name__, call.__doc__ = name, method.__doc__
+    return call
+
+
+def get_device() -> str:
+    """The kind of the best device: "GPU", or "CPU"."""
+    return "GPU" if len(available_providers()) > 1 else "CPU"
+
+
+def _on_opweave(cls: type, original: type, replacement: type) -> type:
+    """A class derived from `cls` and `replacement`, in which calls of `cls` to its base class reach Opweave."""
+    if cls is original:
+        return replacement
+    known = _classes.get(cls)
+    made = known() if known is not None else None
+    if made is None:
+        made = _named_like(cls, (cls, replacement), __slots__=())
+        _classes[cls] = ref(made)
+    return made

@@ -1,0 +1,524 @@
+"""Choose what runs a call of a session: a model compiled for its input shapes, or the model's own session.
+
+The model's own session (`symbolic`) is one of ONNX Runtime for the unchanged model, and takes all shapes. By default it runs
+all calls, unless it cannot (other devices, operations of the user), tuning has measured something faster for their shapes, or
+the model has static shapes and an operator for which Opweave's loops are known to be faster (`compile_static`). With
+`specialise="recurring"` it runs the first call with new shapes; the second one starts to compile them in the background, and
+later calls use the compiled model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakSet
+
+import numpy as np
+
+from ... import memory
+from ...context.context import MLContext
+from ...core.graph import Graph
+from ...core.shapes import OtherShapes
+from ...support.cache import Cache
+from ...support.errors import MLError, NotSupportedError, OperationError
+from ...support.names import counted
+from ...support.progress import reported
+from ..convert.shape_keys import Key as Key, Shapes as Shapes, ValuesNeeded, may_decide, text_of as text_of
+from ..model.arguments import Argument
+from ..model.model import Model
+from ..model.parameters import digest_of, has_roundings, weight_bytes
+from ..ort_api.options import INFO, NOTSET, WARNING, log
+from .measured import find_measured
+from .model_program import Fallback, ModelProgram
+from .own_session import AUTO, NEVER, OWN_SESSION, RecentShape, may_pay, reason_after_trace
+from .repeat import Repeats
+from .room import MAX_COMPILED, Room
+from .symbolic import must_be_traced, open_program
+
+if TYPE_CHECKING:
+    from ...backends.isolation import EngineProcess
+    from ...compile.engines import Measurement
+    from ..convert.trace import Trace
+    from .compiled import CompiledModel
+
+Specialise = Literal["auto", "recurring", "always", "never"]
+"""Which shapes of inputs are compiled: those that must be or were measured to gain, those that recur, all, or none."""
+
+
+RECENT = 16
+"""The number of recent shapes that are remembered. Shapes that are seen again after more others do not count as recurring: a
+decoder reaches the same lengths with every text."""
+
+IDLE_CALLS = 64
+"""A compiled shape may be dropped for another once this many calls have not used it."""
+
+VALUES = 4
+"""The number of values of deciding inputs for which a session compiles the same shapes; with more, these nodes fall back."""
+
+MAX_THREADS = 5
+"""The most threads of all models compiled in the background: a process is to have at most 8 threads more than it has
+processors. On machines where one pool has more, one compiled model may have them."""
+
+
+_compiled_in_background: WeakSet[CompiledModel] = WeakSet()
+
+
+class ShapeCache:
+    """The compiled models of a session, one for each combination of input shapes, and the model's own session.
+
+    Some small inputs hold shapes, axes or conditions. Their values determine the shapes of other tensors, so a model is
+    compiled for these values, too: they are the deciding inputs.
+
+    Args:
+        model: the model.
+        context: where it runs.
+        inputs: the declared inputs, with the sizes that the user has fixed.
+        fallback: what becomes of nodes that WebNN cannot express.
+        specialise: which shapes are compiled.
+        program_bytes: the most memory of all compiled shapes; None for a default.
+
+    Attributes:
+        compiled: the compiled models.
+        deciding: the names of the deciding inputs.
+        specialise: as above.
+        ways: the engines that may run it, by name.
+        tuned: what tuning has measured, by shapes as text.
+        verdicts: the same, and the verdicts by which nothing changes.
+        choices: how often tuning, or `forget_shapes`, has changed what runs calls.
+        repeats: recent calls, to be repeated; empty after each change of what runs calls.
+        weight_bytes: the size of the weights.
+        input_count: the number of declared inputs.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        context: MLContext,
+        inputs: Sequence[Argument],
+        fallback: Fallback,
+        specialise: Specialise,
+        program_bytes: int | None,
+    ) -> None:
+        self._model, self._context, self._inputs, self._fallback = model, context, inputs, fallback
+        self._outputs = [output.name for output in model.proto.graph.output]
+        self.specialise, self.input_count = specialise, len(inputs)
+        self.tuned: dict[str, Measurement] = {}
+        self.weight_bytes, node_bytes = weight_bytes(model)
+        self._room = Room(self.weight_bytes, node_bytes, program_bytes)
+        # The model's own session would compute what the user's operations replace, or refuse it; and it keeps results of
+        # float16 and of quantised values in float32, where `ieee` has them rounded.
+        must_round = specialise != "never" and context.precision == "ieee" and has_roundings(model)
+        self._compiles_all = specialise == "always" or fallback == "error" or bool(model.operations) or must_round
+        self._needs_values = fallback == "error"  # whether each value of deciding inputs is compiled
+        self._why_none = ""  # why no shapes are compiled
+        if specialise == "never":
+            self._why_none = NEVER
+        elif specialise == "auto" and not self._compiles_all:
+            self._why_none = AUTO
+        elif not self._compiles_all and not self._fits(1):
+            limit = self._room.max_bytes(self._is_needed())
+            self._why_none = f"it would take {self._room.estimate(1)} bytes, and program_bytes is {limit}"
+        self._own_session: ModelProgram | None = None
+        self._own_lock = Lock()  # held while that is made
+        self._lock = Lock()  # guards all that follows; never held while something is compiled
+        self.compiled: Cache[Key, CompiledModel] = Cache(MAX_COMPILED, raw=True)
+        self.deciding: set[str] = set()
+        self._recent: Cache[Key, RecentShape] = Cache(RECENT, raw=True)
+        # The number of the last call of each compiled model, in the order of compilation.
+        self._last_used: dict[Key, int] = {}
+        self.ways = context.backend.tunable(Graph({}, {}, ()))  # by name
+        self.verdicts = find_measured(self.digest, self.ways)
+        self.tuned = {what: found for what, found in self.verdicts.items() if found.chosen}
+        self.choices = 0
+        self.repeats = Repeats()
+        self._queued = 0  # shapes that are being compiled in the background, or wait for it
+
+    # Choosing ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def only_own(self) -> ModelProgram | None:
+        """The model's own session, if it exists and runs calls of all shapes, but for those that it fails on; else None."""
+        return self._own_session if self._why_none and not self._compiles_all and not self.tuned else None
+
+    def select(self, shapes: Shapes, feed: Mapping[str, Any]) -> tuple[ModelProgram, bool]:
+        """Select what runs a call, and tell whether later calls like it will be run by the same.
+
+        Args:
+            shapes: the shapes of the inputs.
+            feed: the inputs.
+        """
+        if (only := self.only_own) is not None and len(shapes) == len(self._inputs):
+            return only, self._note_use(shapes, feed)
+        if compiled := self._find(shapes, feed):
+            return compiled, True
+        tuned = self._measured_for(tuple(shapes.items()))
+        own = self.own_session(shapes) if tuned is None or tuned.chosen == OWN_SESSION else None
+        if own is None:
+            return self.compiled_for(shapes, feed), True
+        return own, tuned is not None or self._note_use(shapes, feed)
+
+    def own_session(self, shapes: Shapes) -> ModelProgram | None:
+        """The model's own session, made when it is first needed; None if these shapes must be compiled."""
+        if self._compiles_all or len(shapes) != len(self._inputs):
+            return None  # a different number of inputs: initializers are overridden
+        with self._own_lock:
+            if self._own_session is None and not self._compiles_all:
+                if must_be_traced(self._model):
+                    self._trace(shapes, {})  # refuses models that would crash the engine, or make it hang
+                try:
+                    with reported("loading the model for all shapes"):
+                        self._own_session = self.new_own()
+                    memory.trim()
+                except MLError as error:
+                    self._compiles_all = True
+                    log(NOTSET, INFO, "all shapes are compiled: %s", error)
+        return self._own_session
+
+    def load_own(self) -> None:
+        """Make the model's own session before the first call, if it will run all calls and needs no trace."""
+        if (
+            self._why_none in (AUTO, NEVER)
+            and not self._compiles_all
+            and not self.tuned
+            and not must_be_traced(self._model)
+        ):
+            self.own_session({each.name: None for each in self._inputs})
+
+    def compiled_for(self, shapes: Shapes, feed: Mapping[str, Any]) -> CompiledModel:
+        """The model compiled for input shapes and for the values of deciding inputs; from the cache, or new."""
+        if compiled := self._find(shapes, feed):
+            return compiled
+        sizes = tuple(shapes.items())
+        with self.compiled.turn(sizes):  # threads with the same shapes wait for the result
+            if compiled := self._find(shapes, feed):
+                return compiled
+            with reported(f"compiling the model for {text_of(sizes)}"):
+                return self._compile(shapes, feed)
+
+    def drop(self, compiled: CompiledModel) -> None:
+        """Forget a compiled model that has failed."""
+        with self._lock:
+            for key in [key for key, known in self.compiled.items() if known is compiled]:
+                self.compiled.pop(key)
+                self._last_used.pop(key, None)
+            self.repeats.clear()
+
+    def compile_static(self, shapes: Shapes, output_bytes: int) -> None:
+        """Compile a model of static shapes, unless its own session is to run it, or small inputs determine shapes.
+
+        By default its own session runs it, unless another way is known to gain by a measurement or a measured rule
+        (`own_session.may_pay`), and the model is one graph: between sections results are stored, and threads wait.
+
+        Args:
+            shapes: the shapes of the inputs.
+            output_bytes: the declared size of all outputs.
+        """
+        tuned = self._measured_for(tuple(shapes.items()))
+        is_own = self._why_none == NEVER or (tuned is not None and tuned.chosen == OWN_SESSION)
+        if is_own and self.own_session(shapes):
+            return
+        is_auto = tuned is None and self._why_none == AUTO
+        size = self._room.weight_bytes + sum(each.static_bytes() for each in self._inputs) + output_bytes
+        if is_auto and not may_pay(self._model, size) and self._use_own(shapes, AUTO):
+            return
+        trace = self._trace(shapes, {})  # all of it: what is broken is refused now
+        if trace.deciding:
+            return
+        reason = reason_after_trace(trace, self._outputs, is_auto)
+        if reason and self._use_own(shapes, reason):
+            return
+        if is_auto:
+            self._why_none = ""
+        self._finish(self._key(shapes, {}), trace)
+
+    def _use_own(self, shapes: Shapes, reason: str) -> bool:
+        """Let the model's own session run all calls of a static model; False if there is none."""
+        if self.own_session(shapes) is None:
+            return False
+        self._why_none = reason
+        self._note_use(shapes, {})
+        return True
+
+    def describe(self) -> dict[str, str]:
+        """How calls run, by their shapes as text: compiled shapes, and recent ones that are not compiled."""
+        with self._lock:
+            self._note_repeats()
+            declared = [
+                Argument.of(info) for info in self._model.proto.graph.input
+            ]  # with initializers that calls override
+            found = {text_of(key, declared): "compiled" for key, _ in self.compiled.items()}
+            found |= {what: each.reason for what, each in self.tuned.items() if each.chosen == OWN_SESSION}
+            for key, recent in self._recent.items():
+                found.setdefault(text_of(key, declared), recent.describe())
+        return found
+
+    def last(self) -> tuple[Key, ModelProgram] | None:
+        """What ran the last call, and its shapes; before the first call, what would run it, if it is made already."""
+        with self._lock:
+            self._note_repeats()
+            compiled, recent = self.compiled.items()[-1:], self._recent.items()[-1:]
+            own = self._own_session
+            if compiled and (own is None or not recent or self._last_used.get(compiled[0][0]) == self.repeats.count):
+                return compiled[0]
+            return (recent[0][0], own) if recent and own is not None else None
+
+    def made_for(self, shapes: Shapes, feed: Mapping[str, Any]) -> tuple[Key, ModelProgram] | None:
+        """What runs calls with these inputs, if it is made already."""
+        with self._lock:
+            key = self._key(shapes, feed)
+            compiled = self.compiled.get(key)
+            if compiled is None and self._own_session is not None and not self._compiles_all:
+                return key, self._own_session
+            return None if compiled is None else (key, compiled)
+
+    def _key(self, shapes: Shapes, feed: Mapping[str, Any]) -> Key:
+        values = ((name, feed[name].tobytes()) for name in sorted(self.deciding & feed.keys()))
+        return (*shapes.items(), *values)
+
+    def _find(self, shapes: Shapes, feed: Mapping[str, Any]) -> CompiledModel | None:
+        """Count a call, and return the compiled model for it if there is one."""
+        with self._lock:
+            self.repeats.count += 1
+            return self._use(self._key(shapes, feed)) if self.compiled else None
+
+    def _note_repeats(self) -> None:
+        """Note the uses of compiled models by repeated calls, which did not ask for them here."""
+        keys = {id(known): key for key, known in self.compiled.items()}
+        for repeat in self.repeats.by_use():
+            if (key := keys.get(id(repeat.model))) is not None and repeat.used >= self._last_used[key]:
+                self.compiled.get(key)
+                self._last_used[key] = repeat.used
+
+    def _use(self, key: Key) -> CompiledModel | None:
+        compiled = self.compiled.get(key)
+        if compiled is not None:
+            self._last_used[key] = self.repeats.count
+        return compiled
+
+    # Recurring shapes -------------------------------------------------------------------------------------------------
+
+    def _note_use(self, shapes: Shapes, feed: Mapping[str, Any]) -> bool:
+        """Count a call with shapes that are not compiled, and queue them if they recur. Return whether they never will be."""
+        with self._lock:
+            key = self._key(shapes, feed)
+            recent = self._recent.make(key, lambda: RecentShape("" if self._why_none == NEVER else self._why_none))
+            if self._why_none:
+                return True
+            if recent.seen and not recent.has_room:
+                recent.refused = self._why_no_room()
+                if recent.refused:
+                    return True
+                recent.has_room = True
+                self._queued += 1
+        if recent.refusal is not None:
+            return True
+        # The task keeps only inputs that may determine shapes.
+        small = {n: np.array(a) for n, a in feed.items() if may_decide(a)} if recent.seen else {}
+        recent.come(lambda: self._compile_recurring(key, shapes, small))
+        return False
+
+    def _compile_recurring(self, key: Key, shapes: Shapes, feed: Mapping[str, Any]) -> Any:
+        """Compile recurring shapes in the background. Errors go to the log: there is no caller to raise them to."""
+        sizes = tuple(shapes.items())
+        try:
+            with self.compiled.turn(sizes):
+                # Shapes that were tuned meanwhile are run by what that chose, and compiled for it if need be.
+                if self._measured_for(sizes) is None and not self._find(shapes, feed):
+                    _compiled_in_background.add(self._compile(shapes, feed, in_background=True))
+            with self._lock:  # deciding inputs were perhaps found meanwhile: then the key of the model differs
+                if self._measured_for(sizes) is None:
+                    self._recent.pop(key)
+            memory.trim()  # compiling takes far more memory than its result
+            return True  # anything that is not None: the model itself is in `compiled`
+        except Exception as error:
+            log(NOTSET, WARNING, "shapes %s stay with the model's own session: %s", text_of(sizes), error)
+            if isinstance(error, MLError):
+                raise
+            raise OperationError(f"{type(error).__name__}: {error}") from error
+        finally:
+            with self._lock:
+                self._queued = max(self._queued - 1, 0)  # shapes compiled at their first call were not queued
+
+    # Compiling --------------------------------------------------------------------------------------------------------
+
+    def _compile(self, shapes: Shapes, feed: Mapping[str, Any], in_background: bool = False) -> CompiledModel:
+        """Compile the model. The caller must hold the turn for these shapes."""
+        sizes = tuple(shapes.items())
+        with self._lock:
+            values = {name: feed[name] for name in self.deciding & feed.keys()}
+            known = sum(len(key) > len(sizes) and key[: len(sizes)] == sizes for key, _ in self.compiled.items())
+            # Values that differ at each call (lengths, positions) would mean a compilation for each call.
+            too_many = bool(values) and known >= VALUES and not self._needs_values
+            if too_many and (compiled := self._use(sizes)):
+                return compiled
+        if too_many and (trace := self._trace_for_all(shapes)) is not None:
+            return self._finish(sizes, trace, in_background)
+        key, trace = self.traced(shapes, feed, values)
+        return self._finish(key, trace, in_background)
+
+    def traced(self, shapes: Shapes, feed: Mapping[str, Any], values: dict[str, Any]) -> tuple[Key, Trace]:
+        """Trace the model for shapes, and for the values of the inputs that turn out to decide shapes, which are added."""
+        while True:
+            try:
+                trace = self._trace(shapes, values, feed.keys() - values.keys())
+                break
+            except ValuesNeeded as found:
+                values |= {name: feed[name] for name in found.names}
+        with self._lock:
+            self.deciding |= values.keys()
+        return self._key(shapes, values), trace
+
+    def _trace_for_all(self, shapes: Shapes) -> Trace | None:
+        """The trace for all values of the deciding inputs; None if one of the user's operations needs known ones."""
+        try:
+            trace = self._trace(shapes, {})
+        except NotSupportedError:
+            if not self._model.operations:
+                raise
+            trace = None
+        if trace is None or any(s.kind == "fallback" and self._model.operation(s.node) for s in trace.steps):
+            self._needs_values = True
+            return None
+        return trace
+
+    def _trace(self, shapes: Shapes, values: Mapping[str, np.ndarray], available: Collection[str] = ()) -> Trace:
+        from ..convert.trace import Tracer  # here: what runs in the model's own session is not traced
+
+        copies = {name: np.array(value) for name, value in values.items()}
+        return Tracer(self._model, self._context, shapes, copies, available).run()
+
+    def _finish(self, key: Key, trace: Trace, in_background: bool = False) -> CompiledModel:
+        """Compile a trace, and keep the result, unless its shapes are tuned meanwhile."""
+        sizes = key[: len(self._inputs)]
+        tuned = self._measured_for(sizes)
+        name = tuned.chosen if tuned is not None and tuned.chosen in self.ways else ""
+        try:
+            compiled = self.compiled_on(name, trace, whole=in_background)
+        except (NotSupportedError, OperationError) as error:
+            if not name:
+                raise
+            log(NOTSET, WARNING, "%s does not run the model after all: %s", name, error)
+            name, compiled = "", self.compiled_on("", trace, whole=in_background)
+        if name and tuned is not None:
+            compiled.choice = tuned.reason
+        elif (verdict := self.verdicts.get(text_of(sizes))) is not None:
+            compiled.choice, compiled.untried = verdict.reason_on(next(iter(self.ways))), {}
+        with self._lock:
+            if self._measured_for(sizes) is tuned:
+                self._keep(key, compiled)
+        return compiled
+
+    def compiled_on(
+        self, name: str, trace: Trace, whole: bool = False, process: EngineProcess | None = None
+    ) -> CompiledModel:
+        """Compile a trace for an engine, perhaps in another process; with an empty name, for those chosen for each graph."""
+        from .compiled import CompiledModel
+
+        backend = self.ways[name] if name else None
+        backend = process.backend(backend) if process and backend else backend
+        return CompiledModel(self._model, self._context, trace, self._outputs, self._fallback, whole, backend)
+
+    # Tuning -----------------------------------------------------------------------------------------------------------
+
+    def _measured_for(self, sizes: Key) -> Measurement | None:
+        """What tuning has measured for shapes; None if they are not tuned."""
+        return self.tuned.get(text_of(sizes)) if self.tuned else None
+
+    def digest(self) -> str:
+        """A digest of the model, by which measurements are kept."""
+        return digest_of(self._model)
+
+    def why_not_verified(self) -> str:
+        """Why a child process does not verify other engines for the model; empty if it does."""
+        if len(self.ways) == 1:
+            return "there is no other engine for it"
+        if self._model.operations:
+            return "the model has operations of your own; tune() verifies it"
+        return NEVER if self.specialise == "never" else ""
+
+    def shapes_in_use(self) -> list[Shapes]:
+        """The shapes that are compiled, and those of recent calls."""
+        with self._lock:
+            keys = [key for kept in (self.compiled, self._recent) for key, _ in kept.items()]
+        plain = (tuple((name, what) for name, what in key if not isinstance(what, bytes)) for key in keys)
+        return [dict(sizes) for sizes in dict.fromkeys(plain)]
+
+    def use_tuned(self, key: Key, found: Measurement, model: CompiledModel | None) -> None:
+        """Run calls of a key by what was measured to be the fastest: `model`, or the model's own session."""
+        with self._lock:
+            self.choices += 1
+            self.tuned[found.what] = self.verdicts[found.what] = found
+            self.repeats.clear()
+            self.compiled.pop(key)
+            self._last_used.pop(key, None)
+            if model is not None:
+                model.choice, model.untried = found.reason, {}
+                self._keep(key, model)
+
+    def new_own(self) -> ModelProgram:
+        """A further session of the model's own."""
+        return open_program(self._model, self._context, self._inputs)
+
+    def drop_own(self) -> None:
+        """Free the model's own session, which holds its weights once more."""
+        with self._own_lock:
+            self._own_session = None
+
+    def forget_shapes(self, found: OtherShapes) -> None:
+        """Drop all compiled models after ONNX's inference was wrong about shapes; new ones do not rely on it for these values.
+
+        Raises:
+            OperationError: inference was not relied on for them.
+        """
+        with self._lock:
+            if self._model.surprising.issuperset(found.shapes):
+                raise OperationError(f"outputs come in shapes that do not fit: {found}") from found
+            self._model.surprising.update(found.shapes)
+            self.choices += 1
+            for kept in (self.compiled, self._last_used, self._recent, self.repeats):
+                kept.clear()
+
+    # Memory and threads -----------------------------------------------------------------------------------------------
+
+    def _is_needed(self) -> bool:
+        """Whether compiled shapes that are dropped must be compiled again."""
+        return self._compiles_all or bool(self.tuned)
+
+    def _fits(self, count: int) -> bool:
+        return self._room.fits(count, self._is_needed())
+
+    def _is_idle(self, key: Key) -> bool:
+        return self.repeats.count - self._last_used.get(key, 0) > IDLE_CALLS
+
+    def _why_no_room(self) -> str:
+        """Why recurring shapes are not compiled; empty if they are."""
+        threads = sum(compiled.threads for compiled in tuple(_compiled_in_background))
+        pool = max(way.session_threads() for way in self.ways.values())
+        threads += self._queued * pool
+        if threads and threads + pool > MAX_THREADS:
+            return f"compiled shapes have {threads} threads already"
+        used = self._queued + sum(not self._is_idle(key) for key, _ in self.compiled.items())
+        if not self._fits(used + 1):
+            shapes = counted(used, "compiled shape")
+            return (
+                f"{shapes} in use, and program_bytes, {self._room.max_bytes(self._is_needed())}, has no room for more"
+            )
+        return ""
+
+    def _keep(self, key: Key, compiled: CompiledModel) -> None:
+        """Keep a new compiled model. To make room, drop an idle one, else the newest one.
+
+        If calls cycle through one more shape than there is room for, dropping the one used longest ago would compile each of
+        them again and again.
+        """
+        self._note_repeats()
+        while self.compiled and not self._fits(len(self.compiled) + 1):
+            oldest, _ = self.compiled.items()[0]
+            dropped = oldest if self._is_idle(oldest) else next(reversed(self._last_used))
+            self.compiled.pop(dropped)
+            del self._last_used[dropped]
+            self.repeats.clear()
+        self.compiled.put(key, compiled)
+        self._last_used[key] = self.repeats.count
+        self._recent.pop(key)

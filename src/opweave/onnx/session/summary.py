@@ -1,0 +1,119 @@
+"""Summaries of a session: one line, a table for notebooks, and what runs each node."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...backends import PRECISIONS
+from ...compile.engines import YET, Measurement, described
+from ...core.graph import printable
+from ...support.names import counted
+from ...support.words import markup
+from ..model.arguments import NodeArg, shape_text
+
+if TYPE_CHECKING:
+    from ...context.context import MLContext
+    from ...core.operation import Op
+    from .compiled import CompiledModel
+    from .session import InferenceSession
+
+MAX_SHOWN = 6
+"""The number of inputs, outputs or operators that a summary lists; language models have dozens."""
+
+
+def line(session: InferenceSession) -> str:
+    """The inputs, outputs and device of a session.
+
+    Names are quoted unless they are plain words, so that a file cannot write control characters to a terminal.
+    """
+    takes, gives = _listed(session.get_inputs()), _listed(session.get_outputs())
+    nodes = counted(len(session._model.proto.graph.node), "node")
+    return f"<InferenceSession ({takes}) -> ({gives}), {nodes} on {session.context.device.name}>"
+
+
+def html(session: InferenceSession) -> str:
+    """Inputs, outputs and operators as a table."""
+    rows = [
+        (what, argument.name, argument.type, shape_text(argument.shape))
+        for what, arguments in (("input", session.get_inputs()), ("output", session.get_outputs()))
+        for argument in arguments
+    ]
+    head = "".join(f"<th>{name}</th>" for name in ("", "name", "type", "shape"))
+    body = "".join(f"<tr>{''.join(f'<td>{markup(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    nodes = session._model.proto.graph.node
+    common = Counter(node.op_type for node in nodes).most_common()
+    names = [f"{name} {number}" for name, number in common[:MAX_SHOWN]]
+    names += [f"{counted(len(common) - MAX_SHOWN, 'more operator')}"] if len(common) > MAX_SHOWN else []
+    note = f"{counted(len(nodes), 'node')} on {session.context.device.name}: {', '.join(names)}"
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div style="max-height:24em;overflow:auto">{table}</div><p>{markup(note)}</p>'
+
+
+def explained(compiled: CompiledModel, context: MLContext, state: str | Measurement = YET) -> list[str]:
+    """Lines that tell which node of a compiled model runs where, and for nodes that fell back, why.
+
+    Args:
+        compiled: the model.
+        context: of the session.
+        state: what is known by now of other engines that may run it faster.
+    """
+    folded = sum(step.kind == "folded" for step in compiled.trace.steps)
+    precision = context.precision
+    lines = [f"precision {precision}: {PRECISIONS[precision]}"]
+    lines += [f"engine: {described(compiled.choice, compiled.untried, state)}"] if compiled.choice else []
+    lines += customs(compiled)
+    for number in range(len(compiled.sections)):
+        lines.append(heading(compiled, number))
+        section = compiled.sections[number]
+        lines += [f"  custom: {p.node}, {p.how}, {p.detail}" for p in compiled.custom(number)]
+        for step in section.nodes:
+            name = f" {step.node.name!r}" if step.node.name else ""
+            lines.append(f"  {step.node.op_type}{name}" + (f": {step.reason}" if step.reason else ""))
+        if context.device.provider:
+            lines += [f"  {p.node} on {p.device}: {p.detail}" for p in compiled.placements(number)]
+    lines.append(f"{counted(folded, 'node')} computed when the model was compiled")
+    return lines
+
+
+def heading(compiled: CompiledModel, number: int) -> str:
+    """The number of a section, its nodes, and what runs it."""
+    section = compiled.sections[number]
+    nodes = counted(len(section.nodes), "node")
+    if section.kind == "fallback":
+        return f"section {number}: {nodes}, ONNX Runtime (fallback)"
+    segments = compiled.segment_count(number)
+    divided = f", in {segments} segments" if segments > 1 else ""
+    return f"section {number}: {nodes}, WebNN on {compiled.context.device.name}{divided}"
+
+
+def customs(compiled: CompiledModel) -> list[str]:
+    """A line for each custom operation, and each way in which its nodes run; empty if the model has none."""
+    found: dict[Op[..., Any], Counter[str]] = {}
+    operators: dict[Op[..., Any], dict[str, None]] = {}  # those that each computes, in order
+    for op, step in compiled.custom_steps():
+        domain, op_type = step.node.domain, step.node.op_type
+        operators.setdefault(op, {})[f"{domain}.{op_type}" if domain else op_type] = None
+        ways = found.setdefault(op, Counter())
+        if step.kind == "fallback":
+            ways[f"ONNX Runtime (fallback): {step.reason}"] += 1
+        elif step.kind == "folded":
+            ways["computed when the model was compiled"] += 1
+    for number in range(len(compiled.sections)):
+        for placement in compiled.custom(number):
+            assert placement.op is not None
+            found[placement.op][f"{placement.how}, {placement.detail}"] += 1
+    if not found:
+        return []
+    lines = [
+        f"  {op.name} for {', '.join(operators[op])}: {counted(count, 'node')}, {way}"
+        for op, ways in found.items()
+        for way, count in ways.items()
+    ]
+    return ["custom operations:", *lines]
+
+
+def _listed(arguments: Sequence[NodeArg]) -> str:
+    shown = [f"{printable(a.name)}: {a.type}{shape_text(a.shape)}" for a in arguments[:MAX_SHOWN]]
+    return ", ".join([*shown, f"{len(arguments) - MAX_SHOWN} more"] if len(arguments) > MAX_SHOWN else shown)

@@ -1,0 +1,194 @@
+"""Measure the engines that can run a model (`InferenceSession.tune`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+
+from ...core.value_ranges import InputRange
+from ...run.graph import check_names
+from ...support.errors import require
+from ...support.names import shown
+from ..model.parameters import QUANTISING
+from .own_session import NEVER, OWN_SESSION
+from .shape_cache import Shapes, text_of
+
+if TYPE_CHECKING:
+    from ...backends.isolation import EngineProcess
+    from ...compile.engines import Measurement, Tuning
+    from ...compile.tuning import Run
+    from .compiled import CompiledModel
+    from .session import InferenceSession
+
+
+LONG_SECONDS = 1.0
+"""Builds that take longer are measured once, unless they compile loops: loading modules makes no difference to them."""
+
+T = TypeVar("T")
+
+
+class TuningMethod:
+    """Mixin of `InferenceSession`."""
+
+    def tune(
+        self,
+        shapes: Sequence[Mapping[str, Sequence[int]]] | None = None,
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        seconds: float = 4.0,
+    ) -> Tuning:
+        """Measure the engines that can run the model for given shapes, and use the fastest one for these from now on.
+
+        Where several engines can run it on the session's device, the model is compiled for each and measured alternately,
+        after pauses, and so is the model's own session. Building counts, too: what takes longer to build is used if it saves
+        that time in 200 runs, or in runs of half a second if these are more. These shapes stay compiled, whatever
+        `program_bytes` allows by default, unless the own session is used. The figures are kept in the cache on disk: later
+        sessions of this model use them, and compile these shapes at their first call. Ctrl-C ends it; shapes that were
+        measured until then are kept.
+
+        Args:
+            shapes: the shapes to tune, each a shape for every input whose shape is not declared in full. Default: those that
+                are compiled, and those of recent calls.
+            inputs: a value for each input, of the only shapes to tune; instead of `shapes`. Default: random ones;
+                integers are indices into a weight, or 0 and 1.
+            seconds: about how long to measure for each of the shapes, without compiling.
+
+        Returns:
+            A table to `print`, and its numbers.
+
+        Raises:
+            ValidationError: names or shapes that do not fit; no shapes are in use; the session compiles nothing, because of
+                `specialise="never"`.
+            OperationError: the model fails with these inputs.
+
+        >>> import numpy as np, opweave as ow
+        >>> from onnx.parser import parse_model
+        >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
+        >>> session = ow.InferenceSession(parse_model(text), context=ow.ml.create_context(device="reference"))
+        >>> print(session.tune([{"x": [2]}], seconds=0))
+        tuned           chosen
+        a model: x [2]  reference  there is no other engine for it
+        """
+        from ...compile import tuning  # here, as in other functions: few programs tune
+        from ...compile.engines import Tuning
+
+        tuning.check_seconds(seconds)
+        session = cast("InferenceSession", self)
+        session.context._check_alive()
+        wanted, given = _wanted(session, shapes, inputs)
+        if session._shape_cache.specialise == "never":  # some models must be compiled all the same
+            is_compiled = all(session._shape_cache.own_session(each) is None for each in wanted)
+            require(is_compiled, f"tune: the session compiles nothing: {NEVER}")
+        found = []
+        try:
+            for each in wanted:
+                found.append(_tune(session, each, given or random_feed(session, each), seconds))
+        finally:
+            session._shape_cache.repeats.clear()  # calls choose again what runs them
+        return Tuning(tuple(found))
+
+
+def _wanted(
+    session: InferenceSession, shapes: Sequence[Mapping[str, Sequence[int]]] | None, inputs: Mapping[str, Any] | None
+) -> tuple[list[Shapes], Mapping[str, Any]]:
+    """The shapes to tune, and the inputs if the user has given them."""
+    cache = session._shape_cache
+    require(shapes is None or inputs is None, "tune: shapes and inputs must not be given both")
+    if inputs is not None:
+        require(isinstance(inputs, Mapping), f"tune: inputs must map names to arrays, got {shown(inputs)}")
+        arguments = {argument.name: argument for argument in session._inputs}
+        check_names("tune: inputs", inputs, arguments)
+        given = {name: each.as_input(inputs[name], session.context) for name, each in arguments.items()}
+        return [{n: a.shape if isinstance(a, np.ndarray) else None for n, a in given.items()}], given
+    if shapes is not None:
+        is_list = isinstance(shapes, Sequence) and all(isinstance(each, Mapping) for each in shapes)
+        require(is_list, f"tune: shapes must be a list with a shape by name for each input, got {shown(shapes)}")
+        return [session._shapes_of(each) for each in shapes], {}
+    wanted: list[Shapes] = [session._shapes_of({})] if session._is_static else cache.shapes_in_use()
+    require(bool(wanted), "tune: no shapes are in use yet; run the model first, or pass shapes")
+    return wanted, {}
+
+
+def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], seconds: float) -> Measurement:
+    """Measure what can run calls with these shapes, and let the fastest run them from now on."""
+    from ...compile import tuning
+    from ...compile.engines import chosen_in
+
+    cache, name = session._shape_cache, session._recipe.title
+    if len(cache.ways) == 1:
+        return tuning.unmeasured(name, text_of(tuple(shapes.items())), cache.ways)
+    had_own, own = cache.only_own is not None, cache.own_session(shapes)
+    deciding = {name: feed[name] for name in cache.deciding & feed.keys()}
+    (key, trace), trace_seconds = _timed(lambda: cache.traced(shapes, feed, deciding))
+    made: dict[str, CompiledModel] = {}
+    builds = dict[str, float]()
+
+    def build(name: str, process: EngineProcess | None = None) -> list[Run]:
+        if own is not None and name == OWN_SESSION:
+            model = own
+            _, builds[name] = _timed(cache.new_own)
+        elif process is not None:
+            model = cache.compiled_on(name, trace, process=process)
+        else:
+            made[name], taken = _timed(lambda: cache.compiled_on(name, trace))
+            model, builds[name] = made[name], trace_seconds + taken
+        order = sorted(range(len(model.outputs)), key=lambda k: model.outputs[k])  # one order on all engines
+        return [partial(model.returning(order), [feed[each] for each in model.inputs])]
+
+    names = list(cache.ways)
+    if own is not None:
+        try:
+            build(OWN_SESSION)[0]()
+            names.insert(0, OWN_SESSION)
+        except tuning.REFUSALS as error:  # WebNN defines more than the engine does: indices out of range, say
+            from logging import getLogger
+
+            getLogger("opweave").info("%s is not measured: %s", OWN_SESSION, error)
+    what = text_of(tuple(shapes.items()))
+    is_quantised = any(step.node.op_type in QUANTISING for step in trace.steps)
+    compiled = cache.compiled.get(key)
+    current = OWN_SESSION if compiled is None else chosen_in(compiled.choice)
+    digest, outputs = cache.digest(), sorted(session._outputs)
+    found = tuning.measure(
+        name, what, digest, cache.ways, build, names, outputs, seconds, is_quantised, current, builds
+    )
+    cache.use_tuned(key, found, made.get(found.chosen))
+    if session._is_static and not had_own and found.chosen != OWN_SESSION:
+        cache.drop_own()
+    return found
+
+
+def _timed(build: Callable[[], T]) -> tuple[T, float]:
+    """What is built, and the seconds that this takes where such has been built before.
+
+    The first time loads modules, and compiles loops, which the cache on disk keeps for other processes.
+    """
+    from ...expr import kernels
+
+    for _ in range(2):
+        compiled = kernels.compiled.statistics.misses
+        begin = perf_counter()
+        made = build()
+        seconds = perf_counter() - begin
+        if seconds > LONG_SECONDS and kernels.compiled.statistics.misses == compiled:
+            break
+    return made, seconds
+
+
+def random_feed(session: InferenceSession, shapes: Shapes) -> dict[str, np.ndarray]:
+    """Random values for the inputs of a model; indices, such as those of words, are from all of the table.
+
+    Of two words in random order, results of networks in 8 bits hardly depend on the input, but on how it is rounded.
+    """
+    generator = np.random.default_rng(0)
+    counts: dict[str, int] = {}
+    for known in session._ranges:
+        if isinstance(known, InputRange):
+            counts[known.name] = min(known.values.high + 1, counts.get(known.name, known.values.high + 1))
+    return {
+        each.name: each.random(shapes[each.name] or (), generator, counts.get(each.name, 2)) for each in session._inputs
+    }

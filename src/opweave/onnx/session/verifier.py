@@ -1,0 +1,144 @@
+"""Verify other engines for a model, in a child process (`verification.verifier`)."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ...compile import engines, tuning
+from ...compile.engines import Measurement
+from ...support.errors import MLError
+from ...support.words import size
+from ...verification.process import MAX_COPIED_BYTES, Task, ways_of
+from ...verification.uses import Sample
+from ..convert.shape_keys import text_of
+from ..convert.trace import Trace
+from ..model.arguments import Argument
+from ..model.limits import Limits
+from ..model.model import Model
+from ..model.parameters import QUANTISING
+from ..model.protobuf import ModelProto
+from .compiled import sole_graph
+from .model_program import Fallback, ModelProgram
+from .own_session import OWN_SESSION
+from .shape_cache import ShapeCache, Shapes
+
+if TYPE_CHECKING:
+    from ...backends.isolation import EngineProcess
+    from .session import InferenceSession
+
+
+@dataclass(frozen=True)
+class ModelTask(Task):
+    """A model to verify for some shapes.
+
+    Attributes:
+        model: its path, or its bytes.
+        title: its name.
+        folder: of its external data.
+        limits: for loading it.
+        inputs: as the session has them.
+        fallback: of the session.
+        shapes: of the inputs.
+        is_own: whether its own session runs it by default.
+    """
+
+    model: Any
+    title: str
+    folder: str | None
+    limits: Limits
+    inputs: Sequence[Argument]
+    fallback: Fallback
+    shapes: Shapes
+    is_own: bool
+
+    def verdict(self) -> Measurement | str:
+        """See `Task.verdict`."""
+        return _judge(self)
+
+
+def task_of(session: InferenceSession, key: Any, sample: Mapping[str, Sample]) -> Task | Measurement | str:
+    """What a child process verifies of a model, for shapes that are used; or why it cannot, or a verdict that is kept."""
+    cache, context, model = session._shape_cache, session.context, session._recipe.model
+    if (found := engines.find(cache.digest, cache.ways).get(text_of(key))) is not None:
+        return found
+    if isinstance(model, ModelProto):
+        if cache.weight_bytes > MAX_COPIED_BYTES:
+            return f"a ModelProto with {size(cache.weight_bytes)} of weights would be copied; tune() verifies it"
+        model = model.SerializeToString()
+    if not isinstance(model, (str, os.PathLike)):
+        model = pickle.PickleBuffer(model)  # written without a copy
+    is_own = not any(each[: len(key)] == key for each, _ in cache.compiled.items())
+    return ModelTask(
+        ways_of(cache.ways),
+        engines.machine(cache.ways),
+        context.device.name,
+        context.power_preference,
+        sample,
+        cache.weight_bytes,
+        model,
+        session._recipe.title,
+        session._model.folder,
+        session._model.limits,
+        session._inputs,
+        session._recipe.arguments["fallback"],
+        dict(key),
+        is_own,
+    )
+
+
+def _judge(task: ModelTask) -> Measurement | str:
+    """Verify the rivals for a model, and keep the verdict."""
+    from ...verification import verifier
+
+    model = Model.load(task.model, task.limits)
+    model.folder = task.folder
+    ways = verifier.ways_for(task)
+    cache = ShapeCache(
+        model, verifier.context_for(task, ways), task.inputs, task.fallback, specialise="always", program_bytes=None
+    )
+    digest, what = cache.digest(), text_of(tuple(task.shapes.items()))
+    if (known := verifier.known(task, digest, ways, what)) is not None:
+        return known
+    sets = verifier.feeds(task.sample)
+
+    def refused(why: str) -> Measurement:
+        return verifier.keep(digest, verifier.unjudged(task, task.title, what, ways, why))
+
+    def traced() -> Trace:
+        return cache.traced(task.shapes, sets[0], {})[1]
+
+    try:
+        trace = traced()
+    except MLError as error:
+        return refused(f"it cannot be compiled: {error}")
+    names = [info.name for info in model.proto.graph.output]
+    graph = sole_graph(trace, names)
+    if graph is None:
+        return refused(f"{', '.join(list(ways)[1:])} not verified: parts of the model run on ONNX Runtime as they are")
+    untried, notes = engines.expected(graph, list(ways.values())[1:])
+    if not untried:
+        return refused("; ".join(notes))
+    for name in cache.deciding:  # of other values the program would be another one
+        sets[1][name] = sets[0][name]
+    own = OWN_SESSION if task.is_own else next(iter(ways))
+
+    def build(name: str, process: EngineProcess | None) -> list[tuning.Run]:
+        program: ModelProgram
+        if name == OWN_SESSION:
+            program = cache.new_own()
+        elif process is not None:
+            program = cache.compiled_on(name, trace, process=process)
+        else:
+            program = cache.compiled_on(name, traced())  # what it takes to build includes the trace
+        order = sorted(range(len(program.outputs)), key=lambda k: program.outputs[k])  # one order on all engines
+        run = program.returning(order)
+        return [partial(run, [feed[each] for each in program.inputs]) for feed in sets]
+
+    is_quantised = any(step.node.op_type in QUANTISING for step in trace.steps)
+    outputs = sorted(names)
+    return verifier.judge(task, task.title, what, digest, ways, build, [own, *untried], outputs, is_quantised)

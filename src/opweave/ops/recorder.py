@@ -1,0 +1,41 @@
+"""A builder that belongs to no context: for decompositions, composites and passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..core.dtypes import cast_number, check
+from ..core.graph import Desc, Operand
+from ..memory.arrays import describe
+from ..support.errors import ValidationError
+from . import Operations
+
+
+class Recorder(Operations):
+    """A builder without a context: of what operations are made of. Numbers and arrays become constants."""
+
+    def _as_operand(self, value: Any, data_type: Any) -> Operand:
+        return constant(self, value, data_type)
+
+    def constant(self, *args: Any) -> Operand:
+        """Declare a constant: `constant(array)`, or `constant(data_type, number)`, as `MLGraphBuilder` does."""
+        match args:
+            case (str() as data_type, (int() | float() | np.number()) as number):
+                plain = number.item() if isinstance(number, np.number) else number
+                return self._as_operand(cast_number(plain, check(data_type)), data_type)
+            case (array,) if hasattr(array, "__array__"):
+                found = np.asarray(array)
+                return self._as_operand(found, describe(found, "constant: array").data_type)
+        given = ", ".join(type(value).__name__ for value in args)
+        raise ValidationError(f"constant: takes (array) or (data_type, number) in a decomposition, got ({given})")
+
+
+def constant(builder: Operations, value: Any, data_type: Any) -> Operand:
+    """A constant operand for a number or an array, outside of a user's builder."""
+    array = np.asarray(value, dtype=data_type)
+    return Operand(builder, Desc(data_type, array.shape), value=array)
+
+
+__all__ = ["Recorder", "constant"]

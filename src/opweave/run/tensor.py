@@ -1,0 +1,260 @@
+"""Tensors: memory that graphs read and write, owned by a context."""
+
+from __future__ import annotations
+
+from threading import RLock
+from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import WeakSet, ref
+
+import numpy as np
+
+from ..core.graph import Desc
+from ..core.operators import Described
+from ..support import hints
+from ..support.errors import InvalidStateError, NotSupportedError, ValidationError, require
+
+if TYPE_CHECKING:
+    from ..context.context import MLContext
+
+
+@hints.misnomers
+class MLTensor(Described):
+    """A tensor in the memory of a context (https://www.w3.org/TR/webnn/#api-mltensor).
+
+    Made by `context.create_tensor`, `create_constant_tensor` and `tensor_from`, never directly. Its memory is shared with
+    NumPy, PyTorch and others without a copy through `numpy()`, `np.asarray` and DLPack.
+
+    >>> import numpy as np, opweave as ow
+    >>> context = ow.ml.create_context(device="reference")
+    >>> tensor = context.create_tensor("float32", [2], readable=True, writable=True)
+    >>> tensor.data_type, tensor.shape, tensor.readable, tensor.writable, tensor.constant
+    ('float32', (2,), True, True, False)
+    >>> view = tensor.numpy()
+    >>> context.write_tensor(tensor, np.float32([1, 2]))
+    >>> view.tolist(), str(tensor.desc)
+    ([1.0, 2.0], 'float32[2]')
+    >>> tensor.destroy()
+    >>> tensor.destroyed, tensor.context is context
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        context: MLContext,
+        desc: Desc,
+        array: np.ndarray,
+        *,
+        readable: bool = False,
+        writable: bool = False,
+        constant: bool = False,
+    ) -> None:
+        self._context, self._desc = context, desc
+        self._readable, self._writable, self._constant = readable, writable, constant
+        self._array: np.ndarray | None = array
+        # Held while a graph runs on the tensor, or its contents are read or written, one at a time. Graphs that are one piece
+        # of work for a queue (`backends.submission`) hold it only if others use the tensor in several steps.
+        self._lock, self._in_steps = RLock(), False
+        self._bindings: WeakSet[Any] = WeakSet()
+        # The array by which pending operations read the memory (`opweave.lazy.from_memory.Borrowed`).
+        self._borrowed: ref[Any] | None = None
+
+    @property
+    def readable(self) -> bool:
+        """Whether `context.read_tensor` and the views work."""
+        return self._readable
+
+    @property
+    def writable(self) -> bool:
+        """Whether `context.write_tensor` works, and views can be written to."""
+        return self._writable
+
+    @property
+    def constant(self) -> bool:
+        """Whether `create_constant_tensor` created it: for `builder.constant(tensor)`, not for `dispatch`."""
+        return self._constant
+
+    @property
+    def context(self) -> MLContext:
+        """The context that it belongs to."""
+        return self._context
+
+    @property
+    def gpu_buffer(self) -> Any:
+        """The `wgpu.GPUBuffer` that holds the tensor, in a context on a WebGPU device.
+
+        Raises:
+            NotSupportedError: the device is not a WebGPU device, or the tensor is a constant tensor, which is on the host.
+            ValidationError: the tensor is destroyed.
+
+        >>> import opweave as ow
+        >>> ow.ml.create_context(device="reference").create_tensor("float32", [2]).gpu_buffer
+        Traceback (most recent call last):
+        opweave.support.errors.NotSupportedError: the tensor float32[2] is on reference, not on a WebGPU device; ...
+        """
+        self._memory()
+        where = "is a constant tensor" if self._constant else f"is on {self._context.device.name}"
+        raise NotSupportedError(
+            f"the tensor {self._desc} {where}, not on a WebGPU device; create_context(device='gpu') makes a context "
+            "whose tensors are buffers"
+        )
+
+    @property
+    def destroyed(self) -> bool:
+        """Whether `destroy` has been called, here or by the loss of the context."""
+        return self._array is None
+
+    def destroy(self) -> None:
+        """Free the memory as soon as no view of it is left. Further calls do nothing."""
+        with self._lock:
+            self._array = None
+            self._release_bindings()
+
+    def __del__(self) -> None:
+        # Otherwise graphs would stay bound to the memory of a tensor that no longer exists.
+        if hasattr(self, "_bindings"):
+            self._release_bindings()
+
+    def _release_bindings(self) -> None:
+        """Release the bindings of graphs that were dispatched with the tensor; the next dispatch binds it again."""
+        for binding in list(self._bindings):
+            binding.release()
+
+    def _use_in_steps(self) -> None:
+        """Note that a graph uses the tensor in several steps, between which no other one may write it.
+
+        The caller holds the lock. Graphs that were bound without it are bound again.
+        """
+        if not self._in_steps:
+            self._in_steps = True
+            self._release_bindings()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a tensor belongs to its context and cannot be copied or pickled; tensor.numpy() can")
+
+    def _memory(self) -> np.ndarray:
+        """The array itself, for back ends; `ValidationError` once the tensor is destroyed."""
+        if self._array is None:
+            raise ValidationError(f"the tensor {self._desc} is destroyed")
+        return self._array
+
+    def _settle(self) -> None:
+        """Compute the pending operations that read the tensor, which is about to be written."""
+        borrowed = self._borrowed() if self._borrowed is not None else None
+        if borrowed is not None:
+            borrowed.settle()
+
+    def _target(self) -> np.ndarray:
+        """The memory, to overwrite all of it; the caller holds the lock."""
+        return self._memory()
+
+    def numpy(self) -> np.ndarray:
+        """A view of the contents without a copy. It waits for pending writes, and stays valid after `destroy`.
+
+        The view can be written to if the tensor is writable. (PyTorch has no read-only tensors: do not write to the result of
+        `torch.from_dlpack` if the tensor is not writable.)
+
+        Raises:
+            ValidationError: the tensor is destroyed, or not readable.
+        """
+        with self._lock:
+            array = self._memory()
+            require(self._readable, f"the tensor {self._desc} was not created with readable=True")
+            view = array.view()
+            view.flags.writeable = self._writable
+            return view
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        device: tuple[int, int] = self._memory().__dlpack_device__()
+        return device
+
+    def __repr__(self) -> str:
+        flags = [name for name in ("readable", "writable", "constant", "destroyed") if getattr(self, name)]
+        return f"<MLTensor {', '.join([str(self._desc), *flags])}>"
+
+
+class DeviceTensor(MLTensor):
+    """A tensor in the memory of a device. On WebGPU `gpu_buffer` is that memory, shared with the user's own shaders without a
+    copy; on CUDA other libraries share it by DLPack and `__cuda_array_interface__`.
+    """
+
+    def __init__(self, context: MLContext, desc: Desc, array: Any, **flags: bool) -> None:
+        super().__init__(context, desc, array, **flags)
+        self._exported = False
+
+    @property
+    def gpu_buffer(self) -> Any:
+        """The `wgpu.GPUBuffer` that holds it, in C order, for shaders and commands on the same device.
+
+        The order of the queue is the only synchronisation: commands submitted after a dispatch see its results, and a
+        dispatch sees those of commands submitted before. A 32-bit word holds two elements of float16, or four of int8 or
+        uint8; the buffer's size is a multiple of 4 bytes.
+
+        Raises:
+            ValidationError: the tensor is destroyed.
+        """
+        array: Any = super()._memory()
+        return array.buffer
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The memory for Numba and others, which wait for the context's stream; only on a CUDA device."""
+        export = getattr(self._context._space, "interface", None)
+        if export is None:
+            raise AttributeError(f"the tensor {self._desc} is on {self._context.device.name}, not on a CUDA device")
+        found: dict[str, Any] = export(self._readable_memory(), read_only=not self._writable)
+        return found
+
+    def __dlpack__(self, **options: Any) -> Any:
+        export = getattr(self._context._space, "dlpack", None)
+        if export is None:
+            self.numpy()
+        assert export is not None
+        return export(self._readable_memory(), read_only=not self._writable, **options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        device: tuple[int, int] | None = getattr(self._context._space, "dlpack_device", None)
+        if device is None:
+            self.numpy()
+        assert device is not None
+        return device
+
+    def _readable_memory(self) -> Any:
+        memory = self._memory()
+        require(self._readable, f"the tensor {self._desc} was not created with readable=True")
+        return memory
+
+    @property
+    def exported(self) -> bool:
+        """Whether `context.export_to_gpu` has exported it."""
+        return self._exported
+
+    def _memory(self) -> Any:
+        """The memory itself, for back ends; `ValidationError` once the tensor is destroyed, or while it is exported."""
+        array = super()._memory()
+        if self._exported:
+            raise InvalidStateError(
+                f"the tensor {self._desc} is exported to the GPU; it comes back when the with block ends"
+            )
+        return array
+
+    def numpy(self) -> np.ndarray:
+        """There is no view of a GPU's memory: `context.read_tensor(tensor)` copies it.
+
+        Raises:
+            ValidationError: always.
+        """
+        raise ValidationError(
+            f"the tensor {self._desc} is on {self._context.device.name}, where NumPy cannot access it; "
+            "context.read_tensor(tensor) copies it"
+        )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            self.numpy()
+        return np.asarray(self._context.read_tensor(self), dtype=dtype)

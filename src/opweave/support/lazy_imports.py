@@ -1,0 +1,85 @@
+"""Links from the API to packages that build on it, each imported on first use. The API calls none of their other functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PACKAGE = __name__.partition(".")[0]
+
+
+@dataclass(eq=False, slots=True)
+class Link:
+    """A function of another module, which is imported when the link is first called.
+
+    Attributes:
+        home: the module that provides it.
+        function: the function; None until that module is imported.
+
+    Calling the link calls it; `(link.function or link.load())(...)` does, too, without a call in between.
+    """
+
+    home: str
+    function: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the function."""
+        return (self.function or self.load())(*args)
+
+    def load(self) -> Callable[..., Any]:
+        """The function, once its module is imported."""
+        import_module(f"{PACKAGE}.{self.home}")
+        assert self.function is not None, self.home
+        return self.function
+
+    def provide(self, function: F) -> F:
+        """Decorate the function that the link calls."""
+        self.function = function
+        return function
+
+
+on_arrays = Link("lazy.call")
+"""An operation called on arrays: `(op, args, kwargs)`."""
+
+call_custom = Link("lazy.custom_call")
+"""A custom operation called with anything but a builder: `(op, args, kwargs)`."""
+
+compute = Link("lazy.force")
+"""Computes pending arrays: `(arrays)`."""
+
+op_level = Link("lazy.force")
+"""A function of `opweave.ops` for arrays: `(name)`."""
+
+array_namespace = Link("array_api")
+"""The module of the array API standard: `(api_version)`."""
+
+explain = Link("inspect.explain")
+"""Implements `MLGraph.explain`: `(graph)`."""
+
+profile = Link("inspect.profile")
+"""Implements `MLGraph.profile`: `(graph, inputs, outputs, repeat, detail)`."""
+
+tune = Link("inspect.tune")
+"""Implements `MLGraph.tune`: `(graph, inputs, seconds)`."""
+
+watch_graph = Link("verification.uses")
+"""Notes how long an `MLGraph` is used, for verification: `(graph)`."""
+
+verify_graph = Link("verification.process")
+"""What a child process verifies of a graph: `(graph, backend, device, preference, fuse, sample)`."""
+
+draw = Link("inspect.drawing")
+"""Implements `MLGraph.draw`: `(graph, path)`."""
+
+profile_model = Link("inspect.profile")
+"""Implements `InferenceSession.profile`: `(program, sources, targets, space, device, repeat, detail, remarks)`."""
+
+draw_model = Link("inspect.drawing")
+"""Implements `InferenceSession.draw`: `(compiled, inputs, outputs, title, path)`."""
+
+deferred_context = Link("lazy.deferred_context")
+"""The class of the contexts of `create_context(deferred=True)`."""

@@ -1,0 +1,60 @@
+"""Numbers and switches in environment variables."""
+
+from __future__ import annotations
+
+import os
+
+from .errors import ValidationError
+from .names import shown
+
+MAX_DIGITS = 18
+"""Maximum digits of a number; Python converts none of more than 4,300, and no setting needs more than 64 bits."""
+
+
+def number(variable: str, default: int, *, least: int = 1, what: str = "a positive integer") -> int:
+    """The value of an environment variable.
+
+    Args:
+        variable: its name.
+        default: the value if it is not set or empty.
+        least: the least number.
+        what: the rule in messages.
+
+    Raises:
+        ValidationError: it is no such number: digits 0 to 9 alone, at most 18 of them.
+
+    >>> os.environ["EXAMPLE_LIMIT"] = "12"
+    >>> number("EXAMPLE_LIMIT", 7)
+    12
+    >>> os.environ["EXAMPLE_LIMIT"] = "1_2"
+    >>> number("EXAMPLE_LIMIT", 7)
+    Traceback (most recent call last):
+    opweave.support.errors.ValidationError: EXAMPLE_LIMIT must be a positive integer, got '1_2'
+    """
+    text = os.environ.get(variable, "").strip()
+    if not text:
+        return default
+    is_number = text.isascii() and text.isdecimal()
+    if not is_number or len(text) > MAX_DIGITS or int(text) < least:
+        length = f" of at most {MAX_DIGITS} digits" if is_number and len(text) > MAX_DIGITS else ""
+        raise ValidationError(f"{variable} must be {what}{length}, got {shown(text)}")
+    return int(text)
+
+
+def flag(variable: str, default: bool) -> bool:
+    """Whether a switch is on: the value of an environment variable, 1 or 0.
+
+    Args:
+        variable: its name.
+        default: the value if it is not set or empty.
+
+    Raises:
+        ValidationError: it is neither 0 nor 1.
+
+    >>> flag("EXAMPLE_SWITCH", True)
+    True
+    """
+    text = os.environ.get(variable, "").strip()
+    if text not in ("", "0", "1"):
+        raise ValidationError(f"{variable} must be 0 or 1, got {shown(text)}")
+    return default if not text else text == "1"
