@@ -14,7 +14,7 @@ import pytest
 from threads import together
 
 import opweave as ow
-from opweave.lazy import background, deferred_free as dropping, force, graphs, weights as learned
+from opweave.lazy import background, deferred_free, force, graphs, weights as learned
 
 STATISTICS = ow.ops.statistics
 CONTEXT = ow.ml.create_context(device="cpu")
@@ -363,5 +363,5 @@ def test_threads_that_replace_weights() -> None:
     together(*(partial(work, 1000 * k) for k in range(4)))
     ow.ops.wait()
     gc.collect()
-    dropping.drop_waiting()
+    deferred_free.drop_waiting()
     assert variants() == []

@@ -25,7 +25,7 @@ from opweave.backends.onnxruntime.model import QUANTISED
 from opweave.backends.openvino import devices as openvino_devices
 from opweave.backends.webgpu import adapters
 from opweave.onnx.convert import operators
-from opweave.onnx.model import protobuf as messages, utf8 as texts
+from opweave.onnx.model import protobuf, utf8
 from opweave.onnx.ort_api import options
 
 X = np.float32([-1, 2])
@@ -353,7 +353,7 @@ def spoiled() -> bytes:
     ("make", "is_utf8"), [(a_model, True), (lambda: a_model(node="Neg(x)"), True), (spoiled, False)]
 )
 def test_is_text_finds_what_is_not_utf8(make: Callable[[], bytes], is_utf8: bool) -> None:
-    assert texts.is_text(make()) is is_utf8
+    assert utf8.is_text(make()) is is_utf8
 
 
 @pytest.mark.parametrize("implementation", ["upb", "python"])
@@ -361,14 +361,14 @@ def test_is_text_finds_what_is_not_utf8(make: Callable[[], bytes], is_utf8: bool
 def test_messages_are_those_of_the_package_onnx(implementation: str, first: str) -> None:
     code = f"""
 import {first}
-import copy, pickle, onnx, opweave.onnx.model.protobuf as messages, opweave.onnx.model.utf8 as texts
+import copy, pickle, onnx, opweave.onnx.model.protobuf, opweave.onnx.model.utf8
 for name in ("AttributeProto", "FunctionProto", "GraphProto", "ModelProto", "NodeProto", "TensorProto", "TypeProto"):
-    assert getattr(messages, name) is getattr(onnx, name), name
-assert messages.TypeProto.Tensor is onnx.TypeProto.Tensor
-assert messages.TensorProto.DataType.Name(1) == "FLOAT"
-model = onnx.helper.make_model(onnx.helper.make_graph([messages.NodeProto(op_type="Relu")], "g", [], []))
+    assert getattr(protobuf, name) is getattr(onnx, name), name
+assert protobuf.TypeProto.Tensor is onnx.TypeProto.Tensor
+assert protobuf.TensorProto.DataType.Name(1) == "FLOAT"
+model = onnx.helper.make_model(onnx.helper.make_graph([protobuf.NodeProto(op_type="Relu")], "g", [], []))
 assert pickle.loads(pickle.dumps(model)) == copy.deepcopy(model) == model
-assert texts.is_text(model.SerializeToString())
+assert utf8.is_text(model.SerializeToString())
 print(type(model.graph.node[0]).__module__, type(model.graph.node[0]).__qualname__)
 """
     assert python(code, PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=implementation) == "onnx.onnx_ml_pb2 NodeProto\n"
@@ -376,6 +376,6 @@ print(type(model.graph.node[0]).__module__, type(model.graph.node[0]).__qualname
 
 def test_message_class_has_members(monkeypatch: pytest.MonkeyPatch) -> None:
     for proto in (onnx.TypeProto, onnx.TensorProto, onnx.ModelProto):
-        made = messages.message_class(proto.DESCRIPTOR, "onnx.onnx_ml_pb2")
+        made = protobuf.message_class(proto.DESCRIPTOR, "onnx.onnx_ml_pb2")
         assert made is proto
         assert made.FromString(proto().SerializeToString()) == proto()

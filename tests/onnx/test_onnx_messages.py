@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
-from opweave.onnx.model import protobuf as messages
+from opweave.onnx.model import protobuf
 
 MODEL = """
 import sys
@@ -32,12 +32,12 @@ if sys.argv[1] == "before":
     import onnx
 from opweave.onnx import messages
 assert ("onnx" in sys.modules) == (sys.argv[1] == "before")
-tensor = messages.TensorProto(name="t", dims=[1], data_type=1, float_data=[2])
+tensor = protobuf.TensorProto(name="t", dims=[1], data_type=1, float_data=[2])
 packed = pickle.dumps(tensor)
 import onnx
 for name in ("AttributeProto", "FunctionProto", "GraphProto", "ModelProto", "NodeProto", "SparseTensorProto",
              "TensorProto", "TypeProto", "ValueInfoProto"):
-    assert getattr(messages, name) is getattr(onnx, name) is getattr(onnx.onnx_ml_pb2, name), name
+    assert getattr(protobuf, name) is getattr(onnx, name) is getattr(onnx.onnx_ml_pb2, name), name
 assert type(pickle.loads(packed)) is type(tensor) is onnx.TensorProto
 assert onnx.numpy_helper.to_array(tensor).tolist() == [2]
 graph = onnx.helper.make_graph([], "g", [], [], initializer=[tensor])
@@ -66,7 +66,7 @@ PathFinder.find_spec = missing
 from opweave.onnx import messages
 assert PathFinder.find_spec is found and "onnx" in sys.modules
 import onnx
-assert messages.ModelProto is onnx.ModelProto
+assert protobuf.ModelProto is onnx.ModelProto
 print("the package")
 """
 
@@ -136,25 +136,25 @@ def test_arrays_agree_with_numpy_helper(name: str, raw: bool) -> None:
     element_type = helper.np_dtype_to_tensor_dtype(wanted.dtype)
     values = wanted.tobytes() if raw else wanted
     tensor = helper.make_tensor("t", element_type, wanted.shape, values, raw=raw)
-    found = messages.array_of(tensor)
+    found = protobuf.array_of(tensor)
     assert found.dtype == wanted.dtype == numpy_helper.to_array(tensor).dtype
     assert found.tolist() == wanted.tolist() == numpy_helper.to_array(tensor).tolist()
-    assert messages.dtype_of(element_type) == wanted.dtype
-    assert messages.element_type_of(wanted.dtype) == element_type
+    assert protobuf.dtype_of(element_type) == wanted.dtype
+    assert protobuf.element_type_of(wanted.dtype) == element_type
 
 
 def test_all_element_types_are_those_of_the_package() -> None:
-    assert set(map(messages.dtype_of, messages.PLAIN)) == {np.dtype(name) for name in TENSORS}
+    assert set(map(protobuf.dtype_of, protobuf.PLAIN)) == {np.dtype(name) for name in TENSORS}
     for element_type in TensorProto.DataType.values():
         if element_type != TensorProto.UNDEFINED:
             dtype = helper.tensor_dtype_to_np_dtype(element_type)
-            assert messages.dtype_of(element_type) == dtype
-            assert messages.element_type_of(dtype) == helper.np_dtype_to_tensor_dtype(dtype)
+            assert protobuf.dtype_of(element_type) == dtype
+            assert protobuf.element_type_of(dtype) == helper.np_dtype_to_tensor_dtype(dtype)
 
 
 @pytest.mark.parametrize("shape", [None, [], [0], [2, 3]])
 def test_types_agree_with_helper(shape: list[int] | None) -> None:
-    assert messages.tensor_type(TensorProto.INT8, shape) == helper.make_tensor_type_proto(TensorProto.INT8, shape)
+    assert protobuf.tensor_type(TensorProto.INT8, shape) == helper.make_tensor_type_proto(TensorProto.INT8, shape)
 
 
 ATTRIBUTES: list[Any] = [
@@ -178,7 +178,7 @@ ATTRIBUTES: list[Any] = [
 @pytest.mark.parametrize("value", ATTRIBUTES, ids=lambda value: repr(value)[:12])
 def test_values_of_attributes_agree_with_helper(value: Any) -> None:
     attribute = helper.make_attribute("a", value)
-    found = messages.attribute_value(attribute)
+    found = protobuf.attribute_value(attribute)
     assert found == helper.get_attribute_value(attribute)
     assert type(found) is type(helper.get_attribute_value(attribute))
 
@@ -186,13 +186,13 @@ def test_values_of_attributes_agree_with_helper(value: Any) -> None:
 def test_attributes_of_every_type_have_a_value() -> None:
     for number in AttributeProto.AttributeType.values():
         attribute = AttributeProto(name="a", type=number)
-        assert messages.attribute_value(attribute) == helper.get_attribute_value(attribute)
+        assert protobuf.attribute_value(attribute) == helper.get_attribute_value(attribute)
 
 
 def test_an_attribute_that_stands_for_another_has_no_value() -> None:
     with pytest.raises(ValueError, match="the attribute 'a' stands for 'b' of a function"):
-        messages.attribute_value(AttributeProto(name="a", ref_attr_name="b", type=AttributeProto.INT))
+        protobuf.attribute_value(AttributeProto(name="a", ref_attr_name="b", type=AttributeProto.INT))
 
 
 def test_nodes_agree_with_helper() -> None:
-    assert messages.node("Concat", ["a", "b"], ["c"], axis=-1) == helper.make_node("Concat", ["a", "b"], ["c"], axis=-1)
+    assert protobuf.node("Concat", ["a", "b"], ["c"], axis=-1) == helper.make_node("Concat", ["a", "b"], ["c"], axis=-1)

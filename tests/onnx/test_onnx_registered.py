@@ -22,7 +22,7 @@ CONTEXT = ow.ml.create_context(device="cpu")
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Overrides end with the test."""
     monkeypatch.setattr(registry, "REGISTERED", known := dict(registry.REGISTERED))
-    for module in ("model", "register"):
+    for module in ("model.model", "convert.register"):
         monkeypatch.setattr(f"opweave.onnx.{module}.REGISTERED", known)
 
 

@@ -113,7 +113,7 @@ def test_all_files_are_looked_at_only_after_many_bytes_were_written(
 def test_processes_that_write_and_evict_at_the_same_time_do_not_fail(folder: Path) -> None:
     code = """
 import sys
-from opweave import disk_cache
+from opweave.support import disk_cache
 for turn in range(60):
     key = f"{turn * 7 % 20:064x}"
     assert disk_cache.kept(key, lambda: key.encode() * 2) == key.encode() * 2, turn

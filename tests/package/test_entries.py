@@ -96,7 +96,7 @@ def test_adapters_are_looked_at_only_where_there_may_be_hardware(
 def test_create_context_loads_no_back_end_that_has_no_device_by_default() -> None:
     code = """
 import sys, opweave as ow
-from opweave import packages
+from opweave.support import packages
 packages.is_installed = lambda name: name not in ("wgpu", "openvino")
 context = ow.ml.create_context()
 print(*(name for name in ("cuda", "webgpu", "gpu", "onnxruntime") if f"opweave.backends.{name}" in sys.modules))

@@ -289,7 +289,7 @@ with warnings.catch_warnings(record=True) as caught:
             y = builder.mul(builder.add(y, x), builder.sub(y, x))
         graph = builder.build({"y": y})
         assert "expression" not in graph.explain(), graph.explain()
-    program = ow.expr.trace(lambda x: x * 2, "double", [ow.graph.Desc("float32", (4,))])
+    program = ow.expr.trace(lambda x: x * 2, "double", [ow.Desc("float32", (4,))])
     print(kernels.compile(program).detail)
     out = np.empty(4, np.float32)
     kernels.compile(program).run([np.ones(4, np.float32)], [out])
@@ -336,7 +336,7 @@ os.environ["OPWEAVE_EXPRESSIONS"] = {chosen!r}
 warnings.simplefilter("error")
 import opweave as ow
 from opweave.expr import kernels
-program = ow.expr.trace(lambda x: x * 2, "double", [ow.graph.Desc("float32", (4,))])
+program = ow.expr.trace(lambda x: x * 2, "double", [ow.Desc("float32", (4,))])
 try:
     print(kernels.compile(program).detail)
 except ow.MissingExtraError as error:

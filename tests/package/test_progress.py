@@ -241,7 +241,7 @@ def test_a_display_that_fails_is_logged_and_the_next_one_shown(
 BUILD = """
 import os, sys, time
 import numpy as np, opweave as ow
-from opweave import progress
+from opweave.support import progress
 
 progress.PATIENCE_SECONDS = 0.001
 

@@ -19,7 +19,7 @@ from ..core.dtypes import ANY
 from ..core.graph import MAX_RANK
 from ..run.graph import MLGraph
 from ..run.tensor import MLTensor
-from ..support import hints, lazy_imports as links, packages, settings
+from ..support import hints, lazy_imports, packages, settings
 from ..support.errors import NotSupportedError, require, require_flags
 from ..support.names import SnakeCaseDict, shown
 from ..support.processors import chosen_threads
@@ -146,7 +146,7 @@ class ML:
             driver, *rivals = (each.with_threads(threads) for each in (driver, *rivals))
         driver, *rivals = (each.with_precision(precision) for each in (driver, *rivals))
         driver = driver.beside(rivals)
-        context_class: Callable[..., MLContext] = links.deferred_context if deferred else MLContext
+        context_class: Callable[..., MLContext] = lazy_imports.deferred_context if deferred else MLContext
         context = context_class(driver, found, power_preference)
         context._verify = settings.flag("OPWEAVE_VERIFY", True) and verify
         return context

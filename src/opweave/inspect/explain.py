@@ -5,11 +5,11 @@ from __future__ import annotations
 from ..backends import PRECISIONS
 from ..compile.engines import SWITCHED_OFF, described
 from ..run.graph import MLGraph
-from ..support import lazy_imports as links
+from ..support import lazy_imports
 from ..support.words import intermediates, table
 
 
-@links.explain.provide
+@lazy_imports.explain.provide
 def explain(graph: MLGraph) -> str:
     """See `MLGraph.explain`."""
     program = graph._check_alive()

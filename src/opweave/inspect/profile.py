@@ -18,7 +18,7 @@ from ..run.binding import Binding
 from ..run.graph import MLGraph, check_names
 from ..run.locks import Locks
 from ..run.tensor import MLTensor
-from ..support import lazy_imports as links
+from ..support import lazy_imports
 from ..support.errors import require
 from ..support.words import duration, intermediates, markup, shortened, size, table
 
@@ -234,7 +234,7 @@ def _times(measured: StepProfile | KernelTime, share: float) -> tuple[str, str, 
     return duration(measured.median), duration(measured.minimum), f"{share:.1%}"
 
 
-@links.profile.provide
+@lazy_imports.profile.provide
 def profile(
     graph: MLGraph, inputs: Mapping[str, Any] | None, outputs: Mapping[str, Any] | None, repeat: int, detail: bool
 ) -> Profile:
@@ -248,7 +248,7 @@ def profile(
         return profile_model(program, *given, space, device, repeat, detail, shared=shared)
 
 
-@links.profile_model.provide
+@lazy_imports.profile_model.provide
 def profile_model(
     program: Program,
     sources: Sequence[Memory],

@@ -16,13 +16,13 @@ from ..memory.arrays import as_array, contiguous, fit
 from ..ops import quantize_linear
 from ..run.graph import MLGraph, check_names
 from ..run.program import Program
-from ..support import lazy_imports as links
+from ..support import lazy_imports
 from ..support.errors import require
 from ..support.names import counted, shown
 from .profile import random
 
 
-@links.tune.provide
+@lazy_imports.tune.provide
 def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tuning:
     """See `MLGraph.tune`."""
     graph._check_alive()

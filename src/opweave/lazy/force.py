@@ -23,7 +23,7 @@ from ..core.graph import title
 from ..support.cache import Cache
 from ..support.errors import MLError, require
 from ..support.lazy_imports import compute, op_level
-from . import deferred_free as dropping, from_memory as borrowed, records
+from . import deferred_free, from_memory, records
 from .array import Array, PendingCall, Template, room
 from .background import compile_now, statistics, wait
 from .graphs import CallGraph, Kept, kept_results, needed, signature
@@ -97,7 +97,7 @@ def force(arrays: Sequence[Array]) -> None:
     if len(arrays) == 1 and not records.active and _run_ready(arrays[0]):
         return
     # The locks of tensors are always taken before that of reads. One read at a time: reads may share pending calls.
-    with borrowed.borrowed_by(arrays), dropping.lock:
+    with from_memory.borrowed_by(arrays), deferred_free.lock:
         wanted = [array for array in arrays if array._array is None]
         while wanted:
             context = wanted[0]._context
@@ -152,7 +152,7 @@ def _run_together(
         return None
     key, leaves = signature(context, nodes, kept)
     inputs = [array._values() for array in leaves]
-    dropping.drop_waiting()
+    deferred_free.drop_waiting()
     entry = graphs.make(key, Whole)
     program, given = _compiled(entry, partial(CallGraph, context, nodes, kept), leaves, inputs)
     if program is None:
@@ -216,7 +216,7 @@ def _run_ready(array: Array) -> bool:
 
     It makes the most frequent read, of one result of computed operands, about a third faster (measured).
     """
-    with dropping.lock:
+    with deferred_free.lock:
         node = array._node
         if node is None or node.borrows or len(node.outputs) > 1:
             return False
@@ -306,8 +306,8 @@ def forget(serial: Hashable) -> None:
 
 def _after_fork() -> None:
     """A child process has no engine threads, and no thread that would release the locks."""
-    dropping.after_fork()
-    borrowed.after_fork()
+    deferred_free.after_fork()
+    from_memory.after_fork()
     # Ending an engine's session waits for its threads, here forever: sessions of the parent are leaked on purpose.
     entries = [entry for _, entry in graphs.items()]
     leaked = [

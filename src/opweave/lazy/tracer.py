@@ -27,7 +27,7 @@ from ..run.tensor import MLTensor
 from ..support import hints
 from ..support.errors import ValidationError
 from ..support.names import file_name, shown
-from . import from_memory as borrowed
+from . import from_memory
 from .array import Array, ArrayLike, code_of, force, room
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -230,11 +230,11 @@ class Tracer(MLGraphBuilder):
         elif isinstance(value, MLTensor):
             operand = self.constant(value)
         else:
-            if (source := borrowed.source_of(value)) is None:
+            if (source := from_memory.source_of(value)) is None:
                 desc, constant = value.desc, value._on_host()
             else:
                 desc = check_desc(describe(source, "an array"), self._max_byte_length, "an array")
-                keep = borrowed.Captured(source)
+                keep = from_memory.Captured(source)
                 constant = keep.array
             operand = Traced(self, desc, value=constant)
         self._captured[id(value)] = (value, keep), operand

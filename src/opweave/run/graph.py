@@ -20,7 +20,7 @@ from ..core.graph import Desc, Graph, printable
 from ..core.operators import Operators
 from ..memory.arrays import as_array, contiguous, fit
 from ..memory.spaces import HOST, TensorSpace
-from ..support import hints, lazy_imports as links
+from ..support import hints, lazy_imports
 from ..support.cache import Cache
 from ..support.errors import InvalidStateError, ValidationError, require
 from ..support.names import shown
@@ -134,7 +134,7 @@ class MLGraph:
         >>> print(graph.explain().splitlines()[-1])
           neg  reference  native  NumPy
         """
-        text: str = links.explain(self)
+        text: str = lazy_imports.explain(self)
         return text
 
     def profile(
@@ -169,7 +169,7 @@ class MLGraph:
         >>> [step.title for step in profile.steps], sum(copied.count for copied in profile.copies)
         (['neg'], 0)
         """
-        measured: Profile = links.profile(self, inputs, outputs, repeat, detail)
+        measured: Profile = lazy_imports.profile(self, inputs, outputs, repeat, detail)
         return measured
 
     def tune(self, inputs: Mapping[str, Any] | None = None, *, seconds: float = 4.0) -> Tuning:
@@ -199,7 +199,7 @@ class MLGraph:
         tuned                   chosen
         a graph of 1 operation  reference  there is no other engine for it
         """
-        tuned: Tuning = links.tune(self, inputs, seconds)
+        tuned: Tuning = lazy_imports.tune(self, inputs, seconds)
         return tuned
 
     def draw(self, path: str | Path | None = None) -> Drawing:
@@ -222,7 +222,7 @@ class MLGraph:
         >>> graph.draw().startswith("<svg")
         True
         """
-        drawing: Drawing = links.draw(self, path)
+        drawing: Drawing = lazy_imports.draw(self, path)
         return drawing
 
     def _repr_html_(self) -> str:
@@ -234,7 +234,7 @@ class MLGraph:
         """Note how long the graph is used, if another engine may run it faster."""
         program = self._program
         if program is not None and program.untried and self._context._verify:
-            self._use = links.watch_graph(self)
+            self._use = lazy_imports.watch_graph(self)
 
     def _ask_use(self) -> None:
         """Let the next run note itself (`verification.uses`)."""
@@ -259,7 +259,7 @@ class MLGraph:
         if graph is None:
             return "the graph is destroyed"
         driver, device, preference = context.backend, context.device.name, context.power_preference
-        return links.verify_graph(graph, driver, device, preference, self._fuse, sample)
+        return lazy_imports.verify_graph(graph, driver, device, preference, self._fuse, sample)
 
     def _check_alive(self) -> Program:
         """The program; `InvalidStateError` once the graph is destroyed or its context lost."""

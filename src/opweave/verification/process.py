@@ -24,7 +24,7 @@ from ..backends.isolation import available, ending, messages, started, waited
 from ..compile import engines
 from ..compile.engines import Measurement
 from ..core.graph import Graph
-from ..support import disk_cache, lazy_imports as links
+from ..support import disk_cache, lazy_imports
 from ..support.processors import throttled
 from ..support.words import duration, size
 from .uses import Sample
@@ -134,7 +134,7 @@ def ways_of(ways: Mapping[str, Backend]) -> dict[str, messages.BackendMessage]:
     return {name: messages.BackendMessage.of(way) for name, way in ways.items()}
 
 
-@links.verify_graph.provide
+@lazy_imports.verify_graph.provide
 def task_of_graph(
     graph: Graph, backend: Backend, device: str, preference: PowerPreference, fuse: bool, sample: Mapping[str, Sample]
 ) -> Task | Measurement | str:

@@ -17,7 +17,7 @@ from weakref import ref
 import numpy as np
 
 from ..compile.states import YET
-from ..support import lazy_imports as links
+from ..support import lazy_imports
 
 if TYPE_CHECKING:
     from ..compile.engines import Measurement
@@ -257,7 +257,7 @@ class _Watch:
 watch = _Watch()
 
 
-@links.watch_graph.provide
+@lazy_imports.watch_graph.provide
 def watch_graph(graph: Any) -> Use:
-    """See `links.watch_graph`."""
+    """See `lazy_imports.watch_graph`."""
     return watch.add(graph, 1)

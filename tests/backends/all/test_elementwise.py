@@ -37,7 +37,9 @@ def run(device: str, op: str, *arguments: Any, **options: Any) -> np.ndarray:
     builder = ow.MLGraphBuilder(CONTEXTS[device]())
     arrays = {f"x{i}": value for i, value in enumerate(arguments) if isinstance(value, np.ndarray)}
     operands = [
-        builder.input(f"x{i}", ow.dtypes.of_array(value.dtype), value.shape) if isinstance(value, np.ndarray) else value
+        builder.input(f"x{i}", ow.core.dtypes.of_array(value.dtype), value.shape)
+        if isinstance(value, np.ndarray)
+        else value
         for i, value in enumerate(arguments)
     ]
     graph = builder.build({"y": getattr(builder, op)(*operands, **options)})

@@ -456,7 +456,7 @@ def test_a_context_on_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made == [(0, 17), (1, 18), (1, None), (1, 18)]
     with pytest.raises(ow.ValidationError, match="the stream is of device 'cuda:1', not of 'cuda'"):
         ow.ml.create_context(cuda_stream=18, device="cuda")
-    with pytest.raises(ow.ValidationError, match="cuda_stream must be an object with __cuda_stream__, or the handle"):
+    with pytest.raises(ow.ValidationError, match="cuda_stream must have __cuda_stream__, or be the handle"):
         ow.ml.create_context(cuda_stream="x")
     with pytest.raises(ow.ValidationError, match="backend must not be given with cuda_stream, got 'webgpu'"):
         ow.ml.create_context(cuda_stream=17, backend="webgpu")

@@ -12,7 +12,7 @@ from triton_cases import Build, F, array, check, steps_of
 
 import opweave as ow
 from opweave import composites
-from opweave.backends.gpu.contraction import gemv as thin
+from opweave.backends.gpu.contraction import gemv
 
 FEATURES = replace(F, tensor_cores=None)
 TOLERANCES = {"float32": 1e-5, "float16": 3e-3}
@@ -21,7 +21,7 @@ TOLERANCES = {"float32": 1e-5, "float16": 3e-3}
 def four_lines(build: Build, *arrays: np.ndarray, constants: tuple[int, ...] = (1,)) -> None:
     """Check the results; the last kernel of a product computes four lines in an invocation."""
     steps = steps_of(build, arrays, constants, FEATURES)
-    products = [step.kernel for step in steps if isinstance(step.kernel, thin.ThinKernel)]
+    products = [step.kernel for step in steps if isinstance(step.kernel, gemv.ThinKernel)]
     assert products
     assert all("fours of lines" in kernel.source for kernel in products)
     tolerance = TOLERANCES[arrays[0].dtype.name]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...run.graph import MLGraph
-from ...support import lazy_imports as links
+from ...support import lazy_imports
 from ...support.errors import require
 from ...support.files import atomic_writer
 from .condense import condense
@@ -37,7 +37,7 @@ class Drawing(str):
         return self.replace("<svg ", '<svg style="max-width:100%;height:auto" ', 1)
 
 
-@links.draw.provide
+@lazy_imports.draw.provide
 def draw(graph: MLGraph, path: str | Path | None = None) -> Drawing:
     """The drawing of a user's graph; `MLGraph.draw` describes it."""
     program, recorded = graph._check_alive(), graph._graph
@@ -49,7 +49,7 @@ def draw(graph: MLGraph, path: str | Path | None = None) -> Drawing:
     return drawing
 
 
-@links.draw_model.provide
+@lazy_imports.draw_model.provide
 def draw_model(
     compiled: CompiledModel, inputs: Sequence[str], outputs: Sequence[str], title: str, path: str | Path | None
 ) -> Drawing:

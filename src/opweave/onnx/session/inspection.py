@@ -10,7 +10,7 @@ import numpy as np
 from ...run.graph import check_names
 from ...run.locks import Locks
 from ...run.tensor import MLTensor
-from ...support import lazy_imports as links
+from ...support import lazy_imports
 from ...support.errors import OperationError, require
 from .model_program import ModelProgram
 from .shape_cache import Key, text_of
@@ -120,7 +120,7 @@ class InspectionMethods:
             space, device = session.context._space, session.context.device.name
             arguments_of_link = (model.program, sources, targets, space, device, repeat, detail, remarks)
             try:
-                measured: Profile = links.profile_model(*arguments_of_link)
+                measured: Profile = lazy_imports.profile_model(*arguments_of_link)
             except OperationError as error:
                 if inputs is not None:
                     raise
@@ -159,7 +159,7 @@ class InspectionMethods:
         advice = "which is one step of ONNX Runtime; pass input_shapes to draw what would run if they were compiled"
         require(isinstance(model, CompiledModel), f"draw: calls run in the model's own session, {advice}")
         names = [[a.name for a in arguments] for arguments in (session.get_inputs(), session.get_outputs())]
-        drawing: Drawing = links.draw_model(
+        drawing: Drawing = lazy_imports.draw_model(
             model, *names, f"{session._recipe.title}: {text_of(key, [*session._inputs, *session._overridable()])}", path
         )
         return drawing
