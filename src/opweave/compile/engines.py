@@ -14,18 +14,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from .. import __version__
 from ..backends import Backend
 from ..core.graph import Graph, Operand, each
 from ..support import digests, disk_cache
-from ..support.processors import processor_name, processors
 from ..support.words import duration, size, table
+from .keys import FORMAT, KIND as KIND, key_of, machine as machine, versions as versions
 from .states import SWITCHED_OFF as SWITCHED_OFF, YET as YET
-
-FORMAT = 4
-"""The format of what is kept; others are not read."""
-
-KIND = disk_cache.TUNING
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +206,7 @@ def find(digest: Callable[[], str], ways: Mapping[str, Backend], on: str = "") -
     """
     if not disk_cache.has(KIND):
         return {}
-    key = _key(digest(), on or machine(ways), versions(ways))
+    key = key_of(digest(), on or machine(ways), versions(ways))
     return {found.what: found for found in _parsed(disk_cache.load(key, KIND))}
 
 
@@ -220,7 +214,7 @@ def keep(digest: str, found: Measurement) -> bool:
     """Keep what was measured, beside what was for other shapes; whether that is possible."""
     import json
 
-    key = _key(digest, found.machine, found.versions)
+    key = key_of(digest, found.machine, found.versions)
     measured = {each.what: each for each in _parsed(disk_cache.load(key, KIND))} | {found.what: found}
     data = json.dumps({"format": FORMAT, "measured": [asdict(each) for each in measured.values()]}).encode()
     return disk_cache.store(key, KIND, data)
@@ -236,17 +230,6 @@ def titles(key: str) -> list[str]:
     """The models and graphs whose measurements the cache keeps under a key; this does not count as a use of them."""
     found = _parsed(disk_cache.load(key, KIND, is_use=False))
     return list(dict.fromkeys(each.model or each.what for each in found))
-
-
-def machine(ways: Mapping[str, Backend]) -> str:
-    """The processor, and how many threads an operation may use."""
-    threads = next(iter(ways.values())).threads or processors()
-    return f"{processor_name()}, {threads} threads"
-
-
-def versions(ways: Mapping[str, Backend]) -> str:
-    """The versions of Opweave and of the engines."""
-    return ", ".join([f"opweave {__version__}", *(f"{name} {way.version()}" for name, way in ways.items())])
 
 
 def digest(graph: Graph) -> str:
@@ -267,10 +250,6 @@ def digest(graph: Graph) -> str:
         described.update(f"{kind} {node.op.name} {attributes} {operands} {[*map(number, node.outputs)]}\n".encode())
     described.update(f"{[*map(number, graph.outputs.values())]}".encode())
     return described.hexdigest()
-
-
-def _key(digest: str, machine: str, versions: str) -> str:
-    return digests.digest(f"{FORMAT} {digest} {machine} {versions}".encode()).hexdigest()
 
 
 def _parsed(data: bytes | None) -> list[Measurement]:

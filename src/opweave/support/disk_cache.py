@@ -178,6 +178,12 @@ def has(kind: str) -> bool:
     return kind in known[1]
 
 
+def exists(key: str, kind: str) -> bool:
+    """Whether there is a file of this key; `load` says whether it can be trusted and read."""
+    place = _place()
+    return place is not None and os.path.exists(os.path.join(place, f"{key}.{kind}"))
+
+
 def lock(name: str) -> int | None:
     """Take a lock of this name, of which the machine has one, for as long as the result, a descriptor, is open.
 

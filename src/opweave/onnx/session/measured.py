@@ -23,6 +23,10 @@ def find_measured(digest: Callable[[], str], ways: Mapping[str, Backend]) -> dic
 
     if not disk_cache.has(disk_cache.TUNING):
         return {}
+    from ...compile import keys
+
+    if not disk_cache.exists(keys.key_of(digest(), keys.machine(ways), keys.versions(ways)), keys.KIND):
+        return {}
     from ...compile import engines
 
     return engines.find(digest, ways)

@@ -1,0 +1,40 @@
+"""What measurements of engines are kept under: sessions ask for that before they load what reads measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from .. import __version__
+from ..support import digests, disk_cache
+from ..support.processors import processor_name, processors
+
+if TYPE_CHECKING:
+    from ..backends import Backend
+
+FORMAT = 5
+"""The format of what is kept; others are not read."""
+
+KIND = disk_cache.TUNING
+
+
+def key_of(digest: str, machine: str, versions: str) -> str:
+    """The key of a graph or model in the cache on disk.
+
+    Args:
+        digest: of the graph or model.
+        machine: see `machine`.
+        versions: see `versions`.
+    """
+    return digests.digest(f"{FORMAT} {digest} {machine} {versions}".encode()).hexdigest()
+
+
+def machine(ways: Mapping[str, Backend]) -> str:
+    """The processor, and how many threads an operation may use."""
+    threads = next(iter(ways.values())).threads or processors()
+    return f"{processor_name()}, {threads} threads"
+
+
+def versions(ways: Mapping[str, Backend]) -> str:
+    """The versions of Opweave and of the engines."""
+    return ", ".join([f"opweave {__version__}", *(f"{name} {way.version()}" for name, way in ways.items())])
