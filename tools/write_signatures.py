@@ -16,7 +16,7 @@ from opweave.core.operation import Op
 from opweave.core.operators import INFIX
 from opweave.ops import Operations
 
-FILE = Path(__file__).parent.parent / "src" / "opweave" / "signatures.pyi"
+FILE = Path(__file__).parent.parent / "src" / "opweave" / "ops" / "signatures.pyi"
 
 HEAD = '''"""Calls of operations, for type checkers and editors. Made by tools/write_signatures.py; do not edit."""
 
@@ -28,10 +28,10 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
 
-from .dtypes import DataType as DataType
-from .graph import Builder, MLOperand
-from .operation import Op
-from .lazy.array import Array
+from ..core.dtypes import DataType as DataType
+from ..core.graph import Builder, MLOperand
+from ..core.operation import Op
+from ..lazy.array import Array
 
 Same = TypeVar("Same")  # Self, in a form that Jedi follows into derived classes
 

@@ -361,7 +361,7 @@ def test_is_text_finds_what_is_not_utf8(make: Callable[[], bytes], is_utf8: bool
 def test_messages_are_those_of_the_package_onnx(implementation: str, first: str) -> None:
     code = f"""
 import {first}
-import copy, pickle, onnx, opweave.onnx.model.protobuf, opweave.onnx.model.utf8
+import copy, pickle, onnx, opweave.onnx.model.protobuf as protobuf, opweave.onnx.model.utf8 as utf8
 for name in ("AttributeProto", "FunctionProto", "GraphProto", "ModelProto", "NodeProto", "TensorProto", "TypeProto"):
     assert getattr(protobuf, name) is getattr(onnx, name), name
 assert protobuf.TypeProto.Tensor is onnx.TypeProto.Tensor

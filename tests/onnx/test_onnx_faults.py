@@ -78,6 +78,6 @@ def test_no_converters_file_hides_a_module_of_python() -> None:
 
 def test_bool_has_one_home() -> None:
     """How bool becomes uint8, and uint8 bool, stands in `booleans` alone."""
-    folder = Path(str(operators.__file__)).parent.parent
+    folder = Path(str(operators.__file__)).parent.parent.parent
     homes = [path.name for path in folder.rglob("*.py") if ".view(bool)" in path.read_text()]
     assert homes == ["booleans.py"]

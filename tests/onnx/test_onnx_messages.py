@@ -30,7 +30,7 @@ ORDER = """
 import pickle, sys
 if sys.argv[1] == "before":
     import onnx
-from opweave.onnx import messages
+from opweave.onnx.model import protobuf
 assert ("onnx" in sys.modules) == (sys.argv[1] == "before")
 tensor = protobuf.TensorProto(name="t", dims=[1], data_type=1, float_data=[2])
 packed = pickle.dumps(tensor)
@@ -63,7 +63,7 @@ def missing(name, *rest):
     PathFinder.find_spec = found
 
 PathFinder.find_spec = missing
-from opweave.onnx import messages
+from opweave.onnx.model import protobuf
 assert PathFinder.find_spec is found and "onnx" in sys.modules
 import onnx
 assert protobuf.ModelProto is onnx.ModelProto

@@ -408,7 +408,7 @@ def test_streams() -> None:
     with pytest.raises(ow.ValidationError, match="2 stands for a stream of each thread"):
         handle_of(2)
     for wrong in ("x", True, -1, None):
-        with pytest.raises(ow.ValidationError, match="cuda_stream must be an object with __cuda_stream__"):
+        with pytest.raises(ow.ValidationError, match="cuda_stream must have __cuda_stream__"):
             handle_of(wrong)
 
 
