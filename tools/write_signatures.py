@@ -61,7 +61,7 @@ def text() -> str:
     ops = Operations.listing()
     lines = [HEAD, "class BuilderMethods:", '    """The operations as methods of builders."""', ""]
     for op in ops.values():
-        lines += method(op, ["self", *parameters(op, "OperandLike")], result(op, "MLOperand"), f"{op.__doc__}\n")
+        lines += method(op, ["self", *parameters(op, "OperandLike")], result(op, "MLOperand"), with_link(op))
     lines += [
         "class ArrayMethods:",
         '    """The operations as methods of operands and arrays, their first argument."""',
@@ -87,6 +87,12 @@ def method(op: Op[..., Any], takes: Sequence[str], gives: str, text: str) -> Ite
 def summary(op: Op[..., Any]) -> str:
     """The first line of the docstring."""
     return (op.__doc__ or "").splitlines()[0]
+
+
+def with_link(op: Op[..., Any]) -> str:
+    """The first line of the docstring, and the address of the definition."""
+    address = next((line for line in (op.__doc__ or "").splitlines() if line.strip().startswith("https://")), "")
+    return f"{summary(op)}\n\n{address.strip()}\n" if address else summary(op)
 
 
 def function(op: Op[..., Any]) -> Iterator[str]:
