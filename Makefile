@@ -96,6 +96,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python tools/write_signatures.py
 	$(BIN)/python tools/write_command_line.py
 	$(BIN)/python tools/draw_example.py docs/images/graph.svg
+	$(BIN)/python tools/draw_house.py
 
 # The documentation, in site/html: a warning is an error, and so is a link within it that leads nowhere. Its notebooks are run.
 site: $(VENV)-site/.installed

@@ -237,6 +237,13 @@ def test_rooms_are_listed_in_one_order() -> None:
     assert {room_of(Path(file).parts) for file in FILES} == layers().keys()
 
 
+def test_the_picture_of_the_rooms_is_that_of_the_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT.parent.parent / "tools")
+    import draw_house  # type: ignore[import-not-found]
+
+    assert draw_house.PICTURE.read_text(encoding="utf-8") == draw_house.picture(), "run python tools/draw_house.py"
+
+
 def test_no_module_is_outside_of_a_room() -> None:
     assert sorted(path.name for path in ROOT.glob("*.py*")) == ["__init__.py", "__main__.py"]
 
