@@ -22,8 +22,13 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
         require as require,
     )
     from .dtypes import (
-        ALL as ALL,
+        ANY as ANY,
         FLOATS as FLOATS,
+        INDICES as INDICES,
+        LOGICAL as LOGICAL,
+        QUANTIZED as QUANTIZED,
+        SIGNED as SIGNED,
+        WIDE as WIDE,
         DataType as DataType,
     )
     from .graph import (
@@ -47,7 +52,7 @@ _HOMES = {
         "ValidationError",
         "require",
     ),
-    ".dtypes": ("ALL", "FLOATS", "DataType"),
+    ".dtypes": ("ANY", "FLOATS", "INDICES", "LOGICAL", "QUANTIZED", "SIGNED", "WIDE", "DataType"),
     ".graph": ("Builder", "Desc", "Graph", "MLOperand", "Node", "Operand"),
     ".operation": ("Limits", "Op", "op"),
 }

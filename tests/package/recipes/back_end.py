@@ -12,9 +12,8 @@ import numpy as np
 
 from opweave import memory
 from opweave.backends import Backend, Device, How, PowerPreference, Runner
-from opweave.core.graph import Desc, Graph, Node, Operand
+from opweave.core import Desc, Graph, Node, Operand, ValidationError, require
 from opweave.ops import elementwise, matrix
-from opweave.support.errors import ValidationError, require
 
 
 class Cell:
