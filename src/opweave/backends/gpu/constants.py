@@ -54,16 +54,16 @@ def uploaded_once(
     """
     key = constant.key
     with lock:
-        known = uploaded.get(key)
-    if known is not None:
-        return known
-    made = upload(constant.make())
+        cached = uploaded.get(key)
+    if cached is not None:
+        return cached
+    memory = upload(constant.make())
     with lock:
-        uploaded[key] = made
+        uploaded[key] = memory
     end = finalize(_owner(constant.source), uploaded.pop, key, None)  # another array may lie there then
     end.atexit = False
-    finalize(made, end.detach).atexit = False
-    return made
+    finalize(memory, end.detach).atexit = False
+    return memory
 
 
 def _owner(array: np.ndarray) -> np.ndarray:

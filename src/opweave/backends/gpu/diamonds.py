@@ -30,7 +30,7 @@ def meeting(graph: Graph, backend: GpuBackend) -> set[Operand]:
 class _Search:
     def __init__(self, graph: Graph, backend: GpuBackend) -> None:
         self.backend = backend
-        self.wanted = set(graph.outputs.values())
+        self.outputs = set(graph.outputs.values())
         self.order = {node: number for number, node in enumerate(graph.nodes)}
         self.readers: dict[Operand, dict[Node, None]] = {}
         for node in graph.nodes:
@@ -40,7 +40,7 @@ class _Search:
         self.found: set[Operand] = set()
         for node in graph.nodes:
             for operand in node.outputs:
-                if len(self.readers.get(operand, ())) > 1 and operand not in self.wanted:
+                if len(self.readers.get(operand, ())) > 1 and operand not in self.outputs:
                     self.found |= self._between(operand)
 
     def _between(self, first: Operand) -> set[Operand]:
@@ -65,7 +65,7 @@ class _Search:
     def _is_inside(self, operand: Operand, taken: set[Node]) -> bool:
         """Whether nothing but these nodes reads an operand."""
         readers = self.readers.get(operand, {})
-        return operand not in self.wanted and bool(readers) and taken.issuperset(readers)
+        return operand not in self.outputs and bool(readers) and taken.issuperset(readers)
 
     def _element_wise(self, node: Node, inside: set[Operand]) -> Program | None:
         """The program of a node, if it reads those operands at the position that it computes; else None."""

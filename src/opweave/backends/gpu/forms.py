@@ -42,9 +42,9 @@ def form_of(node: Node, backend: Backend) -> Callable[..., Any] | None:
     return None if node.op.is_alternative else node.op.formula
 
 
-def applied(node: Node, backend: Backend, known: Mapping[Operand, Array]) -> Any:
+def applied(node: Node, backend: Backend, arrays: Mapping[Operand, Array]) -> Any:
     """The results of a node (a tuple of arrays, or a `Special`), given its operands as arrays."""
-    return _applied(node, backend, lambda operand: known[operand])
+    return _applied(node, backend, lambda operand: arrays[operand])
 
 
 def _applied(node: Node, backend: Backend, array_of: Callable[[Operand], Array]) -> Any:
@@ -68,10 +68,10 @@ def _trace(node: Node, backend: Backend, descs: Mapping[str, Any]) -> Program | 
         return simplified(program_of(node.op, descs, node.attributes))
     inputs, arrays = inputs_of(list(flat(descs)))
     rest = iter(arrays)
-    made = _applied(node, backend, lambda _: next(rest))
-    if isinstance(made, Staged):
-        made.inputs = inputs
-    return made if isinstance(made, Special) else simplified(program(node.op.name, inputs, made))
+    result = _applied(node, backend, lambda _: next(rest))
+    if isinstance(result, Staged):
+        result.inputs = inputs
+    return result if isinstance(result, Special) else simplified(program(node.op.name, inputs, result))
 
 
 def supported(node: Node, backend: Backend, features: Features) -> str | None:
@@ -86,10 +86,10 @@ def supported(node: Node, backend: Backend, features: Features) -> str | None:
             return _no_kernel(node, backend)
         return None
     try:
-        made = traced(node, backend)
+        result = traced(node, backend)
     except ValidationError as error:  # positions beyond int32
         return str(error)
-    return gpu.unsupported(made, features) if isinstance(made, Program) else ""
+    return gpu.unsupported(result, features) if isinstance(result, Program) else ""
 
 
 def _no_kernel(node: Node, backend: Backend) -> str:

@@ -90,22 +90,24 @@ def readings(node: Node, program: Program) -> dict[Operand, Reading]:
     roots = [*(stored.body for stored in program.stored), *program.roots]
     owners = dict(zip(program.inputs, numbers, strict=True))
     for root in roots:
-        for found in ir.walk(root):
-            if isinstance(found, ir.Load) and isinstance(found.source, Input):
-                loads[owners[found.source]].append(found)
-            if isinstance(found, ir.Reduce):
-                domain = math.prod(variable.extent for variable in found.variables)
-                for part in ir.walk(found.body):
+        for expression in ir.walk(root):
+            if isinstance(expression, ir.Load) and isinstance(expression.source, Input):
+                loads[owners[expression.source]].append(expression)
+            if isinstance(expression, ir.Reduce):
+                domain = math.prod(variable.extent for variable in expression.variables)
+                for part in ir.walk(expression.body):
                     if isinstance(part, ir.Load) and isinstance(part.source, Input):
                         operand = owners[part.source]
                         inside[operand] = max(inside[operand], largest * domain)
-    made = {}
-    for operand, its in loads.items():
+    by_operand = {}
+    for operand, operand_loads in loads.items():
         reads = inside[operand] or largest
-        aligned = all(ir._aligned(load) for load in its) and len(its) <= MAX_MOVED_LOADS
+        aligned = all(ir._aligned(load) for load in operand_loads) and len(operand_loads) <= MAX_MOVED_LOADS
         times = reads / max(1, operand.desc.element_count)
-        made[operand] = Reading(len(its) * (2 if operand in inside and len(its) > 1 else 1), times, aligned)
-    return made
+        by_operand[operand] = Reading(
+            len(operand_loads) * (2 if operand in inside and len(operand_loads) > 1 else 1), times, aligned
+        )
+    return by_operand
 
 
 def joins(

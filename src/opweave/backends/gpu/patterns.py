@@ -118,9 +118,9 @@ def attentions(graph: Graph, features: Features) -> list[Found]:
     uses = Counter(operand for node in graph.nodes for operand in node.operands)
     uses.update(graph.outputs.values())
     readers = {operand: node for node in graph.nodes for operand in node.operands}
-    wanted = set(graph.outputs.values())
-    found = (_ending_in(node, uses) for node in graph.nodes if node.op is matmul)
-    return [_transposed(each, uses, readers, wanted) for each in found if each and each.is_faster(features)]
+    outputs = set(graph.outputs.values())
+    matches = (_ending_in(node, uses) for node in graph.nodes if node.op is matmul)
+    return [_transposed(match, uses, readers, outputs) for match in matches if match and match.is_faster(features)]
 
 
 def _ending_in(last: Node, uses: Counter[Operand]) -> Found | None:
@@ -169,8 +169,8 @@ def _change(node: Node, operands: list[Operand]) -> tuple[Operand, Change] | Non
         at = _noted([condition, other if is_first else one], operands)
 
         def chosen(score: Array, position: Sequence[Array], others: Sequence[Element]) -> Array:
-            known, given = (others[at + k](*position) for k in range(2))
-            return where(known != 0, *((score, given) if is_first else (given, score)))
+            flag, alternative = (others[at + k](*position) for k in range(2))
+            return where(flag != 0, *((score, alternative) if is_first else (alternative, score)))
 
         return one if is_first else other, chosen
     return None
@@ -178,22 +178,22 @@ def _change(node: Node, operands: list[Operand]) -> tuple[Operand, Change] | Non
 
 def _is_computed(operand: Operand, reader: Node) -> bool:
     """Whether an operand may be the scores that a node changes."""
-    made = operand.node is not None and operand.node.op in (matmul, add, mul, div, choose)
-    return made and operand.shape == reader.outputs[0].shape
+    is_result = operand.node is not None and operand.node.op in (matmul, add, mul, div, choose)
+    return is_result and operand.shape == reader.outputs[0].shape
 
 
-def _noted(found: Iterable[Operand], operands: list[Operand]) -> int:
+def _noted(added: Iterable[Operand], operands: list[Operand]) -> int:
     """Append operands, and return the number of the first."""
-    operands += found
-    return len(operands) - len(list(found))
+    operands += added
+    return len(operands) - len(list(added))
 
 
-def _transposed(found: Found, uses: Counter[Operand], readers: dict[Operand, Node], wanted: set[Operand]) -> Found:
+def _transposed(match: Found, uses: Counter[Operand], readers: dict[Operand, Node], outputs: set[Operand]) -> Found:
     """The same with the transposition of its result, if nothing else reads that."""
-    reader = readers.get(found.result)
-    if reader is None or reader.op is not transpose or uses[found.result] > 1 or found.result in wanted:
-        return found
-    return replace(found, nodes=(*found.nodes, reader), permutation=tuple(reader.attributes["permutation"]))
+    reader = readers.get(match.result)
+    if reader is None or reader.op is not transpose or uses[match.result] > 1 or match.result in outputs:
+        return match
+    return replace(match, nodes=(*match.nodes, reader), permutation=tuple(reader.attributes["permutation"]))
 
 
 def _operand(node: Node, name: str) -> Operand:

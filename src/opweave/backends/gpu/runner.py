@@ -102,23 +102,23 @@ class KernelRunner(Runner, Pool[Intermediates[Tied]]):
 
     def all_tied(self, numbers: Iterable[int], arrays: Mapping[Place, DeviceArray]) -> dict[int, Tied]:
         """Kernels, by their numbers, tied to memory; those of repeated steps only once."""
-        made: dict[Step, Tied] = {}
-        found = {}
+        kernels: dict[Step, Tied] = {}
+        by_number = {}
         for number in numbers:
             step = self.steps[number]
-            if step not in made:
-                made[step] = self.tied(number, arrays)
-            found[number] = made[step]
-        return found
+            if step not in kernels:
+                kernels[step] = self.tied(number, arrays)
+            by_number[number] = kernels[step]
+        return by_number
 
     def given(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> dict[Place, DeviceArray]:
         """The memory of the places that a caller gives."""
-        found: dict[Place, DeviceArray] = {}
+        arrays: dict[Place, DeviceArray] = {}
         for place in {place: None for step in self.steps for place in step.places}:
             if place.kind in ("input", "output"):
                 array = (inputs if place.kind == "input" else outputs)[place.number]
-                found[place] = DeviceArray(place.desc, array.buffer)
-        return found
+                arrays[place] = DeviceArray(place.desc, array.buffer)
+        return arrays
 
     def kernel_times(self, measured: Sequence[Sequence[int]]) -> list[KernelTime]:
         """What was measured of the kernels in order, without the first run of each.
@@ -127,14 +127,14 @@ class KernelRunner(Runner, Pool[Intermediates[Tied]]):
             measured: for each run the nanoseconds of each kernel.
         """
         runs = measured[1:] or measured
-        found = []
+        times = []
         for number, step in enumerate(self.steps):
-            its = [run[number] / 1e9 for run in runs]
+            seconds = [run[number] / 1e9 for run in runs]
             names = " + ".join(node.title for node in step.nodes)
             target = next((p for p, w in zip(step.places, step.kernel.writes, strict=True) if w), None)
-            made = "" if target is None else str(target.desc)
-            found.append(KernelTime(names, step.kernel.title, made, median(its), min(its)))
-        return found
+            result = "" if target is None else str(target.desc)
+            times.append(KernelTime(names, step.kernel.title, result, median(seconds), min(seconds)))
+        return times
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
         """The kernels that compute nodes."""
@@ -142,11 +142,11 @@ class KernelRunner(Runner, Pool[Intermediates[Tied]]):
         title = self.backend.title
         if not numbers:
             return "native", f"{title}: no kernel of its own"
-        which = f"kernel {numbers[0]}" if len(numbers) == 1 else f"kernels {numbers[0]} to {numbers[-1]}"
+        kernels = f"kernel {numbers[0]}" if len(numbers) == 1 else f"kernels {numbers[0]} to {numbers[-1]}"
         node = nodes[0]
         if len(nodes) == 1 and is_users_kernel(node, self.backend):
-            return "kernel", f"{title}: {which}, {node.op.kernels[self.backend.name].detail}"
-        return "native", f"{title}: {which}" + ("" if self._unrounded.isdisjoint(nodes) else f", {KEEPS_FLOAT32}")
+            return "kernel", f"{title}: {kernels}, {node.op.kernels[self.backend.name].detail}"
+        return "native", f"{title}: {kernels}" + ("" if self._unrounded.isdisjoint(nodes) else f", {KEEPS_FLOAT32}")
 
 
 class DeviceCall(Generic[Tied]):
@@ -215,12 +215,12 @@ class DeviceCall(Generic[Tied]):
 def _updates(steps: Sequence[Step]) -> list[Update]:
     """The inputs that kernels update where they are: those that are copied to an output first, and not read afterwards."""
     copied = [(number, *step.copies) for number, step in enumerate(steps) if step.copies is not None]
-    found = []
+    updates = []
     for number, source, target in copied:
         is_read = any(source in step.places for step in steps[number + 1 :])
         pairs = () if is_read else ((source.number, target.number),)
-        found.append(Update(pairs, (source.number,)))
-    return found
+        updates.append(Update(pairs, (source.number,)))
+    return updates
 
 
 __all__ = ["DeviceCall", "Engine", "Intermediates", "KernelRunner"]

@@ -60,14 +60,14 @@ class Schedule:
         self.unrounded: set[Node] = set()
         self._kernels = Kernels(backend, features)
         self._values: dict[Operand, Pending | Input] = {}
-        self._wanted = {operand: number for number, operand in enumerate(graph.outputs.values())}
+        self._outputs = {operand: number for number, operand in enumerate(graph.outputs.values())}
         self._uses = Counter(operand for node in graph.nodes for operand in node.operands)
         self._uses.update(graph.outputs.values())
         self._meeting = meeting(graph, backend)
         for number, operand in enumerate(graph.inputs.values()):
             self._memory(operand, Place(operand.desc, "input", number))
-        found = [each for each in attentions(graph, features) if not (self._rounds and each.has_halves)]
-        whole = {node: each for each in found for node in each.nodes}
+        matches = [match for match in attentions(graph, features) if not (self._rounds and match.has_halves)]
+        whole = {node: match for match in matches for node in match.nodes}
         for node in graph.nodes:
             if node not in whole:
                 self._node(node)
@@ -87,11 +87,11 @@ class Schedule:
         return source
 
     def _value(self, operand: Operand) -> Pending | Input:
-        known = self._values.get(operand)
-        if known is None:
+        value = self._values.get(operand)
+        if value is None:
             assert operand.is_constant, operand
-            known = self._memory(operand, Place(operand.desc, "constant", value=Constant.of(operand.value)))
-        return known
+            value = self._memory(operand, Place(operand.desc, "constant", value=Constant.of(operand.value)))
+        return value
 
     def _in_memory(self, operand: Operand) -> Input:
         """The operand as an array in memory; if it is pending, its kernels are scheduled now."""
@@ -124,21 +124,21 @@ class Schedule:
     def _expression(self, node: Node, program: Program) -> None:
         """Make the results of a node pending, with pending operands substituted where that pays."""
         self._make_room(node, program)
-        known: dict[Operand, Array] = {}
+        arrays: dict[Operand, Array] = {}
         nodes: list[Node] = []
         anchor: Contraction | None = None
         # Those that meet again come first: their sums of products must become a part of this one, or be computed twice.
-        found = sorted(readings(node, program).items(), key=lambda pair: pair[0] not in self._meeting)
-        for operand, reading in found:
+        ordered = sorted(readings(node, program).items(), key=lambda pair: pair[0] not in self._meeting)
+        for operand, reading in ordered:
             value = self._values.get(operand)
             if isinstance(value, Pending) and self._joins(value, operand, program, reading, anchor):
                 result = self._as_read(value)
-                known[operand] = result if value.alias is None else reshaped(result, value.alias)
+                arrays[operand] = result if value.alias is None else reshaped(result, value.alias)
                 nodes += (n for n in value.nodes if n not in nodes)
                 anchor = combined(anchor, value.anchor)
             else:
-                known[operand] = self._loaded(operand)
-        for operand, result in zip(node.outputs, applied(node, self.backend, known), strict=True):
+                arrays[operand] = self._loaded(operand)
+        for operand, result in zip(node.outputs, applied(node, self.backend, arrays), strict=True):
             self._values[operand] = Pending(in_data_type(result, operand.data_type), (*nodes, node), anchor)
 
     def _as_read(self, value: Pending) -> Array:
@@ -160,7 +160,7 @@ class Schedule:
         self, value: Pending, operand: Operand, program: Program, reading: Reading, beside: Contraction | None
     ) -> bool:
         """Whether an operand that is pending becomes a part of the node that reads it."""
-        if operand in self._wanted:
+        if operand in self._outputs:
             return False
         is_shared = self._uses[operand] > 1 and operand not in self._meeting
         return joins(value, operand.desc, program, reading, self.features, is_shared=is_shared, beside=beside)
@@ -194,11 +194,11 @@ class Schedule:
         """Share the operand's memory. A kernel runs only to copy an operand that is in memory already to an output."""
         (operand,), (result,) = node.operands, node.outputs
         value = self._value(operand)
-        if isinstance(value, Pending) and (self._uses[operand] > 1 or operand in self._wanted):
+        if isinstance(value, Pending) and (self._uses[operand] > 1 or operand in self._outputs):
             value = self._in_memory(operand)
         if isinstance(value, Pending):
             self._values[result] = replace(value, alias=result.shape, nodes=(*value.nodes, node))
-        elif result in self._wanted:
+        elif result in self._outputs:
             self._values[result] = Pending(reshaped(of_input(value), result.shape), (node,))
         else:
             self._memory(result, self._kernels.places[value])
@@ -206,10 +206,10 @@ class Schedule:
     def _products(self, node: Node) -> None:
         """A pending value whose kernels add up products; what the operation does with the sums is its expression."""
         (result,) = node.outputs
-        made, nodes = self._of_views(node) or (None, ())
-        if made is None:
-            made = applied(node, self.backend, {operand: self._loaded(operand) for operand in node.operands})
-        self._values[result] = self._kernels.multiplied(made, result.desc, (*nodes, node))
+        products, nodes = self._of_views(node) or (None, ())
+        if products is None:
+            products = applied(node, self.backend, {operand: self._loaded(operand) for operand in node.operands})
+        self._values[result] = self._kernels.multiplied(products, result.desc, (*nodes, node))
 
     def _of_views(self, node: Node) -> tuple[Products, tuple[Node, ...]] | None:
         """The products of operands that are transposed, read where they are, with the nodes that transpose.
@@ -222,17 +222,17 @@ class Schedule:
         views = {o: value for o, value in pending.items() if isinstance(value, Pending) and _is_transposed(value)}
         if not views:
             return None
-        known = {o: views[o].result if o in views else self._loaded(o) for o in pending}
-        made: Products = applied(node, self.backend, known)
-        nodes = dict.fromkeys(its for value in views.values() for its in value.nodes)
-        is_fast = self._kernels.contraction(made, node.outputs[0].desc).method == "tensor"
-        return (made, tuple(nodes)) if is_fast else None
+        arrays = {o: views[o].result if o in views else self._loaded(o) for o in pending}
+        products: Products = applied(node, self.backend, arrays)
+        nodes = dict.fromkeys(view_node for value in views.values() for view_node in value.nodes)
+        is_fast = self._kernels.contraction(products, node.outputs[0].desc).method == "tensor"
+        return (products, tuple(nodes)) if is_fast else None
 
-    def _stages(self, node: Node, made: Staged) -> None:
+    def _stages(self, node: Node, staged: Staged) -> None:
         """The kernels of an operation that takes several. All operations that are alike have the same stages."""
-        for source, operand in zip(made.inputs, flat(node.inputs), strict=True):
+        for source, operand in zip(staged.inputs, flat(node.inputs), strict=True):
             self._kernels.places[source] = self._kernels.places[self._in_memory(operand)]
-        stages, results = made.planned(self.features)
+        stages, results = staged.planned(self.features)
         fresh: dict[Input, Place] = {}
         for operand, result in zip(node.outputs, results, strict=True):
             fresh[result] = self._target(operand)
@@ -243,22 +243,22 @@ class Schedule:
         for operand, result in zip(node.outputs, results, strict=True):
             self._memory(operand, fresh[result])
 
-    def _attention(self, found: Found) -> None:
+    def _attention(self, match: Found) -> None:
         """The kernels of attention that a graph has in parts."""
-        operands = [self._read(operand) for operand in (found.query, found.key, found.value, *found.operands)]
-        problem, result = found.problem(*operands), found.result
-        if found.has_halves:
-            self.unrounded.update(found.nodes[:-1])
+        operands = [self._read(operand) for operand in (match.query, match.key, match.value, *match.operands)]
+        problem, result = match.problem(*operands), match.result
+        if match.has_halves:
+            self.unrounded.update(match.nodes[:-1])
         stages = Stages(self.features)
         target = stages.array(ir.storage(result.data_type), result.shape)
-        attend(stages, problem, target, found.place)
+        attend(stages, problem, target, match.place)
         self._kernels.places[target] = place = self._target(result)
         for stage in stages.stages:
-            assert isinstance(stage.made, KernelProgram), stage
+            assert isinstance(stage.content, KernelProgram), stage
             for array in stage.targets:
                 self._kernels.places.setdefault(array, Place(array.desc, "between"))
             title = f"attention: {stage.title}" if stage.title else "attention"
-            self._kernels.append([self._kernels.of_program(stage.made, title)], found.nodes)
+            self._kernels.append([self._kernels.of_program(stage.content, title)], match.nodes)
         self._memory(result, place)
 
     def _read(self, operand: Operand) -> Array:
@@ -270,11 +270,11 @@ class Schedule:
 
     def _scatter(self, node: Node) -> None:
         """Write the operand, then the updates over it."""
-        made = applied(node, self.backend, {operand: self._loaded(operand) for operand in node.operands})
+        scatter = applied(node, self.backend, {operand: self._loaded(operand) for operand in node.operands})
         (result,) = node.outputs
         place = self._target(result)
-        self._kernels.fill(place, Pending(made.into, (node,)), f"{node.title}: the operand")
-        self._kernels.scattered(place, made, node, f"{node.title}: the updates")
+        self._kernels.fill(place, Pending(scatter.into, (node,)), f"{node.title}: the operand")
+        self._kernels.scattered(place, scatter, node, f"{node.title}: the updates")
         self._memory(result, place)
 
     def _concat(self, node: Node) -> None:
@@ -296,7 +296,7 @@ class Schedule:
     def _target(self, operand: Operand, shape: tuple[int, ...] | None = None) -> Place:
         """The place to write an operand to, optionally in another shape of the same size."""
         desc = operand.desc if shape is None else Desc(operand.data_type, shape)
-        number = self._wanted.get(operand)
+        number = self._outputs.get(operand)
         return Place(desc, "between") if number is None else Place(desc, "output", number)
 
     def _kernel(self, node: Node) -> None:

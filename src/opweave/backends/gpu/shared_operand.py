@@ -29,15 +29,15 @@ def together(steps: Sequence[Step], features: Features, *, rounds: bool) -> tupl
 
 
 def _with_siblings(steps: Sequence[Step], features: Features) -> list[Step]:
-    found: list[Step] = []
+    merged: list[Step] = []
     for step in steps:
-        joined = _joined(found, step, features) if isinstance(step.kernel, ThinKernel) else None
+        joined = _joined(merged, step, features) if isinstance(step.kernel, ThinKernel) else None
         if joined is None:
-            found.append(step)
+            merged.append(step)
         else:
-            number, made = joined
-            found[number] = made
-    return found
+            number, replacement = joined
+            merged[number] = replacement
+    return merged
 
 
 def _joined(before: Sequence[Step], step: Step, features: Features) -> tuple[int, Step] | None:
@@ -51,27 +51,27 @@ def _joined(before: Sequence[Step], step: Step, features: Features) -> tuple[int
             assert isinstance(step.kernel, ThinKernel)
             kernel = other.kernel.beside(step.kernel, features)
             if kernel is not None:
-                known = {**dict(_bound(other)), **dict(_bound(step))}
-                places = tuple(known[buffer] for buffer in kernel.bindings)
+                place_of = {**dict(_bound(other)), **dict(_bound(step))}
+                places = tuple(place_of[buffer] for buffer in kernel.bindings)
                 return number, Step(kernel, places, (*other.nodes, *step.nodes))
     return None
 
 
 def _with_vectors(steps: Sequence[Step], features: Features, rounds: bool) -> tuple[list[Step], set[Node]]:
     """The steps where each workgroup of a product computes the few vectors that nothing else reads."""
-    found = list(steps)
+    merged = list(steps)
     unrounded: set[Node] = set()
     for step in steps:
         if not isinstance(step.kernel, ThinKernel):
             continue
         is_half = _few(step).desc.data_type == "float16"
-        if not (rounds and is_half) and (pair := _after(found, step, features)):
-            maker, made = pair
+        if not (rounds and is_half) and (pair := _after(merged, step, features)):
+            producer, replacement = pair
             if is_half:
-                unrounded.add(maker.nodes[-1])
-            found[found.index(step)] = made
-            found.remove(maker)
-    return found, unrounded
+                unrounded.add(producer.nodes[-1])
+            merged[merged.index(step)] = replacement
+            merged.remove(producer)
+    return merged, unrounded
 
 
 def _after(steps: Sequence[Step], step: Step, features: Features) -> tuple[Step, Step] | None:
@@ -83,19 +83,19 @@ def _after(steps: Sequence[Step], step: Step, features: Features) -> tuple[Step,
     users = [other for other in steps if few in other.places]
     if len(users) != 2 or users[1] is not step or users[0].program is None:
         return None
-    maker = users[0]
-    between = steps[steps.index(maker) + 1 : steps.index(step)]
-    if any(not set(maker.places).isdisjoint(_written(other)) for other in between):
+    producer = users[0]
+    between = steps[steps.index(producer) + 1 : steps.index(step)]
+    if any(not set(producer.places).isdisjoint(_written(other)) for other in between):
         return None
-    assert maker.program is not None
-    places = dict(_bound(maker))
+    assert producer.program is not None
+    places = dict(_bound(producer))
     # The kernel has no inputs of which all elements are cut off.
-    fixed = [source for source in maker.program.inputs if source in places and places[source].is_fixed]
-    kernel = step.kernel.after(maker.program, maker.kernel.title.partition(":")[0], features, fixed)
+    fixed = [source for source in producer.program.inputs if source in places and places[source].is_fixed]
+    kernel = step.kernel.after(producer.program, producer.kernel.title.partition(":")[0], features, fixed)
     if kernel is None:
         return None
-    known = {**places, **dict(_bound(step))}
-    return maker, Step(kernel, tuple(known[buffer] for buffer in kernel.bindings), (*maker.nodes, *step.nodes))
+    place_of = {**places, **dict(_bound(step))}
+    return producer, Step(kernel, tuple(place_of[buffer] for buffer in kernel.bindings), (*producer.nodes, *step.nodes))
 
 
 def _bound(step: Step) -> Iterable[tuple[object, Place]]:

@@ -86,7 +86,7 @@ class Kernels:
         self.steps: list[Step] = []
         self.begun: list[Any] = []
         self.places: dict[Input | Stored | Output, Place] = {}
-        self._made: dict[Place, dict[Hashable, list[Place]]] = {}
+        self._cached: dict[Place, dict[Hashable, list[Place]]] = {}
 
     def placed(self, desc: Desc, place: Place) -> Input:
         """A new array that lies in a place."""
@@ -121,47 +121,47 @@ class Kernels:
             pairs = list(zip(kernel.bindings, kernel.writes, strict=True))
             reads = [self.places[key] for key, writes in pairs if not writes]
             targets = [key for key, writes in pairs if writes]
-            is_known, work = False, (kernel.key, kernel.workgroups)
+            is_cached, work = False, (kernel.key, kernel.workgroups)
             if not is_users and len(reads) == 1 and self.places.keys().isdisjoint(targets):
-                known = self._made.setdefault(reads[0], {})
-                is_known = work in known
-                made = known.setdefault(work, [Place(key.desc, "between") for key in targets])
-                self.places.update(zip(targets, made, strict=True))
-            if not is_known:
+                cached = self._cached.setdefault(reads[0], {})
+                is_cached = work in cached
+                results = cached.setdefault(work, [Place(key.desc, "between") for key in targets])
+                self.places.update(zip(targets, results, strict=True))
+            if not is_cached:
                 for key in targets:
-                    self._made.pop(self.places.setdefault(key, Place(key.desc, "between")), None)
+                    self._cached.pop(self.places.setdefault(key, Place(key.desc, "between")), None)
                 self.steps.append(Step(kernel, tuple(self.places[key] for key in kernel.bindings), nodes))
 
-    def contraction(self, made: Products, desc: Desc) -> Contraction:
+    def contraction(self, products: Products, desc: Desc) -> Contraction:
         """The contraction of products."""
-        places = {side.source: self.places[side.source] for side in (made.problem.left, made.problem.right)}
+        places = {side.source: self.places[side.source] for side in (products.problem.left, products.problem.right)}
         constants = {source: place.array for source, place in places.items() if place.kind == "constant"}
-        return Contraction(made.problem, Input(len(self.places), desc), constants, self.features, self.backend.tile)
+        return Contraction(products.problem, Input(len(self.places), desc), constants, self.features, self.backend.tile)
 
-    def multiplied(self, made: Products, desc: Desc, nodes: tuple[Node, ...]) -> Pending:
+    def multiplied(self, products: Products, desc: Desc, nodes: tuple[Node, ...]) -> Pending:
         """Products as a pending value; constants that are rearranged for them are constants of the graph."""
-        found = self.contraction(made, desc)
-        for source, constant in found.arranged.items():
+        contraction = self.contraction(products, desc)
+        for source, constant in contraction.arranged.items():
             self.places[source] = Place(source.desc, "constant", value=constant)
-        return Pending(made.finish(of_input(found.result)), nodes, found)
+        return Pending(products.finish(of_input(contraction.result)), nodes, contraction)
 
     def stage(self, stage: Stage, node: Node) -> None:
         """Add the kernels of a part of an operation, whose targets have their places."""
-        title, made = f"{node.title}: {stage.title}" if stage.title else node.title, stage.made
+        title, content = f"{node.title}: {stage.title}" if stage.title else node.title, stage.content
         place = self.places[stage.target]
-        if isinstance(made, Input):
-            self.places[stage.target] = _viewed(self.places[made], stage.target.desc)
-        elif isinstance(made, KernelProgram):
-            self.append([self.of_program(made, title)], (node,))
-        elif isinstance(made, Repeated):
-            self._repeated(made, node)
-        elif isinstance(made, Scatter):
-            self.fill(place, Pending(made.into, (node,)), f"{title}: the operand")
-            self.scattered(place, made, node, f"{title}: the updates")
-        elif isinstance(made, Products):
-            self.fill(place, self.multiplied(made, stage.target.desc, (node,)), title)
+        if isinstance(content, Input):
+            self.places[stage.target] = _viewed(self.places[content], stage.target.desc)
+        elif isinstance(content, KernelProgram):
+            self.append([self.of_program(content, title)], (node,))
+        elif isinstance(content, Repeated):
+            self._repeated(content, node)
+        elif isinstance(content, Scatter):
+            self.fill(place, Pending(content.into, (node,)), f"{title}: the operand")
+            self.scattered(place, content, node, f"{title}: the updates")
+        elif isinstance(content, Products):
+            self.fill(place, self.multiplied(content, stage.target.desc, (node,)), title)
         else:
-            value = Pending(made, (node,))
+            value = Pending(content, (node,))
             if stage.fold and place.kind == "between" and self._is_known(value):
                 self.places[stage.target] = self._computed(value)
                 return
@@ -169,31 +169,31 @@ class Kernels:
             if place.kind == "output" and (copied := self._copied(value)):
                 self.steps[-1].copies = copied, place
 
-    def of_program(self, made: KernelProgram, title: str) -> Kernel:
+    def of_program(self, program: KernelProgram, title: str) -> Kernel:
         """The kernel of a program whose arrays have their places."""
-        return made.kernel(title, self.features, lambda source: self.places[source].is_fixed)
+        return program.kernel(title, self.features, lambda source: self.places[source].is_fixed)
 
-    def _repeated(self, made: Repeated, node: Node) -> None:
+    def _repeated(self, repeated: Repeated, node: Node) -> None:
         """Add the kernels of stages once, and the same kernels again, each time with two places swapped."""
         start = len(self.steps)
-        self._made.clear()  # what the places hold changes with each repetition
-        for stage in made.stages:
+        self._cached.clear()  # what the places hold changes with each repetition
+        for stage in repeated.stages:
             self.stage(stage, node)
-        self._made.clear()
+        self._cached.clear()
         odd = self.steps[start:]
-        one, other = (self.places[array] for array in made.swapped)
+        one, other = (self.places[array] for array in repeated.swapped)
         swapped = {one: other, other: one}
         even = [replace(step, places=tuple(swapped.get(place, place) for place in step.places)) for step in odd]
-        for number in range(1, made.count):
+        for number in range(1, repeated.count):
             self.steps += even if number % 2 else odd
 
-    def scattered(self, place: Place, made: Scatter, node: Node, title: str) -> None:
+    def scattered(self, place: Place, scatter: Scatter, node: Node, title: str) -> None:
         """Write the elements of a scatter over what lies in a place."""
-        axes = tuple(ir.Index(size, k - len(made.shape)) for k, size in enumerate(made.shape))
+        axes = tuple(ir.Index(size, k - len(scatter.shape)) for k, size in enumerate(scatter.shape))
         position = [Array((), axis) for axis in axes]
-        where = tuple(as_array(index, "index").body for index in made.at(*position))
+        where = tuple(as_array(index, "index").body for index in scatter.at(*position))
         where = tuple(index if index.type == "index" else ir.Cast(index, "index") for index in where)
-        kernel, target = gpu.scatter(place.desc, axes, where, made.value(*position).body, self.features, title)
+        kernel, target = gpu.scatter(place.desc, axes, where, scatter.value(*position).body, self.features, title)
         self.places[target] = place
         self.append([kernel], (node,))
 

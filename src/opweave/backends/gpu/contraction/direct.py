@@ -59,8 +59,8 @@ def narrow(problem: Problem, a: Reader, b: Reader) -> tuple[list[Part], tuple[in
     else:
         stack, pixel, batch = f"at % {units}u", f"at / {units}u % {pixels}u", f"at / {units * pixels}u"
     loop = problem.channels * problem.taps * outputs > MAX_UNROLLED_PRODUCTS
-    each = [None] if loop else range(problem.channels)
-    products = [line for c in each for line in _taps(problem, x, w, c)]
+    channels = [None] if loop else range(problem.channels)
+    products = [line for c in channels for line in _taps(problem, x, w, c)]
     lines = [
         f"let at = {number} * {INVOCATIONS}u + lane;",
         f"if (at >= {total}u) {{",

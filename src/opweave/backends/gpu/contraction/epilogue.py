@@ -46,7 +46,7 @@ class Epilogue:
         features: Features,
         vectors: bool = True,
         suffix: str = "",
-        given: Sequence[Load] = (),
+        preloaded: Sequence[Load] = (),
     ) -> tuple[list[Function], Writer]:
         """The functions `finish` and `put`, and the writer of the result.
 
@@ -57,16 +57,16 @@ class Epilogue:
             suffix: of the names, if the kernel has several results.
             given: loads of `aligned`, whose values the functions are given after the sums.
         """
-        problem, sums = self.problem, [*_sums(len(self.results)), *(f"given_{k}" for k in range(len(given)))]
+        problem, sums = self.problem, [*_sums(len(self.results)), *(f"given_{k}" for k in range(len(preloaded)))]
         writer = Writer(self.target, features, vectors and problem.contiguous, f"result{suffix}")
         # The text of loads that need no index arithmetic.
-        known: dict[Expr, str] = {node: module.load(node.source, "at") for node in self.aligned}
-        known |= {node: f"given_{k}" for k, node in enumerate(given)}
+        texts: dict[Expr, str] = {node: module.load(node.source, "at") for node in self.aligned}
+        texts |= {node: f"given_{k}" for k, node in enumerate(preloaded)}
         for node in ir.walk(self.body):
             if isinstance(node, Load) and node.source in self.results:
-                known[node] = sums[self.results.index(node.source)]
+                texts[node] = sums[self.results.index(node.source)]
         positions = {axis: f"i{k}" for k, axis in enumerate(self.axes)}
-        block = Block(module, positions, known)
+        block = Block(module, positions, texts)
         value = block.value(self.body)
         used = "\n".join([*block.lines, value])
         definitions = [  # of the positions that the text contains
@@ -98,20 +98,20 @@ class Epilogue:
             for result, target in zip(self.results, stored, strict=True)
         ]
         # In the program the sums are inputs, because it would compute stored arrays; the bindings refer to those.
-        given = {result: Input(k, stored[k].desc) for k, result in enumerate(self.results)}
+        sum_inputs = {result: Input(k, stored[k].desc) for k, result in enumerate(self.results)}
 
         def sum_at(load: Load, source: Input) -> Expr:
-            total: Expr = Load(given[source], load.parts)
+            total: Expr = Load(sum_inputs[source], load.parts)
             return total if load.type == "float32" else ir.Cast(total, load.type)
 
         changed: dict[Expr, Expr] = {
             node: sum_at(node, node.source)
             for node in ir.walk(self.body)
-            if isinstance(node, Load) and isinstance(node.source, Input) and node.source in given
+            if isinstance(node, Load) and isinstance(node.source, Input) and node.source in sum_inputs
         }
         output = ir.Output(self.axes, ir.substitute(self.body, changed))
         inputs = tuple(source for source in ir.sources(output.body) if isinstance(source, Input))
-        buffers: dict[Buffer, Buffer] = {**dict(zip(given.values(), stored, strict=True)), output: self.target}
+        buffers: dict[Buffer, Buffer] = {**dict(zip(sum_inputs.values(), stored, strict=True)), output: self.target}
         return sums, [
             replace(kernel, bindings=tuple(buffers.get(buffer, buffer) for buffer in kernel.bindings))
             for kernel in kernels(Program(title, inputs, (output,)), features)
@@ -155,7 +155,7 @@ def _put(problem: Problem, writer: Writer, vectors: bool, sums: Sequence[str], s
         "}",
     ]
     name = f"put_one{suffix}" if vectors else f"put{suffix}"
-    one = function(name, [*PLACE, *(f"{each}: f32" for each in sums)], lines)
+    one = function(name, [*PLACE, *(f"{total}: f32" for total in sums)], lines)
     if not vectors:
         return [one]
     calls = [f"{name}(stack, row, {plus('column', k)}, {_of(sums, f'.{c}')});" for k, c in enumerate("xyzw")]

@@ -96,8 +96,8 @@ class ThinKernel(Kernel):
         writing = _Writing(self.sections, features, before, fixed)
         if writing.invocations < MIN_INVOCATIONS:
             return None
-        made = writing.kernel()
-        return _bindable(replace(made, title=f"{title} + {made.title}"), features)
+        kernel = writing.kernel()
+        return _bindable(replace(kernel, title=f"{title} + {kernel.title}"), features)
 
 
 def thin_kernel(sections: Sequence[Section], features: Features) -> ThinKernel:
@@ -232,8 +232,8 @@ class _Writing:
         return self._part_bytes + 4, 4 * self.first.few.source.desc.element_count
 
     def _within_memory(self, number: int) -> int:
-        each, whole = self._memory
-        while number > 1 and number * each + whole > self.features.max_shared:
+        per_invocation, whole = self._memory
+        while number > 1 and number * per_invocation + whole > self.features.max_shared:
             number //= 2
         return number
 
@@ -253,8 +253,8 @@ class _Writing:
         """The kernel."""
         module, parts, writers = Module(self.features), list[Part](), list[Writer]()
         for s, section in enumerate(self.sections):
-            vectors, given = section.vectors(self.features), self.sums.given(section)
-            functions, writer = section.end.functions(module, self.features, vectors, _suffix(s), given)
+            vectors, loads = section.vectors(self.features), self.sums.given(section)
+            functions, writer = section.end.functions(module, self.features, vectors, _suffix(s), loads)
             parts += functions
             writers.append(writer)
         parts += self.sums.memory
@@ -263,24 +263,24 @@ class _Writing:
         if self.before is None:
             readers = [self.few, *readers]
         else:
-            found = element_for_workgroup(self.before)
-            assert found is not None
+            element = element_for_workgroup(self.before)
+            assert element is not None
             size = self.first.few.source.desc.element_count
             at, type = "{0}[{1}]", f"array<f32, {size}>"
             if self.in_fours:
                 at, type = "{0}[{1} / 4u][{1} % 4u]", f"array<vec4<f32>, {size // 4}>"
             place = partial(at.format, FEW)
-            computed = shared_elements(module, *found, place, self.invocations, self.fixed)
+            computed = shared_elements(module, *element, place, self.invocations, self.fixed)
             parts.append(Variable(FEW, type))
         parts.append(entry(self.invocations, list(self._lines(module, computed))))
         sizes = "; ".join(map(str, self.sections))
         title = " | ".join(dict.fromkeys(section.title for section in self.sections))
         lines = "fours of lines" if self.fours else "lines"
-        how = f" in vectors of {self.deep}" if self.deep else ""
+        vectors_of_terms = f" in vectors of {self.deep}" if self.deep else ""
         times = f" {self.turns} times" if self.turns > 1 else ""
-        comment = f"{sizes}; {self.width} {lines}{times} for a workgroup, whose invocations divide the terms{how}"
-        made = assemble(title, comment, readers, writers, module, parts, self.workgroups)
-        fields = {name: getattr(made, name) for name in Kernel.__dataclass_fields__}
+        comment = f"{sizes}; {self.width} {lines}{times} for a workgroup, whose invocations divide the terms{vectors_of_terms}"
+        kernel = assemble(title, comment, readers, writers, module, parts, self.workgroups)
+        fields = {name: getattr(kernel, name) for name in Kernel.__dataclass_fields__}
         return ThinKernel(**fields, sections=tuple(self.sections), before=self.before)
 
     def _lines(self, module: Module, computed: tuple[list[str], list[str]]) -> Iterator[str]:
@@ -322,10 +322,10 @@ class _Writing:
             yield from self._loaded(s, "part", self.chunks, "let" if is_last else "var")
             if self._waits:
                 yield f"{self.features.dialect.await_previous}();"
-        given = self.sums.given(section)
-        yield from self.sums.reads(section, given, module, stack, block)
+        loads = self.sums.given(section)
+        yield from self.sums.reads(section, loads, module, stack, block)
         yield from late
-        lines = [*self._sums(s), *self.sums.lines(section, f"put{_suffix(s)}", stack, block, len(given))]
+        lines = [*self._sums(s), *self.sums.lines(section, f"put{_suffix(s)}", stack, block, len(loads))]
         if self.turns == 1:
             yield from lines
             return

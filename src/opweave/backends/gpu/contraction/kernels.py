@@ -107,9 +107,9 @@ class Contraction:
             return None
         if len({_without_matrix(part.problem) for part in combined}) > 1:
             return None
-        made = copy(self)
-        made.combined = combined
-        return made
+        both = copy(self)
+        both.combined = combined
+        return both
 
     @property
     def read(self) -> tuple[Input, ...]:
@@ -117,8 +117,8 @@ class Contraction:
         sides = [side for part in self.combined for side in (part.problem.left, part.problem.right)]
         rests = [m.rest for m in sides if isinstance(m, Matrix) and m.rest is not None]
         written = {result for ordering in self.orderings for result in ordering.results}
-        found = [source for source in (*self.sources, *rests) if source not in written]
-        return (*found, *(ordering.matrix.source for ordering in self.orderings))
+        sources = [source for source in (*self.sources, *rests) if source not in written]
+        return (*sources, *(ordering.matrix.source for ordering in self.orderings))
 
     def _arranged(
         self,
@@ -129,18 +129,18 @@ class Contraction:
     ) -> tuple[Problem, dict[Input, Constant]]:
         """The problem with constants in the order in which kernels read them, and these constants."""
         arranged, sides = dict(divided), [problem.left, problem.right]
-        given = {source: Constant.of(array) for source, array in constants.items()}
+        originals = {source: Constant.of(array) for source, array in constants.items()}
         for k, side in enumerate(sides):
             if isinstance(side, Matrix) and on_tensor_cores:
-                constant = arranged.pop(side.source, None) or given.get(side.source)
+                constant = arranged.pop(side.source, None) or originals.get(side.source)
                 if constant is not None:
-                    sides[k], made = terms.by_term(side, problem, constant, terms.form_of(problem, self.features))
-                    arranged |= made
-            elif isinstance(side, Matrix) and side.source in given:
-                constant = given[side.source]
+                    sides[k], arrays = terms.by_term(side, problem, constant, terms.form_of(problem, self.features))
+                    arranged |= arrays
+            elif isinstance(side, Matrix) and side.source in originals:
+                constant = originals[side.source]
                 if is_thin(problem) and side.lines == max(problem.rows, problem.columns) and not problem.terms % 4:
-                    sides[k], made = terms.by_term(side, problem, constant, "")
-                    arranged |= made
+                    sides[k], arrays = terms.by_term(side, problem, constant, "")
+                    arranged |= arrays
                 else:
                     laid, constant = (_by_channel if is_narrow(problem) else _by_line)(side, problem, constant)
                     sides[k], arranged[laid.source] = laid, constant
@@ -193,7 +193,7 @@ class Contraction:
             return [thin_kernel([section], self.features)]
         ends, last = end.as_kernels(title, self.features)
         pairs = zip(section.problems, ends, strict=True)
-        sections = [Section((problem,), each, title, is_constant) for problem, each in pairs]
+        sections = [Section((problem,), single, title, is_constant) for problem, single in pairs]
         return [thin_kernel(sections, self.features), *last]
 
     def _on_tensor_cores(self, end: Epilogue, kernel: tensor.TensorKernel, title: str) -> list[Kernel]:
@@ -235,11 +235,11 @@ class Contraction:
             axes = tuple(Index(size, k - self.result.desc.rank) for k, size in enumerate(self.result.desc.shape))
             return Epilogue(self.problem, (self.result,), self.result, axes, Load(self.result, axes))
         (output,) = epilogue.outputs
-        made = Epilogue(self.problem, self.results, output, output.axes, output.body)
+        fused = Epilogue(self.problem, self.results, output, output.axes, output.body)
         loads = [n for n in ir.walk(output.body) if isinstance(n, Load) and n.source in self.results]
-        is_aligned = all(made.is_aligned(load) for load in loads)
+        is_aligned = all(fused.is_aligned(load) for load in loads)
         assert is_aligned, f"{title}: the epilogue must read the result at the position that it writes"
-        return made
+        return fused
 
     def _size(self) -> str:
         p = self.problem
@@ -251,8 +251,8 @@ def _divided(problem: Problem, constants: Mapping[Input, np.ndarray]) -> tuple[P
     """The problem, and constants that are made for it: transposed convolutions with constant filters are divided by phases."""
     if problem.filter.source not in constants or not is_spread(problem) or is_narrow(problem):
         return problem, {}
-    problem, source, made = divided(problem, Constant.of(constants[problem.filter.source]))
-    return problem, {source: made}
+    problem, source, filter = divided(problem, Constant.of(constants[problem.filter.source]))
+    return problem, {source: filter}
 
 
 def _without_matrix(problem: Problem) -> Problem:

@@ -51,19 +51,19 @@ def laid(
         shape: of what is made. Its last axis has the elements of all axes that are left, and then zeros.
         is_fresh: whether it is copied even if it is in this order.
     """
-    known = None if constant.how or is_fresh else _in_order(constant.source, sizes, steps, shape)
-    return constant.then(_laid, sizes, steps, shape, is_fresh) if known is None else Constant.of(known)
+    view = None if constant.how or is_fresh else _in_order(constant.source, sizes, steps, shape)
+    return constant.then(_laid, sizes, steps, shape, is_fresh) if view is None else Constant.of(view)
 
 
 def _laid(
     array: np.ndarray, sizes: tuple[int, ...], steps: tuple[int, ...], shape: tuple[int, ...], is_fresh: bool
 ) -> np.ndarray:
-    known = None if is_fresh else _in_order(array, sizes, steps, shape)
-    if known is not None:
-        return known
-    made = np.zeros(shape, array.dtype)
-    copied(made[..., : prod(sizes[len(shape) - 1 :])].reshape(sizes), strided(array, sizes, steps))
-    return made
+    view = None if is_fresh else _in_order(array, sizes, steps, shape)
+    if view is not None:
+        return view
+    result = np.zeros(shape, array.dtype)
+    copied(result[..., : prod(sizes[len(shape) - 1 :])].reshape(sizes), strided(array, sizes, steps))
+    return result
 
 
 def _in_order(
@@ -107,14 +107,14 @@ def divided(array: np.ndarray, kept: Callable[[np.ndarray], np.ndarray]) -> np.n
 
 def converted(array: np.ndarray, dtype: DTypeLike, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """An array of the elements that `function` makes of those of an array, in its order."""
-    made = np.empty(array.shape, dtype)
-    flat, elements = np.ascontiguousarray(array).reshape(-1), made.reshape(-1)
+    result = np.empty(array.shape, dtype)
+    flat, elements = np.ascontiguousarray(array).reshape(-1), result.reshape(-1)
 
     def convert(piece: Any) -> None:
         elements[piece] = function(flat[piece])
 
     _each(convert, _pieces(flat, PIECE_BYTES))
-    return made
+    return result
 
 
 def in_parts(constant: Constant, kept: Callable[[np.ndarray], np.ndarray]) -> tuple[Constant, Constant]:
@@ -143,10 +143,10 @@ def _far_axis(source: np.ndarray) -> int | None:
     """The axis along which a source is contiguous, if neighbours of its last axis are far from each other."""
     if source.ndim < 2 or source.strides[-1] < MIN_FAR_BYTES:
         return None
-    found = [
+    axes = [
         axis for axis in range(source.ndim - 1) if source.strides[axis] == source.itemsize and source.shape[axis] > 1
     ]
-    return found[0] if found else None
+    return axes[0] if axes else None
 
 
 def _turn(target: np.ndarray, source: np.ndarray, far: int) -> None:

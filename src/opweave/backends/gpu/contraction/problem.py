@@ -176,9 +176,9 @@ class Problem:
     @property
     def filter(self) -> Matrix:
         """The filter of a convolution; the right matrix of a product."""
-        found = self.left if self.rows_are_channels else self.right
-        assert isinstance(found, Matrix)
-        return found
+        side = self.left if self.rows_are_channels else self.right
+        assert isinstance(side, Matrix)
+        return side
 
     @property
     def image(self) -> Matrix | Window:
@@ -408,11 +408,11 @@ def divided(problem: Problem, constant: Constant) -> tuple[Problem, Input, Const
     layout = replace(problem.layout, spread=image.strides, shift=shift, grid=spread.output)
     group = filter.stack[0][1] if groups > 1 else 0
     steps = (group, kernel[1] * filter.tap, filter.tap, filter.step, filter.stride)
-    made = constant.then(_in_phases, (groups, *kernel, channels, lines), steps, (down, right), taps, padded)
+    weights = constant.then(_in_phases, (groups, *kernel, channels, lines), steps, (down, right), taps, padded)
     # The filter's lines are padded; the problem has only the real channels.
     rows, columns = (lines, spread.lines) if problem.rows_are_channels else (spread.lines, lines)
     whole = replace(problem, stacks=phases * groups, rows=rows, columns=columns, taps=prod(taps), layout=layout)
-    return whole.with_sides(laid, spread), source, made
+    return whole.with_sides(laid, spread), source, weights
 
 
 def _in_phases(
@@ -436,8 +436,8 @@ def _in_phases(
     groups, height, width, channels, lines = sizes
     down, right = strides
     source = strided(array, sizes, steps)
-    made = np.zeros((down, right, groups, *taps, channels, padded), array.dtype)
+    result = np.zeros((down, right, groups, *taps, channels, padded), array.dtype)
     for y in range(height):
         for x in range(width):
-            made[y % down, x % right, :, y // down, x // right, :, :lines] = source[:, y, x]
-    return made.reshape(down * right, groups, prod(taps), channels, padded)
+            result[y % down, x % right, :, y // down, x // right, :, :lines] = source[:, y, x]
+    return result.reshape(down * right, groups, prod(taps), channels, padded)

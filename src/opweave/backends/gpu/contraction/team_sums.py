@@ -62,8 +62,8 @@ class TeamSums:
         self._is_local = self._team.is_in_warp and not self._stores_fours
         # Turns use other memory than the one before, so that they need no barrier between them.
         self._memories = 2 if self.turns > 1 and self._team.warp else 1
-        each = self._memories * self._team.elements * self.products * (16 if self.fours else 4)
-        self._together = max(1, min(self.section.count, min(MAX_PART_BYTES, self.room) // each))
+        vector_bytes = self._memories * self._team.elements * self.products * (16 if self.fours else 4)
+        self._together = max(1, min(self.section.count, min(MAX_PART_BYTES, self.room) // vector_bytes))
 
     @property
     def memory(self) -> list[Variable]:
@@ -103,7 +103,7 @@ class TeamSums:
         """The first of four columns of the result that an invocation stores."""
         return f"{block} * {self.width}u + lane * 4u" if self._stores_fours else "unit * 4u"
 
-    def lines(self, section: Section, put: str, stack: str, block: str, given: int) -> Iterator[str]:
+    def lines(self, section: Section, put: str, stack: str, block: str, preloaded: int) -> Iterator[str]:
         """The statements.
 
         Args:
@@ -132,7 +132,7 @@ class TeamSums:
             if self._team.parts > MAX_PARTS:
                 yield from self._added(numbers, products, line, begins)
             for k in numbers:
-                more = [f"given_{k}_{n}" for n in range(given)]
+                more = [f"given_{k}_{n}" for n in range(preloaded)]
                 if self._stores_fours:
                     fours = ([self._sum(k, j, f"(lane * 4u + {c}u)", begins[k]) for c in range(4)] for j in products)
                     sums = [*(f"vec4<f32>({', '.join(four)})" for four in fours), *more]

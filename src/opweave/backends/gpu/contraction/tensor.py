@@ -264,14 +264,14 @@ class TensorKernel:
             along = "column" if problem.rows_are_channels else "row"
             inside[along] = " & ".join(f"({text})" for text in (inside[along], "exists") if text)
         mask = _mask(inside)
-        known: dict[Expr, str] = {}
+        texts_of: dict[Expr, str] = {}
         for node in ir.walk(finish.body):
             if isinstance(node, Load) and node.source is finish.results[0]:
-                known[node] = "total"
+                texts_of[node] = "total"
             elif isinstance(node, Load) and node.source.desc == finish.target.desc and finish.is_aligned(node):
                 loaded = f"tl.load({names[node.source]} + at{f'{mask}, other=0' if mask else ''})"
-                known[node] = f"tl.cast({loaded}, tl.float32)" if node.type == "float16" else loaded
-        statements = Statements(names, axes, inside, known)
+                texts_of[node] = f"tl.cast({loaded}, tl.float32)" if node.type == "float16" else loaded
+        statements = Statements(names, axes, inside, texts_of)
         value = statements.stored(finish.body, finish.target.desc.data_type)
         places = [(python(text), size) for text, size in limits]
         exists = " & ".join(f"({text} >= 0) & ({text} < {size})" for text, size in places)

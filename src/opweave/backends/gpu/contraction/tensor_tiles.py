@@ -96,7 +96,7 @@ def is_faster(problem: Problem, features: Features) -> bool:
 def least(problem: Problem, features: Features) -> float:
     """Estimated microseconds with the tile of `choose`."""
     options = _options(problem, features)
-    return min(microseconds(problem, known, splits, features.units) for known, splits in options)
+    return min(microseconds(problem, measured, splits, features.units) for measured, splits in options)
 
 
 def choose(problem: Problem, features: Features) -> tuple[Tile, int]:
@@ -107,24 +107,24 @@ def choose(problem: Problem, features: Features) -> tuple[Tile, int]:
 def ranked(problem: Problem, features: Features) -> Iterator[tuple[Tile, int]]:
     """The tiles and splits that the device can run; what is estimated to be the fastest comes first."""
     options = _options(problem, features)
-    for known, splits in sorted(
+    for measured, splits in sorted(
         options, key=lambda option: microseconds(problem, option[0], option[1], features.units)
     ):
-        yield known.tile, splits
+        yield measured.tile, splits
 
 
 def is_short(problem: Problem, tile: Tile, splits: int, features: Features) -> bool:
     """Whether a kernel is estimated to be so short that it starts while the one before ends."""
-    known = next((known for known in table()[kind_of(problem, features)] if known.tile == tile), None)
-    if known is None:
+    measured = next((measured for measured in table()[kind_of(problem, features)] if measured.tile == tile), None)
+    if measured is None:
         return False
-    return microseconds(problem, known, splits, features.units) - addition(problem, splits) <= MAX_EARLY_US
+    return microseconds(problem, measured, splits, features.units) - addition(problem, splits) <= MAX_EARLY_US
 
 
-def microseconds(problem: Problem, known: Measured, splits: int, units: int) -> float:
+def microseconds(problem: Problem, measured: Measured, splits: int, units: int) -> float:
     """Estimated time of a problem on a device with `units` multiprocessors."""
-    steps, products = work(problem, known.tile, splits, units)
-    return known.fixed + steps * max(known.latency, products / known.rate) + addition(problem, splits)
+    steps, products = work(problem, measured.tile, splits, units)
+    return measured.fixed + steps * max(measured.latency, products / measured.rate) + addition(problem, splits)
 
 
 def work(problem: Problem, tile: Tile, splits: int, units: int) -> tuple[int, int]:
@@ -136,8 +136,8 @@ def work(problem: Problem, tile: Tile, splits: int, units: int) -> tuple[int, in
 
 def is_division(steps: int, splits: int) -> bool:
     """Whether steps can be divided among programs: each has some, and enough of them."""
-    each = ceil(steps / splits)
-    return splits == 1 or (each >= MIN_STEPS and (splits - 1) * each < steps)
+    share = ceil(steps / splits)
+    return splits == 1 or (share >= MIN_STEPS and (splits - 1) * share < steps)
 
 
 def addition(problem: Problem, splits: int) -> float:
@@ -156,11 +156,11 @@ def _options(problem: Problem, features: Features) -> Iterator[tuple[Measured, i
     """The tiles and splits that the device can run; the first tile always is one of them."""
     assert features.tensor_cores is not None
     left, right = (4 if is_float32(side) else 2 for side in (problem.left, problem.right))
-    for number, known in enumerate(table()[kind_of(problem, features)]):
-        if number and shared_bytes(known.tile, left, right) > features.tensor_cores.max_shared:
+    for number, measured in enumerate(table()[kind_of(problem, features)]):
+        if number and shared_bytes(measured.tile, left, right) > features.tensor_cores.max_shared:
             continue
-        steps = Steps(problem, known.tile.terms).count
+        steps = Steps(problem, measured.tile.terms).count
         for splits in SPLITS:
             partial = 4 * splits * problem.stacks * problem.rows * problem.columns
             if is_division(steps, splits) and (splits == 1 or partial <= MAX_PARTIAL_BYTES):
-                yield known, splits
+                yield measured, splits

@@ -66,9 +66,9 @@ def in_three(problem: Problem, features: Features) -> bool:
 def in_bfloat16(array: np.ndarray) -> np.ndarray:
     """The bits of elements in bfloat16, to nearest even; NaN is that of NVIDIA's conversion."""
     bits = array.view(np.uint32)
-    found = ((bits + (np.uint32(0x7FFF) + (bits >> 16 & 1))) >> 16).astype(np.uint16)
-    found[np.isnan(array)] = 0x7FFF
-    return found
+    result = ((bits + (np.uint32(0x7FFF) + (bits >> 16 & 1))) >> 16).astype(np.uint16)
+    result[np.isnan(array)] = 0x7FFF
+    return result
 
 
 def in_float16(array: np.ndarray) -> np.ndarray:
@@ -106,19 +106,19 @@ def by_term(matrix: Matrix, problem: Problem, constant: Constant, form: Form) ->
     """
     if form == "divided" and not layout.all_below(constant.source, MAX_TF32):
         form = ""
-    made = _ordered(matrix, problem, form)
-    *own, lines, _ = made.source.desc.shape
+    ordered = _ordered(matrix, problem, form)
+    *own, lines, _ = ordered.source.desc.shape
     sizes = (*own, lines, problem.taps, problem.channels)
     steps = (*(stride for _, stride in _own(matrix)), matrix.stride, matrix.tap, matrix.step)
     if form == "bfloat16":
         constant = constant.then(layout.converted, np.uint16, in_bfloat16)
     elif form == "float16":
         constant = constant.then(layout.converted, np.float16, in_float16)
-    laid = layout.laid(constant, sizes, steps, made.source.desc.shape, is_fresh=form == "divided")
-    if made.rest is None:
-        return made, {made.source: laid}
+    laid = layout.laid(constant, sizes, steps, ordered.source.desc.shape, is_fresh=form == "divided")
+    if ordered.rest is None:
+        return ordered, {ordered.source: laid}
     kept, rest = layout.in_parts(laid, rounded)
-    return made, {made.rest: rest, made.source: kept}
+    return ordered, {ordered.rest: rest, ordered.source: kept}
 
 
 def _own(matrix: Matrix) -> list[tuple[int, int]]:
@@ -151,7 +151,7 @@ class Ordering:
     """
 
     matrix: Matrix
-    made: Matrix
+    ordered: Matrix
     problem: Problem
     form: Form
 
@@ -163,11 +163,11 @@ class Ordering:
     @property
     def results(self) -> tuple[Input, ...]:
         """The arrays that the kernel writes."""
-        return (self.made.source,) if self.made.rest is None else (self.made.source, self.made.rest)
+        return (self.ordered.source,) if self.ordered.rest is None else (self.ordered.source, self.ordered.rest)
 
     def applied(self, problem: Problem) -> Problem:
         """A problem with the operand in order."""
-        left, right = (self.made if side is self.matrix else side for side in (problem.left, problem.right))
+        left, right = (self.ordered if side is self.matrix else side for side in (problem.left, problem.right))
         return replace(problem, left=left, right=right)
 
     @property
@@ -183,12 +183,12 @@ class Ordering:
         buffers = (self.matrix.source, *self.results)
         types = {name: type_of(buffer.desc) for name, buffer in zip(names, buffers, strict=True)}
         is_divided, is_rounded = self.form == "divided", self.form in ROUNDED
-        what = f"terms in order{f', in {self.form}' if is_rounded else ''}"
-        comment = f"{what}{', divided for three products of TF32' if is_divided else ''}"
+        label = f"terms in order{f', in {self.form}' if is_rounded else ''}"
+        comment = f"{label}{', divided for three products of TF32' if is_divided else ''}"
         options = (("max_shared", features.tensor_cores.max_shared), ("num_stages", 1), ("num_warps", WARPS))
-        across, down = (ceil(size / TILE) for size in (self.made.stride, self.matrix.lines))
+        across, down = (ceil(size / TILE) for size in (self.ordered.stride, self.matrix.lines))
         return Kernel(
-            f"{title}: {what}",
+            f"{title}: {label}",
             source_of(comment, types, DIVIDED if is_divided else (), self._lines(across, down)),
             buffers,
             (False, *(True for _ in self.results)),
@@ -201,7 +201,7 @@ class Ordering:
 
     def _lines(self, across: int, down: int) -> Iterator[str]:
         matrix, channels, own = self.matrix, self.problem.channels, _own(self.matrix)
-        stacks, lines, padded = prod(n for n, _ in own), matrix.lines, self.made.stride
+        stacks, lines, padded = prod(n for n, _ in own), matrix.lines, self.ordered.stride
         yield "program = tl.program_id(0)"
         yield f"stack = program // {across * down}"
         yield f"line = program // {across} % {down} * {TILE} + tl.arange(0, {TILE})[:, None]"
@@ -246,8 +246,10 @@ def orderings(problem: Problem, constants: Collection[Input], features: Features
     now, then = (max(read, 2 * products / 1e6 / rate) for rate in RATES[kind])
     saved = now - then
     if form in ROUNDED:
-        found = [Ordering.of(side, problem, form) for side in sides if isinstance(side, Matrix)]
-        return [each for each in found if saved / 2 > each.microseconds]  # each operand has half of it: an estimate
+        candidates = [Ordering.of(side, problem, form) for side in sides if isinstance(side, Matrix)]
+        return [
+            ordering for ordering in candidates if saved / 2 > ordering.microseconds
+        ]  # each operand has half of it: an estimate
     if features.architecture not in IN_ORDER:
         return []
     if form == "divided":
@@ -255,9 +257,9 @@ def orderings(problem: Problem, constants: Collection[Input], features: Features
             return []
         sides = sides[1:]
     across = [side for side in sides if side.source not in constants and side.step != 1]
-    found = [Ordering.of(side, problem, form) for side in across if isinstance(side, Matrix)]
-    is_whole = len(found) == len(across)  # images of convolutions keep their order
-    return found if is_whole and saved > sum(each.microseconds for each in found) else []
+    candidates = [Ordering.of(side, problem, form) for side in across if isinstance(side, Matrix)]
+    is_whole = len(candidates) == len(across)  # images of convolutions keep their order
+    return candidates if is_whole and saved > sum(ordering.microseconds for ordering in candidates) else []
 
 
 __all__ = ["Form", "Ordering", "by_term", "form_of", "in_bfloat16", "in_three", "orderings"]

@@ -31,10 +31,10 @@ def _masked(problem: Attention, mask: Array | None, causal: bool) -> Attention:
     elif mask is not None:
         problem = replace(problem, adjusted=_plus(broadcast(widened(mask))))
     if causal:
-        given = visible
+        by_mask = visible
 
         def seen(b: Array, h: Array, i: Array, k: Array) -> Array:
-            return k <= i if given is None else (k <= i) & given(b, h, i, k)
+            return k <= i if by_mask is None else (k <= i) & by_mask(b, h, i, k)
 
         visible = seen
         problem = replace(problem, end=lambda b, i: i + 1)
@@ -129,8 +129,8 @@ def _(
             added = new_element(b, g, clamp(at - past, 0), s)
             return added if old is None else where(at < past, widened(old).clamped[b, g, at, s], added)
 
-        made = compute([batches, groups, keys, size], element)
-        return narrowed(made, query)
+        joined = compute([batches, groups, keys, size], element)
+        return narrowed(joined, query)
 
     def new_key(b: Array, g: Array, i: Array, s: Array) -> Array:
         return rotated(k, b, g, i, s)
@@ -142,9 +142,9 @@ def _(
         """Write the new keys and values into the room behind the old ones."""
         shape = [batches, groups, keys, size]
         targets = [stages.array(data_type, shape) for _ in range(2)]
-        for old, target, what in zip((past_key, past_value), targets, ("keys", "values"), strict=True):
+        for old, target, label in zip((past_key, past_value), targets, ("keys", "values"), strict=True):
             assert old is not None
-            stages.add(old, target, f"the past {what}")
+            stages.add(old, target, f"the past {label}")
         program = Workgroups([batches, new], width=groups * size)
         batch, i = program.positions
         for target, element in zip(targets, (new_key, new_value), strict=True):
@@ -160,7 +160,7 @@ def _(
     def plan(stages: Stages) -> list[Array]:
         if lengths is None:
             elements = ((past_key, new_key, "keys"), (past_value, new_value, "values"))
-            memory = [stages.stored(present(old, element), f"the {what}") for old, element, what in elements]
+            memory = [stages.stored(present(old, element), f"the {label}") for old, element, label in elements]
         else:
             memory = appended(stages)
         all_keys, all_values = map(widened, memory)

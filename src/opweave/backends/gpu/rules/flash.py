@@ -154,9 +154,9 @@ def attend(stages: Stages, problem: Attention, result: Input, place: Place) -> A
         result: the array to write.
         place: `place(batch, head, query, d)`: the position of an element in it.
     """
-    made = on_tensor_cores(problem, stages.features, result, place)
-    if made is not None:
-        return stages.add(made, result)
+    kernel = on_tensor_cores(problem, stages.features, result, place)
+    if kernel is not None:
+        return stages.add(kernel, result)
     tile = _tile(problem, stages.features)
     features, target = stages.features, result
     while True:
@@ -295,8 +295,8 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None,
             return max_over(NEIGHBOURS, lambda k: program[scores][h, i, part * NEIGHBOURS + k])
 
         def largest_so_far(h: Array, i: Array) -> Array:
-            found = max_over(count // NEIGHBOURS, lambda part: program[some][h, i, part])
-            return larger_of(program[largest][h, i], found)
+            largest_new = max_over(count // NEIGHBOURS, lambda part: program[some][h, i, part])
+            return larger_of(program[largest][h, i], largest_new)
 
         def weight_so_far(h: Array, i: Array) -> Array:
             return program[weight][h, i] * program[factor][h, i] + sum_over(count, lambda k: program[scores][h, i, k])

@@ -178,14 +178,14 @@ class TensorAttention(KernelProgram):
     # Text ------------------------------------------------------------------------------------------------------------
 
     def _statements(
-        self, body: str, name: str, axes: Mapping[Index, Position], known: Mapping[Expr, str] | None = None
+        self, body: str, name: str, axes: Mapping[Index, Position], texts: Mapping[Expr, str] | None = None
     ) -> list[str]:
         """Statements that compute a value under a name."""
         fixed = {index: Position(text, frozenset()) for index, text in self._fixed.items()}
-        made = Statements(self._names, {**fixed, **axes}, self._inside(axes), known or {}, prefix=f"{name}_")
-        value = made.value(self._bodies[body])
-        self._library |= dict.fromkeys(made.library)
-        return [*made.lines, f"{name} = {value}"]
+        statements = Statements(self._names, {**fixed, **axes}, self._inside(axes), texts or {}, prefix=f"{name}_")
+        value = statements.value(self._bodies[body])
+        self._library |= dict.fromkeys(statements.library)
+        return [*statements.lines, f"{name} = {value}"]
 
     @property
     def _fixed(self) -> dict[Index, str]:
@@ -200,11 +200,11 @@ class TensorAttention(KernelProgram):
             self._s: ("depth", p.size, tile.depth),
             self._d: ("width", p.values, tile.width),
         }
-        found = {}
+        conditions = {}
         for index, position in axes.items():
-            way, size, step = limits[index]
-            found[way] = f"{position.text} < {size}" if size % step and position.along else ""
-        return found
+            direction, size, step = limits[index]
+            conditions[direction] = f"{position.text} < {size}" if size % step and position.along else ""
+        return conditions
 
     def _body(self) -> Iterator[str]:
         p, tile = self.problem, self.tile
@@ -229,8 +229,8 @@ class TensorAttention(KernelProgram):
         yield from self._limits()
         yield "for block in range(start, stop):"
         yield from (f"    {line}" for line in self._step(row, column, depth_down, column_down, width))
-        known = "tl.div_rn(total, tl.broadcast_to(weight, total.shape))"
-        yield f'value = tl.where(weight == 0, float("{p.empty}"), {known})'
+        quotient = "tl.div_rn(total, tl.broadcast_to(weight, total.shape))"
+        yield f'value = tl.where(weight == 0, float("{p.empty}"), {quotient})'
         yield from self._statements("at", "at", {self._query: row, self._d: width})
         conditions = [f"({c})" for c in self._inside({self._query: row, self._d: width}).values() if c]
         mask = f", mask={' & '.join(conditions)}" if conditions else ""

@@ -94,9 +94,9 @@ def _max(pool: _Pool) -> _Element:
 
 
 def _rule(element_of: Callable[[_Pool], _Element]) -> Callable[..., Array]:
-    def rule(input: Array, layout: str, **given: Any) -> Array:
+    def rule(input: Array, layout: str, **options: Any) -> Array:
         sizes = sizes_of(input, layout)
-        down, right = _Axis.along([sizes["h"], sizes["w"]], given)
+        down, right = _Axis.along([sizes["h"], sizes["w"]], options)
         element = element_of(_Pool(input, layout, down, right))
         return computed(layout, {**sizes, "h": down.count, "w": right.count}, element)
 

@@ -15,7 +15,7 @@ _FUNCTIONS: dict[str, Callable[[Array], Array]] = {"relu": relu, "sigmoid": sigm
 
 
 @gpu.lower(ops.gru)
-def _(initial_hidden_state: Array | None, reset_after: bool, activations: Sequence[str], **given: Any) -> Staged:
+def _(initial_hidden_state: Array | None, reset_after: bool, activations: Sequence[str], **options: Any) -> Staged:
     f, g = (_FUNCTIONS[name] for name in activations)
     state, reset, update = range(3)
 
@@ -53,10 +53,10 @@ def _(initial_hidden_state: Array | None, reset_after: bool, activations: Sequen
         cell.keep(state, next_state)
 
     def plan(stages: Stages) -> list[Array]:
-        network = Network.of(stages, given)
+        network = Network.of(stages, options)
         if reset_after:
             return in_steps(network, [initial_hidden_state], [step])
-        return in_steps(network, [initial_hidden_state], [gates, next_state_of_gates], made=2)
+        return in_steps(network, [initial_hidden_state], [gates, next_state_of_gates], extra_vectors=2)
 
     return Staged(plan)
 
@@ -67,7 +67,7 @@ def _(
     initial_hidden_state: Array | None,
     initial_cell_state: Array | None,
     activations: Sequence[str],
-    **given: Any,
+    **options: Any,
 ) -> Staged:
     f, g, k = (_FUNCTIONS[name] for name in activations)
     hidden, cells = range(2)
@@ -94,6 +94,6 @@ def _(
         cell.keep(hidden, lambda i, j: out(i, j) * k(new(i, j)))
 
     def plan(stages: Stages) -> list[Array]:
-        return in_steps(Network.of(stages, given), [initial_hidden_state, initial_cell_state], [step])
+        return in_steps(Network.of(stages, options), [initial_hidden_state, initial_cell_state], [step])
 
     return Staged(plan)

@@ -73,17 +73,17 @@ class Stage:
     """
 
     target: Input
-    made: Array | Products | Scatter | KernelProgram | Repeated | Input
+    content: Array | Products | Scatter | KernelProgram | Repeated | Input
     title: str = ""
     fold: bool = True
 
     @property
     def targets(self) -> list[Input]:
         """All arrays that are computed."""
-        if isinstance(self.made, KernelProgram):
-            return self.made.targets
-        if isinstance(self.made, Repeated):
-            return [target for stage in self.made.stages for target in stage.targets]
+        if isinstance(self.content, KernelProgram):
+            return self.content.targets
+        if isinstance(self.content, Repeated):
+            return [target for stage in self.content.stages for target in stage.targets]
         return [self.target]
 
 
@@ -105,15 +105,15 @@ class Stages:
         self._count += 1
         return Input(FIRST_NUMBER + self._count, Desc(data_type, tuple(shape)))
 
-    def add(self, made: Array | Products | Scatter | KernelProgram, target: Input, title: str = "") -> Array:
+    def add(self, content: Array | Products | Scatter | KernelProgram, target: Input, title: str = "") -> Array:
         """Add a stage, and return the array that it computes."""
-        self.stages.append(Stage(target, made, title))
+        self.stages.append(Stage(target, content, title))
         return of_input(target)
 
-    def stored(self, made: Array, title: str = "", *, fold: bool = True) -> Array:
+    def stored(self, array: Array, title: str = "", *, fold: bool = True) -> Array:
         """An array in memory of the elements of another; with `fold`, at build, if these depend on constants only."""
-        target = self.array(ir.storage(made.data_type), made.shape)
-        self.stages.append(Stage(target, made, title, fold))
+        target = self.array(ir.storage(array.data_type), array.shape)
+        self.stages.append(Stage(target, array, title, fold))
         return of_input(target)
 
     def repeat(self, stages: Sequence[Stage], count: int, swapped: tuple[Input, Input]) -> None:

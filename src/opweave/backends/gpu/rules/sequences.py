@@ -68,9 +68,9 @@ class Network:
     return_sequence: bool
 
     @classmethod
-    def of(cls, stages: Stages, given: dict[str, Any]) -> Network:
+    def of(cls, stages: Stages, arguments: dict[str, Any]) -> Network:
         """The network of an operation with these arguments."""
-        return cls(stages, **{field.name: given[field.name] for field in fields(cls) if field.name != "stages"})
+        return cls(stages, **{field.name: arguments[field.name] for field in fields(cls) if field.name != "stages"})
 
     @property
     def steps(self) -> int:
@@ -191,9 +191,9 @@ class Cell(ABC):
 
         def total(gate: str, i: Array, j: Array) -> Array:
             number = network.layout.index(gate)
-            found = sum_over(self.parts, lambda part: self.program[partial][part, i, number - first, j])
+            result = sum_over(self.parts, lambda part: self.program[partial][part, i, number - first, j])
             bias = network.recurrent_bias
-            return found if bias is None else found + self.of(bias, number * size + self.unit(j))
+            return result if bias is None else result + self.of(bias, number * size + self.unit(j))
 
         return total
 
@@ -202,7 +202,9 @@ Phase: TypeAlias = Callable[[Cell], None]
 """A part of a step, which needs elements of all units of what earlier ones keep."""
 
 
-def in_steps(network: Network, states: Sequence[Array | None], phases: Sequence[Phase], made: int = 0) -> list[Array]:
+def in_steps(
+    network: Network, states: Sequence[Array | None], phases: Sequence[Phase], extra_vectors: int = 0
+) -> list[Array]:
     """Add the kernels of a network, and return all results.
 
     Args:
@@ -212,7 +214,7 @@ def in_steps(network: Network, states: Sequence[Array | None], phases: Sequence[
         made: how many vectors a phase makes for the next.
     """
     form = _in_one_kernel if network.hidden_size <= MAX_HIDDEN_SIZE else _in_a_kernel_a_step
-    results = [of_input(result) for result in form(network, states, phases, made)]
+    results = [of_input(result) for result in form(network, states, phases, extra_vectors)]
     return results if network.all_states is None else [*results, of_input(network.all_states)]
 
 
@@ -222,13 +224,13 @@ def in_steps(network: Network, states: Sequence[Array | None], phases: Sequence[
 class _Whole(Cell):
     """All units of a batch: a workgroup goes through several steps."""
 
-    def __init__(self, network: Network, states: Sequence[Array | None], made: int) -> None:
+    def __init__(self, network: Network, states: Sequence[Array | None], extra_vectors: int) -> None:
         directions, batches, size = network.state_shape
         program = Workgroups([directions, batches], width=max(32, len(network.layout) * size))
         super().__init__(network, program, 1, size, 1)
-        self._locals: list[Local] = [program.shared([1, size]) for _ in range(len(states) + made)]
-        for local, given in zip(self._locals, states, strict=False):
-            start = lambda i, j, given=given: 0 if given is None else self.of(given, self.batch(i), j)  # noqa: E731
+        self._locals: list[Local] = [program.shared([1, size]) for _ in range(len(states) + extra_vectors)]
+        for local, initial in zip(self._locals, states, strict=False):
+            start = lambda i, j, initial=initial: 0 if initial is None else self.of(initial, self.batch(i), j)  # noqa: E731
             program.fill(local, start)
 
     def batch(self, i: Array) -> Array:
@@ -252,13 +254,15 @@ class _Whole(Cell):
         self.program.write(target, self.shape, at, lambda i, j: self.element(vector, i, j))
 
 
-def _in_one_kernel(network: Network, states: Sequence[Array | None], phases: Sequence[Phase], made: int) -> list[Input]:
+def _in_one_kernel(
+    network: Network, states: Sequence[Array | None], phases: Sequence[Phase], extra_vectors: int
+) -> list[Input]:
     """One kernel, or several where it would repeat loops too often."""
     stages, steps = network.stages, network.steps
     results = [stages.array(ir.storage(network.input.data_type), network.state_shape) for _ in states]
 
     def program_of(start: int, end: int, last: Sequence[Input]) -> Workgroups:
-        cell = _Whole(network, states, made)
+        cell = _Whole(network, states, extra_vectors)
         with cell.program.repeat(end - start) as number:
             cell.step = number + start
             for phase in phases:
@@ -296,13 +300,13 @@ class _Some(Cell):
         made: the vectors that phases make, in the same form.
     """
 
-    def __init__(self, network: Network, old: Input, new: Input, made: Input) -> None:
+    def __init__(self, network: Network, old: Input, new: Input, extra: Input) -> None:
         directions, batches, size = network.state_shape
         tile = min(batches, MAX_TILE)
         sizes = [directions, -(-batches // tile), -(-size // BLOCK)]
         program = Workgroups(sizes, width=PARTS * tile * len(network.layout) * BLOCK)
         super().__init__(network, program, tile, BLOCK, PARTS)
-        self._old, self._new, self._made = of_input(old), new, made
+        self._old, self._new, self._extra = of_input(old), new, extra
         self._states = old.desc.shape[0] - 1
         number = Array((), Cast(self._old[self._states, 0, 0, 0].body, "index"))
         self.step = clamp(number, 0, network.steps - 1)  # the kernel's positions stay inside, whatever lies there
@@ -316,14 +320,14 @@ class _Some(Cell):
     def element(self, vector: int, i: Array, k: Array) -> Array:
         vectors, number = self._old, vector
         if vector >= self._states:
-            vectors, number = of_input(self._made), vector - self._states
+            vectors, number = of_input(self._extra), vector - self._states
         return vectors[number, self.direction, self.batch(i), k]
 
     def keep(self, vector: int, values: Values) -> None:
         values = self.private(values)
         target, number = self._new, vector
         if vector >= self._states:
-            target, number = self._made, vector - self._states
+            target, number = self._extra, vector - self._states
 
         def at(i: Array, j: Array) -> tuple[Array, ...]:
             return self.direction, self.batch(i), self.unit(j)
@@ -340,20 +344,23 @@ class _Some(Cell):
 
 
 def _in_a_kernel_a_step(
-    network: Network, states: Sequence[Array | None], phases: Sequence[Phase], made: int
+    network: Network, states: Sequence[Array | None], phases: Sequence[Phase], extra_vectors: int
 ) -> list[Input]:
     """A kernel for each phase, which all steps repeat; the arrays of old and new states change places after each."""
     stages, shape = network.stages, [len(states) + 1, *network.state_shape]
 
     def start(number: Array, *position: Array) -> Array:
-        found = as_array(0.0, "float32")
-        for k, given in enumerate(states):
-            if given is not None:
-                found = where(number == k, widened(given)[position], found)
-        return found
+        value = as_array(0.0, "float32")
+        for k, initial in enumerate(states):
+            if initial is not None:
+                value = where(number == k, widened(initial)[position], value)
+        return value
 
     old = source_of(stages.stored(compute(shape, start), "the states", fold=False))
-    new, vectors = stages.array("float32", shape), stages.array("float32", [max(1, made), *network.state_shape])
+    new, vectors = (
+        stages.array("float32", shape),
+        stages.array("float32", [max(1, extra_vectors), *network.state_shape]),
+    )
     step = []
     for number, phase in enumerate(phases):
         cell = _Some(network, old, new, vectors)
