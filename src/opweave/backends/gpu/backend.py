@@ -55,9 +55,9 @@ class GpuBackend(Backend):
 
     def why_not(self, node: Node) -> str | None:
         """The reason why a node cannot run here; empty if it can; None if its decomposition may."""
-        from .forms import supported
+        from .forms import refusal_of
 
-        return supported(node, self, self.features)
+        return refusal_of(node, self, self.features)
 
     def supports(self, node: Node) -> bool:
         return self.why_not(node) == ""

@@ -7,7 +7,7 @@ from ...expr import ir
 from ...expr.ir import Program
 from ...ops.movement import reshape
 from .backend import GpuBackend
-from .forms import is_users_kernel, traced
+from .forms import is_users_kernel, trace
 from .fusion import MAX_FUSED_CALLS, readings
 
 MAX_MEETING_NODES = 12
@@ -15,7 +15,7 @@ MAX_MEETING_NODES = 12
 with tanh eight."""
 
 
-def meeting(graph: Graph, backend: GpuBackend) -> set[Operand]:
+def diamond_operands(graph: Graph, backend: GpuBackend) -> set[Operand]:
     """The operands that need no memory although several nodes read them.
 
     All of their readers are element-wise, and what these compute is read by other such nodes only, up to one result.
@@ -41,9 +41,9 @@ class _Search:
         for node in graph.nodes:
             for operand in node.outputs:
                 if len(self.readers.get(operand, ())) > 1 and operand not in self.outputs:
-                    self.found |= self._between(operand)
+                    self.found |= self._diamond_from(operand)
 
-    def _between(self, first: Operand) -> set[Operand]:
+    def _diamond_from(self, first: Operand) -> set[Operand]:
         """An operand and those between it and the result where its readers meet; empty if they do not."""
         inside, taken, calls = {first}, set[Node](), 0
         while len(taken) < MAX_MEETING_NODES:
@@ -82,10 +82,10 @@ class _Search:
     def _one_result(self, node: Node) -> Program | None:
         if node.op is reshape or len(node.outputs) > 1 or is_users_kernel(node, self.backend):
             return None
-        program = traced(node, self.backend)
+        program = trace(node, self.backend)
         if not isinstance(program, Program) or program.stored:
             return None
         return None if any(isinstance(part, ir.Reduce) for part in ir.walk(*program.roots)) else program
 
 
-__all__ = ["meeting"]
+__all__ = ["diamond_operands"]

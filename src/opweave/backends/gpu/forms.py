@@ -44,10 +44,10 @@ def form_of(node: Node, backend: Backend) -> Callable[..., Any] | None:
 
 def applied(node: Node, backend: Backend, arrays: Mapping[Operand, Array]) -> Any:
     """The results of a node (a tuple of arrays, or a `Special`), given its operands as arrays."""
-    return _applied(node, backend, lambda operand: arrays[operand])
+    return _apply(node, backend, lambda operand: arrays[operand])
 
 
-def _applied(node: Node, backend: Backend, array_of: Callable[[Operand], Array]) -> Any:
+def _apply(node: Node, backend: Backend, array_of: Callable[[Operand], Array]) -> Any:
     form = form_of(node, backend)
     assert form is not None, node
     result = call_with(form, {**each(node.inputs, array_of), **node.attributes})
@@ -56,7 +56,7 @@ def _applied(node: Node, backend: Backend, array_of: Callable[[Operand], Array])
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
 
-def traced(node: Node, backend: Backend) -> Program | Special:
+def trace(node: Node, backend: Backend) -> Program | Special:
     """A node's operation on operands that all lie in memory, with an input for each of them."""
     descs = descs_of(node.inputs)
     key = node.op, form_of(node, backend), tuple(descs.items()), tuple(node.attributes.items())
@@ -68,13 +68,13 @@ def _trace(node: Node, backend: Backend, descs: Mapping[str, Any]) -> Program | 
         return simplified(program_of(node.op, descs, node.attributes))
     inputs, arrays = inputs_of(list(flat(descs)))
     rest = iter(arrays)
-    result = _applied(node, backend, lambda _: next(rest))
+    result = _apply(node, backend, lambda _: next(rest))
     if isinstance(result, Staged):
         result.inputs = inputs
     return result if isinstance(result, Special) else simplified(program(node.op.name, inputs, result))
 
 
-def supported(node: Node, backend: Backend, features: Features) -> str | None:
+def refusal_of(node: Node, backend: Backend, features: Features) -> str | None:
     """The reason why a node cannot run here; empty if it can; None if its decomposition may."""
     descs = [o.desc for o in (*node.operands, *node.outputs)]
     if not features.int64 and any(d.data_type in ("int64", "uint64") for d in descs):
@@ -86,7 +86,7 @@ def supported(node: Node, backend: Backend, features: Features) -> str | None:
             return _no_kernel(node, backend)
         return None
     try:
-        result = traced(node, backend)
+        result = trace(node, backend)
     except ValidationError as error:  # positions beyond int32
         return str(error)
     return gpu.unsupported(result, features) if isinstance(result, Program) else ""
@@ -100,4 +100,4 @@ def _no_kernel(node: Node, backend: Backend) -> str:
     return f"{reason}: add {node.op.name}.kernel({backend.name!r}, …)" if has_source else reason
 
 
-__all__ = ["applied", "form_of", "is_users_kernel", "supported", "traced"]
+__all__ = ["applied", "form_of", "is_users_kernel", "refusal_of", "trace"]

@@ -137,7 +137,7 @@ def joins(
         return False
     if value.anchor is not None or value.reduces:
         same = all(output.desc.shape == desc.shape for output in program.outputs)
-        alone = value.anchor is None or (len(program.outputs) == 1 and combined(beside, value.anchor) is not None)
+        alone = value.anchor is None or (len(program.outputs) == 1 and combine(beside, value.anchor) is not None)
         once = not program.stored and not any(isinstance(n, ir.Reduce) for n in ir.walk(*program.roots))
         return reading.aligned and same and alone and value.alias is None and once
     if value.only_moves:
@@ -147,7 +147,7 @@ def joins(
     return _is_repeated_in_rows(value, desc, program, features)
 
 
-def combined(one: Contraction | None, other: Contraction | None) -> Contraction | None:
+def combine(one: Contraction | None, other: Contraction | None) -> Contraction | None:
     """The sums of products of an operation that reads both; None if there are none, or one kernel cannot have both."""
     return one or other if one is None or other is None else one.beside(other)
 
@@ -162,4 +162,4 @@ def _is_repeated_in_rows(value: Pending, desc: Desc, program: Program, features:
     return not others and not program.stored and row_axes(first.axes, bodies, lanes) is not None
 
 
-__all__ = ["MAX_FUSED_CALLS", "Pending", "Reading", "combined", "joins", "readings"]
+__all__ = ["MAX_FUSED_CALLS", "Pending", "Reading", "combine", "joins", "readings"]

@@ -21,7 +21,7 @@ from ...ops.normalization import softmax
 from .rules.flash import Attention, Element
 from .rules.flash_tensor import on_tensor_cores
 from .rules.positions import broadcast
-from .rules.reduction import widened
+from .rules.reduction import widen
 
 MAX_OPERATIONS = 2e8
 """Additions and multiplications of an attention up to which one kernel without tensor cores computes it. It saves the time to
@@ -80,12 +80,12 @@ class Found:
         heads, queries, size = query.shape[-3:]
 
         def of(array: Array) -> Element:
-            wide = widened(array)
+            wide = widen(array)
             return lambda *position: wide[position[4 - rank :]]
 
-        keys, others = of(key), [broadcast(widened(array)) for array in operands]
+        keys, others = of(key), [broadcast(widen(array)) for array in operands]
 
-        def adjusted(score: Array, *position: Array) -> Array:
+        def adjust(score: Array, *position: Array) -> Array:
             for change in self.changes:
                 score = change(score, position[4 - rank :], others)
             return score
@@ -95,7 +95,7 @@ class Found:
             query=of(query),
             key=lambda b, h, k, s: keys(b, h, s, k),
             value=of(value),
-            adjusted=adjusted if self.changes else None,
+            adjust=adjust if self.changes else None,
             empty=float("nan"),
         )
 
@@ -120,7 +120,7 @@ def attentions(graph: Graph, features: Features) -> list[Found]:
     readers = {operand: node for node in graph.nodes for operand in node.operands}
     outputs = set(graph.outputs.values())
     matches = (_ending_in(node, uses) for node in graph.nodes if node.op is matmul)
-    return [_transposed(match, uses, readers, outputs) for match in matches if match and match.is_faster(features)]
+    return [_with_transpose(match, uses, readers, outputs) for match in matches if match and match.is_faster(features)]
 
 
 def _ending_in(last: Node, uses: Counter[Operand]) -> Found | None:
@@ -156,23 +156,23 @@ def _change(node: Node, operands: list[Operand]) -> tuple[Operand, Change] | Non
     if node.op in (add, mul):
         candidates = [(_operand(node, "a"), _operand(node, "b")), (_operand(node, "b"), _operand(node, "a"))]
         scores, other = next(((s, o) for s, o in candidates if _is_computed(s, node)), candidates[0])
-        at = _noted([other], operands)
+        at = _append([other], operands)
         if node.op is add:
             return scores, lambda score, position, others: score + others[at](*position)
         return scores, lambda score, position, others: score * others[at](*position)
     if node.op is div:
-        at = _noted([_operand(node, "b")], operands)
+        at = _append([_operand(node, "b")], operands)
         return _operand(node, "a"), lambda score, position, others: score / others[at](*position)
     if node.op is choose:
         condition, one, other = (_operand(node, name) for name in ("condition", "true_value", "false_value"))
         is_first = _is_computed(one, node)
-        at = _noted([condition, other if is_first else one], operands)
+        at = _append([condition, other if is_first else one], operands)
 
-        def chosen(score: Array, position: Sequence[Array], others: Sequence[Element]) -> Array:
+        def select(score: Array, position: Sequence[Array], others: Sequence[Element]) -> Array:
             flag, alternative = (others[at + k](*position) for k in range(2))
             return where(flag != 0, *((score, alternative) if is_first else (alternative, score)))
 
-        return one if is_first else other, chosen
+        return one if is_first else other, select
     return None
 
 
@@ -182,13 +182,13 @@ def _is_computed(operand: Operand, reader: Node) -> bool:
     return is_result and operand.shape == reader.outputs[0].shape
 
 
-def _noted(added: Iterable[Operand], operands: list[Operand]) -> int:
+def _append(added: Iterable[Operand], operands: list[Operand]) -> int:
     """Append operands, and return the number of the first."""
     operands += added
     return len(operands) - len(list(added))
 
 
-def _transposed(match: Found, uses: Counter[Operand], readers: dict[Operand, Node], outputs: set[Operand]) -> Found:
+def _with_transpose(match: Found, uses: Counter[Operand], readers: dict[Operand, Node], outputs: set[Operand]) -> Found:
     """The same with the transposition of its result, if nothing else reads that."""
     reader = readers.get(match.result)
     if reader is None or reader.op is not transpose or uses[match.result] > 1 or match.result in outputs:

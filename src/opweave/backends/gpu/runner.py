@@ -98,9 +98,9 @@ class KernelRunner(Runner, Pool[Intermediates[Tied]]):
         """New memory for one run, with the kernels that use nothing else tied to it."""
         arrays = {**self._constants, **dict(zip(self._between, self._allocate(), strict=True))}
         numbers = [n for n, step in enumerate(self.steps) if all(place in arrays for place in step.places)]
-        return Intermediates(arrays, self.all_tied(numbers, arrays))
+        return Intermediates(arrays, self.tie_all(numbers, arrays))
 
-    def all_tied(self, numbers: Iterable[int], arrays: Mapping[Place, DeviceArray]) -> dict[int, Tied]:
+    def tie_all(self, numbers: Iterable[int], arrays: Mapping[Place, DeviceArray]) -> dict[int, Tied]:
         """Kernels, by their numbers, tied to memory; those of repeated steps only once."""
         kernels: dict[Step, Tied] = {}
         by_number = {}
@@ -111,7 +111,7 @@ class KernelRunner(Runner, Pool[Intermediates[Tied]]):
             by_number[number] = kernels[step]
         return by_number
 
-    def given(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> dict[Place, DeviceArray]:
+    def caller_arrays(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> dict[Place, DeviceArray]:
         """The memory of the places that a caller gives."""
         arrays: dict[Place, DeviceArray] = {}
         for place in {place: None for step in self.steps for place in step.places}:
@@ -169,7 +169,7 @@ class DeviceCall(Generic[Tied]):
     ) -> None:
         self.owner, self.submit = owner, submit
         self._lent = [array for array in (*inputs, *outputs) if array.lent]
-        self._given = owner.given(inputs, outputs)
+        self._caller_arrays = owner.caller_arrays(inputs, outputs)
         self._copied = [size for update in owner.updates for size in update.copied(inputs, outputs)]
         self._calls = owner.engine.calls("running a graph")
         self._runs: ByIdentity[Intermediates[Tied], Sequence[Tied | None]] = ByIdentity()
@@ -179,20 +179,20 @@ class DeviceCall(Generic[Tied]):
 
     def runs(self, memory: Intermediates[Tied]) -> Sequence[Tied | None]:
         """The kernels in order, with these intermediates."""
-        return self._runs.peek(id(memory)) or self._runs.put(memory, self._tied(memory))
+        return self._runs.peek(id(memory)) or self._runs.put(memory, self._tie(memory))
 
-    def _tied(self, memory: Intermediates[Tied]) -> Sequence[Tied | None]:
-        arrays = {**memory.arrays, **self._given}
+    def _tie(self, memory: Intermediates[Tied]) -> Sequence[Tied | None]:
+        arrays = {**memory.arrays, **self._caller_arrays}
         needed = [not self._is_in_place(step) for step in self.owner.steps]
         fresh = [number for number, is_needed in enumerate(needed) if is_needed and number not in memory.runs]
-        runs = {**memory.runs, **self.owner.all_tied(fresh, arrays)}
+        runs = {**memory.runs, **self.owner.tie_all(fresh, arrays)}
         return [runs[number] if is_needed else None for number, is_needed in enumerate(needed)]
 
     def _is_in_place(self, step: Step) -> bool:
         """Whether all that a kernel would do is to copy an input to itself."""
         if step.copies is None:
             return False
-        source, target = (self._given[place].buffer for place in step.copies)
+        source, target = (self._caller_arrays[place].buffer for place in step.copies)
         return source is target
 
     def __call__(self) -> None:

@@ -23,15 +23,15 @@ from ...ops.movement import concat, reshape
 from .backend import GpuBackend
 from .constants import Constant
 from .contraction.kernels import Contraction
-from .diamonds import meeting
-from .forms import applied, is_users_kernel, traced
-from .fusion import Pending, Reading, combined, joins, readings
+from .diamonds import diamond_operands
+from .forms import applied, is_users_kernel, trace
+from .fusion import Pending, Reading, combine, joins, readings
 from .patterns import Found, attentions
 from .rules.flash import attend
-from .rules.positions import reshaped
+from .rules.positions import reshape_array
 from .rules.products import TAKE_VIEWS
 from .rules.results import Products, Scatter, Staged, Stages, view_of
-from .shared_operand import together
+from .shared_operand import merge_steps
 from .steps import Kernels, Place
 
 
@@ -63,7 +63,7 @@ class Schedule:
         self._outputs = {operand: number for number, operand in enumerate(graph.outputs.values())}
         self._uses = Counter(operand for node in graph.nodes for operand in node.operands)
         self._uses.update(graph.outputs.values())
-        self._meeting = meeting(graph, backend)
+        self._in_diamonds = diamond_operands(graph, backend)
         for number, operand in enumerate(graph.inputs.values()):
             self._memory(operand, Place(operand.desc, "input", number))
         matches = [match for match in attentions(graph, features) if not (self._rounds and match.has_halves)]
@@ -75,7 +75,7 @@ class Schedule:
                 self._attention(whole[node])
         for operand in graph.outputs.values():
             self._in_memory(operand)
-        self.steps, unrounded = together(self._kernels.steps, features, rounds=self._rounds)
+        self.steps, unrounded = merge_steps(self._kernels.steps, features, rounds=self._rounds)
         self.unrounded |= unrounded
         self.begun = self._kernels.begun
 
@@ -83,7 +83,7 @@ class Schedule:
 
     def _memory(self, operand: Operand, place: Place) -> Input:
         """Note that an operand lies in memory."""
-        source = self._values[operand] = self._kernels.placed(operand.desc, place)
+        source = self._values[operand] = self._kernels.array_in(operand.desc, place)
         return source
 
     def _value(self, operand: Operand) -> Pending | Input:
@@ -110,7 +110,7 @@ class Schedule:
             self._kernel(node)
         elif node.op is reshape:
             self._reshape(node)
-        elif isinstance(program := traced(node, self.backend), Products):
+        elif isinstance(program := trace(node, self.backend), Products):
             self._products(node)
         elif isinstance(program, Scatter):
             self._scatter(node)
@@ -128,16 +128,16 @@ class Schedule:
         nodes: list[Node] = []
         anchor: Contraction | None = None
         # Those that meet again come first: their sums of products must become a part of this one, or be computed twice.
-        ordered = sorted(readings(node, program).items(), key=lambda pair: pair[0] not in self._meeting)
+        ordered = sorted(readings(node, program).items(), key=lambda pair: pair[0] not in self._in_diamonds)
         for operand, reading in ordered:
             value = self._values.get(operand)
             if isinstance(value, Pending) and self._joins(value, operand, program, reading, anchor):
                 result = self._as_read(value)
-                arrays[operand] = result if value.alias is None else reshaped(result, value.alias)
+                arrays[operand] = result if value.alias is None else reshape_array(result, value.alias)
                 nodes += (n for n in value.nodes if n not in nodes)
-                anchor = combined(anchor, value.anchor)
+                anchor = combine(anchor, value.anchor)
             else:
-                arrays[operand] = self._loaded(operand)
+                arrays[operand] = self._load(operand)
         for operand, result in zip(node.outputs, applied(node, self.backend, arrays), strict=True):
             self._values[operand] = Pending(in_data_type(result, operand.data_type), (*nodes, node), anchor)
 
@@ -162,10 +162,10 @@ class Schedule:
         """Whether an operand that is pending becomes a part of the node that reads it."""
         if operand in self._outputs:
             return False
-        is_shared = self._uses[operand] > 1 and operand not in self._meeting
+        is_shared = self._uses[operand] > 1 and operand not in self._in_diamonds
         return joins(value, operand.desc, program, reading, self.features, is_shared=is_shared, beside=beside)
 
-    def _loaded(self, operand: Operand) -> Array:
+    def _load(self, operand: Operand) -> Array:
         """An operand that lies in memory, as an array; scalars among the constants are numbers."""
         if operand.is_constant and not operand.shape:
             number: Any = operand.value.item()
@@ -199,7 +199,7 @@ class Schedule:
         if isinstance(value, Pending):
             self._values[result] = replace(value, alias=result.shape, nodes=(*value.nodes, node))
         elif result in self._outputs:
-            self._values[result] = Pending(reshaped(of_input(value), result.shape), (node,))
+            self._values[result] = Pending(reshape_array(of_input(value), result.shape), (node,))
         else:
             self._memory(result, self._kernels.places[value])
 
@@ -208,8 +208,8 @@ class Schedule:
         (result,) = node.outputs
         products, nodes = self._of_views(node) or (None, ())
         if products is None:
-            products = applied(node, self.backend, {operand: self._loaded(operand) for operand in node.operands})
-        self._values[result] = self._kernels.multiplied(products, result.desc, (*nodes, node))
+            products = applied(node, self.backend, {operand: self._load(operand) for operand in node.operands})
+        self._values[result] = self._kernels.multiply(products, result.desc, (*nodes, node))
 
     def _of_views(self, node: Node) -> tuple[Products, tuple[Node, ...]] | None:
         """The products of operands that are transposed, read where they are, with the nodes that transpose.
@@ -222,7 +222,7 @@ class Schedule:
         views = {o: value for o, value in pending.items() if isinstance(value, Pending) and _is_transposed(value)}
         if not views:
             return None
-        arrays = {o: views[o].result if o in views else self._loaded(o) for o in pending}
+        arrays = {o: views[o].result if o in views else self._load(o) for o in pending}
         products: Products = applied(node, self.backend, arrays)
         nodes = dict.fromkeys(view_node for value in views.values() for view_node in value.nodes)
         is_fast = self._kernels.contraction(products, node.outputs[0].desc).method == "tensor"
@@ -232,7 +232,7 @@ class Schedule:
         """The kernels of an operation that takes several. All operations that are alike have the same stages."""
         for source, operand in zip(staged.inputs, flat(node.inputs), strict=True):
             self._kernels.places[source] = self._kernels.places[self._in_memory(operand)]
-        stages, results = staged.planned(self.features)
+        stages, results = staged.plan_for(self.features)
         fresh: dict[Input, Place] = {}
         for operand, result in zip(node.outputs, results, strict=True):
             fresh[result] = self._target(operand)
@@ -265,16 +265,16 @@ class Schedule:
         """An operand as an array that is read where it is, if it only moves elements of others."""
         value = self._values.get(operand)
         if not isinstance(value, Pending) or not value.only_moves:
-            return self._loaded(operand)
-        return value.result if value.alias is None else reshaped(value.result, value.alias)
+            return self._load(operand)
+        return value.result if value.alias is None else reshape_array(value.result, value.alias)
 
     def _scatter(self, node: Node) -> None:
         """Write the operand, then the updates over it."""
-        scatter = applied(node, self.backend, {operand: self._loaded(operand) for operand in node.operands})
+        scatter = applied(node, self.backend, {operand: self._load(operand) for operand in node.operands})
         (result,) = node.outputs
         place = self._target(result)
         self._kernels.fill(place, Pending(scatter.into, (node,)), f"{node.title}: the operand")
-        self._kernels.scattered(place, scatter, node, f"{node.title}: the updates")
+        self._kernels.scatter(place, scatter, node, f"{node.title}: the updates")
         self._memory(result, place)
 
     def _concat(self, node: Node) -> None:
@@ -283,13 +283,13 @@ class Schedule:
         axis: int = node.attributes["axis"]
         place, start = self._target(result), 0
         for operand in node.operands:
-            part = self._loaded(operand)
+            part = self._load(operand)
 
             def at(*p: Array, start: int = start) -> tuple[Array, ...]:
                 return *p[:axis], p[axis] + start, *p[axis + 1 :]
 
             title = f"{node.title}: {start} to {start + operand.shape[axis]}"
-            self._kernels.scattered(place, Scatter(part, operand.shape, at, lambda *p, part=part: part[p]), node, title)
+            self._kernels.scatter(place, Scatter(part, operand.shape, at, lambda *p, part=part: part[p]), node, title)
             start += operand.shape[axis]
         self._memory(result, place)
 

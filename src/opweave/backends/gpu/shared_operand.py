@@ -14,7 +14,7 @@ from .contraction.gemv import ThinKernel
 from .steps import Place, Step
 
 
-def together(steps: Sequence[Step], features: Features, *, rounds: bool) -> tuple[list[Step], set[Node]]:
+def merge_steps(steps: Sequence[Step], features: Features, *, rounds: bool) -> tuple[list[Step], set[Node]]:
     """The steps with those of siblings joined, at the place of the first of them, and with what only they read.
 
     Args:
@@ -31,7 +31,7 @@ def together(steps: Sequence[Step], features: Features, *, rounds: bool) -> tupl
 def _with_siblings(steps: Sequence[Step], features: Features) -> list[Step]:
     merged: list[Step] = []
     for step in steps:
-        joined = _joined(merged, step, features) if isinstance(step.kernel, ThinKernel) else None
+        joined = _join(merged, step, features) if isinstance(step.kernel, ThinKernel) else None
         if joined is None:
             merged.append(step)
         else:
@@ -40,18 +40,18 @@ def _with_siblings(steps: Sequence[Step], features: Features) -> list[Step]:
     return merged
 
 
-def _joined(before: Sequence[Step], step: Step, features: Features) -> tuple[int, Step] | None:
+def _join(before: Sequence[Step], step: Step, features: Features) -> tuple[int, Step] | None:
     """The number of an earlier step, and the step that does its work and that of `step`; None if there is none."""
     own = set(step.places)
     for number in reversed(range(len(before))):
         other = before[number]
-        if not own.isdisjoint(_written(other)) or not set(_written(step)).isdisjoint(other.places):
+        if not own.isdisjoint(_targets_of(other)) or not set(_targets_of(step)).isdisjoint(other.places):
             return None  # `step` must run after `other`
-        if isinstance(other.kernel, ThinKernel) and _few(other) is _few(step):
+        if isinstance(other.kernel, ThinKernel) and _place_of_few(other) is _place_of_few(step):
             assert isinstance(step.kernel, ThinKernel)
             kernel = other.kernel.beside(step.kernel, features)
             if kernel is not None:
-                place_of = {**dict(_bound(other)), **dict(_bound(step))}
+                place_of = {**dict(_bindings_of(other)), **dict(_bindings_of(step))}
                 places = tuple(place_of[buffer] for buffer in kernel.bindings)
                 return number, Step(kernel, places, (*other.nodes, *step.nodes))
     return None
@@ -64,8 +64,8 @@ def _with_vectors(steps: Sequence[Step], features: Features, rounds: bool) -> tu
     for step in steps:
         if not isinstance(step.kernel, ThinKernel):
             continue
-        is_half = _few(step).desc.data_type == "float16"
-        if not (rounds and is_half) and (pair := _after(merged, step, features)):
+        is_half = _place_of_few(step).desc.data_type == "float16"
+        if not (rounds and is_half) and (pair := _with_producer(merged, step, features)):
             producer, replacement = pair
             if is_half:
                 unrounded.add(producer.nodes[-1])
@@ -74,10 +74,10 @@ def _with_vectors(steps: Sequence[Step], features: Features, rounds: bool) -> tu
     return merged, unrounded
 
 
-def _after(steps: Sequence[Step], step: Step, features: Features) -> tuple[Step, Step] | None:
+def _with_producer(steps: Sequence[Step], step: Step, features: Features) -> tuple[Step, Step] | None:
     """The step that computes the few vectors of `step`, and the one that does the work of both; None if none can."""
     assert isinstance(step.kernel, ThinKernel)
-    few = _few(step)
+    few = _place_of_few(step)
     if few.kind != "between" or step.places.count(few) > 1:
         return None
     users = [other for other in steps if few in other.places]
@@ -85,32 +85,32 @@ def _after(steps: Sequence[Step], step: Step, features: Features) -> tuple[Step,
         return None
     producer = users[0]
     between = steps[steps.index(producer) + 1 : steps.index(step)]
-    if any(not set(producer.places).isdisjoint(_written(other)) for other in between):
+    if any(not set(producer.places).isdisjoint(_targets_of(other)) for other in between):
         return None
     assert producer.program is not None
-    places = dict(_bound(producer))
+    places = dict(_bindings_of(producer))
     # The kernel has no inputs of which all elements are cut off.
     fixed = [source for source in producer.program.inputs if source in places and places[source].is_fixed]
     kernel = step.kernel.after(producer.program, producer.kernel.title.partition(":")[0], features, fixed)
     if kernel is None:
         return None
-    place_of = {**places, **dict(_bound(step))}
+    place_of = {**places, **dict(_bindings_of(step))}
     return producer, Step(kernel, tuple(place_of[buffer] for buffer in kernel.bindings), (*producer.nodes, *step.nodes))
 
 
-def _bound(step: Step) -> Iterable[tuple[object, Place]]:
+def _bindings_of(step: Step) -> Iterable[tuple[object, Place]]:
     return zip(step.kernel.bindings, step.places, strict=True)
 
 
-def _written(step: Step) -> list[Place]:
+def _targets_of(step: Step) -> list[Place]:
     return [place for place, writes in zip(step.places, step.kernel.writes, strict=True) if writes]
 
 
-def _few(step: Step) -> Place:
+def _place_of_few(step: Step) -> Place:
     """Where the few vectors lie."""
     assert isinstance(step.kernel, ThinKernel)
     source = step.kernel.sections[0].few.source
-    return next(place for buffer, place in _bound(step) if buffer is source)
+    return next(place for buffer, place in _bindings_of(step) if buffer is source)
 
 
-__all__ = ["together"]
+__all__ = ["merge_steps"]

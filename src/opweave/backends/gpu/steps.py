@@ -88,7 +88,7 @@ class Kernels:
         self.places: dict[Input | Stored | Output, Place] = {}
         self._cached: dict[Place, dict[Hashable, list[Place]]] = {}
 
-    def placed(self, desc: Desc, place: Place) -> Input:
+    def array_in(self, desc: Desc, place: Place) -> Input:
         """A new array that lies in a place."""
         source = Input(len(self.places), desc)
         self.places[source] = place
@@ -138,7 +138,7 @@ class Kernels:
         constants = {source: place.array for source, place in places.items() if place.kind == "constant"}
         return Contraction(products.problem, Input(len(self.places), desc), constants, self.features, self.backend.tile)
 
-    def multiplied(self, products: Products, desc: Desc, nodes: tuple[Node, ...]) -> Pending:
+    def multiply(self, products: Products, desc: Desc, nodes: tuple[Node, ...]) -> Pending:
         """Products as a pending value; constants that are rearranged for them are constants of the graph."""
         contraction = self.contraction(products, desc)
         for source, constant in contraction.arranged.items():
@@ -150,30 +150,30 @@ class Kernels:
         title, content = f"{node.title}: {stage.title}" if stage.title else node.title, stage.content
         place = self.places[stage.target]
         if isinstance(content, Input):
-            self.places[stage.target] = _viewed(self.places[content], stage.target.desc)
+            self.places[stage.target] = _view_as(self.places[content], stage.target.desc)
         elif isinstance(content, KernelProgram):
             self.append([self.of_program(content, title)], (node,))
         elif isinstance(content, Repeated):
-            self._repeated(content, node)
+            self._repeat(content, node)
         elif isinstance(content, Scatter):
             self.fill(place, Pending(content.into, (node,)), f"{title}: the operand")
-            self.scattered(place, content, node, f"{title}: the updates")
+            self.scatter(place, content, node, f"{title}: the updates")
         elif isinstance(content, Products):
-            self.fill(place, self.multiplied(content, stage.target.desc, (node,)), title)
+            self.fill(place, self.multiply(content, stage.target.desc, (node,)), title)
         else:
             value = Pending(content, (node,))
             if stage.fold and place.kind == "between" and self._is_known(value):
-                self.places[stage.target] = self._computed(value)
+                self.places[stage.target] = self._compute(value)
                 return
             self.fill(place, value, title)
-            if place.kind == "output" and (copied := self._copied(value)):
+            if place.kind == "output" and (copied := self._copy_source(value)):
                 self.steps[-1].copies = copied, place
 
     def of_program(self, program: KernelProgram, title: str) -> Kernel:
         """The kernel of a program whose arrays have their places."""
         return program.kernel(title, self.features, lambda source: self.places[source].is_fixed)
 
-    def _repeated(self, repeated: Repeated, node: Node) -> None:
+    def _repeat(self, repeated: Repeated, node: Node) -> None:
         """Add the kernels of stages once, and the same kernels again, each time with two places swapped."""
         start = len(self.steps)
         self._cached.clear()  # what the places hold changes with each repetition
@@ -187,7 +187,7 @@ class Kernels:
         for number in range(1, repeated.count):
             self.steps += even if number % 2 else odd
 
-    def scattered(self, place: Place, scatter: Scatter, node: Node, title: str) -> None:
+    def scatter(self, place: Place, scatter: Scatter, node: Node, title: str) -> None:
         """Write the elements of a scatter over what lies in a place."""
         axes = tuple(ir.Index(size, k - len(scatter.shape)) for k, size in enumerate(scatter.shape))
         position = [Array((), axis) for axis in axes]
@@ -197,7 +197,7 @@ class Kernels:
         self.places[target] = place
         self.append([kernel], (node,))
 
-    def _copied(self, value: Pending) -> Place | None:
+    def _copy_source(self, value: Pending) -> Place | None:
         """The input that a value is an exact copy of; None if it is computed."""
         load = value.result.body
         if not isinstance(load, ir.Load) or not isinstance(load.source, Input):
@@ -209,7 +209,7 @@ class Kernels:
         """Whether a value depends on constants only."""
         return all(self.places[source].kind == "constant" for source in value.sources)
 
-    def _computed(self, value: Pending) -> Place:
+    def _compute(self, value: Pending) -> Place:
         """Compute a value that depends on constants only."""
         inputs = tuple(value.sources)
         program = simplified(make_program("a constant", inputs, (value.result,)))
@@ -219,7 +219,7 @@ class Kernels:
         return Place(desc, "constant", value=Constant.of(array))
 
 
-def _viewed(place: Place, desc: Desc) -> Place:
+def _view_as(place: Place, desc: Desc) -> Place:
     """A place whose bytes are read as another array."""
     if place.kind != "constant":
         return place

@@ -253,7 +253,7 @@ class _Writing:
         """The kernel."""
         module, parts, writers = Module(self.features), list[Part](), list[Writer]()
         for s, section in enumerate(self.sections):
-            vectors, loads = section.vectors(self.features), self.sums.given(section)
+            vectors, loads = section.vectors(self.features), self.sums.early_loads(section)
             functions, writer = section.end.functions(module, self.features, vectors, _suffix(s), loads)
             parts += functions
             writers.append(writer)
@@ -319,10 +319,10 @@ class _Writing:
         yield from early
         if self.is_early:
             is_last = self.turns == 1 and self.terms // self.deep < 2 * self.chunks * team
-            yield from self._loaded(s, "part", self.chunks, "let" if is_last else "var")
+            yield from self._load(s, "part", self.chunks, "let" if is_last else "var")
             if self._waits:
                 yield f"{self.features.dialect.await_previous}();"
-        loads = self.sums.given(section)
+        loads = self.sums.early_loads(section)
         yield from self.sums.reads(section, loads, module, stack, block)
         yield from late
         lines = [*self._sums(s), *self.sums.lines(section, f"put{_suffix(s)}", stack, block, len(loads))]
@@ -381,7 +381,7 @@ class _Writing:
         for begin, end, loads in ((whole if self.is_early else 0, whole, self.chunks), (whole, count, 1)):
             if begin != end:
                 yield f"for (var chunk = {begin}u + part; chunk < {end}u; chunk += {loads * self.team}u) {{"
-                for lines in (self._loaded(s, "chunk", loads, "let"), self._multiplied(s, "chunk", loads)):
+                for lines in (self._load(s, "chunk", loads, "let"), self._multiply(s, "chunk", loads)):
                     yield from (f"    {line}" for line in lines)
                 yield "}"
 
@@ -390,11 +390,11 @@ class _Writing:
         first, after, rest = "part", list[str](), ""
         if whole > step:
             first, rest = "chunk", f"chunk < {whole - step}u"
-            after = list(self._loaded(s, f"(chunk + {step}u)", self.chunks))
+            after = list(self._load(s, f"(chunk + {step}u)", self.chunks))
         elif self.turns > 1:
             rest = f"turn < {self.turns - 1}u"
-            after = [f"start = {self._start(s, f'unit + {self.width}u')};", *self._loaded(s, "part", self.chunks)]
-        lines = [*self._multiplied(s, first, self.chunks)]
+            after = [f"start = {self._start(s, f'unit + {self.width}u')};", *self._load(s, "part", self.chunks)]
+        lines = [*self._multiply(s, first, self.chunks)]
         if rest:
             lines += [f"if ({rest}) {{", *(f"    {line}" for line in after), "}"]
         if whole == step:
@@ -414,7 +414,7 @@ class _Writing:
     def _chunk(self, first: str, c: int) -> str:
         return f"({first} + {c * self.team}u)" if c else first
 
-    def _loaded(self, s: int, first: str, count: int, declared: str = "") -> Iterator[str]:
+    def _load(self, s: int, first: str, count: int, declared: str = "") -> Iterator[str]:
         """Load chunks of the matrix; `first` is the number of the first of them."""
         for name, c, j, n in self._chunk_names(s, count):
             reader, place = self.many[s][j], plus(f"start + {self._chunk(first, c)}", n * self._line(s))
@@ -425,7 +425,7 @@ class _Writing:
         """How far apart two lines of the matrix are, in vectors."""
         return self.sections[s].many[0].stride // self.deep
 
-    def _multiplied(self, s: int, first: str, count: int) -> Iterator[str]:
+    def _multiply(self, s: int, first: str, count: int) -> Iterator[str]:
         """Add products of chunks to the sums."""
         section, readers = self.sections[s], self.many[s]
         for name, c, j, n in self._chunk_names(s, count):
@@ -438,9 +438,9 @@ class _Writing:
                     yield f"let {few} = {self._four(section.few, k, self._chunk(first, c), h)};"
                     for j in range(len(readers)):
                         many = [f"w{c}_{j}_{n}_{h}" for n in range(4 if self.fours else 1)]
-                        yield from self._added(f"sum_{k}_{j}", few, many)
+                        yield from self._add(f"sum_{k}_{j}", few, many)
 
-    def _added(self, total: str, few: str, many: Sequence[str]) -> Iterator[str]:
+    def _add(self, total: str, few: str, many: Sequence[str]) -> Iterator[str]:
         """Add products of four terms: to a sum for each line, or in four parts if there is one line."""
         if not self.fours:
             yield f"{total} = fma({few}, {many[0]}, {total});"

@@ -21,7 +21,7 @@ from .direct import is_narrow, narrow
 from .elements import Reader, Writer
 from .epilogue import Epilogue, addition, assemble, partial_sums, put_partial
 from .gemv import MAX_COMBINED, is_thin, thin_kernel
-from .problem import Matrix, Problem, divided, is_spread, strides_of
+from .problem import Matrix, Problem, divide_by_phases, is_spread, strides_of
 from .section import Section
 
 Choose: TypeAlias = Callable[["Contraction"], tuple[tensor.Tile, int]]
@@ -64,15 +64,15 @@ class Contraction:
     ) -> None:
         self.result, self.features = result, features
         self.combined: tuple[Contraction, ...] = (self,)
-        problem, divided = _divided(problem, constants)
+        problem, phase_constants = _divide_filter(problem, constants)
         on_tensor_cores = tensor.suits(problem, features)
-        self.problem, self.arranged = self._arranged(problem, constants, divided, on_tensor_cores)
+        self.problem, self.arranged = self._arrange(problem, constants, phase_constants, on_tensor_cores)
         if on_tensor_cores and not (tensor_tiles.is_faster(self.problem, features) if is_faster is None else is_faster):
             on_tensor_cores = False
-            self.problem, self.arranged = self._arranged(problem, constants, divided, on_tensor_cores)
+            self.problem, self.arranged = self._arrange(problem, constants, phase_constants, on_tensor_cores)
         self.orderings = terms.orderings(self.problem, self.arranged, features) if on_tensor_cores else []
         for ordering in self.orderings:
-            self.problem = ordering.applied(self.problem)
+            self.problem = ordering.apply(self.problem)
         narrow = "narrow" if is_narrow(self.problem) else "tiled"
         self.method = "tensor" if on_tensor_cores else "thin" if is_thin(self.problem) else narrow
         self.tile: tiled.Tile | tensor.Tile
@@ -120,15 +120,15 @@ class Contraction:
         sources = [source for source in (*self.sources, *rests) if source not in written]
         return (*sources, *(ordering.matrix.source for ordering in self.orderings))
 
-    def _arranged(
+    def _arrange(
         self,
         problem: Problem,
         constants: Mapping[Input, np.ndarray],
-        divided: Mapping[Input, Constant],
+        phase_constants: Mapping[Input, Constant],
         on_tensor_cores: bool,
     ) -> tuple[Problem, dict[Input, Constant]]:
         """The problem with constants in the order in which kernels read them, and these constants."""
-        arranged, sides = dict(divided), [problem.left, problem.right]
+        arranged, sides = dict(phase_constants), [problem.left, problem.right]
         originals = {source: Constant.of(array) for source, array in constants.items()}
         for k, side in enumerate(sides):
             if isinstance(side, Matrix) and on_tensor_cores:
@@ -142,8 +142,8 @@ class Contraction:
                     sides[k], arrays = terms.by_term(side, problem, constant, "")
                     arranged |= arrays
                 else:
-                    laid, constant = (_by_channel if is_narrow(problem) else _by_line)(side, problem, constant)
-                    sides[k], arranged[laid.source] = laid, constant
+                    matrix, constant = (_by_channel if is_narrow(problem) else _by_line)(side, problem, constant)
+                    sides[k], arranged[matrix.source] = matrix, constant
         return replace(problem, left=sides[0], right=sides[1]), arranged
 
     def kernels(self, epilogue: Program | None, title: str) -> list[Kernel]:
@@ -171,7 +171,7 @@ class Contraction:
             parts = [put_partial(problem), *parts]
             return [
                 assemble(title, comment, readers, [sums], Module(features), parts, groups),
-                *self._added(end, sums.buffer, title),
+                *self._add_parts(end, sums.buffer, title),
             ]
         if self.method == "narrow":
             parts, groups = narrow(problem, a, b)
@@ -180,7 +180,7 @@ class Contraction:
             parts, groups = tiled.body(problem, self.tile, a, b, self.splits, features.dialect)
             how = f"tiles of {self.tile}"
         vectors = self.method == "tiled"
-        return self._finished(end, f"{self._size()}; {how}", readers, parts, groups, title, vectors)
+        return self._finish(end, f"{self._size()}; {how}", readers, parts, groups, title, vectors)
 
     def ordered(self, title: str) -> list[Kernel]:
         """The kernels of `orderings`."""
@@ -199,20 +199,20 @@ class Contraction:
     def _on_tensor_cores(self, end: Epilogue, kernel: tensor.TensorKernel, title: str) -> list[Kernel]:
         if self.splits > 1:
             sums = partial_sums(self.problem, self.splits)
-            return [kernel.partial(sums, title), *self._added(end, sums, title)]
+            return [kernel.partial(sums, title), *self._add_parts(end, sums, title)]
         try:
             return [kernel.finishing(end, title)]
         except UnsupportedError:
             (end,), last = end.as_kernels(title, self.features)
             return [kernel.finishing(end, title), *last]
 
-    def _added(self, end: Epilogue, sums: Buffer, title: str) -> list[Kernel]:
+    def _add_parts(self, end: Epilogue, sums: Buffer, title: str) -> list[Kernel]:
         """The kernels that add up partial sums and compute the result."""
         comment, readers = f"adds up {self.splits} parts of each sum", [Reader("parts", sums, self.features, 4)]
         adding, groups = addition(self.problem, self.splits)
-        return self._finished(end, comment, readers, [adding], groups, title, vectors=True)
+        return self._finish(end, comment, readers, [adding], groups, title, vectors=True)
 
-    def _finished(
+    def _finish(
         self,
         end: Epilogue,
         comment: str,
@@ -247,11 +247,11 @@ class Contraction:
         return f"{stacks}{p.rows} x {p.columns}, sums of {p.terms}"
 
 
-def _divided(problem: Problem, constants: Mapping[Input, np.ndarray]) -> tuple[Problem, dict[Input, Constant]]:
+def _divide_filter(problem: Problem, constants: Mapping[Input, np.ndarray]) -> tuple[Problem, dict[Input, Constant]]:
     """The problem, and constants that are made for it: transposed convolutions with constant filters are divided by phases."""
     if problem.filter.source not in constants or not is_spread(problem) or is_narrow(problem):
         return problem, {}
-    problem, source, filter = divided(problem, Constant.of(constants[problem.filter.source]))
+    problem, source, filter = divide_by_phases(problem, Constant.of(constants[problem.filter.source]))
     return problem, {source: filter}
 
 
@@ -272,9 +272,9 @@ def _by_line(matrix: Matrix, problem: Problem, constant: Constant) -> tuple[Matr
     fresh = iter(strides_of(shape))
     stack = tuple((n, next(fresh) if stride and n > 1 else 0) for n, stride in matrix.stack)
     desc = Desc(source.desc.data_type, shape)
-    laid = Matrix(Input(source.number, desc), padded, 1, padded, problem.channels * padded, stack)
+    arranged = Matrix(Input(source.number, desc), padded, 1, padded, problem.channels * padded, stack)
     steps = (*(stride for _, stride in own), matrix.tap, matrix.step, matrix.stride)
-    return laid, layout.laid(constant, (*shape[:-1], lines), steps, shape)
+    return arranged, layout.lay_out(constant, (*shape[:-1], lines), steps, shape)
 
 
 def _by_channel(filter: Matrix, problem: Problem, constant: Constant) -> tuple[Matrix, Constant]:
@@ -283,7 +283,7 @@ def _by_channel(filter: Matrix, problem: Problem, constant: Constant) -> tuple[M
     shape = (problem.taps, problem.channels, groups * outputs)
     desc = Desc(source.desc.data_type, shape)
     strides = strides_of(shape)
-    laid = Matrix(Input(source.number, desc), outputs, 1, strides[1], strides[0], ((groups, outputs),))
+    arranged = Matrix(Input(source.number, desc), outputs, 1, strides[1], strides[0], ((groups, outputs),))
     ((_, group),) = filter.stack
     steps = (filter.tap, filter.step, group, filter.stride)
-    return laid, layout.laid(constant, (*shape[:-1], groups, outputs), steps, shape)
+    return arranged, layout.lay_out(constant, (*shape[:-1], groups, outputs), steps, shape)

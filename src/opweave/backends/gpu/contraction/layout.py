@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike
 
 from ....support.processors import processors
 from ..constants import Constant
-from .problem import strided
+from .problem import strided_view
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ PADDING_BYTES = 64
 """Bytes between the lines of a block: lines whose distance is a power of two would compete for few places in the cache."""
 
 
-def laid(
+def lay_out(
     constant: Constant, sizes: tuple[int, ...], steps: tuple[int, ...], shape: tuple[int, ...], is_fresh: bool = False
 ) -> Constant:
     """A constant in another order.
@@ -52,17 +52,17 @@ def laid(
         is_fresh: whether it is copied even if it is in this order.
     """
     view = None if constant.how or is_fresh else _in_order(constant.source, sizes, steps, shape)
-    return constant.then(_laid, sizes, steps, shape, is_fresh) if view is None else Constant.of(view)
+    return constant.then(_lay_out, sizes, steps, shape, is_fresh) if view is None else Constant.of(view)
 
 
-def _laid(
+def _lay_out(
     array: np.ndarray, sizes: tuple[int, ...], steps: tuple[int, ...], shape: tuple[int, ...], is_fresh: bool
 ) -> np.ndarray:
     view = None if is_fresh else _in_order(array, sizes, steps, shape)
     if view is not None:
         return view
     result = np.zeros(shape, array.dtype)
-    copied(result[..., : prod(sizes[len(shape) - 1 :])].reshape(sizes), strided(array, sizes, steps))
+    copy(result[..., : prod(sizes[len(shape) - 1 :])].reshape(sizes), strided_view(array, sizes, steps))
     return result
 
 
@@ -70,11 +70,11 @@ def _in_order(
     array: np.ndarray, sizes: tuple[int, ...], steps: tuple[int, ...], shape: tuple[int, ...]
 ) -> np.ndarray | None:
     """A view of an array in the order of `laid`; None if that takes a copy."""
-    view = strided(array, sizes, steps)
+    view = strided_view(array, sizes, steps)
     return view.reshape(shape) if view.flags.c_contiguous and view.size == prod(shape) else None
 
 
-def copied(target: np.ndarray, source: np.ndarray) -> None:
+def copy(target: np.ndarray, source: np.ndarray) -> None:
     """Copy an array into another one of its shape and data type, of which the last axis is contiguous."""
     far = _far_axis(source)
     if far is None:
@@ -91,7 +91,7 @@ def all_below(array: np.ndarray, bound: float) -> bool:
     )
 
 
-def divided(array: np.ndarray, kept: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+def split(array: np.ndarray, kept: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """Replace the elements of a contiguous array by what `kept` keeps of them, and return the rest."""
     rest = np.empty_like(array)
     flat, rests = array.reshape(-1), rest.reshape(-1)
@@ -105,15 +105,15 @@ def divided(array: np.ndarray, kept: Callable[[np.ndarray], np.ndarray]) -> np.n
     return rest
 
 
-def converted(array: np.ndarray, dtype: DTypeLike, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+def convert(array: np.ndarray, dtype: DTypeLike, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """An array of the elements that `function` makes of those of an array, in its order."""
     result = np.empty(array.shape, dtype)
     flat, elements = np.ascontiguousarray(array).reshape(-1), result.reshape(-1)
 
-    def convert(piece: Any) -> None:
+    def convert_piece(piece: Any) -> None:
         elements[piece] = function(flat[piece])
 
-    _each(convert, _pieces(flat, PIECE_BYTES))
+    _each(convert_piece, _pieces(flat, PIECE_BYTES))
     return result
 
 
@@ -129,7 +129,7 @@ def in_parts(constant: Constant, kept: Callable[[np.ndarray], np.ndarray]) -> tu
     def part(name: str) -> np.ndarray:
         if name not in parts:
             parts["kept"] = whole = constant.make()
-            parts["rest"] = divided(whole, kept)
+            parts["rest"] = split(whole, kept)
         return parts.pop(name)
 
     one, other = (
@@ -187,4 +187,4 @@ def _each(function: Callable[[Any], T], pieces: Sequence[Any]) -> list[T]:
         return list(pool.map(function, pieces))
 
 
-__all__ = ["all_below", "converted", "copied", "divided", "in_parts", "laid"]
+__all__ = ["all_below", "convert", "copy", "in_parts", "lay_out", "split"]

@@ -279,7 +279,7 @@ def strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def strided(array: np.ndarray, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+def strided_view(array: np.ndarray, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
     """A read-only view of an array with another shape and strides, in elements."""
     flat = np.ascontiguousarray(array).reshape(-1)
     steps = [stride * array.itemsize for stride in strides]
@@ -372,7 +372,7 @@ def is_spread(problem: Problem) -> bool:
     return isinstance(image, Window) and image.transposed and image.strides != (1, 1) and image.dilations == (1, 1)
 
 
-def divided(problem: Problem, constant: Constant) -> tuple[Problem, Input, Constant]:
+def divide_by_phases(problem: Problem, constant: Constant) -> tuple[Problem, Input, Constant]:
     """Divide a transposed convolution with strides into one without for each phase of a position modulo the strides.
 
     All positions of a phase use the same taps, which are `strides` apart.
@@ -395,7 +395,7 @@ def divided(problem: Problem, constant: Constant) -> tuple[Problem, Input, Const
     shape = (phases, groups, prod(taps), channels, padded)
     strides = strides_of(shape)
     source = Input(filter.source.number, Desc(filter.source.desc.data_type, shape))
-    laid = Matrix(source, padded, 1, padded, strides[2], ((phases, strides[0]), (groups, strides[1])))
+    weights_matrix = Matrix(source, padded, 1, padded, strides[2], ((phases, strides[0]), (groups, strides[1])))
     spread = replace(
         image,
         output=(grid_height, grid_width),
@@ -412,7 +412,7 @@ def divided(problem: Problem, constant: Constant) -> tuple[Problem, Input, Const
     # The filter's lines are padded; the problem has only the real channels.
     rows, columns = (lines, spread.lines) if problem.rows_are_channels else (spread.lines, lines)
     whole = replace(problem, stacks=phases * groups, rows=rows, columns=columns, taps=prod(taps), layout=layout)
-    return whole.with_sides(laid, spread), source, weights
+    return whole.with_sides(weights_matrix, spread), source, weights
 
 
 def _in_phases(
@@ -435,7 +435,7 @@ def _in_phases(
     """
     groups, height, width, channels, lines = sizes
     down, right = strides
-    source = strided(array, sizes, steps)
+    source = strided_view(array, sizes, steps)
     result = np.zeros((down, right, groups, *taps, channels, padded), array.dtype)
     for y in range(height):
         for x in range(width):

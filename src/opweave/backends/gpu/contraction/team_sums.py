@@ -72,7 +72,7 @@ class TeamSums:
         products = range(0 if self._is_local else self.products)
         return [Variable(f"parts_{j}", f"array<{vector}, {size}>") for j in products]
 
-    def given(self, section: Section) -> list[Load]:
+    def early_loads(self, section: Section) -> list[Load]:
         """What the invocations that store results can read before they compute sums."""
         is_four = self._stores_fours or (self.fours and not section.swapped)
         keeps = self.features.dialect.kept > 0 and is_four and self.turns == 1 and section.count <= MAX_GIVEN_VECTORS
@@ -130,7 +130,7 @@ class TeamSums:
             yield f"if ({self._stores(section)}) {{"
             line = f"lane / {self.size}u" if section.along else f"lane % {self.width}u"
             if self._team.parts > MAX_PARTS:
-                yield from self._added(numbers, products, line, begins)
+                yield from self._add_parts(numbers, products, line, begins)
             for k in numbers:
                 more = [f"given_{k}_{n}" for n in range(preloaded)]
                 if self._stores_fours:
@@ -144,7 +144,7 @@ class TeamSums:
             if numbers.stop < section.count or (self.turns > 1 and self._memories == 1):
                 yield "workgroupBarrier();"
 
-    def _added(
+    def _add_parts(
         self, numbers: Sequence[int], products: Sequence[int], line: str, begins: Mapping[int, str]
     ) -> list[str]:
         """The statements that add up many parts of the sums of a line."""

@@ -77,7 +77,7 @@ def in_float16(array: np.ndarray) -> np.ndarray:
         return array.astype(np.float16)
 
 
-def rounded(array: np.ndarray) -> np.ndarray:
+def round_to_tf32(array: np.ndarray) -> np.ndarray:
     """Elements of at most `MAX_TF32` in TF32, which has 10 bits of a fraction, to nearest."""
     return ((array.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 
@@ -106,29 +106,29 @@ def by_term(matrix: Matrix, problem: Problem, constant: Constant, form: Form) ->
     """
     if form == "divided" and not layout.all_below(constant.source, MAX_TF32):
         form = ""
-    ordered = _ordered(matrix, problem, form)
+    ordered = _order(matrix, problem, form)
     *own, lines, _ = ordered.source.desc.shape
     sizes = (*own, lines, problem.taps, problem.channels)
-    steps = (*(stride for _, stride in _own(matrix)), matrix.stride, matrix.tap, matrix.step)
+    steps = (*(stride for _, stride in _own_axes(matrix)), matrix.stride, matrix.tap, matrix.step)
     if form == "bfloat16":
-        constant = constant.then(layout.converted, np.uint16, in_bfloat16)
+        constant = constant.then(layout.convert, np.uint16, in_bfloat16)
     elif form == "float16":
-        constant = constant.then(layout.converted, np.float16, in_float16)
-    laid = layout.laid(constant, sizes, steps, ordered.source.desc.shape, is_fresh=form == "divided")
+        constant = constant.then(layout.convert, np.float16, in_float16)
+    arranged = layout.lay_out(constant, sizes, steps, ordered.source.desc.shape, is_fresh=form == "divided")
     if ordered.rest is None:
-        return ordered, {ordered.source: laid}
-    kept, rest = layout.in_parts(laid, rounded)
+        return ordered, {ordered.source: arranged}
+    kept, rest = layout.in_parts(arranged, round_to_tf32)
     return ordered, {ordered.rest: rest, ordered.source: kept}
 
 
-def _own(matrix: Matrix) -> list[tuple[int, int]]:
+def _own_axes(matrix: Matrix) -> list[tuple[int, int]]:
     """Size and stride of the axes of the stacks that do not broadcast."""
     return [(n, stride) for n, stride in matrix.stack if stride and n > 1]
 
 
-def _ordered(matrix: Matrix, problem: Problem, form: Form) -> Matrix:
+def _order(matrix: Matrix, problem: Problem, form: Form) -> Matrix:
     """The matrix in new arrays, whose terms are adjacent, and whose lines are aligned to 16 bytes."""
-    own, data_type = _own(matrix), "float16" if form in ROUNDED else matrix.source.desc.data_type
+    own, data_type = _own_axes(matrix), "float16" if form in ROUNDED else matrix.source.desc.data_type
     whole = 4 if data_type == "float32" else 8
     padded = ceil(problem.terms / whole) * whole
     shape = (*(n for n, _ in own), matrix.lines, padded)
@@ -158,14 +158,14 @@ class Ordering:
     @classmethod
     def of(cls, matrix: Matrix, problem: Problem, form: Form) -> Ordering:
         """The kernel that brings an operand of a problem into order."""
-        return cls(matrix, _ordered(matrix, problem, form), problem, form)
+        return cls(matrix, _order(matrix, problem, form), problem, form)
 
     @property
     def results(self) -> tuple[Input, ...]:
         """The arrays that the kernel writes."""
         return (self.ordered.source,) if self.ordered.rest is None else (self.ordered.source, self.ordered.rest)
 
-    def applied(self, problem: Problem) -> Problem:
+    def apply(self, problem: Problem) -> Problem:
         """A problem with the operand in order."""
         left, right = (self.ordered if side is self.matrix else side for side in (problem.left, problem.right))
         return replace(problem, left=left, right=right)
@@ -192,7 +192,7 @@ class Ordering:
             source_of(comment, types, DIVIDED if is_divided else (), self._lines(across, down)),
             buffers,
             (False, *(True for _ in self.results)),
-            (across * down * prod(n for n, _ in _own(self.matrix)), 1, 1),
+            (across * down * prod(n for n, _ in _own_axes(self.matrix)), 1, 1),
             "opweave_kernel",
             invocations=(32 * WARPS,),
             compiler="triton",
@@ -200,7 +200,7 @@ class Ordering:
         )
 
     def _lines(self, across: int, down: int) -> Iterator[str]:
-        matrix, channels, own = self.matrix, self.problem.channels, _own(self.matrix)
+        matrix, channels, own = self.matrix, self.problem.channels, _own_axes(self.matrix)
         stacks, lines, padded = prod(n for n, _ in own), matrix.lines, self.ordered.stride
         yield "program = tl.program_id(0)"
         yield f"stack = program // {across * down}"

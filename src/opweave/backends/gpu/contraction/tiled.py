@@ -46,7 +46,7 @@ class Tile:
         return self.rows // self.height * (self.columns // self.width)
 
     @property
-    def shared(self) -> int:
+    def shared_bytes(self) -> int:
         """Maximum bytes of workgroup memory; lines may be padded by four elements."""
         return 4 * self.depth * (self.rows + self.columns + 8)
 

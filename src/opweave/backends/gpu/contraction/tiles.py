@@ -104,7 +104,7 @@ def _options(problem: Problem, features: Features) -> Iterator[tuple[Shape, int,
     for shape in SHAPES[:1] if features.is_software else SHAPES:
         for depth in depths:
             tile = _tile(shape, depth)
-            if tile.invocations > features.max_invocations or tile.shared > features.max_shared:
+            if tile.invocations > features.max_invocations or tile.shared_bytes > features.max_shared:
                 continue
             steps = Steps.of(problem, depth).count
             if features.is_software:

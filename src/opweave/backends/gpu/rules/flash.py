@@ -83,7 +83,7 @@ class Attention:
     key: Element
     value: Element
     visible: Element | None = None
-    adjusted: Element | None = None
+    adjust: Element | None = None
     sink: Element | None = None
     softcap: float = 0.0
     first: Element | None = None
@@ -170,10 +170,10 @@ def attend(stages: Stages, problem: Attention, result: Input, place: Place) -> A
     if tile.parts == 1:
         return stages.add(program, result)
     stages.add(program, target, "parts of the keys")
-    return stages.add(_combined(problem, of_input(target), result, place, features), result, "all keys")
+    return stages.add(_combine(problem, of_input(target), result, place, features), result, "all keys")
 
 
-def _held(
+def _preload(
     program: Workgroups, features: Features, count: int, shape: Sequence[int], value: Callable[..., Array]
 ) -> list[Local]:
     """Load `value(k, *position)` for each k into registers, before it is known what they are multiplied by.
@@ -261,7 +261,7 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None,
         if is_single:
             fill_query()
             of_value = lambda k, h, i, d: problem.value(batch, group, key(k), d)  # noqa: E731
-            held = _held(program, features, count, [*lines, values], of_value)
+            held = _preload(program, features, count, [*lines, values], of_value)
 
         def score(h: Array, i: Array, k: Array) -> Array:
             def product(s: Array) -> Array:
@@ -273,15 +273,15 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None,
             if problem.softcap:
                 total = tanh(total * (1 / problem.softcap)) * problem.softcap
             position = batch, head(h), query(i), key(k)
-            if problem.adjusted is not None:
-                total = problem.adjusted(total, *position)
+            if problem.adjust is not None:
+                total = problem.adjust(total, *position)
             if problem.visible is not None:
                 total = where(problem.visible(*position), total, -math.inf)
             if problem.keys % count:
                 total = where(block * count + k < problem.keys, total, -math.inf)
             return total
 
-        def weighted(h: Array, i: Array, d: Array, k: Array | int) -> Array:
+        def weigh(h: Array, i: Array, d: Array, k: Array | int) -> Array:
             share = program[scores][h, i, k]
             value = program[held[k]][h, i, d] if isinstance(k, int) else problem.value(batch, group, key(k), d)
             product = share * value
@@ -302,9 +302,9 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None,
             return program[weight][h, i] * program[factor][h, i] + sum_over(count, lambda k: program[scores][h, i, k])
 
         def sum_so_far(h: Array, i: Array, d: Array) -> Array:
-            more = dot(count, lambda k: weighted(h, i, d, k))
+            more = dot(count, lambda k: weigh(h, i, d, k))
             if held:
-                more = _total([weighted(h, i, d, k) for k in range(count)])
+                more = _total([weigh(h, i, d, k) for k in range(count)])
             return program[sums][h, i, d] * program[factor][h, i] + more
 
         program.fill(scores, score)
@@ -334,7 +334,7 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None,
     return program
 
 
-def _combined(problem: Attention, parts: Array, result: Input, place: Place, features: Features) -> Workgroups:
+def _combine(problem: Attention, parts: Array, result: Input, place: Place, features: Features) -> Workgroups:
     """Add up the parts of all keys."""
     count, values = parts.shape[3], problem.values
     sizes, unrolled = [problem.batches, problem.heads, problem.queries], UNROLLED_ELEMENTS
@@ -345,14 +345,14 @@ def _combined(problem: Attention, parts: Array, result: Input, place: Place, fea
     largest, weight, factor = (program.shared([count]) for _ in range(3))
     program.fill(largest, lambda part: parts[(*position, part, values)])
     program.fill(weight, lambda part: parts[(*position, part, values + 1)])
-    held = _held(program, features, count, [values], lambda part, d: parts[(*position, part, d)])
+    held = _preload(program, features, count, [values], lambda part, d: parts[(*position, part, d)])
 
-    def scaled(part: Array) -> Array:
+    def scale_of(part: Array) -> Array:
         # Each invocation finds the largest of all, and adds up all weights, which takes less time than to wait for one.
         of_all = max_over(count, lambda k: program[largest][k])
         return where(program[largest][part] == -math.inf, 0, exp(program[largest][part] - of_all))
 
-    program.fill(factor, scaled)
+    program.fill(factor, scale_of)
 
     def element(d: Array) -> Array:
         total = dot(count, lambda part: program[factor][part] * parts[(*position, part, d)])

@@ -166,8 +166,8 @@ class TensorAttention(KernelProgram):
         problem, total = self.problem, Array((), self._total)
         if problem.softcap:
             total = tanh(total * (1 / problem.softcap)) * problem.softcap
-        if problem.adjusted is not None:
-            total = problem.adjusted(total, *position)
+        if problem.adjust is not None:
+            total = problem.adjust(total, *position)
         if problem.visible is not None:
             total = where(problem.visible(*position), total, float("-inf"))
         return total
@@ -181,14 +181,14 @@ class TensorAttention(KernelProgram):
         self, body: str, name: str, axes: Mapping[Index, Position], texts: Mapping[Expr, str] | None = None
     ) -> list[str]:
         """Statements that compute a value under a name."""
-        fixed = {index: Position(text, frozenset()) for index, text in self._fixed.items()}
+        fixed = {index: Position(text, frozenset()) for index, text in self._fixed_axes.items()}
         statements = Statements(self._names, {**fixed, **axes}, self._inside(axes), texts or {}, prefix=f"{name}_")
         value = statements.value(self._bodies[body])
         self._library |= dict.fromkeys(statements.library)
         return [*statements.lines, f"{name} = {value}"]
 
     @property
-    def _fixed(self) -> dict[Index, str]:
+    def _fixed_axes(self) -> dict[Index, str]:
         return {self._batch: "batch", self._head: "head", self._group: "group"}
 
     def _inside(self, axes: Mapping[Index, Position]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from itertools import accumulate
 from ....expr import Array, compute, where
 from ....ops import movement as ops
 from ..table import gpu
-from .positions import reshaped
+from .positions import reshape_array
 
 
 @gpu.lower(ops.concat)
@@ -48,12 +48,12 @@ def _(
             return input.padded(value)[key]
         if mode == "edge":
             return input.clamped[key]
-        return input[tuple(_mirrored(k, *sizes) for k, sizes in zip(key, padded, strict=True))]
+        return input[tuple(_mirror(k, *sizes) for k, sizes in zip(key, padded, strict=True))]
 
     return compute([before + size + after for before, size, after in padded], element)
 
 
-def _mirrored(position: Array, before: int, size: int, after: int) -> Array:
+def _mirror(position: Array, before: int, size: int, after: int) -> Array:
     """The position in [0, size) of which one in [-before, size + after) is the mirror image."""
     last = size - 1
     if before:
@@ -61,7 +61,7 @@ def _mirrored(position: Array, before: int, size: int, after: int) -> Array:
     return last - abs(last - position) if after else position
 
 
-gpu.lower(ops.reshape)(reshaped)
+gpu.lower(ops.reshape)(reshape_array)
 
 
 @gpu.lower(ops.reverse)

@@ -9,7 +9,7 @@ from ....expr import Array, exp, log, reduce_max, reduce_mean, reduce_sum, sqrt
 from ....ops import normalization as ops
 from ..table import gpu
 from .positions import along
-from .reduction import narrowed, widened
+from .reduction import narrow, widen
 
 
 def _normalize(
@@ -55,16 +55,16 @@ def _(input: Array, scale: Array | None, bias: Array | None, axes: Sequence[int]
 
 @gpu.lower(rms_normalization)
 def _(input: Array, scale: Array, axis: int, epsilon: float) -> Array:
-    x, axes = widened(input), range(axis, input.rank)
+    x, axes = widen(input), range(axis, input.rank)
     mean = reduce_mean(x * x, axes, keep_dimensions=True)
-    return narrowed(x / sqrt(mean + epsilon) * along(widened(scale), axes, x), input)
+    return narrow(x / sqrt(mean + epsilon) * along(widen(scale), axes, x), input)
 
 
 @gpu.lower(log_softmax)
 def _(input: Array, axis: int) -> Array:
-    x = widened(input)
+    x = widen(input)
     centred = x - reduce_max(x, [axis], keep_dimensions=True)
-    return narrowed(centred - log(reduce_sum(exp(centred), [axis], keep_dimensions=True)), input)
+    return narrow(centred - log(reduce_sum(exp(centred), [axis], keep_dimensions=True)), input)
 
 
 @gpu.lower(ops.softmax)

@@ -13,8 +13,8 @@ from ....expr import Array, clamp, max_over, sqrt, sum_over
 from ....expr.ir import storage
 from ....ops import pooling as ops
 from ..table import gpu
-from .positions import computed, sizes_of
-from .reduction import narrowed, widened
+from .positions import compute_by_letter, sizes_of
+from .reduction import narrow, widen
 
 
 class _Axis(Window):
@@ -70,11 +70,11 @@ _Element = Callable[[dict[str, Array]], Array]
 
 
 def _average(pool: _Pool) -> _Element:
-    x = widened(pool.input)  # counts of elements are more than float16 holds
+    x = widen(pool.input)  # counts of elements are more than float16 holds
 
     def element(p: dict[str, Array]) -> Array:
         total = sum_over(pool.taps, lambda i, j: x.padded(0)[pool.key(p, i, j)])
-        return narrowed(total / (pool.down.elements(p["h"]) * pool.right.elements(p["w"])), pool.input)
+        return narrow(total / (pool.down.elements(p["h"]) * pool.right.elements(p["w"])), pool.input)
 
     return element
 
@@ -98,7 +98,7 @@ def _rule(element_of: Callable[[_Pool], _Element]) -> Callable[..., Array]:
         sizes = sizes_of(input, layout)
         down, right = _Axis.along([sizes["h"], sizes["w"]], options)
         element = element_of(_Pool(input, layout, down, right))
-        return computed(layout, {**sizes, "h": down.count, "w": right.count}, element)
+        return compute_by_letter(layout, {**sizes, "h": down.count, "w": right.count}, element)
 
     return rule
 

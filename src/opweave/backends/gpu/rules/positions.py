@@ -13,7 +13,7 @@ def sizes_of(array: Array, layout: str) -> dict[str, int]:
     return dict(zip(layout, array.shape, strict=True))
 
 
-def computed(layout: str, sizes: Mapping[str, int], element: Callable[[dict[str, Array]], Array]) -> Array:
+def compute_by_letter(layout: str, sizes: Mapping[str, int], element: Callable[[dict[str, Array]], Array]) -> Array:
     """An array whose axes have letters: `element` takes the position along each of them."""
     shape = [sizes[letter] for letter in layout]
     return compute(shape, lambda *p: element(dict(zip(layout, p, strict=True))))
@@ -44,7 +44,7 @@ def along(vector: Array, axes: Sequence[int], like: Array) -> Array:
     return compute(shape, lambda *p: vector[tuple(p[axis] for axis in axes)])
 
 
-def reshaped(input: Array, new_shape: Sequence[int]) -> Array:
+def reshape_array(input: Array, new_shape: Sequence[int]) -> Array:
     """Reshape an array, keeping the order of its elements."""
     groups = _groups(input.shape, new_shape)
 

@@ -15,7 +15,7 @@ from ....expr.ir import Input, storage
 from ....ops import quantization as ops
 from ..contraction.problem import View, product
 from ..table import gpu
-from .reduction import dot, narrowed, widened
+from .reduction import dot, narrow, widen
 from .results import Products, Staged, Stages, source_of
 
 
@@ -34,7 +34,7 @@ def _(input: Array, scale: Array, zero_point: Array) -> Array:
         # A difference of two integers of 32 bits has 33: a sign, and a magnitude that unsigned ones hold.
         x, y = cast(input, "uint32"), cast(z, "uint32")
         difference = where(input >= z, cast(x - y, "float32"), -cast(y - x, "float32"))
-    return narrowed(difference * widened(s), scale)
+    return narrow(difference * widen(s), scale)
 
 
 @gpu.lower(ops.quantize_linear)
@@ -42,7 +42,7 @@ def _(input: Array, scale: Array, zero_point: Array) -> Array:
     s, z = (_repeat_blocks(operand, input.shape) for operand in (scale, zero_point))
     data_type = storage(zero_point.data_type)
     info = INFO[data_type]
-    steps = round_even(widened(input) / widened(s))
+    steps = round_even(widen(input) / widen(s))
     if info.bits == 8:
         return cast(clamp(steps + cast(z, "float32"), info.lowest, info.highest), data_type)
     # Counted from the lowest value, all are unsigned; the magnitude of the steps saturates when it is cast.
@@ -84,9 +84,9 @@ class _Packed:
         block, within = word // self.words.shape[2], word % self.words.shape[2]
         shift = number * self.bits if isinstance(number, int) else cast(number * self.bits, "uint32")
         value = cast((self.words[column, block, within] >> shift) & 2**self.bits - 1, "float32")
-        scale = widened(self.scale)[column, block]
+        scale = widen(self.scale)[column, block]
         if self.minimum is not None:
-            return value * scale + widened(self.minimum)[column, block]
+            return value * scale + widen(self.minimum)[column, block]
         if self.zero_point is None:
             return (value - 2.0 ** (self.bits - 1)) * scale
         in_byte = 8 // self.bits
@@ -98,7 +98,7 @@ class _Packed:
 def _few_rows(flat: Array, packed: _Packed, bias: Array | None, result: Input) -> Workgroups:
     """The product of a few rows [rows, inner], by workgroups that have some columns each."""
     (rows, inner), (columns, blocks, of_block) = flat.shape, packed.words.shape
-    words, x = blocks * of_block, widened(flat)
+    words, x = blocks * of_block, widen(flat)
     team = min(TEAM, 1 << (words - 1).bit_length())
     program = Workgroups([-(-columns // COLUMNS)], width=COLUMNS * team * rows)
     (tile,) = program.positions
@@ -121,7 +121,7 @@ def _few_rows(flat: Array, packed: _Packed, bias: Array | None, result: Input) -
 
     def total(row: Array, c: Array) -> Array:
         value = sum_over(team, lambda member: program[partial][row, c, member])
-        return value if bias is None else value + widened(bias)[column(c)]
+        return value if bias is None else value + widen(bias)[column(c)]
 
     shape = result.desc.shape
 
@@ -154,14 +154,14 @@ def _(
     rows = math.prod(input.shape[:-1])
 
     def plan(stages: Stages) -> list[Array]:
-        words = stages.viewed(weight, [columns, blocks, block_size * bits // 32], "uint32")
+        words = stages.view(weight, [columns, blocks, block_size * bits // 32], "uint32")
         packed = _Packed(words, scale, zero_point, minimum, bits)
         result = stages.array(storage(input.data_type), [*input.shape[:-1], columns])
         if rows <= MAX_DIRECT_ROWS:
-            return [stages.add(_few_rows(stages.viewed(input, [rows, inner]), packed, bias, result), result)]
+            return [stages.add(_few_rows(stages.view(input, [rows, inner]), packed, bias, result), result)]
         numbers = packed.numbers
         matrix = compute([columns, inner], lambda c, k: packed.at(c, k // numbers, k % numbers))
-        unpacked = stages.stored(matrix, "the weights", fold=False)
+        unpacked = stages.store(matrix, "the weights", fold=False)
         problem = product(View.of(source_of(input)), View.of(source_of(unpacked)), b_transpose=True)
         return [stages.add(Products(problem, lambda total: total if bias is None else total + bias), result)]
 

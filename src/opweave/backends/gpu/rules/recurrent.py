@@ -24,10 +24,10 @@ def _(initial_hidden_state: Array | None, reset_after: bool, activations: Sequen
         total = cell.products("rzn", state)
 
         def gate(name: str, i: Array, j: Array) -> Array:
-            return f(cell.weighted(name, i, j) + total(name, i, j))
+            return f(cell.weighted_input(name, i, j) + total(name, i, j))
 
         def next_state(i: Array, j: Array) -> Array:
-            new = g(cell.weighted("n", i, j) + gate("r", i, j) * total("n", i, j))
+            new = g(cell.weighted_input("n", i, j) + gate("r", i, j) * total("n", i, j))
             z = gate("z", i, j)
             return z * cell.own(state, i, j) + new * (1 - z)
 
@@ -38,7 +38,7 @@ def _(initial_hidden_state: Array | None, reset_after: bool, activations: Sequen
         total = cell.products("rz", state)
 
         def gate(name: str, i: Array, j: Array) -> Array:
-            return f(cell.weighted(name, i, j) + total(name, i, j))
+            return f(cell.weighted_input(name, i, j) + total(name, i, j))
 
         cell.keep(reset, lambda i, j: gate("r", i, j) * cell.own(state, i, j))
         cell.keep(update, lambda i, j: gate("z", i, j))
@@ -47,7 +47,7 @@ def _(initial_hidden_state: Array | None, reset_after: bool, activations: Sequen
         total = cell.products("n", reset)
 
         def next_state(i: Array, j: Array) -> Array:
-            new, z = g(cell.weighted("n", i, j) + total("n", i, j)), cell.own(update, i, j)
+            new, z = g(cell.weighted_input("n", i, j) + total("n", i, j)), cell.own(update, i, j)
             return z * cell.own(state, i, j) + new * (1 - z)
 
         cell.keep(state, next_state)
@@ -76,7 +76,7 @@ def _(
         products = cell.products("iofg", hidden)
 
         def total(name: str, i: Array, j: Array) -> Array:
-            return cell.weighted(name, i, j) + products(name, i, j)
+            return cell.weighted_input(name, i, j) + products(name, i, j)
 
         def gate(name: str, i: Array, j: Array) -> Array:
             value = total(name, i, j)

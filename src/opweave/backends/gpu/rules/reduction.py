@@ -11,7 +11,7 @@ from ....core.operation import Op
 from ....expr import Array, cast, compute, store, sum_over, where
 from ....ops import reduction as ops
 from ..table import gpu
-from .positions import reshaped
+from .positions import reshape_array
 
 BLOCK = 32
 """Elements of a block of a cumulative sum, which are added one by one."""
@@ -22,12 +22,12 @@ UNROLLED = 4
 _Reduction = Callable[[Array, Sequence[int], bool], Array]
 
 
-def widened(input: Array) -> Array:
+def widen(input: Array) -> Array:
     """The array in float32 if it is float16, so that intermediate results neither overflow nor lose digits."""
     return cast(input, "float32") if input.data_type == "float16" else input
 
 
-def narrowed(result: Array, like: Array) -> Array:
+def narrow(result: Array, like: Array) -> Array:
     """Cast a result computed from `widened(like)` back to the data type of `like`."""
     return cast(result, "float16") if like.data_type == "float16" else result
 
@@ -44,7 +44,7 @@ def _log_sum_exp(x: Array, axes: Sequence[int], keep: bool) -> Array:
     largest = expr.reduce_max(x, axes, keep_dimensions=True)
     m = where(expr.is_infinite(largest), 0, largest)
     total = m + expr.log(_sum(expr.exp(x - m), axes, True))
-    return total if keep else reshaped(total, [size for axis, size in enumerate(x.shape) if axis not in axes])
+    return total if keep else reshape_array(total, [size for axis, size in enumerate(x.shape) if axis not in axes])
 
 
 def _sum(x: Array, axes: Sequence[int], keep: bool) -> Array:
@@ -89,7 +89,7 @@ def _(input: Array, axis: int, keep_dimensions: bool, output_data_type: DataType
 
 @gpu.lower(ops.cumulative_sum)
 def _(input: Array, axis: int, exclusive: bool, reversed: bool) -> Array:
-    return narrowed(_partial_sums(widened(input), axis, exclusive, reversed), input)
+    return narrow(_partial_sums(widen(input), axis, exclusive, reversed), input)
 
 
 def _partial_sums(x: Array, axis: int, exclusive: bool, reversed: bool) -> Array:

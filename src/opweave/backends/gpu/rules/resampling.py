@@ -12,7 +12,7 @@ from ....expr import Array, cast, clamp, compute, round_even, where
 from ....expr.ir import storage
 from ....ops import convolution as ops
 from ..table import gpu
-from .reduction import narrowed, widened
+from .reduction import narrow, widen
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ def _(input: Array, mode: str, sizes: Sequence[int], axes: Sequence[int]) -> Arr
             shape, lambda *p: input[tuple(scales[k].nearest(i) if k in scales else i for k, i in enumerate(p))]
         )
     if input.data_type in FLOATS:
-        x = widened(input)
-        return narrowed(compute(shape, lambda *p: _blend(x, p, scales, _mix_floats)), input)
-    return _blended_integers(input, shape, scales)
+        x = widen(input)
+        return narrow(compute(shape, lambda *p: _blend(x, p, scales, _mix_floats)), input)
+    return _blend_integers(input, shape, scales)
 
 
 _Mix = Callable[[Array, Array, Array, int], Array]
@@ -99,7 +99,7 @@ def _blend(x: Array, p: Sequence[Any], scales: Mapping[int, _Scale], mix: _Mix) 
     return mix(low, high, part, scales[axis].denominator)
 
 
-def _blended_integers(input: Array, shape: Sequence[int], scales: Mapping[int, _Scale]) -> Array:
+def _blend_integers(input: Array, shape: Sequence[int], scales: Mapping[int, _Scale]) -> Array:
     """Integers of 8 bits between their neighbours, rounded to even: exact where the sums fit into int32."""
     divisor = math.prod(scale.denominator for scale in scales.values())
     data_type = storage(input.data_type)

@@ -110,7 +110,7 @@ class Stages:
         self.stages.append(Stage(target, content, title))
         return of_input(target)
 
-    def stored(self, array: Array, title: str = "", *, fold: bool = True) -> Array:
+    def store(self, array: Array, title: str = "", *, fold: bool = True) -> Array:
         """An array in memory of the elements of another; with `fold`, at build, if these depend on constants only."""
         target = self.array(ir.storage(array.data_type), array.shape)
         self.stages.append(Stage(target, array, title, fold))
@@ -120,7 +120,7 @@ class Stages:
         """Repeat programs of workgroups; see `Repeated`."""
         self.stages.append(Stage(stages[-1].target, Repeated(stages, count, swapped)))
 
-    def viewed(self, array: Array, shape: Sequence[int], data_type: DataType | None = None) -> Array:
+    def view(self, array: Array, shape: Sequence[int], data_type: DataType | None = None) -> Array:
         """An array in memory, whose bytes are read in another shape, and as another data type if one is given."""
         target = self.array(data_type or ir.storage(array.data_type), shape)
         self.stages.append(Stage(target, source_of(array)))
@@ -169,7 +169,7 @@ class Staged:
         self.inputs: tuple[Input, ...] = ()
         self._plans: dict[Features, tuple[list[Stage], list[Input]]] = {}
 
-    def planned(self, features: Features) -> tuple[list[Stage], list[Input]]:
+    def plan_for(self, features: Features) -> tuple[list[Stage], list[Input]]:
         """The stages for a device, and the results; planned once for all operations that are alike."""
         if features not in self._plans:
             stages = Stages(features)

@@ -9,7 +9,7 @@ from ....composites import rotary_embedding
 from ....expr import Array, clamp, compute, where
 from ..table import gpu
 from .positions import position_from
-from .reduction import narrowed, widened
+from .reduction import narrow, widen
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Rotation:
             is_first = s < pairs
             pair, other = where(is_first, s, s - pairs), where(is_first, s + pairs, s - pairs)
         pair, other = clamp(pair, 0, pairs - 1), clamp(other, 0, size - 1)
-        cosine, sine = (widened(table)[position, pair] for table in (self.cosines, self.sines))
+        cosine, sine = (widen(table)[position, pair] for table in (self.cosines, self.sines))
         partner = head(other)
         turned = head(s) * cosine + where(is_first, -partner, partner) * sine
         return turned if 2 * pairs == size else where(s < 2 * pairs, turned, head(s))
@@ -51,7 +51,7 @@ class Rotation:
 
 @gpu.lower(rotary_embedding)
 def _(input: Array, cosines: Array, sines: Array, positions: Array | None, heads: int, interleaved: bool) -> Array:
-    x, rotation, rows = widened(input), Rotation(cosines, sines, interleaved), cosines.shape[0]
+    x, rotation, rows = widen(input), Rotation(cosines, sines, interleaved), cosines.shape[0]
 
     def position(batch: Array, place: Array) -> Array:
         if positions is None:
@@ -66,4 +66,4 @@ def _(input: Array, cosines: Array, sines: Array, positions: Array | None, heads
         start = at // size * size
         return rotation.of(lambda s: x[batch, place, start + s], size, position(batch, place), at % size)
 
-    return narrowed(compute(input.shape, of_heads if input.rank == 4 else of_joined), input)
+    return narrow(compute(input.shape, of_heads if input.rank == 4 else of_joined), input)

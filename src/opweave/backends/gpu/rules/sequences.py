@@ -18,7 +18,7 @@ from ....expr.gpu import Local, Workgroups
 from ....expr.ir import Cast, Input
 from ....expr.tracing import of_input
 from ..contraction.problem import View, product
-from .reduction import dot, narrowed, widened
+from .reduction import dot, narrow, widen
 from .results import Products, Stage, Stages, source_of
 
 MAX_HIDDEN_SIZE = 256
@@ -83,14 +83,14 @@ class Network:
 
     def __post_init__(self) -> None:
         steps, batches, size = self.input.shape
-        x = self.stages.viewed(self.input, [steps * batches, size])
+        x = self.stages.view(self.input, [steps * batches, size])
         problem = product(View.of(source_of(x)), View.of(source_of(self.weight)), b_transpose=True)
         target = self.stages.array("float32", problem.layout.shape)
         self.weighted = self.stages.add(Products(problem), target, "weighted inputs")
         w = self.recurrent_weight
         directions, rows, size = w.shape
         columns = compute([directions, size, rows], lambda d, k, row: w[d, row, k])
-        self.columns = self.stages.stored(columns, "the recurrent weights")
+        self.columns = self.stages.store(columns, "the recurrent weights")
         self.all_states = None
         if self.return_sequence:
             self.all_states = self.stages.array(ir.storage(self.input.data_type), [steps, *self.state_shape])
@@ -137,7 +137,7 @@ class Cell(ABC):
 
     def of(self, array: Array, *position: Array) -> Array:
         """An element of an operand for the direction of the workgroup."""
-        return widened(array)[(self.direction, *position)]
+        return widen(array)[(self.direction, *position)]
 
     def private(self, values: Values) -> Values:
         """Values that are computed now, and kept in registers."""
@@ -154,7 +154,7 @@ class Cell(ABC):
             return where(self.direction == 0, forward, back)
         return back if direction == "backward" else forward
 
-    def weighted(self, gate: str, i: Array, j: Array) -> Array:
+    def weighted_input(self, gate: str, i: Array, j: Array) -> Array:
         """The weighted input of a gate, and its bias."""
         network = self.network
         row = network.layout.index(gate) * network.hidden_size + self.unit(j)
@@ -353,10 +353,10 @@ def _in_a_kernel_a_step(
         value = as_array(0.0, "float32")
         for k, initial in enumerate(states):
             if initial is not None:
-                value = where(number == k, widened(initial)[position], value)
+                value = where(number == k, widen(initial)[position], value)
         return value
 
-    old = source_of(stages.stored(compute(shape, start), "the states", fold=False))
+    old = source_of(stages.store(compute(shape, start), "the states", fold=False))
     new, vectors = (
         stages.array("float32", shape),
         stages.array("float32", [max(1, extra_vectors), *network.state_shape]),
@@ -374,7 +374,7 @@ def _in_a_kernel_a_step(
     results = []
     for number in range(len(states)):
         state = compute(network.state_shape, lambda *p, number=number: last[(number, *p)])
-        results.append(source_of(stages.stored(narrowed(state, network.input), "the last state")))
+        results.append(source_of(stages.store(narrow(state, network.input), "the last state")))
     return results
 
 
