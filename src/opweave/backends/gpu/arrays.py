@@ -14,8 +14,8 @@ class DeviceArray:
 
     Attributes:
         desc: data type and shape.
-        buffer: the buffer that it begins, as the engine of the device has it.
-        lent: whether the buffer is the user's, who may destroy it at any time.
+        buffer: the engine's buffer; the array starts at offset 0.
+        lent: whether the user owns the buffer, and may destroy it at any time.
         read_only: whether nothing may write to it.
     """
 

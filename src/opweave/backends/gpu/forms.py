@@ -1,4 +1,4 @@
-"""Programs of operations on a GPU: from the back end's rule, or from the operation's expression."""
+"""Trace operations to GPU programs, with the back end's rule or the operation's formula."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from .. import Backend
 from .rules.results import Products, Scatter, Staged
 
 Special: TypeAlias = Scatter | Products | Staged
-"""Results of rules that are no expressions."""
+"""Results of rules other than expressions."""
 
 MAX_TRACES = 1024
-"""Number of traced operations to keep."""
+"""Most traced operations to keep."""
 
 _traces: Cache[Any, Program | Special] = Cache(MAX_TRACES)
 """Traced operations, by operation, form, operands and attributes."""
 
 
 def is_users_kernel(node: Node, backend: Backend) -> bool:
-    """Whether a node runs as a user kernel: it has one, and the back end has no rule for it."""
+    """Whether a node runs as a user kernel, because the back end has no rule for the operation."""
     return backend.name in node.op.kernels and backend.rule(node) is None
 
 
 def form_of(node: Node, backend: Backend) -> Callable[..., Any] | None:
-    """The function that computes a node's results: the back end's rule, else the operation's expression."""
+    """The function that computes a node's results: the back end's rule, else the operation's formula."""
     rule = backend.rule(node)
     if rule is not None:
         return rule.function
@@ -43,7 +43,7 @@ def form_of(node: Node, backend: Backend) -> Callable[..., Any] | None:
 
 
 def applied(node: Node, backend: Backend, arrays: Mapping[Operand, Array]) -> Any:
-    """The results of a node (a tuple of arrays, or a `Special`), given its operands as arrays."""
+    """Apply a node to its operands as arrays, and return a tuple of arrays or a `Special`."""
     return _apply(node, backend, lambda operand: arrays[operand])
 
 
@@ -57,14 +57,14 @@ def _apply(node: Node, backend: Backend, array_of: Callable[[Operand], Array]) -
 
 
 def trace(node: Node, backend: Backend) -> Program | Special:
-    """A node's operation on operands that all lie in memory, with an input for each of them."""
+    """Trace a node, with an input for each operand."""
     descs = descs_of(node.inputs)
     key = node.op, form_of(node, backend), tuple(descs.items()), tuple(node.attributes.items())
     return _traces.make(key, lambda: _trace(node, backend, descs))
 
 
 def _trace(node: Node, backend: Backend, descs: Mapping[str, Any]) -> Program | Special:
-    if backend.rule(node) is None:  # a formula, which may have indices to check
+    if backend.rule(node) is None:  # formulas may have indices to check
         return simplified(program_of(node.op, descs, node.attributes))
     inputs, arrays = inputs_of(list(flat(descs)))
     rest = iter(arrays)
@@ -75,7 +75,7 @@ def _trace(node: Node, backend: Backend, descs: Mapping[str, Any]) -> Program | 
 
 
 def refusal_of(node: Node, backend: Backend, features: Features) -> str | None:
-    """The reason why a node cannot run here; empty if it can; None if its decomposition may."""
+    """The reason why a node cannot run; empty if it can; None if its decomposition may."""
     descs = [o.desc for o in (*node.operands, *node.outputs)]
     if not features.int64 and any(d.data_type in ("int64", "uint64") for d in descs):
         return "shaders of this device have no 64-bit integers"
@@ -93,7 +93,7 @@ def refusal_of(node: Node, backend: Backend, features: Features) -> str | None:
 
 
 def _no_kernel(node: Node, backend: Backend) -> str:
-    """Why the kernels of an operation do not serve a device; source code for other GPUs is not translated."""
+    """The message for an operation whose kernels are all for other back ends; their source code is not translated."""
     kernels = node.op.kernels
     reason = f"its kernels are for {', '.join(map(repr, kernels))}, not for {backend.name!r}"
     has_source = "webgpu" in kernels or "cuda" in kernels

@@ -1,6 +1,6 @@
-"""Attention in graphs that have it as matrix products, a softmax, and what lies between them.
+"""Fuse attention that a graph spells out as matmul, element-wise operations, softmax and matmul.
 
-Models that come from other frameworks have the parts; one kernel computes them where that is faster.
+Models from other frameworks have attention in this form.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from .rules.positions import broadcast
 from .rules.reduction import widen
 
 MAX_OPERATIONS = 2e8
-"""Additions and multiplications of an attention up to which one kernel without tensor cores computes it. It saves the time to
-start kernels and to write the scores, but the kernels of products take about a fifth of its time for the same work. On tensor
-cores one kernel is always faster: on an H200, 32 images in ViT-B/16 take 7.9 ms of TF32 with it and 10.4 ms in parts."""
+"""Most FLOPs of an attention to fuse without tensor cores. Fusion saves launches and the stores of scores, but the matmul
+kernels compute about 5 times as fast. On tensor cores fusion always pays: on an H200, ViT-B/16 with 32 images in TF32 takes
+7.9 ms fused, 10.4 ms unfused."""
 
 MAX_OPERANDS = 3
-"""Most operands, besides queries, keys and values, that scores are computed from."""
+"""Most operands of the scores besides query and key."""
 
 Change = Callable[..., Array]
-"""`change(score, position, operands)`: what a node between the product and the softmax does with a score."""
+"""`change(score, position, operands)` applies a node between the first matmul and the softmax to a score."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """An attention.
+    """An attention in a graph.
 
     Attributes:
-        nodes: its nodes, whose results but the last one nothing else reads, in order.
+        nodes: nodes in order. Only the last node's result has readers outside.
         query: [batches, heads, queries, size], or without batches.
         key: [batches, heads, size, keys].
         value: [batches, heads, keys, size of values].
-        operands: what else the scores are computed from.
-        changes: what happens to a score, one after the other; each of them takes the operands.
-        permutation: of the axes of the result; empty for none.
+        operands: other operands of the scores.
+        changes: element-wise operations on a score, in order.
+        permutation: permutation of the result's axes; empty for none.
     """
 
     nodes: tuple[Node, ...]
@@ -64,17 +64,17 @@ class Found:
 
     @property
     def has_halves(self) -> bool:
-        """Whether its nodes have results of float16, which one kernel does not round."""
+        """Whether the nodes round results to float16; the fused kernel does not."""
         return self.result.data_type == "float16"
 
     @property
     def operations(self) -> int:
-        """Additions and multiplications."""
+        """FLOPs."""
         sums = self.key.desc.element_count * self.query.shape[-2]
         return 2 * (sums + self.value.desc.element_count * self.query.shape[-2])
 
     def problem(self, query: Array, key: Array, value: Array, *operands: Array) -> Attention:
-        """What to compute; a query that sees no key gives NaN, as the softmax of its scores does."""
+        """The problem for `attend`. A query that sees no key gives NaN, like the softmax of its scores."""
         rank = query.rank
         batches = query.shape[0] if rank == 4 else 1
         heads, queries, size = query.shape[-3:]
@@ -100,7 +100,7 @@ class Found:
         )
 
     def is_faster(self, features: Features) -> bool:
-        """Whether one kernel computes it faster than several."""
+        """Whether the fused kernel is estimated to be faster."""
         if self.operations <= MAX_OPERATIONS:
             return True
         operands = (self.query, self.key, self.value, *self.operands)
@@ -114,7 +114,7 @@ class Found:
 
 
 def attentions(graph: Graph, features: Features) -> list[Found]:
-    """The attentions of a graph that one kernel computes faster than several, on a device with some features."""
+    """The attentions of a graph that are faster as one kernel."""
     uses = Counter(operand for node in graph.nodes for operand in node.operands)
     uses.update(graph.outputs.values())
     readers = {operand: node for node in graph.nodes for operand in node.operands}
@@ -124,7 +124,7 @@ def attentions(graph: Graph, features: Features) -> list[Found]:
 
 
 def _ending_in(last: Node, uses: Counter[Operand]) -> Found | None:
-    """The attention whose last product is this node."""
+    """Match the attention whose last matmul is `last`."""
     weights, value = _operand(last, "a"), _operand(last, "b")
     exponentials = weights.node
     if exponentials is None or exponentials.op is not softmax or uses[weights] > 1:
@@ -152,7 +152,7 @@ def _ending_in(last: Node, uses: Counter[Operand]) -> Found | None:
 
 
 def _change(node: Node, operands: list[Operand]) -> tuple[Operand, Change] | None:
-    """What a node computes scores from, and how; `operands` gets what else it reads."""
+    """The scores that a node reads, and its operation on a score. The node's other operands are appended to `operands`."""
     if node.op in (add, mul):
         candidates = [(_operand(node, "a"), _operand(node, "b")), (_operand(node, "b"), _operand(node, "a"))]
         scores, other = next(((s, o) for s, o in candidates if _is_computed(s, node)), candidates[0])
@@ -177,19 +177,19 @@ def _change(node: Node, operands: list[Operand]) -> tuple[Operand, Change] | Non
 
 
 def _is_computed(operand: Operand, reader: Node) -> bool:
-    """Whether an operand may be the scores that a node changes."""
+    """Whether an operand may be the scores that `reader` changes."""
     is_result = operand.node is not None and operand.node.op in (matmul, add, mul, div, choose)
     return is_result and operand.shape == reader.outputs[0].shape
 
 
 def _append(added: Iterable[Operand], operands: list[Operand]) -> int:
-    """Append operands, and return the number of the first."""
+    """Append operands, and return the index of the first."""
     operands += added
     return len(operands) - len(list(added))
 
 
 def _with_transpose(match: Found, uses: Counter[Operand], readers: dict[Operand, Node], outputs: set[Operand]) -> Found:
-    """The same with the transposition of its result, if nothing else reads that."""
+    """Include a transpose that is the only reader of the result."""
     reader = readers.get(match.result)
     if reader is None or reader.op is not transpose or uses[match.result] > 1 or match.result in outputs:
         return match

@@ -1,7 +1,6 @@
-"""Products of the same few vectors, as those of queries, keys and values of one token, become one kernel, and so does what
-computes these vectors, as a normalisation.
+"""Merge GEMVs that read the same small operand (Q, K, V of one token) into one kernel, with the normalisation before them.
 
-Each of them reads too little to keep a GPU busy, so a kernel takes most of its time to start and to end.
+Each GEMV reads too little to keep a GPU busy, so its kernel would mostly start and drain.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from .steps import Place, Step
 
 
 def merge_steps(steps: Sequence[Step], features: Features, *, rounds: bool) -> tuple[list[Step], set[Node]]:
-    """The steps with those of siblings joined, at the place of the first of them, and with what only they read.
+    """Merge sibling GEMVs into the first of them, and then the producer of their vectors, if they are its only readers.
 
     Args:
-        steps: in the order in which they run.
+        steps: steps in execution order.
         features: features and limits of the device.
-        rounds: whether vectors of float16 are rounded before they are multiplied, so that they must be stored.
+        rounds: whether float16 vectors must be rounded before the product, and therefore stored.
 
     Returns:
-        The steps, and the nodes whose vectors of float16 are not rounded.
+        The steps, and the nodes whose float16 results are not rounded.
     """
     return _with_vectors(_with_siblings(steps, features), features, rounds)
 
@@ -41,7 +40,7 @@ def _with_siblings(steps: Sequence[Step], features: Features) -> list[Step]:
 
 
 def _join(before: Sequence[Step], step: Step, features: Features) -> tuple[int, Step] | None:
-    """The number of an earlier step, and the step that does its work and that of `step`; None if there is none."""
+    """Merge `step` into an earlier step. Returns the index of that step and the merged step; None if none matches."""
     own = set(step.places)
     for number in reversed(range(len(before))):
         other = before[number]
@@ -58,7 +57,7 @@ def _join(before: Sequence[Step], step: Step, features: Features) -> tuple[int, 
 
 
 def _with_vectors(steps: Sequence[Step], features: Features, rounds: bool) -> tuple[list[Step], set[Node]]:
-    """The steps where each workgroup of a product computes the few vectors that nothing else reads."""
+    """Merge the producer of vectors into their only reader, whose workgroups then recompute the vectors."""
     merged = list(steps)
     unrounded: set[Node] = set()
     for step in steps:
@@ -75,7 +74,7 @@ def _with_vectors(steps: Sequence[Step], features: Features, rounds: bool) -> tu
 
 
 def _with_producer(steps: Sequence[Step], step: Step, features: Features) -> tuple[Step, Step] | None:
-    """The step that computes the few vectors of `step`, and the one that does the work of both; None if none can."""
+    """The producer of the vectors of `step`, and the merged step; None if they cannot be merged."""
     assert isinstance(step.kernel, ThinKernel)
     few = _place_of_few(step)
     if few.kind != "between" or step.places.count(few) > 1:
@@ -89,7 +88,7 @@ def _with_producer(steps: Sequence[Step], step: Step, features: Features) -> tup
         return None
     assert producer.program is not None
     places = dict(_bindings_of(producer))
-    # The kernel has no inputs of which all elements are cut off.
+    # Inputs of which no element is read have no binding.
     fixed = [source for source in producer.program.inputs if source in places and places[source].is_fixed]
     kernel = step.kernel.after(producer.program, producer.kernel.title.partition(":")[0], features, fixed)
     if kernel is None:
@@ -107,7 +106,7 @@ def _targets_of(step: Step) -> list[Place]:
 
 
 def _place_of_few(step: Step) -> Place:
-    """Where the few vectors lie."""
+    """The place of the few vectors."""
     assert isinstance(step.kernel, ThinKernel)
     source = step.kernel.sections[0].few.source
     return next(place for buffer, place in _bindings_of(step) if buffer is source)

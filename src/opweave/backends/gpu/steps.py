@@ -1,4 +1,4 @@
-"""Kernels, and the memory that they read and write."""
+"""Steps: kernels with the memory that they read and write."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Place:
     """A place in memory that kernels read or write.
 
     Attributes:
-        desc: data type and shape of what lies there.
-        kind: a tensor of the caller, a constant, or "between" for an intermediate.
-        number: of the input or output.
-        value: of the constant.
+        desc: data type and shape.
+        kind: an "input" or "output" of the caller, a "constant", or "between" for an intermediate.
+        number: index of the input or output.
+        value: value of the constant.
     """
 
     desc: Desc
@@ -41,7 +41,7 @@ class Place:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether no kernel of the graph writes it. An input that is updated in place is only read to be copied."""
+        """Whether no kernel of the graph writes to it. An input updated in place is only read to be copied."""
         return self.kind in ("constant", "input")
 
     @property
@@ -53,12 +53,12 @@ class Place:
 
 @dataclass(eq=False)
 class Step:
-    """A kernel, what it is bound to, and the operations that it computes.
+    """A kernel, its bindings, and the operations that it computes.
 
     Attributes:
-        copies: the input and the output, if all that the kernel does is to copy an input that later kernels update. It does
-            not run where both lie in the same memory.
-        program: what the kernel computes, if it is all of an expression.
+        copies: (input, output) if the kernel only copies an input that later kernels update. The kernel is skipped if both
+            share memory.
+        program: the program of the kernel, if the kernel computes an expression.
     """
 
     kernel: Kernel
@@ -69,16 +69,16 @@ class Step:
 
 
 class Kernels:
-    """The kernels of a graph so far.
+    """Collects the kernels of a graph.
 
     Args:
-        backend: for which they are.
+        backend: the back end.
         features: features and limits of the device.
 
     Attributes:
-        steps: in the order in which they run.
-        places: where arrays of expressions lie.
-        begun: what the back end has begun to compile.
+        steps: steps in execution order.
+        places: the place of each array in expressions.
+        begun: results of `GpuBackend.begin`.
     """
 
     def __init__(self, backend: GpuBackend, features: Features) -> None:
@@ -89,7 +89,7 @@ class Kernels:
         self._cached: dict[Place, dict[Hashable, list[Place]]] = {}
 
     def array_in(self, desc: Desc, place: Place) -> Input:
-        """A new array that lies in a place."""
+        """A new array for a place."""
         source = Input(len(self.places), desc)
         self.places[source] = place
         return source
@@ -103,18 +103,17 @@ class Kernels:
             kernels = gpu.kernels(program, self.features)
         else:
             plain = isinstance(program.outputs[0].body, ir.Load)
-            self.places[value.anchor.result] = place  # where it goes without an epilogue
+            self.places[value.anchor.result] = place  # the target without an epilogue
             kernels = value.anchor.kernels(None if plain else program, title)
         self.append(kernels, value.nodes)
         if value.anchor is None and len(kernels) == 1:
             self.steps[-1].program = program
 
     def append(self, kernels: Sequence[Kernel], nodes: tuple[Node, ...], *, is_users: bool = False) -> None:
-        """Add kernels; arrays that have no place yet are intermediates.
+        """Add kernels; arrays without a place become intermediates.
 
-        What a kernel has made of one array before, it does not make again: several products may read an operand in the order
-        of its terms. Kernels of users may depend on arguments that are not in their text, and write to an array twice, so
-        that each has arrays of its own.
+        A kernel that reads a single array is not repeated while the array is unchanged: several products may read the same
+        reordered operand. Users' kernels are always added: their text may not show all arguments.
         """
         self.begun += self.backend.begin(kernels)
         for kernel in kernels:
@@ -133,20 +132,20 @@ class Kernels:
                 self.steps.append(Step(kernel, tuple(self.places[key] for key in kernel.bindings), nodes))
 
     def contraction(self, products: Products, desc: Desc) -> Contraction:
-        """The contraction of products."""
+        """The contraction that computes products."""
         places = {side.source: self.places[side.source] for side in (products.problem.left, products.problem.right)}
         constants = {source: place.array for source, place in places.items() if place.kind == "constant"}
         return Contraction(products.problem, Input(len(self.places), desc), constants, self.features, self.backend.tile)
 
     def multiply(self, products: Products, desc: Desc, nodes: tuple[Node, ...]) -> Pending:
-        """Products as a pending value; constants that are rearranged for them are constants of the graph."""
+        """Products as a pending value. Rearranged operands become constants of the graph."""
         contraction = self.contraction(products, desc)
         for source, constant in contraction.arranged.items():
             self.places[source] = Place(source.desc, "constant", value=constant)
         return Pending(products.finish(of_input(contraction.result)), nodes, contraction)
 
     def stage(self, stage: Stage, node: Node) -> None:
-        """Add the kernels of a part of an operation, whose targets have their places."""
+        """Add the kernels of a stage; its targets must have places."""
         title, content = f"{node.title}: {stage.title}" if stage.title else node.title, stage.content
         place = self.places[stage.target]
         if isinstance(content, Input):
@@ -170,13 +169,13 @@ class Kernels:
                 self.steps[-1].copies = copied, place
 
     def of_program(self, program: KernelProgram, title: str) -> Kernel:
-        """The kernel of a program whose arrays have their places."""
+        """The kernel of a program; its arrays must have places."""
         return program.kernel(title, self.features, lambda source: self.places[source].is_fixed)
 
     def _repeat(self, repeated: Repeated, node: Node) -> None:
-        """Add the kernels of stages once, and the same kernels again, each time with two places swapped."""
+        """Repeat the kernels of stages, with two places swapped after each repetition."""
         start = len(self.steps)
-        self._cached.clear()  # what the places hold changes with each repetition
+        self._cached.clear()  # each repetition changes the contents of places
         for stage in repeated.stages:
             self.stage(stage, node)
         self._cached.clear()
@@ -188,7 +187,7 @@ class Kernels:
             self.steps += even if number % 2 else odd
 
     def scatter(self, place: Place, scatter: Scatter, node: Node, title: str) -> None:
-        """Write the elements of a scatter over what lies in a place."""
+        """Write the updates of a scatter into a place."""
         axes = tuple(ir.Index(size, k - len(scatter.shape)) for k, size in enumerate(scatter.shape))
         position = [Array((), axis) for axis in axes]
         where = tuple(as_array(index, "index").body for index in scatter.at(*position))
@@ -198,7 +197,7 @@ class Kernels:
         self.append([kernel], (node,))
 
     def _copy_source(self, value: Pending) -> Place | None:
-        """The input that a value is an exact copy of; None if it is computed."""
+        """The input that a value copies; None for any other value."""
         load = value.result.body
         if not isinstance(load, ir.Load) or not isinstance(load.source, Input):
             return None
@@ -220,7 +219,7 @@ class Kernels:
 
 
 def _view_as(place: Place, desc: Desc) -> Place:
-    """A place whose bytes are read as another array."""
+    """Reinterpret the bytes of a place as another array."""
     if place.kind != "constant":
         return place
     flat = np.ascontiguousarray(place.array).reshape(-1)
