@@ -45,7 +45,7 @@ class GpuBackend(Backend):
         return by_table(contraction)
 
     def begin(self, kernels: Sequence[Kernel]) -> list[Any]:
-        """Start to compile kernels while the graph is being scheduled. The caller holds the result until then."""
+        """Start to compile kernels while the graph is being scheduled. The caller holds the result until all are known."""
         return []
 
     def data_types(self, op: Op[..., Any], operand: str) -> tuple[DataType, ...] | None:

@@ -1,4 +1,4 @@
-"""Put the parts of kernels for a contraction together."""
+"""Assemble the kernels of a contraction."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from .problem import Matrix, Problem, divide_by_phases, is_spread, strides_of
 from .section import Section
 
 Choose: TypeAlias = Callable[["Contraction"], tuple[tensor.Tile, int]]
-"""Chooses the tile of a contraction on tensor cores, and the number of programs that share its steps."""
+"""Chooses the tile of a contraction on tensor cores, and its split-K factor."""
 
 
 def by_table(contraction: Contraction) -> tuple[tensor.Tile, int]:
-    """The tile on tensor cores that is estimated to be the fastest, and the number of programs that share its steps."""
+    """The tile and the split-K factor that are estimated to be the fastest on tensor cores."""
     return tensor_tiles.choose(contraction.problem, contraction.features)
 
 
@@ -37,20 +37,20 @@ class Contraction:
     """The kernels of a contraction.
 
     Args:
-        problem: what is multiplied and added up.
-        result: stands for the sums in the expressions of epilogues: an array of the result's data type and shape.
-        constants: those of the sources that are constants, which may be rearranged.
+        problem: the problem.
+        result: placeholder for the sums in epilogues, an array of the result's data type and shape.
+        constants: constant sources, which may be rearranged.
         features: features and limits of the device.
         choose: chooses the tile on tensor cores.
-        is_faster: whether tensor cores compute it if they can; None: if they are estimated to be faster.
+        is_faster: whether to use tensor cores if possible; None to use them if they are estimated to be faster.
 
     Attributes:
-        arranged: the rearranged constants, which take the place of others as sources.
-        orderings: the kernels before those of the products, which rearrange operands that are not constants.
+        arranged: rearranged constants, which replace sources.
+        orderings: preceding kernels that rearrange operands that are not constants.
         method: "tiled"; "tensor" on tensor cores; "thin" for a matrix and a few vectors; "narrow" for few output channels.
-        tile: the part of the result that a workgroup computes, if tiled or on tensor cores.
-        splits: number of workgroups that share the terms of each sum, if tiled or on tensor cores.
-        combined: the contractions whose sums the epilogue takes: this one, and others that are computed beside it.
+        tile: the tile of a workgroup, if tiled or on tensor cores.
+        splits: the split-K factor, if tiled or on tensor cores.
+        combined: the contractions of the epilogue, including this one.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Contraction:
 
     @property
     def results(self) -> tuple[Input, ...]:
-        """What stands for the sums of all that are combined."""
+        """The placeholders for the sums of all combined contractions."""
         return tuple(part.result for part in self.combined)
 
     @property
@@ -96,9 +96,9 @@ class Contraction:
         return (problem.left if problem.columns < problem.rows else problem.right).source in self.arranged
 
     def beside(self, other: Contraction) -> Contraction | None:
-        """Both contractions, for one epilogue; None if one kernel cannot compute them.
+        """Merge two contractions for one epilogue; None if one kernel cannot compute both.
 
-        It can if a matrix is multiplied by the same few vectors in both, and the sums have the same places.
+        Both must be GEMVs that read the same few vectors, with equal result shapes.
         """
         combined = tuple(dict.fromkeys((*self.combined, *other.combined)))
         if combined == self.combined:
@@ -113,7 +113,7 @@ class Contraction:
 
     @property
     def read(self) -> tuple[Input, ...]:
-        """All arrays that the kernels read, but for those that kernels of the contraction write."""
+        """All arrays that the kernels read, without those that `orderings` write."""
         sides = [side for part in self.combined for side in (part.problem.left, part.problem.right)]
         rests = [m.rest for m in sides if isinstance(m, Matrix) and m.rest is not None]
         written = {result for ordering in self.orderings for result in ordering.results}
@@ -127,7 +127,7 @@ class Contraction:
         phase_constants: Mapping[Input, Constant],
         on_tensor_cores: bool,
     ) -> tuple[Problem, dict[Input, Constant]]:
-        """The problem with constants in the order in which kernels read them, and these constants."""
+        """Rearrange constants in the order in which kernels read them. Returns the new problem and the new constants."""
         arranged, sides = dict(phase_constants), [problem.left, problem.right]
         originals = {source: Constant.of(array) for source, array in constants.items()}
         for k, side in enumerate(sides):
@@ -150,9 +150,9 @@ class Contraction:
         """The kernels, in order.
 
         Args:
-            epilogue: a program that computes an element of the result: the body of its only output loads `result` at the
-                position that is written, and possibly other arrays. None stores the sum in `result`.
-            title: for tables.
+            epilogue: a program with one output, whose body loads `result` at the written position, and possibly other arrays.
+                None stores the sums in `result`.
+            title: title for tables.
         """
         problem, features = self.problem, self.features
         end = self._epilogue(epilogue, title)
@@ -207,7 +207,7 @@ class Contraction:
             return [kernel.finishing(end, title), *last]
 
     def _add_parts(self, end: Epilogue, sums: Buffer, title: str) -> list[Kernel]:
-        """The kernels that add up partial sums and compute the result."""
+        """The kernels that add partial sums and compute the result."""
         comment, readers = f"adds up {self.splits} parts of each sum", [Reader("parts", sums, self.features, 4)]
         adding, groups = addition(self.problem, self.splits)
         return self._finish(end, comment, readers, [adding], groups, title, vectors=True)
@@ -222,7 +222,7 @@ class Contraction:
         title: str,
         vectors: bool,
     ) -> list[Kernel]:
-        """The kernel of `parts` that calls `put`, and those after it if it cannot store the result."""
+        """The kernel of `parts` that calls `put`, and further kernels if it cannot store the result."""
         last = list[Kernel]()
         if not end.can_store(self.features, vectors):
             (end,), last = end.as_kernels(title, self.features)
@@ -248,7 +248,7 @@ class Contraction:
 
 
 def _divide_filter(problem: Problem, constants: Mapping[Input, np.ndarray]) -> tuple[Problem, dict[Input, Constant]]:
-    """The problem, and constants that are made for it: transposed convolutions with constant filters are divided by phases."""
+    """Divide a strided transposed convolution with a constant filter by phases. Returns the problem and its new constants."""
     if problem.filter.source not in constants or not is_spread(problem) or is_narrow(problem):
         return problem, {}
     problem, source, filter = divide_by_phases(problem, Constant.of(constants[problem.filter.source]))
@@ -256,7 +256,7 @@ def _divide_filter(problem: Problem, constants: Mapping[Input, np.ndarray]) -> t
 
 
 def _without_matrix(problem: Problem) -> Problem:
-    """A product of a matrix and a few vectors, but for the source of the matrix."""
+    """A GEMV problem with the source of the matrix replaced by that of the vectors, for comparison."""
     left, right = problem.left, problem.right
     if problem.columns < problem.rows:
         return replace(problem, left=replace(left, source=right.source))
