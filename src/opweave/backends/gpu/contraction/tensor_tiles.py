@@ -60,8 +60,9 @@ def table() -> dict[str, tuple[Measured, ...]]:
 
 READINGS = ("terms", "columns", "windows", "strided windows")
 """Access to the right operand: a matrix with contiguous terms, a matrix with contiguous columns, windows with contiguous
-origins, or other windows. Transposed convolutions count and were measured as the last. Hardware reads TF32 from shared memory only
-with contiguous terms, addresses of windows cost time, and a TF32x3 step takes twice as long at a horizontal stride of 2."""
+origins, or other windows. Transposed convolutions count as the last, and were measured so. Hardware reads TF32 from shared
+memory only with contiguous terms, addresses of windows cost time, and a TF32x3 step takes twice as long at a horizontal stride
+of 2."""
 
 
 def kind_of(problem: Problem, features: Features) -> str:

@@ -1,4 +1,4 @@
-"""The operations of attention: what their queries, keys, values and masks are; `flash` computes it."""
+"""Rules of attention operations: define queries, keys, values and masks for `flash`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _plus(term: Element) -> Element:
 
 
 def _with_mask(problem: Attention, mask: Array | None, causal: bool) -> Attention:
-    """The same with a mask, which hides keys if it is uint8, and is added otherwise."""
+    """Add a mask to a problem. A uint8 mask hides keys, any other mask is added to scores."""
     visible = None
     if mask is not None and mask.data_type == "uint8":
         visible = broadcast(Array(mask.shape, truth(mask.body)))
@@ -108,7 +108,7 @@ def _(
     data_type = storage(query.data_type)
 
     def position(batch: Array, i: Array) -> Array:
-        """The position among all keys of a query, or of a new key."""
+        """The position of query `i`, or of new key `i`, among all keys."""
         if lengths is None:
             return i + past
         return clamp(Array((), Cast(lengths[batch].body, "index")), 0, keys - new) + i
@@ -123,7 +123,7 @@ def _(
         return rotation.of(of_head, size, row, s)
 
     def present(old: Array | None, new_element: Element) -> Array:
-        """The old keys or values, followed by the new ones."""
+        """Concatenate old and new keys or values."""
 
         def element(b: Array, g: Array, at: Array, s: Array) -> Array:
             added = new_element(b, g, clamp(at - past, 0), s)
@@ -139,7 +139,7 @@ def _(
         return v[b, i, g * size + s]
 
     def append_new(stages: Stages) -> list[Array]:
-        """Write the new keys and values into the room behind the old ones."""
+        """Append the new keys and values to the KV cache."""
         shape = [batches, groups, keys, size]
         targets = [stages.array(data_type, shape) for _ in range(2)]
         for old, target, label in zip((past_key, past_value), targets, ("keys", "values"), strict=True):

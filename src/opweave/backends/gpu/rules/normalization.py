@@ -1,4 +1,4 @@
-"""Normalisations and softmax. Variance is computed in two passes (the mean first), to avoid cancellation."""
+"""Normalisations and softmax. Variance takes two passes (the mean first), to avoid cancellation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _normalize(
     axes: Sequence[int],
     epsilon: float,
 ) -> Array:
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias; scale and bias have one dimension for each of `axes`, in order."""
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias. The dimensions of scale and bias are `axes`, in order."""
     y = (x - mean) / sqrt(variance + epsilon)
     if scale is not None:
         y = along(scale, axes, x) * y
@@ -69,6 +69,6 @@ def _(input: Array, axis: int) -> Array:
 
 @gpu.lower(ops.softmax)
 def _(input: Array, axis: int) -> Array:
-    # The largest exponent becomes 0, so that no exponential overflows, and the sum is at least 1.
+    # The largest exponent is 0, so that no exponential overflows, and the sum is at least 1.
     e = exp(input - reduce_max(input, [axis], keep_dimensions=True))
     return e / reduce_sum(e, [axis], keep_dimensions=True)

@@ -1,4 +1,4 @@
-"""Quantisation. Integers of 32 bits are added and subtracted without 64 bits, which few devices have, and without rounding."""
+"""Quantisation. 32-bit integers are added and subtracted exactly, without 64-bit integers, which few devices have."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .results import Products, Staged, Stages, source_of
 
 
 def _repeat_blocks(operand: Array, shape: tuple[int, ...]) -> Array:
-    """`operand` with each element repeated to the block of `shape` that it stands for."""
+    """Repeat each element of `operand` over its block of `shape`."""
     blocks = [whole // part for part, whole in zip(operand.shape, shape, strict=True)]
     return compute(shape, lambda *p: operand[tuple(k // size for k, size in zip(p, blocks, strict=True))])
 
@@ -31,7 +31,7 @@ def _(input: Array, scale: Array, zero_point: Array) -> Array:
     if INFO[storage(input.data_type)].bits == 8:
         difference = cast(cast(input, "int32") - cast(z, "int32"), "float32")
     else:
-        # A difference of two integers of 32 bits has 33: a sign, and a magnitude that unsigned ones hold.
+        # A difference of 32-bit integers has 33 bits: a sign, and a magnitude that fits uint32.
         x, y = cast(input, "uint32"), cast(z, "uint32")
         difference = where(input >= z, cast(x - y, "float32"), -cast(y - x, "float32"))
     return narrow(difference * widen(s), scale)
@@ -45,7 +45,7 @@ def _(input: Array, scale: Array, zero_point: Array) -> Array:
     steps = round_even(widen(input) / widen(s))
     if info.bits == 8:
         return cast(clamp(steps + cast(z, "float32"), info.lowest, info.highest), data_type)
-    # Counted from the lowest value, all are unsigned; the magnitude of the steps saturates when it is cast.
+    # Offsets from the lowest value are unsigned. The cast saturates the magnitude of the steps.
     offset = cast(z, "uint32") - info.lowest % 2**32
     magnitude = cast(abs(steps), "uint32")
     more, less = offset + magnitude, offset - magnitude
@@ -56,17 +56,17 @@ def _(input: Array, scale: Array, zero_point: Array) -> Array:
 # Weights of few bits --------------------------------------------------------------------------------------------------
 
 MAX_DIRECT_ROWS = 8
-"""Rows of the input up to which weights are unpacked while they are multiplied. Each row unpacks them again, but weights are
-read in a fraction of the bytes, which is what the product of few rows takes time for."""
+"""Most rows of the input for which the product unpacks weights on the fly. Each row unpacks the weights again, but reads a
+fraction of the bytes, and memory bandwidth limits the product of few rows."""
 TEAM = 32
-"""Invocations that share a column: they read adjacent words of weights."""
+"""Invocations that share a column, and read adjacent words of weights."""
 COLUMNS = 8
-"""Columns of a workgroup."""
+"""Columns per workgroup."""
 
 
 @dataclass(frozen=True)
 class _Packed:
-    """A weight of few bits a number, in words of 32 bits [columns, blocks, words of a block]."""
+    """A weight of few bits per number, in 32-bit words [columns, blocks, words of a block]."""
 
     words: Array
     scale: Array
@@ -76,11 +76,11 @@ class _Packed:
 
     @property
     def numbers(self) -> int:
-        """Numbers in a word."""
+        """Numbers per word."""
         return 32 // self.bits
 
     def at(self, column: Array, word: Array, number: Array | int) -> Array:
-        """A number of the matrix, float32; `word` counts those of a column."""
+        """A number of the matrix, as float32; `word` is the index of the word in its column."""
         block, within = word // self.words.shape[2], word % self.words.shape[2]
         shift = number * self.bits if isinstance(number, int) else cast(number * self.bits, "uint32")
         value = cast((self.words[column, block, within] >> shift) & 2**self.bits - 1, "float32")
@@ -96,7 +96,7 @@ class _Packed:
 
 
 def _few_rows(flat: Array, packed: _Packed, bias: Array | None, result: Input) -> Workgroups:
-    """The product of a few rows [rows, inner], by workgroups that have some columns each."""
+    """The product of a few rows [rows, inner]; each workgroup computes `COLUMNS` columns."""
     (rows, inner), (columns, blocks, of_block) = flat.shape, packed.words.shape
     words, x = blocks * of_block, widen(flat)
     team = min(TEAM, 1 << (words - 1).bit_length())
@@ -105,7 +105,8 @@ def _few_rows(flat: Array, packed: _Packed, bias: Array | None, result: Input) -
     partial = program.shared([rows, COLUMNS, team])
     is_whole = words % team == 0 and words * packed.numbers == inner
 
-    def column(c: Array) -> Array:  # the last tile may have the last column several times
+    # The last tile may repeat the last column.
+    def column(c: Array) -> Array:
         return clamp(tile * COLUMNS + c, 0, columns - 1)
 
     def of_word(row: Array, c: Array, word: Array) -> Array:

@@ -1,4 +1,4 @@
-"""The cells of recurrent networks; `sequences` has their kernels."""
+"""The cells of recurrent networks; `sequences` runs the steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _(initial_hidden_state: Array | None, reset_after: bool, activations: Sequen
     state, reset, update = range(3)
 
     def step(cell: Cell) -> None:
-        """A step whose reset gate is applied after the product."""
+        """A step with the reset gate applied after the product."""
         total = cell.products("rzn", state)
 
         def gate(name: str, i: Array, j: Array) -> Array:
@@ -34,7 +34,7 @@ def _(initial_hidden_state: Array | None, reset_after: bool, activations: Sequen
         cell.keep(state, next_state)
 
     def gates(cell: Cell) -> None:
-        """The reset gate, times the state, and the update gate."""
+        """Keep reset gate * state, and the update gate."""
         total = cell.products("rz", state)
 
         def gate(name: str, i: Array, j: Array) -> Array:
@@ -88,7 +88,7 @@ def _(
         def next_cell(i: Array, j: Array) -> Array:
             return gate("f", i, j) * cell.own(cells, i, j) + gate("i", i, j) * g(total("g", i, j))
 
-        out = cell.private(lambda i, j: gate("o", i, j))  # before the cell state changes, which peepholes read
+        out = cell.private(lambda i, j: gate("o", i, j))  # peepholes read the old cell state
         new = cell.private(next_cell)
         cell.keep(cells, new)
         cell.keep(hidden, lambda i, j: out(i, j) * k(new(i, j)))

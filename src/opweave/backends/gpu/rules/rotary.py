@@ -1,4 +1,4 @@
-"""Rotation of heads by their positions."""
+"""Rotary position embedding."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ class Rotation:
     """The rotation of pairs of elements of a head.
 
     Attributes:
-        cosines: a row for each position [positions, pairs].
-        sines: likewise.
-        interleaved: whether the elements of a pair are neighbours; else one is in the first half of the elements that are
-            rotated, the other in the second.
+        cosines: cosines [positions, pairs].
+        sines: sines [positions, pairs].
+        interleaved: whether the elements of pair k are 2 * k and 2 * k + 1, instead of k and k + pairs.
     """
 
     cosines: Array
@@ -31,10 +30,10 @@ class Rotation:
         """The element `s` of a rotated head.
 
         Args:
-            head: the elements, float32.
-            size: how many there are; those after the pairs stay as they are.
-            position: the row in the tables.
-            s: which element.
+            head: the elements of the head, float32.
+            size: size of the head; elements after the pairs are not rotated.
+            position: row of the tables.
+            s: index of the element.
         """
         pairs = self.cosines.shape[1]
         if self.interleaved:

@@ -1,8 +1,8 @@
 """Recurrent networks over sequences, for any kind of cell.
 
-The inputs of all steps are multiplied at once. Then, for small hidden states, one kernel goes through all steps: a workgroup
-for each direction and batch, which keeps the states in its own memory. For large ones a single workgroup would read the
-recurrent weights for too long in each step: there a step is a kernel, made once, whose workgroups compute some units each.
+One product multiplies the inputs of all steps. For small hidden states, a single kernel then runs all steps, with a workgroup
+for each direction and batch that keeps the states in workgroup memory. For large hidden states, a single workgroup would read
+the recurrent weights too slowly. A step is a kernel then, compiled once, whose workgroups compute some units each.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from .reduction import dot, narrow, widen
 from .results import Products, Stage, Stages, source_of
 
 MAX_HIDDEN_SIZE = 256
-"""Size of hidden states up to which one kernel goes through all steps. With 256, a workgroup reads 0.8 to 1 MiB of recurrent
-weights from the cache in each step; a kernel of its own for each step shares that among workgroups, but has to be started."""
+"""Largest hidden state for which one kernel runs all steps. With 256 units, a workgroup reads 0.8 to 1 MiB of recurrent
+weights from the cache in each step. A kernel per step divides these reads among workgroups, but costs a launch per step."""
 
 BLOCK = 8
-"""Hidden units of a workgroup that computes one step: their weights in a row of the matrix fill a sector of the cache."""
+"""Hidden units per workgroup of a kernel for one step: their weights in a row of the matrix fill a cache sector."""
 PARTS = 8
-"""Parts of a product of the recurrent weights and a vector, each computed by an invocation."""
+"""Parts of a product of recurrent weights and a vector, with an invocation each."""
 MAX_TILE = 4
-"""Batches of a workgroup that computes one step, at most: they share the weights."""
+"""Most batches per workgroup of a kernel for one step, which share the weights."""
 
 Values: TypeAlias = Callable[[Array, Array], Array]
-"""`values(i, j)`: a value for unit `j` in batch `i`, as a workgroup numbers them."""
+"""`values(i, j)`: a value for unit `j` of batch `i`, by indices within the workgroup."""
 
 
 @dataclass
@@ -41,19 +41,20 @@ class Network:
     """A recurrent network over a sequence.
 
     Attributes:
-        stages: what computes it.
+        stages: the stages to extend.
         input: [steps, batches, input size].
         weight: [directions, gates * hidden_size, input size].
         recurrent_weight: [directions, gates * hidden_size, hidden_size].
         bias: [directions, gates * hidden_size].
-        recurrent_bias: the same.
+        recurrent_bias: [directions, gates * hidden_size].
         hidden_size: number of features of the hidden state.
         direction: the order of the steps.
-        layout: the gates, in their order.
-        return_sequence: whether the hidden states of all steps are a result, too.
-        weighted: the weighted inputs [directions, steps * batches, rows], float32: the products of all steps at once.
-        columns: the recurrent weights [directions, hidden_size, rows], in which adjacent invocations read adjacent elements.
-        all_states: the hidden states of all steps, if they are a result.
+        layout: the gates, in order.
+        return_sequence: whether the hidden states of all steps are also a result.
+        weighted: weight * input for all steps [directions, steps * batches, rows], float32.
+        columns: the recurrent weights [directions, hidden_size, rows], transposed so that adjacent invocations read adjacent
+            elements.
+        all_states: the hidden states of all steps, if `return_sequence`.
     """
 
     stages: Stages
@@ -69,7 +70,7 @@ class Network:
 
     @classmethod
     def of(cls, stages: Stages, arguments: dict[str, Any]) -> Network:
-        """The network of an operation with these arguments."""
+        """The network of an operation, from the operation's arguments."""
         return cls(stages, **{field.name: arguments[field.name] for field in fields(cls) if field.name != "stages"})
 
     @property
@@ -97,17 +98,16 @@ class Network:
 
 
 class Cell(ABC):
-    """What a workgroup computes of a step: some hidden units, in some batches of a direction.
+    """The share of a step that a workgroup computes: some hidden units of some batches of a direction.
 
-    Vectors have a number: the states come first, the hidden state before all others; then those that a cell makes in one phase
-    of a step for the next.
+    Vectors are numbered: the hidden state, the other states, then the vectors that a phase of a step passes to the next.
 
     Args:
         network: the network.
         program: the program of workgroups; the first axis is the direction.
-        tile: how many batches.
-        count: how many units.
-        parts: how many invocations share a product.
+        tile: number of batches.
+        count: number of units.
+        parts: number of invocations that share a product.
     """
 
     def __init__(self, network: Network, program: Workgroups, tile: int, count: int, parts: int) -> None:
@@ -117,30 +117,30 @@ class Cell(ABC):
 
     @abstractmethod
     def batch(self, i: Array) -> Array:
-        """The number of a batch."""
+        """The index of a batch in the network."""
 
     @abstractmethod
     def unit(self, j: Array) -> Array:
-        """The number of a unit."""
+        """The index of a unit in the network."""
 
     @abstractmethod
     def element(self, vector: int, i: Array, k: Array) -> Array:
-        """An element, of any unit, of a vector as it was before this phase."""
+        """The element of any unit of a vector, before this phase."""
 
     @abstractmethod
     def keep(self, vector: int, values: Values) -> None:
-        """Give a vector its new elements."""
+        """Replace the elements of a vector."""
 
     def own(self, vector: int, i: Array, j: Array) -> Array:
-        """An element of a vector for a unit of this workgroup."""
+        """The element of one of this workgroup's units."""
         return self.element(vector, i, self.unit(j))
 
     def of(self, array: Array, *position: Array) -> Array:
-        """An element of an operand for the direction of the workgroup."""
+        """An element of an operand, in the direction of the workgroup."""
         return widen(array)[(self.direction, *position)]
 
     def private(self, values: Values) -> Values:
-        """Values that are computed now, and kept in registers."""
+        """Compute values now, and keep them in registers."""
         local = self.program.private(self.shape)
         self.program.fill(local, values)
         return lambda i, j: self.program[local][i, j]
@@ -155,21 +155,21 @@ class Cell(ABC):
         return back if direction == "backward" else forward
 
     def weighted_input(self, gate: str, i: Array, j: Array) -> Array:
-        """The weighted input of a gate, and its bias."""
+        """The weighted input of a gate: weight * input + bias."""
         network = self.network
         row = network.layout.index(gate) * network.hidden_size + self.unit(j)
         total = self.of(network.weighted, self.time * network.state_shape[1] + self.batch(i), row)
         return total if network.bias is None else total + self.of(network.bias, row)
 
     def products(self, gates: str, vector: int) -> Callable[[str, Array, Array], Array]:
-        """The products of the recurrent weights and a vector.
+        """Multiply the recurrent weights by a vector.
 
         Args:
-            gates: gates whose weights are adjacent, in any order.
+            gates: gates with adjacent weights, in any order.
             vector: the number of the vector.
 
         Returns:
-            `total(gate, i, j)`: a product, and its recurrent bias.
+            `total(gate, i, j)`: recurrent_weight * vector + recurrent_bias for a gate.
         """
         network, size = self.network, self.network.hidden_size
         first, length = min(map(network.layout.index, gates)), -(-size // self.parts)
@@ -199,7 +199,7 @@ class Cell(ABC):
 
 
 Phase: TypeAlias = Callable[[Cell], None]
-"""A part of a step, which needs elements of all units of what earlier ones keep."""
+"""A part of a step. It may read all units of the vectors that earlier phases keep."""
 
 
 def in_steps(
@@ -210,8 +210,8 @@ def in_steps(
     Args:
         network: the network.
         states: the states before the first step, [directions, batches, hidden_size]; None for zeros.
-        phases: a step.
-        made: how many vectors a phase makes for the next.
+        phases: the phases of a step.
+        extra_vectors: number of vectors that a phase passes to the next.
     """
     form = _in_one_kernel if network.hidden_size <= MAX_HIDDEN_SIZE else _in_a_kernel_a_step
     results = [of_input(result) for result in form(network, states, phases, extra_vectors)]
@@ -222,7 +222,7 @@ def in_steps(
 
 
 class _Whole(Cell):
-    """All units of a batch: a workgroup goes through several steps."""
+    """All units of a batch, in a workgroup that loops over steps."""
 
     def __init__(self, network: Network, states: Sequence[Array | None], extra_vectors: int) -> None:
         directions, batches, size = network.state_shape
@@ -257,7 +257,7 @@ class _Whole(Cell):
 def _in_one_kernel(
     network: Network, states: Sequence[Array | None], phases: Sequence[Phase], extra_vectors: int
 ) -> list[Input]:
-    """One kernel, or several where it would repeat loops too often."""
+    """Run all steps in one kernel, or in several if one would exceed `max_iterations`."""
     stages, steps = network.stages, network.steps
     results = [stages.array(ir.storage(network.input.data_type), network.state_shape) for _ in states]
 
@@ -278,7 +278,7 @@ def _in_one_kernel(
     if iterations <= most:
         stages.add(whole, results[0], "the steps")
         return results
-    count = max(1, steps * most // iterations - 1)  # one less for what comes before and after the steps
+    count = max(1, steps * most // iterations - 1)  # one less, for the code around the loop
     for start in range(0, steps, count):
         end = min(start + count, steps)
         last = results if end == steps else [stages.array("float32", network.state_shape) for _ in states]
@@ -291,13 +291,13 @@ def _in_one_kernel(
 
 
 class _Some(Cell):
-    """Some units of some batches: a phase of a step, from states in memory to others.
+    """Some units of some batches, for a phase of a step. It reads and writes states in memory.
 
     Args:
         network: the network.
-        old: the states before the step, [states + 1, directions, batches, hidden_size]; behind them is the number of the step.
-        new: the states after it.
-        made: the vectors that phases make, in the same form.
+        old: the states before the step, [states + 1, directions, batches, hidden_size]; the last holds the number of the step.
+        new: the states after the step.
+        extra: the vectors that phases pass on, [vectors, directions, batches, hidden_size].
     """
 
     def __init__(self, network: Network, old: Input, new: Input, extra: Input) -> None:
@@ -309,7 +309,7 @@ class _Some(Cell):
         self._old, self._new, self._extra = of_input(old), new, extra
         self._states = old.desc.shape[0] - 1
         number = Array((), Cast(self._old[self._states, 0, 0, 0].body, "index"))
-        self.step = clamp(number, 0, network.steps - 1)  # the kernel's positions stay inside, whatever lies there
+        self.step = clamp(number, 0, network.steps - 1)  # bounds the positions, whatever the memory holds
 
     def batch(self, i: Array) -> Array:
         return clamp(self.program.positions[1] * self.shape[0] + i, 0, self.network.state_shape[1] - 1)
@@ -338,7 +338,7 @@ class _Some(Cell):
             self.program.write(all_states, self.shape, lambda i, j: (self.time, *at(i, j)), values)
 
     def count(self) -> None:
-        """Write the number of the next step. All workgroups write the same."""
+        """Write the number of the next step. All workgroups write the same value."""
         after = self._old[self._states, 0, 0, 0] + 1
         self.program.write(self._new, [1], lambda i: (self._states, i, 0, 0), lambda i: after)
 
@@ -346,7 +346,7 @@ class _Some(Cell):
 def _in_a_kernel_a_step(
     network: Network, states: Sequence[Array | None], phases: Sequence[Phase], extra_vectors: int
 ) -> list[Input]:
-    """A kernel for each phase, which all steps repeat; the arrays of old and new states change places after each."""
+    """Run each phase as a kernel. All steps repeat these kernels, and swap the arrays of old and new states."""
     stages, shape = network.stages, [len(states) + 1, *network.state_shape]
 
     def start(number: Array, *position: Array) -> Array:
