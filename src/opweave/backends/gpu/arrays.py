@@ -16,7 +16,7 @@ class DeviceArray:
         desc: data type and shape.
         buffer: the engine's buffer; the array starts at offset 0.
         lent: whether the user owns the buffer, and may destroy it at any time.
-        read_only: whether nothing may write to it.
+        read_only: whether writes to the array are forbidden.
     """
 
     desc: Desc
@@ -31,5 +31,5 @@ class DeviceArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The dimensions."""
+        """The shape."""
         return self.desc.shape

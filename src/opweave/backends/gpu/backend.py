@@ -23,7 +23,7 @@ class GpuBackend(Backend):
     """A back end for GPUs, with the shared rules and its own.
 
     Attributes:
-        title: what `explain()` calls it.
+        title: name in `explain()`.
     """
 
     title: str

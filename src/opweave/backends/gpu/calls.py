@@ -14,7 +14,7 @@ class Calls:
     Each dispatch enters the context. `contextlib.contextmanager` would allocate two objects and call three more functions.
 
     Args:
-        what: leads messages.
+        what: prefix of messages.
         device: the kind of device, for messages.
         process: the process that has opened the device.
         failed: raises Opweave's error for a device error; returns for any other error.

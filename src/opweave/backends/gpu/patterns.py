@@ -59,7 +59,7 @@ class Found:
 
     @property
     def result(self) -> Operand:
-        """The result."""
+        """The result of the last node."""
         return self.nodes[-1].outputs[0]
 
     @property
@@ -152,7 +152,7 @@ def _ending_in(last: Node, uses: Counter[Operand]) -> Found | None:
 
 
 def _change(node: Node, operands: list[Operand]) -> tuple[Operand, Change] | None:
-    """The scores that a node reads, and its operation on a score. The node's other operands are appended to `operands`."""
+    """The scores that a node reads, and the node's operation on a score. Appends the other operands to `operands`."""
     if node.op in (add, mul):
         candidates = [(_operand(node, "a"), _operand(node, "b")), (_operand(node, "b"), _operand(node, "a"))]
         scores, other = next(((s, o) for s, o in candidates if _is_computed(s, node)), candidates[0])

@@ -54,8 +54,8 @@ class Intermediates(Generic[Tied]):
 class KernelRunner(Runner, Pool[Intermediates[Tied]]):
     """A graph compiled to kernels.
 
-    Each run takes its own intermediates from a pool, so that several threads may run the graph concurrently. A run returns
-    them when it is submitted, because the device's queue executes in order.
+    Each run takes intermediates from a pool, so that several threads may run the graph concurrently. A submitted run returns
+    the intermediates, because the device's queue executes in order.
 
     Attributes:
         steps: steps in execution order.

@@ -1,8 +1,8 @@
 """Schedule a graph as a sequence of kernels, and assign each array to memory.
 
 The result of an operation is pending at first. A reader inlines a pending value, if nothing is recomputed by that. A pending
-value gets memory and kernels when an operation reads its elements more than once, when it has a second reader, or when it is
-an output.
+value gets memory and kernels when an operation reads an element more than once, when the value has a second reader, or
+when the value is an output.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Schedule:
             self._values[operand] = Pending(in_data_type(result, operand.data_type), (*nodes, node), anchor)
 
     def _as_read(self, value: Pending) -> Array:
-        """The result of a pending value for a reader that inlines it."""
+        """The result of a pending value for a reader that inlines the value."""
         result = value.result
         if value.anchor is not None and result.data_type == "float16" and isinstance(result.body, ir.Load):
             result = (
@@ -277,7 +277,7 @@ class Schedule:
         self._memory(result, place)
 
     def _concat(self, node: Node) -> None:
-        """Write each operand with a kernel of its own, because one kernel cannot bind them all."""
+        """Write each operand with a separate kernel, because one kernel cannot bind all operands."""
         (result,) = node.outputs
         axis: int = node.attributes["axis"]
         place, start = self._target(result), 0
@@ -299,7 +299,6 @@ class Schedule:
         return Place(desc, "between") if number is None else Place(desc, "output", number)
 
     def _kernel(self, node: Node) -> None:
-        """Schedule a user's kernel."""
         sources = {operand: self._in_memory(operand) for operand in dict.fromkeys(node.operands)}
         targets = [self._memory(operand, self._target(operand)) for operand in node.outputs]
         call = KernelCall(

@@ -14,7 +14,7 @@ from .steps import Place, Step
 
 
 def merge_steps(steps: Sequence[Step], features: Features, *, rounds: bool) -> tuple[list[Step], set[Node]]:
-    """Merge sibling GEMVs into the first of them, and then the producer of their vectors, if they are its only readers.
+    """Merge sibling GEMVs into the first sibling, then merge each producer of vectors into its only reader.
 
     Args:
         steps: steps in execution order.
@@ -106,7 +106,6 @@ def _targets_of(step: Step) -> list[Place]:
 
 
 def _place_of_few(step: Step) -> Place:
-    """The place of the few vectors."""
     assert isinstance(step.kernel, ThinKernel)
     source = step.kernel.sections[0].few.source
     return next(place for buffer, place in _bindings_of(step) if buffer is source)

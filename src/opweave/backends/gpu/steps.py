@@ -41,7 +41,7 @@ class Place:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether no kernel of the graph writes to it. An input updated in place is only read to be copied."""
+        """Whether no kernel of the graph writes to this place. An input updated in place is only read to be copied."""
         return self.kind in ("constant", "input")
 
     @property

@@ -94,7 +94,7 @@ def _put_groups(position: str, nchw: bool, outputs: int, width: int) -> list[str
 
 
 def _origin(image: Matrix | Window, problem: Problem, width: int) -> list[str]:
-    """The origin of a position's window."""
+    """Define the origin of a position's window."""
     offset = stack_offset(image, "stack", problem.stacks)
     if isinstance(image, Matrix):
         return [f"let origin = {offset} + (batch * {problem.layout.pixels}u + pixel) * {image.stride}u;"]

@@ -250,7 +250,6 @@ class _Writing:
         return number
 
     def kernel(self) -> ThinKernel:
-        """The kernel."""
         module, parts, writers = Module(self.features), list[Part](), list[Writer]()
         for s, section in enumerate(self.sections):
             vectors, loads = section.vectors(self.features), self.sums.early_loads(section)

@@ -256,7 +256,7 @@ def _divide_filter(problem: Problem, constants: Mapping[Input, np.ndarray]) -> t
 
 
 def _without_matrix(problem: Problem) -> Problem:
-    """A GEMV problem with the source of the matrix replaced by that of the vectors, for comparison."""
+    """A GEMV problem with the source of the vectors in place of the matrix, for comparison."""
     left, right = problem.left, problem.right
     if problem.columns < problem.rows:
         return replace(problem, left=replace(left, source=right.source))

@@ -84,7 +84,7 @@ class Window:
         strides: strides of the convolution.
         dilations: dilations of the convolution.
         before: padding at the top and at the left.
-        transposed: whether it is a conv_transpose2d.
+        transposed: whether the operation is conv_transpose2d.
         inside: whether all windows are inside the image.
         stack: as in `Matrix`.
     """
@@ -146,7 +146,7 @@ class Layout:
 
     @property
     def phases(self) -> int:
-        """Number of phases."""
+        """Number of phases; 1 unless `divide_by_phases` was applied."""
         return prod(self.spread)
 
 
@@ -191,7 +191,7 @@ class Problem:
         return self.rows if self.rows_are_channels else self.columns
 
     def with_sides(self, filter: Matrix, image: Matrix | Window) -> Problem:
-        """The same problem with other operands."""
+        """Replace the operands."""
         left, right = (filter, image) if self.rows_are_channels else (image, filter)
         return replace(self, left=left, right=right)
 

@@ -1,8 +1,8 @@
 """Kernels for tensor cores, in Triton: matrix products, and convolutions as products with the windows of an image.
 
-A program computes a tile of the result, in steps of some terms. The lines of operand `a` are the first axis of the tile, those
-of `b` the second axis. `a` is the left matrix, or the right one if `is_turned`. Lines and terms have shapes that broadcast:
-[lines, 1] and [1, terms] for `a`, [1, lines] and [terms, 1] for `b`.
+A program computes a tile of the result, in steps of some terms. The lines of operand `a` are the first axis of the tile, the
+lines of `b` the second axis. `a` is the left matrix, or the right one if `is_turned`. Lines and terms have shapes that
+broadcast: [lines, 1] and [1, terms] for `a`, [1, lines] and [terms, 1] for `b`.
 
 For TF32x3, the kernel splits the operands that `terms` has not split.
 """

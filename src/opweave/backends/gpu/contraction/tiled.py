@@ -120,7 +120,7 @@ class Side:
         return matrix.stride == 1 and aligned
 
     def _positions(self, inner: int, invocations: int) -> Iterator[tuple[str, str]]:
-        """(line, term) of each load of an invocation, relative to the tile; that of a vector's first element."""
+        """(line, term) of each load of an invocation, relative to the tile; for a vector, of the first element."""
         n = self.name
         for k in range(self.count):
             if invocations % inner == 0:

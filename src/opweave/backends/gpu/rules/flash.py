@@ -1,6 +1,6 @@
 """Attention as one kernel, or as two kernels if keys are divided among workgroups.
 
-A workgroup loops over blocks of keys. For each query it keeps the running maximum m of the scores s, the sum of exp(s - m),
+A workgroup loops over blocks of keys, and keeps for each query the running maximum m of the scores s, the sum of exp(s - m),
 and the sum of exp(s - m) * value (Dao et al., FlashAttention-2 (2023), arXiv:2307.08691). If there are too few queries to keep
 the device busy, as for single tokens, each workgroup takes a part of the keys, and a second kernel combines the parts.
 `flash_tensor` computes many queries on tensor cores.
@@ -119,7 +119,7 @@ class _Tile:
         return self.heads * self.queries
 
     def numbers(self, size: int) -> int:
-        """Size of the workgroup memory, in numbers."""
+        """Size of the workgroup memory, in 32-bit words."""
         stored = self.lines * size + self.keys * (size + 1) if self.stores else 0
         return stored + self.lines * (self.keys + self.keys // NEIGHBOURS + 4)
 

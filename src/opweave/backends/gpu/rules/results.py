@@ -135,7 +135,7 @@ def source_of(array: Array) -> Input:
 
 
 def view_of(array: Array) -> View | None:
-    """The strided view that an array is; None if it is not an array in memory with permuted axes."""
+    """The strided view behind an expression; None unless the expression is an array in memory with permuted axes."""
     load, rank = array.body, array.rank
     if not isinstance(load, ir.Load) or not isinstance(load.source, Input):
         return None
