@@ -105,7 +105,7 @@ def test_constants_are_put_in_order_while_kernels_are_compiled(noting: Noting, m
         noting.events.append("copies")
         np.copyto(target, source)
 
-    monkeypatch.setattr(layout, "copied", copied)
+    monkeypatch.setattr(layout, "copy", copied)
     context = context_on(noting)
     graph = network(context)
     assert [event for event, _ in groupby(noting.events)] == ["begins", "copies", "waits"]

@@ -300,7 +300,7 @@ def test_products_share_an_operand_in_order() -> None:
 
 def test_what_was_written_since_is_brought_into_order_again() -> None:
     kernels, desc = Kernels(_Rules(F), F), Desc("float32", (4,))
-    x = kernels.placed(desc, Place(desc, "between"))
+    x = kernels.array_in(desc, Place(desc, "between"))
 
     def ordered() -> Place:
         target = Input(0, desc)

@@ -40,7 +40,7 @@ def test_arrays_in_any_order(shape: tuple[int, ...], order: tuple[int, ...], dat
     source = np.random.default_rng(0).standard_normal(shape).astype(data_type).transpose(order)
     target = np.full((*source.shape[:-1], source.shape[-1] + 3), 7, data_type)
     inside = target[..., : source.shape[-1]]
-    layout.copied(inside, source)
+    layout.copy(inside, source)
     np.testing.assert_array_equal(inside, source)
     assert (target[..., source.shape[-1] :] == 7).all()
 
@@ -57,7 +57,7 @@ def test_lines_far_from_each_other_are_turned_in_blocks(monkeypatch: pytest.Monk
     monkeypatch.setattr(layout, "_turn", noted)
     source = np.arange(3 * 70 * 50, dtype=np.float32).reshape(3, 50, 70).transpose(0, 2, 1)
     target = np.zeros(source.shape, np.float32)
-    layout.copied(target, source)
+    layout.copy(target, source)
     np.testing.assert_array_equal(target, source)
     assert max(shapes) == (1, 20, 7)
     assert sum(map(np.prod, shapes)) == source.size
@@ -67,7 +67,7 @@ def test_lines_far_from_each_other_are_turned_in_blocks(monkeypatch: pytest.Monk
 def test_the_rest_of_what_is_kept() -> None:
     array = np.random.default_rng(0).standard_normal((40, 50), np.float32)
     found = array.copy()
-    rest = layout.divided(found, np.floor)
+    rest = layout.split(found, np.floor)
     np.testing.assert_array_equal(found, np.floor(array))
     np.testing.assert_array_equal(rest, array - np.floor(array))
 

@@ -456,7 +456,7 @@ def test_devices_that_pretend_get_small_tiles() -> None:
 def test_limits_of_devices_hold(shape: tuple[int, int], features: Features) -> None:
     problem = problem_of(matmul((shape[0], 40), (40, shape[1])))
     tile, _ = choose(problem, features)
-    assert tile.shared <= features.max_shared
+    assert tile.shared_bytes <= features.max_shared
     assert tile.invocations <= features.max_invocations
 
 

@@ -14,9 +14,9 @@ class DeviceArray:
 
     Attributes:
         desc: data type and shape.
-        buffer: the buffer that it begins, as the engine of the device has it.
-        lent: whether the buffer is the user's, who may destroy it at any time.
-        read_only: whether nothing may write to it.
+        buffer: the engine's buffer; the array starts at offset 0.
+        lent: whether the user owns the buffer, and may destroy it at any time.
+        read_only: whether writes to the array are forbidden.
     """
 
     desc: Desc
@@ -31,5 +31,5 @@ class DeviceArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The dimensions."""
+        """The shape."""
         return self.desc.shape

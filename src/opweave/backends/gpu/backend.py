@@ -1,4 +1,4 @@
-"""The base of back ends that run kernels on GPUs."""
+"""Base class of back ends that run kernels on GPUs."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ if TYPE_CHECKING:
 
 
 class GpuBackend(Backend):
-    """Kernels on GPUs: the rules that all of them share, and those added to this one.
+    """A back end for GPUs, with the shared rules and its own.
 
     Attributes:
-        title: what `explain()` calls it.
+        title: name in `explain()`.
     """
 
     title: str
 
     def load(self) -> None:
-        from . import rules as rules  # they register themselves in the table
+        from . import rules as rules  # the import fills the table
 
         self._rules.update((op, list(rules)) for op, rules in gpu.rules.items())
 
     @property
     @abstractmethod
     def features(self) -> Features:
-        """Features of the device; the registered instance has all of those that change what is supported."""
+        """Features of the device. The registered instance has every feature that affects support."""
 
     def tile(self, contraction: Contraction) -> tuple[Tile, int]:
-        """The tile of a contraction on tensor cores, and the number of programs that share its steps."""
+        """The tile of a contraction on tensor cores, and its split-K factor."""
         from .contraction.kernels import by_table
 
         return by_table(contraction)
 
     def begin(self, kernels: Sequence[Kernel]) -> list[Any]:
-        """Begin to compile kernels of a graph, whose other kernels are not known yet; what this returns is held until then."""
+        """Start to compile kernels while the graph is being scheduled. The caller holds the result until all are known."""
         return []
 
     def data_types(self, op: Op[..., Any], operand: str) -> tuple[DataType, ...] | None:
@@ -55,9 +55,9 @@ class GpuBackend(Backend):
 
     def why_not(self, node: Node) -> str | None:
         """The reason why a node cannot run here; empty if it can; None if its decomposition may."""
-        from .forms import supported
+        from .forms import refusal_of
 
-        return supported(node, self, self.features)
+        return refusal_of(node, self, self.features)
 
     def supports(self, node: Node) -> bool:
         return self.why_not(node) == ""

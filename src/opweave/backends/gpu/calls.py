@@ -1,4 +1,4 @@
-"""Calls of a device, whose errors become Opweave's."""
+"""Convert errors of device calls to Opweave's errors."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from ...support.errors import InvalidStateError
 
 
 class Calls:
-    """A context for calls of a device; it can be entered again, and by several threads.
+    """A reentrant, thread-safe context for device calls.
 
-    It is a class, because each dispatch enters it, and `contextlib.contextmanager` makes two objects and calls three more
-    functions.
+    Each dispatch enters the context. `contextlib.contextmanager` would allocate two objects and call three more functions.
 
     Args:
-        what: leads messages.
+        what: prefix of messages.
         device: the kind of device, for messages.
         process: the process that has opened the device.
-        failed: raises Opweave's error for one of the device, and returns for other errors.
+        failed: raises Opweave's error for a device error; returns for any other error.
 
     Raises:
-        InvalidStateError: on entry, if this process was forked from the one that has opened the device.
+        InvalidStateError: on entry, if this process was forked from the process that opened the device.
     """
 
     __slots__ = ("_device", "_failed", "_process", "_what")

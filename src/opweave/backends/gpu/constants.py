@@ -1,4 +1,4 @@
-"""Constants of kernels: what they are made of, and their memory on a device, which graphs share."""
+"""Constants of kernels, and their device memory, which graphs share."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Constant:
-    """A constant as kernels read it: an array, or what functions make of one when it is copied to a device.
+    """A constant of a kernel: an array, optionally transformed by functions when it is uploaded.
 
     Attributes:
-        source: the array, which is C-contiguous.
-        make: returns the elements.
-        how: the functions that make them and their arguments; empty for the array as it is.
+        source: the C-contiguous array.
+        make: computes the elements.
+        how: the functions to apply with their arguments; empty for the unchanged array.
     """
 
     source: np.ndarray
@@ -27,16 +27,16 @@ class Constant:
 
     @classmethod
     def of(cls, array: np.ndarray) -> Constant:
-        """An array as it is."""
+        """The unchanged array."""
         return cls(array, lambda: array)
 
     def then(self, function: Callable[..., np.ndarray], *arguments: Hashable) -> Constant:
-        """What a function makes of the elements. Its result must depend on nothing but them and its arguments."""
+        """Apply a pure function to the elements."""
         return Constant(self.source, lambda: function(self.make(), *arguments), (*self.how, function, arguments))
 
     @property
     def key(self) -> Hashable:
-        """The same for constants that have the same bytes, while the array exists."""
+        """A key that is equal for constants with the same bytes, while `source` exists."""
         how = (self.source.dtype.str, *self.how) if self.how else ()
         return self.source.ctypes.data, self.source.nbytes, how
 
@@ -44,30 +44,30 @@ class Constant:
 def uploaded_once(
     uploaded: MutableMapping[Hashable, Any], lock: RLock, constant: Constant, upload: Callable[[np.ndarray], Any]
 ) -> Any:
-    """The memory of a constant on a device; graphs that make the same of an array share it.
+    """The device memory of a constant, uploaded on first use; graphs share the memory of equal constants.
 
     Args:
-        uploaded: the memory of constants, by their keys; a weak mapping, which keeps none alive.
-        lock: of the mapping.
+        uploaded: memory by `Constant.key`, in a mapping with weak values.
+        lock: guards `uploaded`.
         constant: the constant.
         upload: copies an array to the device.
     """
     key = constant.key
     with lock:
-        known = uploaded.get(key)
-    if known is not None:
-        return known
-    made = upload(constant.make())
+        cached = uploaded.get(key)
+    if cached is not None:
+        return cached
+    memory = upload(constant.make())
     with lock:
-        uploaded[key] = made
-    end = finalize(_owner(constant.source), uploaded.pop, key, None)  # another array may lie there then
+        uploaded[key] = memory
+    end = finalize(_owner(constant.source), uploaded.pop, key, None)  # a new array may reuse the address
     end.atexit = False
-    finalize(made, end.detach).atexit = False
-    return made
+    finalize(memory, end.detach).atexit = False
+    return memory
 
 
 def _owner(array: np.ndarray) -> np.ndarray:
-    """The array whose memory a view shows: views of constants that are in order live only until they are copied."""
+    """The array that owns the memory of a view. Views of constants are short-lived."""
     owner, base = array, array.base
     while base is not None:
         if isinstance(base, np.ndarray):

@@ -1,4 +1,4 @@
-"""Values with several readers that end in one result, such as x in x * sigmoid(x): one kernel can compute it all."""
+"""Diamonds: values such as x in x * sigmoid(x), whose readers all flow into one result, and so fit into one kernel."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from ...expr import ir
 from ...expr.ir import Program
 from ...ops.movement import reshape
 from .backend import GpuBackend
-from .forms import is_users_kernel, traced
+from .forms import is_users_kernel, trace
 from .fusion import MAX_FUSED_CALLS, readings
 
 MAX_MEETING_NODES = 12
-"""Operations between a value and the result where its readers meet, up to which they are looked for. GELU has five,
-with tanh eight."""
+"""Most operations of a diamond. GELU has 5, its tanh approximation 8."""
 
 
-def meeting(graph: Graph, backend: GpuBackend) -> set[Operand]:
-    """The operands that need no memory although several nodes read them.
+def diamond_operands(graph: Graph, backend: GpuBackend) -> set[Operand]:
+    """Operands with several readers that need no memory.
 
-    All of their readers are element-wise, and what these compute is read by other such nodes only, up to one result.
+    All readers are element-wise, and their results flow through element-wise nodes into one result.
 
     Args:
-        graph: of which `forms.supported` holds for each node.
-        backend: whose rules apply.
+        graph: `forms.refusal_of` must be empty for each node.
+        backend: its rules apply.
     """
     return _Search(graph, backend).found
 
@@ -30,7 +29,7 @@ def meeting(graph: Graph, backend: GpuBackend) -> set[Operand]:
 class _Search:
     def __init__(self, graph: Graph, backend: GpuBackend) -> None:
         self.backend = backend
-        self.wanted = set(graph.outputs.values())
+        self.outputs = set(graph.outputs.values())
         self.order = {node: number for number, node in enumerate(graph.nodes)}
         self.readers: dict[Operand, dict[Node, None]] = {}
         for node in graph.nodes:
@@ -40,11 +39,11 @@ class _Search:
         self.found: set[Operand] = set()
         for node in graph.nodes:
             for operand in node.outputs:
-                if len(self.readers.get(operand, ())) > 1 and operand not in self.wanted:
-                    self.found |= self._between(operand)
+                if len(self.readers.get(operand, ())) > 1 and operand not in self.outputs:
+                    self.found |= self._diamond_from(operand)
 
-    def _between(self, first: Operand) -> set[Operand]:
-        """An operand and those between it and the result where its readers meet; empty if they do not."""
+    def _diamond_from(self, first: Operand) -> set[Operand]:
+        """The inner operands of the diamond that starts at `first`; empty if there is none."""
         inside, taken, calls = {first}, set[Node](), 0
         while len(taken) < MAX_MEETING_NODES:
             waiting = {node for operand in inside for node in self.readers.get(operand, ())} - taken
@@ -63,12 +62,12 @@ class _Search:
         return set()
 
     def _is_inside(self, operand: Operand, taken: set[Node]) -> bool:
-        """Whether nothing but these nodes reads an operand."""
+        """Whether only nodes in `taken` read an operand."""
         readers = self.readers.get(operand, {})
-        return operand not in self.wanted and bool(readers) and taken.issuperset(readers)
+        return operand not in self.outputs and bool(readers) and taken.issuperset(readers)
 
     def _element_wise(self, node: Node, inside: set[Operand]) -> Program | None:
-        """The program of a node, if it reads those operands at the position that it computes; else None."""
+        """The program of a node that reads the operands in `inside` element-wise; else None."""
         if node not in self._programs:
             self._programs[node] = self._one_result(node)
         program = self._programs[node]
@@ -82,10 +81,10 @@ class _Search:
     def _one_result(self, node: Node) -> Program | None:
         if node.op is reshape or len(node.outputs) > 1 or is_users_kernel(node, self.backend):
             return None
-        program = traced(node, self.backend)
+        program = trace(node, self.backend)
         if not isinstance(program, Program) or program.stored:
             return None
         return None if any(isinstance(part, ir.Reduce) for part in ir.walk(*program.roots)) else program
 
 
-__all__ = ["meeting"]
+__all__ = ["diamond_operands"]

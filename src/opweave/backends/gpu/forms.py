@@ -1,4 +1,4 @@
-"""Programs of operations on a GPU: from the back end's rule, or from the operation's expression."""
+"""Trace operations to GPU programs, with the back end's rule or the operation's formula."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from .. import Backend
 from .rules.results import Products, Scatter, Staged
 
 Special: TypeAlias = Scatter | Products | Staged
-"""Results of rules that are no expressions."""
+"""Results of rules other than expressions."""
 
 MAX_TRACES = 1024
-"""Number of traced operations to keep."""
+"""Most traced operations to keep."""
 
 _traces: Cache[Any, Program | Special] = Cache(MAX_TRACES)
 """Traced operations, by operation, form, operands and attributes."""
 
 
 def is_users_kernel(node: Node, backend: Backend) -> bool:
-    """Whether a node runs as a user kernel: it has one, and the back end has no rule for it."""
+    """Whether a node runs as a user kernel, because the back end has no rule for the operation."""
     return backend.name in node.op.kernels and backend.rule(node) is None
 
 
 def form_of(node: Node, backend: Backend) -> Callable[..., Any] | None:
-    """The function that computes a node's results: the back end's rule, else the operation's expression."""
+    """The function that computes a node's results: the back end's rule, else the operation's formula."""
     rule = backend.rule(node)
     if rule is not None:
         return rule.function
     return None if node.op.is_alternative else node.op.formula
 
 
-def applied(node: Node, backend: Backend, known: Mapping[Operand, Array]) -> Any:
-    """The results of a node (a tuple of arrays, or a `Special`), given its operands as arrays."""
-    return _applied(node, backend, lambda operand: known[operand])
+def applied(node: Node, backend: Backend, arrays: Mapping[Operand, Array]) -> Any:
+    """Apply a node to its operands as arrays, and return a tuple of arrays or a `Special`."""
+    return _apply(node, backend, lambda operand: arrays[operand])
 
 
-def _applied(node: Node, backend: Backend, array_of: Callable[[Operand], Array]) -> Any:
+def _apply(node: Node, backend: Backend, array_of: Callable[[Operand], Array]) -> Any:
     form = form_of(node, backend)
     assert form is not None, node
     result = call_with(form, {**each(node.inputs, array_of), **node.attributes})
@@ -56,26 +56,26 @@ def _applied(node: Node, backend: Backend, array_of: Callable[[Operand], Array])
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
 
-def traced(node: Node, backend: Backend) -> Program | Special:
-    """A node's operation on operands that all lie in memory, with an input for each of them."""
+def trace(node: Node, backend: Backend) -> Program | Special:
+    """Trace a node, with an input for each operand."""
     descs = descs_of(node.inputs)
     key = node.op, form_of(node, backend), tuple(descs.items()), tuple(node.attributes.items())
     return _traces.make(key, lambda: _trace(node, backend, descs))
 
 
 def _trace(node: Node, backend: Backend, descs: Mapping[str, Any]) -> Program | Special:
-    if backend.rule(node) is None:  # a formula, which may have indices to check
+    if backend.rule(node) is None:  # formulas may have indices to check
         return simplified(program_of(node.op, descs, node.attributes))
     inputs, arrays = inputs_of(list(flat(descs)))
     rest = iter(arrays)
-    made = _applied(node, backend, lambda _: next(rest))
-    if isinstance(made, Staged):
-        made.inputs = inputs
-    return made if isinstance(made, Special) else simplified(program(node.op.name, inputs, made))
+    result = _apply(node, backend, lambda _: next(rest))
+    if isinstance(result, Staged):
+        result.inputs = inputs
+    return result if isinstance(result, Special) else simplified(program(node.op.name, inputs, result))
 
 
-def supported(node: Node, backend: Backend, features: Features) -> str | None:
-    """The reason why a node cannot run here; empty if it can; None if its decomposition may."""
+def refusal_of(node: Node, backend: Backend, features: Features) -> str | None:
+    """The reason why a node cannot run; empty if it can; None if its decomposition may."""
     descs = [o.desc for o in (*node.operands, *node.outputs)]
     if not features.int64 and any(d.data_type in ("int64", "uint64") for d in descs):
         return "shaders of this device have no 64-bit integers"
@@ -86,18 +86,18 @@ def supported(node: Node, backend: Backend, features: Features) -> str | None:
             return _no_kernel(node, backend)
         return None
     try:
-        made = traced(node, backend)
+        result = trace(node, backend)
     except ValidationError as error:  # positions beyond int32
         return str(error)
-    return gpu.unsupported(made, features) if isinstance(made, Program) else ""
+    return gpu.unsupported(result, features) if isinstance(result, Program) else ""
 
 
 def _no_kernel(node: Node, backend: Backend) -> str:
-    """Why the kernels of an operation do not serve a device; source code for other GPUs is not translated."""
+    """The message for an operation whose kernels are all for other back ends; their source code is not translated."""
     kernels = node.op.kernels
     reason = f"its kernels are for {', '.join(map(repr, kernels))}, not for {backend.name!r}"
     has_source = "webgpu" in kernels or "cuda" in kernels
     return f"{reason}: add {node.op.name}.kernel({backend.name!r}, …)" if has_source else reason
 
 
-__all__ = ["applied", "form_of", "is_users_kernel", "supported", "traced"]
+__all__ = ["applied", "form_of", "is_users_kernel", "refusal_of", "trace"]

@@ -1,4 +1,4 @@
-"""Which operations become one kernel: when the result of one is substituted into the expression of the next."""
+"""Decide fusion: whether the result of an operation is inlined into the expression of its reader."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from ...expr.ir import Input, Program
 from .contraction.kernels import Contraction
 
 MAX_FUSED_CALLS = 200
-"""Calls and casts of one element up to which operations are fused into one kernel: the time to compile grows with their
-square (on Mesa's software adapter), so long chains compile sooner as several kernels. The number is an estimate."""
+"""Most calls and casts per element of a fused kernel. Compile time is quadratic in this number on Mesa's software adapter.
+An estimate."""
 
 MAX_MOVED_LOADS = 4
-"""Loads of an operand that only moves elements, for which it is still read through instead of stored."""
+"""Most loads of an operand that only moves elements, for which the operand is inlined instead of stored."""
 
 MAX_REPEATED_CALLS = 8
-"""Calls of an element up to which it is computed again for each pass over a row, as in a normalisation, instead of stored."""
+"""Most calls per element of a value that each pass over a row recomputes, as in a normalisation, instead of storing it."""
 
 MAX_REPEATED_SOURCES = 2
-"""Arrays of the size of the operand that may be read again for each pass. With two, as for a sum, three passes read twice what
-they would read of the stored sum, from the cache; a kernel that writes it reads and writes as much, from memory."""
+"""Most arrays of the operand's size to read again in each pass. With two (x + y), three passes read twice as many bytes from
+the cache as they would of the stored sum, but a kernel that stores the sum moves as many bytes through memory."""
 
 MAX_RESHAPED_CALLS = 8
-"""Calls of an element that is read in another shape, up to which the reader computes it: at positions that it finds by integer
-divisions, but without writing and reading the array. An estimate."""
+"""Most calls per element of a value to inline through a reshape: integer divisions compute its positions, but the array is
+neither written nor read. An estimate."""
 
 
 @dataclass(eq=False)
 class Pending:
-    """The result of an operation that has no memory yet.
+    """A result that has no memory yet.
 
     Attributes:
-        result: its elements.
-        nodes: the operations that compute it.
-        anchor: the contraction whose accumulators `result` is a function of, if it is one.
-        alias: the shape in which it is read, if that is not its own.
+        result: the elements.
+        nodes: the operations that compute `result`.
+        anchor: the contraction that `result` is an epilogue of, if any.
+        alias: the shape that readers see, if a reshape changed it.
     """
 
     result: Array
@@ -53,28 +53,34 @@ class Pending:
 
     @cached_property
     def sources(self) -> frozenset[Input]:
-        """The arrays in memory that it is computed from."""
+        """The arrays in memory that `result` reads."""
         return frozenset(s for s in ir.sources(self.result.body) if isinstance(s, Input))
 
     @cached_property
     def reduces(self) -> bool:
-        """Whether an element is a reduction, which is expensive to compute twice."""
+        """Whether an element contains a reduction, which is expensive to recompute."""
         return any(isinstance(node, ir.Reduce) for node in ir.walk(self.result.body))
 
     @cached_property
     def calls(self) -> int:
-        """Operations an element."""
+        """Calls and casts per element."""
         return sum(isinstance(n, (ir.Call, ir.Cast)) and n.type != "index" for n in ir.walk(self.result.body))
 
     @property
     def only_moves(self) -> bool:
-        """Whether elements are copies of those of other arrays, which cost nothing to compute twice."""
+        """Whether each element is a copy of another array's element, which is free to recompute."""
         return not self.calls and not self.reduces and self.anchor is None
 
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """How an operation reads one operand: how many loads there are, how often each element is read, and at which positions."""
+    """The loads of one operand in a program.
+
+    Attributes:
+        loads: number of loads; doubled if there are several and one is in a reduction.
+        times: average number of reads of an element.
+        aligned: whether all loads are at the position that is computed.
+    """
 
     loads: int
     times: float
@@ -82,7 +88,7 @@ class Reading:
 
 
 def readings(node: Node, program: Program) -> dict[Operand, Reading]:
-    """How a node reads each of its operands."""
+    """The `Reading` of each operand of a node."""
     numbers = list(flat(node.inputs))
     loads: dict[Operand, list[ir.Load]] = {operand: [] for operand in numbers}
     inside: Counter[Operand] = Counter()
@@ -90,22 +96,24 @@ def readings(node: Node, program: Program) -> dict[Operand, Reading]:
     roots = [*(stored.body for stored in program.stored), *program.roots]
     owners = dict(zip(program.inputs, numbers, strict=True))
     for root in roots:
-        for found in ir.walk(root):
-            if isinstance(found, ir.Load) and isinstance(found.source, Input):
-                loads[owners[found.source]].append(found)
-            if isinstance(found, ir.Reduce):
-                domain = math.prod(variable.extent for variable in found.variables)
-                for part in ir.walk(found.body):
+        for expression in ir.walk(root):
+            if isinstance(expression, ir.Load) and isinstance(expression.source, Input):
+                loads[owners[expression.source]].append(expression)
+            if isinstance(expression, ir.Reduce):
+                domain = math.prod(variable.extent for variable in expression.variables)
+                for part in ir.walk(expression.body):
                     if isinstance(part, ir.Load) and isinstance(part.source, Input):
                         operand = owners[part.source]
                         inside[operand] = max(inside[operand], largest * domain)
-    made = {}
-    for operand, its in loads.items():
+    by_operand = {}
+    for operand, operand_loads in loads.items():
         reads = inside[operand] or largest
-        aligned = all(ir._aligned(load) for load in its) and len(its) <= MAX_MOVED_LOADS
+        aligned = all(ir._aligned(load) for load in operand_loads) and len(operand_loads) <= MAX_MOVED_LOADS
         times = reads / max(1, operand.desc.element_count)
-        made[operand] = Reading(len(its) * (2 if operand in inside and len(its) > 1 else 1), times, aligned)
-    return made
+        by_operand[operand] = Reading(
+            len(operand_loads) * (2 if operand in inside and len(operand_loads) > 1 else 1), times, aligned
+        )
+    return by_operand
 
 
 def joins(
@@ -118,16 +126,16 @@ def joins(
     is_shared: bool,
     beside: Contraction | None,
 ) -> bool:
-    """Whether a pending value becomes a part of the operation that reads it.
+    """Whether a pending value is inlined into its reader.
 
     Args:
-        value: of the operand.
-        desc: of the operand.
-        program: the operation that reads it.
-        reading: how it does.
+        value: the value of the operand.
+        desc: data type and shape of the operand.
+        program: the reader.
+        reading: the reader's loads of the operand.
         features: features and limits of the device.
-        is_shared: whether other operations read it, too.
-        beside: the sums of products that are a part of the operation already.
+        is_shared: whether the operand has other readers.
+        beside: the contraction that is inlined into the reader already.
     """
     if is_shared and not value.only_moves:
         return False
@@ -135,7 +143,7 @@ def joins(
         return False
     if value.anchor is not None or value.reduces:
         same = all(output.desc.shape == desc.shape for output in program.outputs)
-        alone = value.anchor is None or (len(program.outputs) == 1 and combined(beside, value.anchor) is not None)
+        alone = value.anchor is None or (len(program.outputs) == 1 and combine(beside, value.anchor) is not None)
         once = not program.stored and not any(isinstance(n, ir.Reduce) for n in ir.walk(*program.roots))
         return reading.aligned and same and alone and value.alias is None and once
     if value.only_moves:
@@ -145,13 +153,13 @@ def joins(
     return _is_repeated_in_rows(value, desc, program, features)
 
 
-def combined(one: Contraction | None, other: Contraction | None) -> Contraction | None:
-    """The sums of products of an operation that reads both; None if there are none, or one kernel cannot have both."""
+def combine(one: Contraction | None, other: Contraction | None) -> Contraction | None:
+    """Merge two contractions for one epilogue; None if there is none, or if one kernel cannot compute both."""
     return one or other if one is None or other is None else one.beside(other)
 
 
 def _is_repeated_in_rows(value: Pending, desc: Desc, program: Program, features: Features) -> bool:
-    """Whether a value is cheap to compute again, by a workgroup that goes over each of its rows several times."""
+    """Whether a value is cheap to recompute in a workgroup that reads each row several times."""
     large = sum(source.desc.element_count >= desc.element_count for source in value.sources)
     if value.alias is not None or value.calls > MAX_REPEATED_CALLS or large > MAX_REPEATED_SOURCES:
         return False
@@ -160,4 +168,4 @@ def _is_repeated_in_rows(value: Pending, desc: Desc, program: Program, features:
     return not others and not program.stored and row_axes(first.axes, bodies, lanes) is not None
 
 
-__all__ = ["MAX_FUSED_CALLS", "Pending", "Reading", "combined", "joins", "readings"]
+__all__ = ["MAX_FUSED_CALLS", "Pending", "Reading", "combine", "joins", "readings"]

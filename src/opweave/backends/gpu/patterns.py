@@ -1,6 +1,6 @@
-"""Attention in graphs that have it as matrix products, a softmax, and what lies between them.
+"""Fuse attention that a graph spells out as matmul, element-wise operations, softmax and matmul.
 
-Models that come from other frameworks have the parts; one kernel computes them where that is faster.
+Models from other frameworks have attention in this form.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from ...ops.normalization import softmax
 from .rules.flash import Attention, Element
 from .rules.flash_tensor import on_tensor_cores
 from .rules.positions import broadcast
-from .rules.reduction import widened
+from .rules.reduction import widen
 
 MAX_OPERATIONS = 2e8
-"""Additions and multiplications of an attention up to which one kernel without tensor cores computes it. It saves the time to
-start kernels and to write the scores, but the kernels of products take about a fifth of its time for the same work. On tensor
-cores one kernel is always faster: on an H200, 32 images in ViT-B/16 take 7.9 ms of TF32 with it and 10.4 ms in parts."""
+"""Most FLOPs of an attention to fuse without tensor cores. Fusion saves launches and the stores of scores, but the matmul
+kernels compute about 5 times as fast. On tensor cores fusion always pays: on an H200, ViT-B/16 with 32 images in TF32 takes
+7.9 ms fused, 10.4 ms unfused."""
 
 MAX_OPERANDS = 3
-"""Most operands, besides queries, keys and values, that scores are computed from."""
+"""Most operands of the scores besides query and key."""
 
 Change = Callable[..., Array]
-"""`change(score, position, operands)`: what a node between the product and the softmax does with a score."""
+"""`change(score, position, operands)` applies a node between the first matmul and the softmax to a score."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """An attention.
+    """An attention in a graph.
 
     Attributes:
-        nodes: its nodes, whose results but the last one nothing else reads, in order.
+        nodes: nodes in order. Only the last node's result has readers outside.
         query: [batches, heads, queries, size], or without batches.
         key: [batches, heads, size, keys].
         value: [batches, heads, keys, size of values].
-        operands: what else the scores are computed from.
-        changes: what happens to a score, one after the other; each of them takes the operands.
-        permutation: of the axes of the result; empty for none.
+        operands: other operands of the scores.
+        changes: element-wise operations on a score, in order.
+        permutation: permutation of the result's axes; empty for none.
     """
 
     nodes: tuple[Node, ...]
@@ -59,33 +59,33 @@ class Found:
 
     @property
     def result(self) -> Operand:
-        """The result."""
+        """The result of the last node."""
         return self.nodes[-1].outputs[0]
 
     @property
     def has_halves(self) -> bool:
-        """Whether its nodes have results of float16, which one kernel does not round."""
+        """Whether the nodes round results to float16; the fused kernel does not."""
         return self.result.data_type == "float16"
 
     @property
     def operations(self) -> int:
-        """Additions and multiplications."""
+        """FLOPs."""
         sums = self.key.desc.element_count * self.query.shape[-2]
         return 2 * (sums + self.value.desc.element_count * self.query.shape[-2])
 
     def problem(self, query: Array, key: Array, value: Array, *operands: Array) -> Attention:
-        """What to compute; a query that sees no key gives NaN, as the softmax of its scores does."""
+        """The problem for `attend`. A query that sees no key gives NaN, like the softmax of its scores."""
         rank = query.rank
         batches = query.shape[0] if rank == 4 else 1
         heads, queries, size = query.shape[-3:]
 
         def of(array: Array) -> Element:
-            wide = widened(array)
+            wide = widen(array)
             return lambda *position: wide[position[4 - rank :]]
 
-        keys, others = of(key), [broadcast(widened(array)) for array in operands]
+        keys, others = of(key), [broadcast(widen(array)) for array in operands]
 
-        def adjusted(score: Array, *position: Array) -> Array:
+        def adjust(score: Array, *position: Array) -> Array:
             for change in self.changes:
                 score = change(score, position[4 - rank :], others)
             return score
@@ -95,12 +95,12 @@ class Found:
             query=of(query),
             key=lambda b, h, k, s: keys(b, h, s, k),
             value=of(value),
-            adjusted=adjusted if self.changes else None,
+            adjust=adjust if self.changes else None,
             empty=float("nan"),
         )
 
     def is_faster(self, features: Features) -> bool:
-        """Whether one kernel computes it faster than several."""
+        """Whether the fused kernel is estimated to be faster."""
         if self.operations <= MAX_OPERATIONS:
             return True
         operands = (self.query, self.key, self.value, *self.operands)
@@ -114,17 +114,17 @@ class Found:
 
 
 def attentions(graph: Graph, features: Features) -> list[Found]:
-    """The attentions of a graph that one kernel computes faster than several, on a device with some features."""
+    """The attentions of a graph that are faster as one kernel."""
     uses = Counter(operand for node in graph.nodes for operand in node.operands)
     uses.update(graph.outputs.values())
     readers = {operand: node for node in graph.nodes for operand in node.operands}
-    wanted = set(graph.outputs.values())
-    found = (_ending_in(node, uses) for node in graph.nodes if node.op is matmul)
-    return [_transposed(each, uses, readers, wanted) for each in found if each and each.is_faster(features)]
+    outputs = set(graph.outputs.values())
+    matches = (_ending_in(node, uses) for node in graph.nodes if node.op is matmul)
+    return [_with_transpose(match, uses, readers, outputs) for match in matches if match and match.is_faster(features)]
 
 
 def _ending_in(last: Node, uses: Counter[Operand]) -> Found | None:
-    """The attention whose last product is this node."""
+    """Match the attention whose last matmul is `last`."""
     weights, value = _operand(last, "a"), _operand(last, "b")
     exponentials = weights.node
     if exponentials is None or exponentials.op is not softmax or uses[weights] > 1:
@@ -152,48 +152,48 @@ def _ending_in(last: Node, uses: Counter[Operand]) -> Found | None:
 
 
 def _change(node: Node, operands: list[Operand]) -> tuple[Operand, Change] | None:
-    """What a node computes scores from, and how; `operands` gets what else it reads."""
+    """The scores that a node reads, and the node's operation on a score. Appends the other operands to `operands`."""
     if node.op in (add, mul):
         candidates = [(_operand(node, "a"), _operand(node, "b")), (_operand(node, "b"), _operand(node, "a"))]
         scores, other = next(((s, o) for s, o in candidates if _is_computed(s, node)), candidates[0])
-        at = _noted([other], operands)
+        at = _append([other], operands)
         if node.op is add:
             return scores, lambda score, position, others: score + others[at](*position)
         return scores, lambda score, position, others: score * others[at](*position)
     if node.op is div:
-        at = _noted([_operand(node, "b")], operands)
+        at = _append([_operand(node, "b")], operands)
         return _operand(node, "a"), lambda score, position, others: score / others[at](*position)
     if node.op is choose:
         condition, one, other = (_operand(node, name) for name in ("condition", "true_value", "false_value"))
         is_first = _is_computed(one, node)
-        at = _noted([condition, other if is_first else one], operands)
+        at = _append([condition, other if is_first else one], operands)
 
-        def chosen(score: Array, position: Sequence[Array], others: Sequence[Element]) -> Array:
-            known, given = (others[at + k](*position) for k in range(2))
-            return where(known != 0, *((score, given) if is_first else (given, score)))
+        def select(score: Array, position: Sequence[Array], others: Sequence[Element]) -> Array:
+            flag, alternative = (others[at + k](*position) for k in range(2))
+            return where(flag != 0, *((score, alternative) if is_first else (alternative, score)))
 
-        return one if is_first else other, chosen
+        return one if is_first else other, select
     return None
 
 
 def _is_computed(operand: Operand, reader: Node) -> bool:
-    """Whether an operand may be the scores that a node changes."""
-    made = operand.node is not None and operand.node.op in (matmul, add, mul, div, choose)
-    return made and operand.shape == reader.outputs[0].shape
+    """Whether an operand may be the scores that `reader` changes."""
+    is_result = operand.node is not None and operand.node.op in (matmul, add, mul, div, choose)
+    return is_result and operand.shape == reader.outputs[0].shape
 
 
-def _noted(found: Iterable[Operand], operands: list[Operand]) -> int:
-    """Append operands, and return the number of the first."""
-    operands += found
-    return len(operands) - len(list(found))
+def _append(added: Iterable[Operand], operands: list[Operand]) -> int:
+    """Append operands, and return the index of the first."""
+    operands += added
+    return len(operands) - len(list(added))
 
 
-def _transposed(found: Found, uses: Counter[Operand], readers: dict[Operand, Node], wanted: set[Operand]) -> Found:
-    """The same with the transposition of its result, if nothing else reads that."""
-    reader = readers.get(found.result)
-    if reader is None or reader.op is not transpose or uses[found.result] > 1 or found.result in wanted:
-        return found
-    return replace(found, nodes=(*found.nodes, reader), permutation=tuple(reader.attributes["permutation"]))
+def _with_transpose(match: Found, uses: Counter[Operand], readers: dict[Operand, Node], outputs: set[Operand]) -> Found:
+    """Include a transpose that is the only reader of the result."""
+    reader = readers.get(match.result)
+    if reader is None or reader.op is not transpose or uses[match.result] > 1 or match.result in outputs:
+        return match
+    return replace(match, nodes=(*match.nodes, reader), permutation=tuple(reader.attributes["permutation"]))
 
 
 def _operand(node: Node, name: str) -> Operand:

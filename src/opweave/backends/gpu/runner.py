@@ -1,4 +1,4 @@
-"""Compiled graphs on GPUs: kernels in order, over memory planned once."""
+"""Run compiled graphs on GPUs: kernels in order, with memory planned once."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from .schedule import Schedule
 from .steps import Place, Step
 
 Tied = TypeVar("Tied")
-"""A kernel tied to memory."""
+"""A kernel bound to memory."""
 
 
 class Engine(DeviceSpace, Protocol):
     """A device that runs kernels."""
 
     def calls(self, what: str) -> Calls:
-        """Convert errors of the device to Opweave's; a lost device loses its contexts."""
+        """A context that converts device errors to Opweave's. The loss of the device loses its contexts."""
 
     def check_lent(self, arrays: Iterable[DeviceArray]) -> None:
-        """Raise `ValidationError` for a user's memory that exists no more, where that can be known."""
+        """Raise `ValidationError` for a user's memory that is known to be freed."""
 
     def upload(self, constant: Constant) -> Any:
-        """The buffer of a constant; graphs that make the same of an array share it."""
+        """The buffer of a constant; graphs share the buffers of equal constants."""
 
 
 @dataclass(frozen=True, eq=False)
 class Intermediates(Generic[Tied]):
-    """Memory of one run at a time: constants, and what lies between kernels.
+    """Memory for one run at a time: constants and intermediates.
 
     Attributes:
-        arrays: the memory of places.
-        runs: the kernels that use nothing else, by their number.
+        arrays: memory by place.
+        runs: kernels that use only `arrays`, by index of the step.
     """
 
     arrays: Mapping[Place, DeviceArray]
@@ -52,14 +52,14 @@ class Intermediates(Generic[Tied]):
 
 
 class KernelRunner(Runner, Pool[Intermediates[Tied]]):
-    """A graph whose operations are kernels.
+    """A graph compiled to kernels.
 
-    Each run takes intermediates of its own from a pool, so that several threads may run the graph at the same time. They go
-    back as soon as the run is submitted, because the queue of the device runs later work in order.
+    Each run takes intermediates from a pool, so that several threads may run the graph concurrently. A submitted run returns
+    the intermediates, because the device's queue executes in order.
 
     Attributes:
-        steps: the kernels, in order.
-        plan: how what lies between them shares memory.
+        steps: steps in execution order.
+        plan: memory plan of the intermediates.
     """
 
     def __init__(self, graph: Graph, backend: GpuBackend, engine: Engine) -> None:
@@ -84,80 +84,79 @@ class KernelRunner(Runner, Pool[Intermediates[Tied]]):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Compile the kernels of `steps`, or begin to."""
+        """Compile the kernels of `steps`, or start to."""
 
     def complete(self) -> None:
-        """Allocate memory for a run; in the meantime constants were copied to the device."""
+        """Allocate memory for a run. Constants are on the device by now."""
         self.give_back(self.new())
 
     @abstractmethod
     def tied(self, number: int, arrays: Mapping[Place, DeviceArray]) -> Tied:
-        """A kernel, by its number, tied to memory."""
+        """Bind the kernel of a step to memory."""
 
     def new(self) -> Intermediates[Tied]:
-        """New memory for one run, with the kernels that use nothing else tied to it."""
+        """Allocate memory for one run, and bind the kernels that use nothing else."""
         arrays = {**self._constants, **dict(zip(self._between, self._allocate(), strict=True))}
         numbers = [n for n, step in enumerate(self.steps) if all(place in arrays for place in step.places)]
-        return Intermediates(arrays, self.all_tied(numbers, arrays))
+        return Intermediates(arrays, self.tie_all(numbers, arrays))
 
-    def all_tied(self, numbers: Iterable[int], arrays: Mapping[Place, DeviceArray]) -> dict[int, Tied]:
-        """Kernels, by their numbers, tied to memory; those of repeated steps only once."""
-        made: dict[Step, Tied] = {}
-        found = {}
+    def tie_all(self, numbers: Iterable[int], arrays: Mapping[Place, DeviceArray]) -> dict[int, Tied]:
+        """Bind kernels by index of their steps; a repeated step is bound once."""
+        kernels: dict[Step, Tied] = {}
+        by_number = {}
         for number in numbers:
             step = self.steps[number]
-            if step not in made:
-                made[step] = self.tied(number, arrays)
-            found[number] = made[step]
-        return found
+            if step not in kernels:
+                kernels[step] = self.tied(number, arrays)
+            by_number[number] = kernels[step]
+        return by_number
 
-    def given(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> dict[Place, DeviceArray]:
-        """The memory of the places that a caller gives."""
-        found: dict[Place, DeviceArray] = {}
+    def caller_arrays(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> dict[Place, DeviceArray]:
+        """The caller's memory by place."""
+        arrays: dict[Place, DeviceArray] = {}
         for place in {place: None for step in self.steps for place in step.places}:
             if place.kind in ("input", "output"):
                 array = (inputs if place.kind == "input" else outputs)[place.number]
-                found[place] = DeviceArray(place.desc, array.buffer)
-        return found
+                arrays[place] = DeviceArray(place.desc, array.buffer)
+        return arrays
 
     def kernel_times(self, measured: Sequence[Sequence[int]]) -> list[KernelTime]:
-        """What was measured of the kernels in order, without the first run of each.
+        """Times of the kernels in order, without the first run.
 
         Args:
-            measured: for each run the nanoseconds of each kernel.
+            measured: nanoseconds of each kernel, for each run.
         """
         runs = measured[1:] or measured
-        found = []
+        times = []
         for number, step in enumerate(self.steps):
-            its = [run[number] / 1e9 for run in runs]
+            seconds = [run[number] / 1e9 for run in runs]
             names = " + ".join(node.title for node in step.nodes)
             target = next((p for p, w in zip(step.places, step.kernel.writes, strict=True) if w), None)
-            made = "" if target is None else str(target.desc)
-            found.append(KernelTime(names, step.kernel.title, made, median(its), min(its)))
-        return found
+            result = "" if target is None else str(target.desc)
+            times.append(KernelTime(names, step.kernel.title, result, median(seconds), min(seconds)))
+        return times
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
-        """The kernels that compute nodes."""
+        """Name the kernels that compute nodes."""
         numbers = [number for number, step in enumerate(self.steps) if not set(step.nodes).isdisjoint(nodes)]
         title = self.backend.title
         if not numbers:
             return "native", f"{title}: no kernel of its own"
-        which = f"kernel {numbers[0]}" if len(numbers) == 1 else f"kernels {numbers[0]} to {numbers[-1]}"
+        kernels = f"kernel {numbers[0]}" if len(numbers) == 1 else f"kernels {numbers[0]} to {numbers[-1]}"
         node = nodes[0]
         if len(nodes) == 1 and is_users_kernel(node, self.backend):
-            return "kernel", f"{title}: {which}, {node.op.kernels[self.backend.name].detail}"
-        return "native", f"{title}: {which}" + ("" if self._unrounded.isdisjoint(nodes) else f", {KEEPS_FLOAT32}")
+            return "kernel", f"{title}: {kernels}, {node.op.kernels[self.backend.name].detail}"
+        return "native", f"{title}: {kernels}" + ("" if self._unrounded.isdisjoint(nodes) else f", {KEEPS_FLOAT32}")
 
 
 class DeviceCall(Generic[Tied]):
-    """A graph tied to memory; calling it runs it once. Nothing waits for the device.
+    """A graph bound to memory. A call runs the graph once, without waiting for the device.
 
     Args:
         owner: the graph.
-        inputs: memory of its inputs, in their order.
-        outputs: memory of its outputs, in their order.
-        submit: submits kernels, which use some intermediates, to the device; None stands for a copy that is not needed, since
-            an input is updated where it is.
+        inputs: memory of the inputs, in order.
+        outputs: memory of the outputs, in order.
+        submit: submits kernels that use the intermediates; None replaces a copy that an in-place update makes redundant.
     """
 
     def __init__(
@@ -169,7 +168,7 @@ class DeviceCall(Generic[Tied]):
     ) -> None:
         self.owner, self.submit = owner, submit
         self._lent = [array for array in (*inputs, *outputs) if array.lent]
-        self._given = owner.given(inputs, outputs)
+        self._caller_arrays = owner.caller_arrays(inputs, outputs)
         self._copied = [size for update in owner.updates for size in update.copied(inputs, outputs)]
         self._calls = owner.engine.calls("running a graph")
         self._runs: ByIdentity[Intermediates[Tied], Sequence[Tied | None]] = ByIdentity()
@@ -178,21 +177,21 @@ class DeviceCall(Generic[Tied]):
         owner.give_back(memory)
 
     def runs(self, memory: Intermediates[Tied]) -> Sequence[Tied | None]:
-        """The kernels in order, with these intermediates."""
-        return self._runs.peek(id(memory)) or self._runs.put(memory, self._tied(memory))
+        """The kernels in order, bound to these intermediates."""
+        return self._runs.peek(id(memory)) or self._runs.put(memory, self._tie(memory))
 
-    def _tied(self, memory: Intermediates[Tied]) -> Sequence[Tied | None]:
-        arrays = {**memory.arrays, **self._given}
+    def _tie(self, memory: Intermediates[Tied]) -> Sequence[Tied | None]:
+        arrays = {**memory.arrays, **self._caller_arrays}
         needed = [not self._is_in_place(step) for step in self.owner.steps]
         fresh = [number for number, is_needed in enumerate(needed) if is_needed and number not in memory.runs]
-        runs = {**memory.runs, **self.owner.all_tied(fresh, arrays)}
+        runs = {**memory.runs, **self.owner.tie_all(fresh, arrays)}
         return [runs[number] if is_needed else None for number, is_needed in enumerate(needed)]
 
     def _is_in_place(self, step: Step) -> bool:
-        """Whether all that a kernel would do is to copy an input to itself."""
+        """Whether a kernel would only copy an input to itself."""
         if step.copies is None:
             return False
-        source, target = (self._given[place].buffer for place in step.copies)
+        source, target = (self._caller_arrays[place].buffer for place in step.copies)
         return source is target
 
     def __call__(self) -> None:
@@ -203,8 +202,8 @@ class DeviceCall(Generic[Tied]):
         memory = owner.take()
         try:
             with self._calls:
-                # `runs` looks it up, too. Here that saves a call, which takes a microsecond after a wait for the device: then
-                # the processor's caches no longer have its code.
+                # `runs` does the same lookup. Doing it here saves a call of about 1 us: waiting for the device evicts Python's
+                # code from the CPU caches.
                 self.submit(memory, self._runs.peek(id(memory)) or self.runs(memory))
         finally:
             owner.give_back(memory)
@@ -213,14 +212,14 @@ class DeviceCall(Generic[Tied]):
 
 
 def _updates(steps: Sequence[Step]) -> list[Update]:
-    """The inputs that kernels update where they are: those that are copied to an output first, and not read afterwards."""
+    """The inputs that can be updated in place: an output starts as a copy, and no later kernel reads the input."""
     copied = [(number, *step.copies) for number, step in enumerate(steps) if step.copies is not None]
-    found = []
+    updates = []
     for number, source, target in copied:
         is_read = any(source in step.places for step in steps[number + 1 :])
         pairs = () if is_read else ((source.number, target.number),)
-        found.append(Update(pairs, (source.number,)))
-    return found
+        updates.append(Update(pairs, (source.number,)))
+    return updates
 
 
 __all__ = ["DeviceCall", "Engine", "Intermediates", "KernelRunner"]

@@ -1,8 +1,8 @@
-"""A graph as a sequence of kernels: which operations become one, and what lies in which memory.
+"""Schedule a graph as a sequence of kernels, and assign each array to memory.
 
-Operations are functions of arrays whose elements are expressions. The result of an operation is pending at first: its
-reader substitutes it into its own expression where nothing is computed twice by that. It gets memory, and kernels that
-fill it, when an operation reads its elements more than once, when it has a second reader, or when it is an output.
+The result of an operation is pending at first. A reader inlines a pending value, if nothing is recomputed by that. A pending
+value gets memory and kernels when an operation reads an element more than once, when the value has a second reader, or
+when the value is an output.
 """
 
 from __future__ import annotations
@@ -23,35 +23,34 @@ from ...ops.movement import concat, reshape
 from .backend import GpuBackend
 from .constants import Constant
 from .contraction.kernels import Contraction
-from .diamonds import meeting
-from .forms import applied, is_users_kernel, traced
-from .fusion import Pending, Reading, combined, joins, readings
+from .diamonds import diamond_operands
+from .forms import applied, is_users_kernel, trace
+from .fusion import Pending, Reading, combine, joins, readings
 from .patterns import Found, attentions
 from .rules.flash import attend
-from .rules.positions import reshaped
+from .rules.positions import reshape_array
 from .rules.products import TAKE_VIEWS
 from .rules.results import Products, Scatter, Staged, Stages, view_of
-from .shared_operand import together
+from .shared_operand import merge_steps
 from .steps import Kernels, Place
 
 
 class Schedule:
     """The kernels of a graph.
 
-    Rules, formulas and the structure of `Products` are the same for all languages of kernels; only `gpu.kernels`,
-    `gpu.scatter`, `Contraction` and users' kernels write code.
-
-    What is pending, and when it becomes a part of its reader, is in `fusion`; kernels and their memory are in `steps`.
+    Rules, formulas and `Products` are the same for all kernel languages; only `gpu.kernels`, `gpu.scatter`, `Contraction`
+    and users' kernels write code. `fusion` decides which pending values are inlined; `steps` holds the kernels and their
+    memory.
 
     Args:
-        graph: what to compute; `forms.supported` must hold for each node.
-        backend: whose rules and users' kernels apply.
+        graph: the graph; `forms.refusal_of` must be empty for each node.
+        backend: its rules and users' kernels apply.
         features: features and limits of the device.
 
     Attributes:
-        steps: in the order in which they run.
-        begun: what the back end has begun to compile.
-        unrounded: nodes whose result of float16 another node reads before it is rounded.
+        steps: steps in execution order.
+        begun: results of `GpuBackend.begin`.
+        unrounded: nodes whose float16 result another node reads unrounded.
     """
 
     def __init__(self, graph: Graph, backend: GpuBackend, features: Features) -> None:
@@ -60,14 +59,14 @@ class Schedule:
         self.unrounded: set[Node] = set()
         self._kernels = Kernels(backend, features)
         self._values: dict[Operand, Pending | Input] = {}
-        self._wanted = {operand: number for number, operand in enumerate(graph.outputs.values())}
+        self._outputs = {operand: number for number, operand in enumerate(graph.outputs.values())}
         self._uses = Counter(operand for node in graph.nodes for operand in node.operands)
         self._uses.update(graph.outputs.values())
-        self._meeting = meeting(graph, backend)
+        self._in_diamonds = diamond_operands(graph, backend)
         for number, operand in enumerate(graph.inputs.values()):
             self._memory(operand, Place(operand.desc, "input", number))
-        found = [each for each in attentions(graph, features) if not (self._rounds and each.has_halves)]
-        whole = {node: each for each in found for node in each.nodes}
+        matches = [match for match in attentions(graph, features) if not (self._rounds and match.has_halves)]
+        whole = {node: match for match in matches for node in match.nodes}
         for node in graph.nodes:
             if node not in whole:
                 self._node(node)
@@ -75,26 +74,26 @@ class Schedule:
                 self._attention(whole[node])
         for operand in graph.outputs.values():
             self._in_memory(operand)
-        self.steps, unrounded = together(self._kernels.steps, features, rounds=self._rounds)
+        self.steps, unrounded = merge_steps(self._kernels.steps, features, rounds=self._rounds)
         self.unrounded |= unrounded
         self.begun = self._kernels.begun
 
     # Operands --------------------------------------------------------------------------------------------------------
 
     def _memory(self, operand: Operand, place: Place) -> Input:
-        """Note that an operand lies in memory."""
-        source = self._values[operand] = self._kernels.placed(operand.desc, place)
+        """Assign an operand to memory."""
+        source = self._values[operand] = self._kernels.array_in(operand.desc, place)
         return source
 
     def _value(self, operand: Operand) -> Pending | Input:
-        known = self._values.get(operand)
-        if known is None:
+        value = self._values.get(operand)
+        if value is None:
             assert operand.is_constant, operand
-            known = self._memory(operand, Place(operand.desc, "constant", value=Constant.of(operand.value)))
-        return known
+            value = self._memory(operand, Place(operand.desc, "constant", value=Constant.of(operand.value)))
+        return value
 
     def _in_memory(self, operand: Operand) -> Input:
-        """The operand as an array in memory; if it is pending, its kernels are scheduled now."""
+        """The operand as an array in memory. Schedules the kernels of a pending operand."""
         value = self._value(operand)
         if isinstance(value, Input):
             return value
@@ -110,7 +109,7 @@ class Schedule:
             self._kernel(node)
         elif node.op is reshape:
             self._reshape(node)
-        elif isinstance(program := traced(node, self.backend), Products):
+        elif isinstance(program := trace(node, self.backend), Products):
             self._products(node)
         elif isinstance(program, Scatter):
             self._scatter(node)
@@ -122,33 +121,33 @@ class Schedule:
             self._expression(node, program)
 
     def _expression(self, node: Node, program: Program) -> None:
-        """Make the results of a node pending, with pending operands substituted where that pays."""
+        """Make the results of a node pending, with operands inlined where `joins` holds."""
         self._make_room(node, program)
-        known: dict[Operand, Array] = {}
+        arrays: dict[Operand, Array] = {}
         nodes: list[Node] = []
         anchor: Contraction | None = None
-        # Those that meet again come first: their sums of products must become a part of this one, or be computed twice.
-        found = sorted(readings(node, program).items(), key=lambda pair: pair[0] not in self._meeting)
-        for operand, reading in found:
+        # Values of diamonds come first: a contraction in a diamond would be computed twice if another anchor were taken.
+        ordered = sorted(readings(node, program).items(), key=lambda pair: pair[0] not in self._in_diamonds)
+        for operand, reading in ordered:
             value = self._values.get(operand)
             if isinstance(value, Pending) and self._joins(value, operand, program, reading, anchor):
                 result = self._as_read(value)
-                known[operand] = result if value.alias is None else reshaped(result, value.alias)
+                arrays[operand] = result if value.alias is None else reshape_array(result, value.alias)
                 nodes += (n for n in value.nodes if n not in nodes)
-                anchor = combined(anchor, value.anchor)
+                anchor = combine(anchor, value.anchor)
             else:
-                known[operand] = self._loaded(operand)
-        for operand, result in zip(node.outputs, applied(node, self.backend, known), strict=True):
+                arrays[operand] = self._load(operand)
+        for operand, result in zip(node.outputs, applied(node, self.backend, arrays), strict=True):
             self._values[operand] = Pending(in_data_type(result, operand.data_type), (*nodes, node), anchor)
 
     def _as_read(self, value: Pending) -> Array:
-        """The result of a pending value for a node that reads it, in the kernel that computes it."""
+        """The result of a pending value for a reader that inlines the value."""
         result = value.result
         if value.anchor is not None and result.data_type == "float16" and isinstance(result.body, ir.Load):
             result = (
                 Array(result.shape, ir.Cast(ir.Cast(result.body, "float32"), "float16")) if self._rounds else result
             )
-            is_done = self._rounds  # sums are of float32, though the array that would hold them is of float16
+            is_done = self._rounds  # the accumulators are float32, though the array's type is float16
         else:
             result = rounded(result) if self._rounds else result
             is_done = is_rounded(result)
@@ -159,21 +158,21 @@ class Schedule:
     def _joins(
         self, value: Pending, operand: Operand, program: Program, reading: Reading, beside: Contraction | None
     ) -> bool:
-        """Whether an operand that is pending becomes a part of the node that reads it."""
-        if operand in self._wanted:
+        """Whether a pending operand is inlined into its reader."""
+        if operand in self._outputs:
             return False
-        is_shared = self._uses[operand] > 1 and operand not in self._meeting
+        is_shared = self._uses[operand] > 1 and operand not in self._in_diamonds
         return joins(value, operand.desc, program, reading, self.features, is_shared=is_shared, beside=beside)
 
-    def _loaded(self, operand: Operand) -> Array:
-        """An operand that lies in memory, as an array; scalars among the constants are numbers."""
+    def _load(self, operand: Operand) -> Array:
+        """An operand as an array in memory; a scalar constant becomes a number."""
         if operand.is_constant and not operand.shape:
             number: Any = operand.value.item()
             return Array((), ir.number(number, operand.data_type))
         return of_input(self._in_memory(operand))
 
     def _make_room(self, node: Node, program: Program) -> None:
-        """Give memory to pending operands until one kernel can bind all that the node reads."""
+        """Store pending operands until one kernel can bind all arrays that the node reads."""
         operands = [o for o in dict.fromkeys(node.operands) if not (o.is_constant and not o.shape)]
         while True:
             pending = [o for o in operands if isinstance(self._values.get(o), Pending)]
@@ -191,30 +190,30 @@ class Schedule:
             self._in_memory(max(pending, key=lambda o: len(self._values[o].sources)))  # type: ignore[union-attr]
 
     def _reshape(self, node: Node) -> None:
-        """Share the operand's memory. A kernel runs only to copy an operand that is in memory already to an output."""
+        """Alias the operand. Only an output whose operand is in memory already needs a kernel, which copies."""
         (operand,), (result,) = node.operands, node.outputs
         value = self._value(operand)
-        if isinstance(value, Pending) and (self._uses[operand] > 1 or operand in self._wanted):
+        if isinstance(value, Pending) and (self._uses[operand] > 1 or operand in self._outputs):
             value = self._in_memory(operand)
         if isinstance(value, Pending):
             self._values[result] = replace(value, alias=result.shape, nodes=(*value.nodes, node))
-        elif result in self._wanted:
-            self._values[result] = Pending(reshaped(of_input(value), result.shape), (node,))
+        elif result in self._outputs:
+            self._values[result] = Pending(reshape_array(of_input(value), result.shape), (node,))
         else:
             self._memory(result, self._kernels.places[value])
 
     def _products(self, node: Node) -> None:
-        """A pending value whose kernels add up products; what the operation does with the sums is its expression."""
+        """Make the result of a contraction pending, with the rest of the operation as its epilogue."""
         (result,) = node.outputs
-        made, nodes = self._of_views(node) or (None, ())
-        if made is None:
-            made = applied(node, self.backend, {operand: self._loaded(operand) for operand in node.operands})
-        self._values[result] = self._kernels.multiplied(made, result.desc, (*nodes, node))
+        products, nodes = self._of_views(node) or (None, ())
+        if products is None:
+            products = applied(node, self.backend, {operand: self._load(operand) for operand in node.operands})
+        self._values[result] = self._kernels.multiply(products, result.desc, (*nodes, node))
 
     def _of_views(self, node: Node) -> tuple[Products, tuple[Node, ...]] | None:
-        """The products of operands that are transposed, read where they are, with the nodes that transpose.
+        """The products of transposed operands, read through strided views, and the transposing nodes.
 
-        None if there are none, or if the kernels would read such operands slower: those without tensor cores.
+        None if no operand is transposed, or without tensor cores: the other kernels read such views slower.
         """
         if self.features.tensor_cores is None or node.op not in TAKE_VIEWS:
             return None
@@ -222,17 +221,17 @@ class Schedule:
         views = {o: value for o, value in pending.items() if isinstance(value, Pending) and _is_transposed(value)}
         if not views:
             return None
-        known = {o: views[o].result if o in views else self._loaded(o) for o in pending}
-        made: Products = applied(node, self.backend, known)
-        nodes = dict.fromkeys(its for value in views.values() for its in value.nodes)
-        is_fast = self._kernels.contraction(made, node.outputs[0].desc).method == "tensor"
-        return (made, tuple(nodes)) if is_fast else None
+        arrays = {o: views[o].result if o in views else self._load(o) for o in pending}
+        products: Products = applied(node, self.backend, arrays)
+        nodes = dict.fromkeys(view_node for value in views.values() for view_node in value.nodes)
+        is_fast = self._kernels.contraction(products, node.outputs[0].desc).method == "tensor"
+        return (products, tuple(nodes)) if is_fast else None
 
-    def _stages(self, node: Node, made: Staged) -> None:
-        """The kernels of an operation that takes several. All operations that are alike have the same stages."""
-        for source, operand in zip(made.inputs, flat(node.inputs), strict=True):
+    def _stages(self, node: Node, staged: Staged) -> None:
+        """Schedule an operation of several kernels. Equal operations share their stages."""
+        for source, operand in zip(staged.inputs, flat(node.inputs), strict=True):
             self._kernels.places[source] = self._kernels.places[self._in_memory(operand)]
-        stages, results = made.planned(self.features)
+        stages, results = staged.plan_for(self.features)
         fresh: dict[Input, Place] = {}
         for operand, result in zip(node.outputs, results, strict=True):
             fresh[result] = self._target(operand)
@@ -243,64 +242,63 @@ class Schedule:
         for operand, result in zip(node.outputs, results, strict=True):
             self._memory(operand, fresh[result])
 
-    def _attention(self, found: Found) -> None:
-        """The kernels of attention that a graph has in parts."""
-        operands = [self._read(operand) for operand in (found.query, found.key, found.value, *found.operands)]
-        problem, result = found.problem(*operands), found.result
-        if found.has_halves:
-            self.unrounded.update(found.nodes[:-1])
+    def _attention(self, match: Found) -> None:
+        """Schedule attention that a graph spells out in parts."""
+        operands = [self._read(operand) for operand in (match.query, match.key, match.value, *match.operands)]
+        problem, result = match.problem(*operands), match.result
+        if match.has_halves:
+            self.unrounded.update(match.nodes[:-1])
         stages = Stages(self.features)
         target = stages.array(ir.storage(result.data_type), result.shape)
-        attend(stages, problem, target, found.place)
+        attend(stages, problem, target, match.place)
         self._kernels.places[target] = place = self._target(result)
         for stage in stages.stages:
-            assert isinstance(stage.made, KernelProgram), stage
+            assert isinstance(stage.content, KernelProgram), stage
             for array in stage.targets:
                 self._kernels.places.setdefault(array, Place(array.desc, "between"))
             title = f"attention: {stage.title}" if stage.title else "attention"
-            self._kernels.append([self._kernels.of_program(stage.made, title)], found.nodes)
+            self._kernels.append([self._kernels.of_program(stage.content, title)], match.nodes)
         self._memory(result, place)
 
     def _read(self, operand: Operand) -> Array:
-        """An operand as an array that is read where it is, if it only moves elements of others."""
+        """An operand as an array; an operand that only moves elements is read through."""
         value = self._values.get(operand)
         if not isinstance(value, Pending) or not value.only_moves:
-            return self._loaded(operand)
-        return value.result if value.alias is None else reshaped(value.result, value.alias)
+            return self._load(operand)
+        return value.result if value.alias is None else reshape_array(value.result, value.alias)
 
     def _scatter(self, node: Node) -> None:
-        """Write the operand, then the updates over it."""
-        made = applied(node, self.backend, {operand: self._loaded(operand) for operand in node.operands})
+        """Copy the operand, then write the updates."""
+        scatter = applied(node, self.backend, {operand: self._load(operand) for operand in node.operands})
         (result,) = node.outputs
         place = self._target(result)
-        self._kernels.fill(place, Pending(made.into, (node,)), f"{node.title}: the operand")
-        self._kernels.scattered(place, made, node, f"{node.title}: the updates")
+        self._kernels.fill(place, Pending(scatter.into, (node,)), f"{node.title}: the operand")
+        self._kernels.scatter(place, scatter, node, f"{node.title}: the updates")
         self._memory(result, place)
 
     def _concat(self, node: Node) -> None:
-        """Write each operand into its part of the result, if one kernel cannot bind them all."""
+        """Write each operand with a separate kernel, because one kernel cannot bind all operands."""
         (result,) = node.outputs
         axis: int = node.attributes["axis"]
         place, start = self._target(result), 0
         for operand in node.operands:
-            part = self._loaded(operand)
+            part = self._load(operand)
 
             def at(*p: Array, start: int = start) -> tuple[Array, ...]:
                 return *p[:axis], p[axis] + start, *p[axis + 1 :]
 
             title = f"{node.title}: {start} to {start + operand.shape[axis]}"
-            self._kernels.scattered(place, Scatter(part, operand.shape, at, lambda *p, part=part: part[p]), node, title)
+            self._kernels.scatter(place, Scatter(part, operand.shape, at, lambda *p, part=part: part[p]), node, title)
             start += operand.shape[axis]
         self._memory(result, place)
 
     def _target(self, operand: Operand, shape: tuple[int, ...] | None = None) -> Place:
-        """The place to write an operand to, optionally in another shape of the same size."""
+        """A place for an operand, optionally in another shape of the same size."""
         desc = operand.desc if shape is None else Desc(operand.data_type, shape)
-        number = self._wanted.get(operand)
+        number = self._outputs.get(operand)
         return Place(desc, "between") if number is None else Place(desc, "output", number)
 
     def _kernel(self, node: Node) -> None:
-        """A user's kernel, in the language of the device."""
         sources = {operand: self._in_memory(operand) for operand in dict.fromkeys(node.operands)}
         targets = [self._memory(operand, self._target(operand)) for operand in node.outputs]
         call = KernelCall(
@@ -312,7 +310,7 @@ class Schedule:
 
 
 def _is_transposed(value: Pending) -> bool:
-    """Whether a value is an array in memory with its axes in another order, of which one of the last two is contiguous."""
+    """Whether a value is an array in memory with permuted axes, one of the last two contiguous."""
     view = view_of(value.result) if value.only_moves and value.alias is None else None
     return view is not None and 0 not in view.strides[-2:] and 1 in view.strides[-2:]
 

@@ -1,7 +1,6 @@
-"""Products of the same few vectors, as those of queries, keys and values of one token, become one kernel, and so does what
-computes these vectors, as a normalisation.
+"""Merge GEMVs that read the same small operand (Q, K, V of one token) into one kernel, with the normalisation before them.
 
-Each of them reads too little to keep a GPU busy, so a kernel takes most of its time to start and to end.
+Each GEMV reads too little to keep a GPU busy, so its kernel would mostly start and drain.
 """
 
 from __future__ import annotations
@@ -14,103 +13,102 @@ from .contraction.gemv import ThinKernel
 from .steps import Place, Step
 
 
-def together(steps: Sequence[Step], features: Features, *, rounds: bool) -> tuple[list[Step], set[Node]]:
-    """The steps with those of siblings joined, at the place of the first of them, and with what only they read.
+def merge_steps(steps: Sequence[Step], features: Features, *, rounds: bool) -> tuple[list[Step], set[Node]]:
+    """Merge sibling GEMVs into the first sibling, then merge each producer of vectors into its only reader.
 
     Args:
-        steps: in the order in which they run.
+        steps: steps in execution order.
         features: features and limits of the device.
-        rounds: whether vectors of float16 are rounded before they are multiplied, so that they must be stored.
+        rounds: whether float16 vectors must be rounded before the product, and therefore stored.
 
     Returns:
-        The steps, and the nodes whose vectors of float16 are not rounded.
+        The steps, and the nodes whose float16 results are not rounded.
     """
     return _with_vectors(_with_siblings(steps, features), features, rounds)
 
 
 def _with_siblings(steps: Sequence[Step], features: Features) -> list[Step]:
-    found: list[Step] = []
+    merged: list[Step] = []
     for step in steps:
-        joined = _joined(found, step, features) if isinstance(step.kernel, ThinKernel) else None
+        joined = _join(merged, step, features) if isinstance(step.kernel, ThinKernel) else None
         if joined is None:
-            found.append(step)
+            merged.append(step)
         else:
-            number, made = joined
-            found[number] = made
-    return found
+            number, replacement = joined
+            merged[number] = replacement
+    return merged
 
 
-def _joined(before: Sequence[Step], step: Step, features: Features) -> tuple[int, Step] | None:
-    """The number of an earlier step, and the step that does its work and that of `step`; None if there is none."""
+def _join(before: Sequence[Step], step: Step, features: Features) -> tuple[int, Step] | None:
+    """Merge `step` into an earlier step. Returns the index of that step and the merged step; None if none matches."""
     own = set(step.places)
     for number in reversed(range(len(before))):
         other = before[number]
-        if not own.isdisjoint(_written(other)) or not set(_written(step)).isdisjoint(other.places):
+        if not own.isdisjoint(_targets_of(other)) or not set(_targets_of(step)).isdisjoint(other.places):
             return None  # `step` must run after `other`
-        if isinstance(other.kernel, ThinKernel) and _few(other) is _few(step):
+        if isinstance(other.kernel, ThinKernel) and _place_of_few(other) is _place_of_few(step):
             assert isinstance(step.kernel, ThinKernel)
             kernel = other.kernel.beside(step.kernel, features)
             if kernel is not None:
-                known = {**dict(_bound(other)), **dict(_bound(step))}
-                places = tuple(known[buffer] for buffer in kernel.bindings)
+                place_of = {**dict(_bindings_of(other)), **dict(_bindings_of(step))}
+                places = tuple(place_of[buffer] for buffer in kernel.bindings)
                 return number, Step(kernel, places, (*other.nodes, *step.nodes))
     return None
 
 
 def _with_vectors(steps: Sequence[Step], features: Features, rounds: bool) -> tuple[list[Step], set[Node]]:
-    """The steps where each workgroup of a product computes the few vectors that nothing else reads."""
-    found = list(steps)
+    """Merge the producer of vectors into their only reader, whose workgroups then recompute the vectors."""
+    merged = list(steps)
     unrounded: set[Node] = set()
     for step in steps:
         if not isinstance(step.kernel, ThinKernel):
             continue
-        is_half = _few(step).desc.data_type == "float16"
-        if not (rounds and is_half) and (pair := _after(found, step, features)):
-            maker, made = pair
+        is_half = _place_of_few(step).desc.data_type == "float16"
+        if not (rounds and is_half) and (pair := _with_producer(merged, step, features)):
+            producer, replacement = pair
             if is_half:
-                unrounded.add(maker.nodes[-1])
-            found[found.index(step)] = made
-            found.remove(maker)
-    return found, unrounded
+                unrounded.add(producer.nodes[-1])
+            merged[merged.index(step)] = replacement
+            merged.remove(producer)
+    return merged, unrounded
 
 
-def _after(steps: Sequence[Step], step: Step, features: Features) -> tuple[Step, Step] | None:
-    """The step that computes the few vectors of `step`, and the one that does the work of both; None if none can."""
+def _with_producer(steps: Sequence[Step], step: Step, features: Features) -> tuple[Step, Step] | None:
+    """The producer of the vectors of `step`, and the merged step; None if they cannot be merged."""
     assert isinstance(step.kernel, ThinKernel)
-    few = _few(step)
+    few = _place_of_few(step)
     if few.kind != "between" or step.places.count(few) > 1:
         return None
     users = [other for other in steps if few in other.places]
     if len(users) != 2 or users[1] is not step or users[0].program is None:
         return None
-    maker = users[0]
-    between = steps[steps.index(maker) + 1 : steps.index(step)]
-    if any(not set(maker.places).isdisjoint(_written(other)) for other in between):
+    producer = users[0]
+    between = steps[steps.index(producer) + 1 : steps.index(step)]
+    if any(not set(producer.places).isdisjoint(_targets_of(other)) for other in between):
         return None
-    assert maker.program is not None
-    places = dict(_bound(maker))
-    # The kernel has no inputs of which all elements are cut off.
-    fixed = [source for source in maker.program.inputs if source in places and places[source].is_fixed]
-    kernel = step.kernel.after(maker.program, maker.kernel.title.partition(":")[0], features, fixed)
+    assert producer.program is not None
+    places = dict(_bindings_of(producer))
+    # Inputs of which no element is read have no binding.
+    fixed = [source for source in producer.program.inputs if source in places and places[source].is_fixed]
+    kernel = step.kernel.after(producer.program, producer.kernel.title.partition(":")[0], features, fixed)
     if kernel is None:
         return None
-    known = {**places, **dict(_bound(step))}
-    return maker, Step(kernel, tuple(known[buffer] for buffer in kernel.bindings), (*maker.nodes, *step.nodes))
+    place_of = {**places, **dict(_bindings_of(step))}
+    return producer, Step(kernel, tuple(place_of[buffer] for buffer in kernel.bindings), (*producer.nodes, *step.nodes))
 
 
-def _bound(step: Step) -> Iterable[tuple[object, Place]]:
+def _bindings_of(step: Step) -> Iterable[tuple[object, Place]]:
     return zip(step.kernel.bindings, step.places, strict=True)
 
 
-def _written(step: Step) -> list[Place]:
+def _targets_of(step: Step) -> list[Place]:
     return [place for place, writes in zip(step.places, step.kernel.writes, strict=True) if writes]
 
 
-def _few(step: Step) -> Place:
-    """Where the few vectors lie."""
+def _place_of_few(step: Step) -> Place:
     assert isinstance(step.kernel, ThinKernel)
     source = step.kernel.sections[0].few.source
-    return next(place for buffer, place in _bound(step) if buffer is source)
+    return next(place for buffer, place in _bindings_of(step) if buffer is source)
 
 
-__all__ = ["together"]
+__all__ = ["merge_steps"]

@@ -1,4 +1,4 @@
-"""Kernels, and the memory that they read and write."""
+"""Steps: kernels with the memory that they read and write."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Place:
     """A place in memory that kernels read or write.
 
     Attributes:
-        desc: data type and shape of what lies there.
-        kind: a tensor of the caller, a constant, or "between" for an intermediate.
-        number: of the input or output.
-        value: of the constant.
+        desc: data type and shape.
+        kind: an "input" or "output" of the caller, a "constant", or "between" for an intermediate.
+        number: index of the input or output.
+        value: value of the constant.
     """
 
     desc: Desc
@@ -41,7 +41,7 @@ class Place:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether no kernel of the graph writes it. An input that is updated in place is only read to be copied."""
+        """Whether no kernel of the graph writes to this place. An input updated in place is only read to be copied."""
         return self.kind in ("constant", "input")
 
     @property
@@ -53,12 +53,12 @@ class Place:
 
 @dataclass(eq=False)
 class Step:
-    """A kernel, what it is bound to, and the operations that it computes.
+    """A kernel, its bindings, and the operations that it computes.
 
     Attributes:
-        copies: the input and the output, if all that the kernel does is to copy an input that later kernels update. It does
-            not run where both lie in the same memory.
-        program: what the kernel computes, if it is all of an expression.
+        copies: (input, output) if the kernel only copies an input that later kernels update. The kernel is skipped if both
+            share memory.
+        program: the program of the kernel, if the kernel computes an expression.
     """
 
     kernel: Kernel
@@ -69,16 +69,16 @@ class Step:
 
 
 class Kernels:
-    """The kernels of a graph so far.
+    """Collects the kernels of a graph.
 
     Args:
-        backend: for which they are.
+        backend: the back end.
         features: features and limits of the device.
 
     Attributes:
-        steps: in the order in which they run.
-        places: where arrays of expressions lie.
-        begun: what the back end has begun to compile.
+        steps: steps in execution order.
+        places: the place of each array in expressions.
+        begun: results of `GpuBackend.begin`.
     """
 
     def __init__(self, backend: GpuBackend, features: Features) -> None:
@@ -86,10 +86,10 @@ class Kernels:
         self.steps: list[Step] = []
         self.begun: list[Any] = []
         self.places: dict[Input | Stored | Output, Place] = {}
-        self._made: dict[Place, dict[Hashable, list[Place]]] = {}
+        self._cached: dict[Place, dict[Hashable, list[Place]]] = {}
 
-    def placed(self, desc: Desc, place: Place) -> Input:
-        """A new array that lies in a place."""
+    def array_in(self, desc: Desc, place: Place) -> Input:
+        """A new array for a place."""
         source = Input(len(self.places), desc)
         self.places[source] = place
         return source
@@ -103,102 +103,101 @@ class Kernels:
             kernels = gpu.kernels(program, self.features)
         else:
             plain = isinstance(program.outputs[0].body, ir.Load)
-            self.places[value.anchor.result] = place  # where it goes without an epilogue
+            self.places[value.anchor.result] = place  # the target without an epilogue
             kernels = value.anchor.kernels(None if plain else program, title)
         self.append(kernels, value.nodes)
         if value.anchor is None and len(kernels) == 1:
             self.steps[-1].program = program
 
     def append(self, kernels: Sequence[Kernel], nodes: tuple[Node, ...], *, is_users: bool = False) -> None:
-        """Add kernels; arrays that have no place yet are intermediates.
+        """Add kernels; arrays without a place become intermediates.
 
-        What a kernel has made of one array before, it does not make again: several products may read an operand in the order
-        of its terms. Kernels of users may depend on arguments that are not in their text, and write to an array twice, so
-        that each has arrays of its own.
+        A kernel that reads a single array is not repeated while the array is unchanged: several products may read the same
+        reordered operand. Users' kernels are always added: their text may not show all arguments.
         """
         self.begun += self.backend.begin(kernels)
         for kernel in kernels:
             pairs = list(zip(kernel.bindings, kernel.writes, strict=True))
             reads = [self.places[key] for key, writes in pairs if not writes]
             targets = [key for key, writes in pairs if writes]
-            is_known, work = False, (kernel.key, kernel.workgroups)
+            is_cached, work = False, (kernel.key, kernel.workgroups)
             if not is_users and len(reads) == 1 and self.places.keys().isdisjoint(targets):
-                known = self._made.setdefault(reads[0], {})
-                is_known = work in known
-                made = known.setdefault(work, [Place(key.desc, "between") for key in targets])
-                self.places.update(zip(targets, made, strict=True))
-            if not is_known:
+                cached = self._cached.setdefault(reads[0], {})
+                is_cached = work in cached
+                results = cached.setdefault(work, [Place(key.desc, "between") for key in targets])
+                self.places.update(zip(targets, results, strict=True))
+            if not is_cached:
                 for key in targets:
-                    self._made.pop(self.places.setdefault(key, Place(key.desc, "between")), None)
+                    self._cached.pop(self.places.setdefault(key, Place(key.desc, "between")), None)
                 self.steps.append(Step(kernel, tuple(self.places[key] for key in kernel.bindings), nodes))
 
-    def contraction(self, made: Products, desc: Desc) -> Contraction:
-        """The contraction of products."""
-        places = {side.source: self.places[side.source] for side in (made.problem.left, made.problem.right)}
+    def contraction(self, products: Products, desc: Desc) -> Contraction:
+        """The contraction that computes products."""
+        places = {side.source: self.places[side.source] for side in (products.problem.left, products.problem.right)}
         constants = {source: place.array for source, place in places.items() if place.kind == "constant"}
-        return Contraction(made.problem, Input(len(self.places), desc), constants, self.features, self.backend.tile)
+        return Contraction(products.problem, Input(len(self.places), desc), constants, self.features, self.backend.tile)
 
-    def multiplied(self, made: Products, desc: Desc, nodes: tuple[Node, ...]) -> Pending:
-        """Products as a pending value; constants that are rearranged for them are constants of the graph."""
-        found = self.contraction(made, desc)
-        for source, constant in found.arranged.items():
+    def multiply(self, products: Products, desc: Desc, nodes: tuple[Node, ...]) -> Pending:
+        """Products as a pending value. Rearranged operands become constants of the graph."""
+        contraction = self.contraction(products, desc)
+        for source, constant in contraction.arranged.items():
             self.places[source] = Place(source.desc, "constant", value=constant)
-        return Pending(made.finish(of_input(found.result)), nodes, found)
+        return Pending(products.finish(of_input(contraction.result)), nodes, contraction)
 
     def stage(self, stage: Stage, node: Node) -> None:
-        """Add the kernels of a part of an operation, whose targets have their places."""
-        title, made = f"{node.title}: {stage.title}" if stage.title else node.title, stage.made
+        """Add the kernels of a stage; its targets must have places."""
+        title, content = f"{node.title}: {stage.title}" if stage.title else node.title, stage.content
         place = self.places[stage.target]
-        if isinstance(made, Input):
-            self.places[stage.target] = _viewed(self.places[made], stage.target.desc)
-        elif isinstance(made, KernelProgram):
-            self.append([self.of_program(made, title)], (node,))
-        elif isinstance(made, Repeated):
-            self._repeated(made, node)
-        elif isinstance(made, Scatter):
-            self.fill(place, Pending(made.into, (node,)), f"{title}: the operand")
-            self.scattered(place, made, node, f"{title}: the updates")
-        elif isinstance(made, Products):
-            self.fill(place, self.multiplied(made, stage.target.desc, (node,)), title)
+        if isinstance(content, Input):
+            self.places[stage.target] = _view_as(self.places[content], stage.target.desc)
+        elif isinstance(content, KernelProgram):
+            self.append([self.of_program(content, title)], (node,))
+        elif isinstance(content, Repeated):
+            self._repeat(content, node)
+        elif isinstance(content, Scatter):
+            self.fill(place, Pending(content.into, (node,)), f"{title}: the operand")
+            self.scatter(place, content, node, f"{title}: the updates")
+        elif isinstance(content, Products):
+            self.fill(place, self.multiply(content, stage.target.desc, (node,)), title)
         else:
-            value = Pending(made, (node,))
+            value = Pending(content, (node,))
             if stage.fold and place.kind == "between" and self._is_known(value):
-                self.places[stage.target] = self._computed(value)
+                self.places[stage.target] = self._compute(value)
                 return
             self.fill(place, value, title)
-            if place.kind == "output" and (copied := self._copied(value)):
+            if place.kind == "output" and (copied := self._copy_source(value)):
                 self.steps[-1].copies = copied, place
 
-    def of_program(self, made: KernelProgram, title: str) -> Kernel:
-        """The kernel of a program whose arrays have their places."""
-        return made.kernel(title, self.features, lambda source: self.places[source].is_fixed)
+    def of_program(self, program: KernelProgram, title: str) -> Kernel:
+        """The kernel of a program; its arrays must have places."""
+        return program.kernel(title, self.features, lambda source: self.places[source].is_fixed)
 
-    def _repeated(self, made: Repeated, node: Node) -> None:
-        """Add the kernels of stages once, and the same kernels again, each time with two places swapped."""
+    def _repeat(self, repeated: Repeated, node: Node) -> None:
+        """Repeat the kernels of stages, with two places swapped after each repetition."""
         start = len(self.steps)
-        self._made.clear()  # what the places hold changes with each repetition
-        for stage in made.stages:
+        self._cached.clear()  # each repetition changes the contents of places
+        for stage in repeated.stages:
             self.stage(stage, node)
-        self._made.clear()
+        self._cached.clear()
         odd = self.steps[start:]
-        one, other = (self.places[array] for array in made.swapped)
+        one, other = (self.places[array] for array in repeated.swapped)
         swapped = {one: other, other: one}
         even = [replace(step, places=tuple(swapped.get(place, place) for place in step.places)) for step in odd]
-        for number in range(1, made.count):
+        for number in range(1, repeated.count):
             self.steps += even if number % 2 else odd
 
-    def scattered(self, place: Place, made: Scatter, node: Node, title: str) -> None:
-        """Write the elements of a scatter over what lies in a place."""
-        axes = tuple(ir.Index(size, k - len(made.shape)) for k, size in enumerate(made.shape))
+    def scatter(self, place: Place, scatter: Scatter, node: Node, title: str) -> None:
+        """Write the updates of a scatter into a place."""
+        axes = tuple(ir.Index(size, k - len(scatter.shape)) for k, size in enumerate(scatter.shape))
         position = [Array((), axis) for axis in axes]
-        where = tuple(as_array(index, "index").body for index in made.at(*position))
+        where = tuple(as_array(index, "index").body for index in scatter.at(*position))
         where = tuple(index if index.type == "index" else ir.Cast(index, "index") for index in where)
-        kernel, target = gpu.scatter(place.desc, axes, where, made.value(*position).body, self.features, title)
+        kernel, target = gpu.scatter(place.desc, axes, where, scatter.value(*position).body, self.features, title)
         self.places[target] = place
         self.append([kernel], (node,))
 
-    def _copied(self, value: Pending) -> Place | None:
-        """The input that a value is an exact copy of; None if it is computed."""
+    def _copy_source(self, value: Pending) -> Place | None:
+        """The input that a value copies; None for any other value."""
         load = value.result.body
         if not isinstance(load, ir.Load) or not isinstance(load.source, Input):
             return None
@@ -209,7 +208,7 @@ class Kernels:
         """Whether a value depends on constants only."""
         return all(self.places[source].kind == "constant" for source in value.sources)
 
-    def _computed(self, value: Pending) -> Place:
+    def _compute(self, value: Pending) -> Place:
         """Compute a value that depends on constants only."""
         inputs = tuple(value.sources)
         program = simplified(make_program("a constant", inputs, (value.result,)))
@@ -219,8 +218,8 @@ class Kernels:
         return Place(desc, "constant", value=Constant.of(array))
 
 
-def _viewed(place: Place, desc: Desc) -> Place:
-    """A place whose bytes are read as another array."""
+def _view_as(place: Place, desc: Desc) -> Place:
+    """Reinterpret the bytes of a place as another array."""
     if place.kind != "constant":
         return place
     flat = np.ascontiguousarray(place.array).reshape(-1)

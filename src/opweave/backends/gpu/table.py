@@ -1,4 +1,4 @@
-"""The table of the rules that all GPUs share; the rules are in `rules`."""
+"""The table of the rules that all GPU back ends share; `rules` fills it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..rule_table import RuleTable
 
 
 class GpuRules(RuleTable):
-    """Rules that are written once for all GPUs. Each back end of a GPU begins with a copy of this table."""
+    """Rules for all GPUs. Each GPU back end starts with a copy of this table."""
 
     name = "gpu"
 

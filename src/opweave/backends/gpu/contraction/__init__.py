@@ -1,5 +1,5 @@
-"""Compute shaders for matrix products and convolutions, fused with the element-wise operations that follow.
+"""Kernels for matrix products and convolutions, fused with element-wise epilogues.
 
-`problem` describes them all as matrix products, `tiles` chooses how the work is divided, `tiled` and `direct` write the
-shaders, `epilogue` writes the operations that follow, and `kernels` puts these together.
+`problem` describes contractions as matrix products, `tiles` chooses the tile, `tiled` and `direct` write the kernels,
+`epilogue` writes the element-wise operations, and `kernels` assembles the parts.
 """

@@ -1,6 +1,6 @@
-"""Kernels for convolutions that tiles do not suit: those with few output channels.
+"""Kernels for convolutions with few output channels, whose tiles would be mostly empty.
 
-Each element of the image is read about once, so they are limited by memory bandwidth.
+Each element of the image is read about once, so memory bandwidth limits these kernels.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from .text import entry, quarter, stack_offset, window_start, window_tap
 
 # For an NVIDIA H200; `python -m benchmarks webgpu gpu` lists the kernel that each contraction has, and its time.
 MAX_NARROW_CHANNELS = 8
-"""Maximum output channels of a group; with more, tiles are faster."""
+"""Most output channels of a group; with more, tiles are faster."""
 MAX_UNGROUPED_CHANNELS = 4
-"""Maximum output channels if there is a single group, whose filter all invocations read."""
+"""Most output channels of a single group, whose filter all invocations read."""
 INVOCATIONS = 256
 """Invocations of a workgroup."""
 MAX_SERIAL_CHANNELS = 1 << 14
-"""Maximum channels that an invocation goes through; with more, tiles divide them, and some devices end longer loops."""
+"""Most channels in an invocation's loop. Tiles divide more channels, and some devices abort longer loops."""
 MAX_UNROLLED_PRODUCTS = 256
-"""Maximum products of an invocation that are unrolled; beyond, there is a loop over channels."""
+"""Most products to unroll in an invocation; with more, the kernel loops over channels."""
 MIN_UNGROUPED_POSITIONS = 1 << 17
-"""Positions of a single group that keep a device busy with one invocation each."""
+"""Fewest positions of a single group that keep a device busy with one invocation per position."""
 
 
 def is_narrow(problem: Problem) -> bool:
@@ -42,9 +42,9 @@ def is_narrow(problem: Problem) -> bool:
 
 
 def narrow(problem: Problem, a: Reader, b: Reader) -> tuple[list[Part], tuple[int, int, int]]:
-    """The entry point that computes the output channels of a group at one position, and its dispatch size.
+    """The entry point and its dispatch size. An invocation computes the output channels of a group at one position.
 
-    If each channel is a group, and channels are contiguous, an invocation computes four groups.
+    In depthwise convolutions with contiguous channels, an invocation computes four groups.
     """
     layout, nchw = problem.layout, problem.rows_are_channels
     image, filter, outputs, pixels = problem.image, problem.filter, problem.outputs, layout.pixels
@@ -59,8 +59,8 @@ def narrow(problem: Problem, a: Reader, b: Reader) -> tuple[list[Part], tuple[in
     else:
         stack, pixel, batch = f"at % {units}u", f"at / {units}u % {pixels}u", f"at / {units * pixels}u"
     loop = problem.channels * problem.taps * outputs > MAX_UNROLLED_PRODUCTS
-    each = [None] if loop else range(problem.channels)
-    products = [line for c in each for line in _taps(problem, x, w, c)]
+    channels = [None] if loop else range(problem.channels)
+    products = [line for c in channels for line in _taps(problem, x, w, c)]
     lines = [
         f"let at = {number} * {INVOCATIONS}u + lane;",
         f"if (at >= {total}u) {{",
@@ -94,7 +94,7 @@ def _put_groups(position: str, nchw: bool, outputs: int, width: int) -> list[str
 
 
 def _origin(image: Matrix | Window, problem: Problem, width: int) -> list[str]:
-    """Where the window of a position starts."""
+    """Define the origin of a position's window."""
     offset = stack_offset(image, "stack", problem.stacks)
     if isinstance(image, Matrix):
         return [f"let origin = {offset} + (batch * {problem.layout.pixels}u + pixel) * {image.stride}u;"]
@@ -103,7 +103,7 @@ def _origin(image: Matrix | Window, problem: Problem, width: int) -> list[str]:
 
 
 def _taps(problem: Problem, x: Reader, w: Reader, channel: int | None) -> Iterator[str]:
-    """The products of a channel, or of the loop variable `c` if None."""
+    """The products of a channel; None for the loop variable `c`."""
     image, filter = problem.image, problem.filter
     number = "c" if channel is None else f"{channel}u"
     for tap in range(problem.taps):

@@ -1,6 +1,6 @@
-"""Load and store elements of float operands and results, one or four at a time.
+"""Load and store float elements, one or four at a time.
 
-float16 is computed in float32; without `f16`, two elements share a word.
+float16 is computed in float32. Without `f16`, a word packs two float16 elements.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .text import function
 
 
 class _Access:
-    """A binding of its own for a float array, accessed one element (`width` 1) or four elements at a time."""
+    """A separate binding for a float array, accessed one element (`width` 1) or four elements at a time."""
 
     def __init__(self, buffer: Buffer, features: Features, width: int) -> None:
         self.buffer, self.width = buffer, width
@@ -31,12 +31,12 @@ class _Access:
 
 
 class Reader(_Access):
-    """Loads an operand through a binding of its own.
+    """Loads an operand through a separate binding.
 
     Attributes:
         name: name of the variable.
         buffer: the bound buffer.
-        width: 4 if all loads are vectors of four elements, 8 if they are eight elements of float16, else 1.
+        width: elements of a load: 4, 8 for float16 only, or 1.
     """
 
     def __init__(self, name: str, source: Buffer, features: Features, width: int = 1) -> None:
@@ -52,13 +52,13 @@ class Reader(_Access):
         return f"vec4<f32>({self.name}[{at}])" if width == 4 else f"f32({self.name}[{at}])"
 
     def fours(self, name: str) -> list[str]:
-        """The vectors of four elements of a variable that holds `width` elements, which `load` or `eight` gave."""
+        """Split a variable with the result of `load` or `eight` into vectors of four elements."""
         if self.width < 8:
             return [name]
         return [f"vec4<f32>(bitcast<vec4<f16>>(vec2<u32>({name}.{a}, {name}.{b})))" for a, b in ("xy", "zw")]
 
     def eight(self, at: str) -> str:
-        """The eight elements from 8 * `at`, as they lie in memory."""
+        """The eight elements from 8 * `at`, as raw bits."""
         return f"{self.name}[{at}]"
 
     @property
@@ -76,7 +76,7 @@ class Reader(_Access):
 
 
 class Writer(_Access):
-    """Stores a float result through a binding of its own, in vectors of four elements if they are aligned.
+    """Stores a float result through a separate binding, in vectors of four elements if aligned.
 
     Attributes:
         name: name of the variable.
@@ -88,7 +88,7 @@ class Writer(_Access):
 
     @staticmethod
     def can_store(data_type: str, features: Features, contiguous: bool) -> bool:
-        """Whether the kernel can store results of a type: each word must be written by a single invocation."""
+        """Whether the kernel can store a data type: a single invocation must write each word."""
         return data_type == "float32" or (data_type == "float16" and (features.float16 or contiguous))
 
     def store(self, at: str, value: str) -> str:

@@ -1,6 +1,4 @@
-"""Epilogues of contraction kernels, as functions: `finish` computes an element of the result from its sum, and `put`
-stores it.
-"""
+"""Epilogues of contraction kernels: the function `finish` computes an element from its sum, `put` stores the element."""
 
 from __future__ import annotations
 
@@ -17,18 +15,18 @@ from .problem import Problem
 from .text import entry, function, plus
 
 PLACE = ("stack: u32", "row: u32", "column: u32")
-"""Parameters of functions: the place of a sum in the result."""
+"""Parameters of the functions: the position of a sum in the result."""
 
 
 class Epilogue:
-    """Element-wise operations on the sums of a contraction, or of several whose sums have the same places.
+    """Element-wise operations on the sums of contractions with equal result shapes.
 
     Attributes:
-        problem: the contraction; any of them if there are several.
-        results: the sums of each, as arrays that `body` loads from.
+        problem: one of the contractions.
+        results: placeholder arrays for the sums of each contraction.
         target: the buffer to write.
         axes: axes of the result.
-        body: an element of `target` as a function of `axes`; it reads a sum as a load of one of `results`.
+        body: an element of `target` as a function of `axes`, with loads of `results` for the sums.
     """
 
     def __init__(
@@ -37,7 +35,7 @@ class Epilogue:
         self.problem, self.results, self.target, self.axes, self.body = problem, results, target, axes, body
 
     def can_store(self, features: Features, vectors: bool = True) -> bool:
-        """Whether the kernel of the contraction can store the result: four columns at a time if `vectors`, else one."""
+        """Whether the contraction's kernel can store the result, four columns at a time if `vectors`."""
         return Writer.can_store(self.target.desc.data_type, features, vectors and self.problem.contiguous)
 
     def functions(
@@ -46,30 +44,31 @@ class Epilogue:
         features: Features,
         vectors: bool = True,
         suffix: str = "",
-        given: Sequence[Load] = (),
+        preloaded: Sequence[Load] = (),
     ) -> tuple[list[Function], Writer]:
         """The functions `finish` and `put`, and the writer of the result.
 
         Args:
-            module: declares what they read.
+            module: declares the arrays that are read.
             features: features and limits of the device.
-            vectors: whether `put` takes four columns, else one.
-            suffix: of the names, if the kernel has several results.
-            given: loads of `aligned`, whose values the functions are given after the sums.
+            vectors: whether `put` takes four columns instead of one.
+            suffix: suffix of the names, for kernels with several results.
+            preloaded: loads of `aligned` whose values are parameters after the sums.
         """
-        problem, sums = self.problem, [*_sums(len(self.results)), *(f"given_{k}" for k in range(len(given)))]
+        problem, sums = self.problem, [*_sums(len(self.results)), *(f"given_{k}" for k in range(len(preloaded)))]
         writer = Writer(self.target, features, vectors and problem.contiguous, f"result{suffix}")
-        # The text of loads that need no index arithmetic.
-        known: dict[Expr, str] = {node: module.load(node.source, "at") for node in self.aligned}
-        known |= {node: f"given_{k}" for k, node in enumerate(given)}
+        # Loads without index arithmetic.
+        texts: dict[Expr, str] = {node: module.load(node.source, "at") for node in self.aligned}
+        texts |= {node: f"given_{k}" for k, node in enumerate(preloaded)}
         for node in ir.walk(self.body):
             if isinstance(node, Load) and node.source in self.results:
-                known[node] = sums[self.results.index(node.source)]
+                texts[node] = sums[self.results.index(node.source)]
         positions = {axis: f"i{k}" for k, axis in enumerate(self.axes)}
-        block = Block(module, positions, known)
+        block = Block(module, positions, texts)
         value = block.value(self.body)
         used = "\n".join([*block.lines, value])
-        definitions = [  # of the positions that the text contains
+        # Define only the positions that the text contains.
+        definitions = [
             f"let i{k} = i32({text});"
             for k, text in enumerate(problem.axes("stack", "row", "column"))
             if f"i{k}" in used
@@ -80,45 +79,44 @@ class Epilogue:
 
     @property
     def aligned(self) -> list[Load]:
-        """The loads, from arrays of the result's shape, of the element at the position that is written."""
+        """The loads at the written position, from arrays of the result's shape."""
         shape = self.target.desc.shape
         loads = [node for node in ir.walk(self.body) if isinstance(node, Load) and node.source not in self.results]
         return [load for load in loads if load.source.desc.shape == shape and self.is_aligned(load)]
 
     def as_kernels(self, title: str, features: Features) -> tuple[list[Epilogue], list[Kernel]]:
-        """Move the operations into kernels of their own.
+        """Move the operations into separate kernels.
 
         Returns:
-            For each of the results an epilogue that only stores its sums, in float32, and the kernels that compute the
-            target from these.
+            An epilogue per result that only stores the float32 sums, and the kernels that compute the target from the sums.
         """
         stored = [Stored(self.axes, ir.number(0.0, "float32")) for _ in self.results]
         sums = [
             Epilogue(self.problem, (result,), target, self.axes, Load(result, self.axes))
             for result, target in zip(self.results, stored, strict=True)
         ]
-        # In the program the sums are inputs, because it would compute stored arrays; the bindings refer to those.
-        given = {result: Input(k, stored[k].desc) for k, result in enumerate(self.results)}
+        # The program has the sums as inputs, because a program computes its stored arrays. The bindings are the stored arrays.
+        sum_inputs = {result: Input(k, stored[k].desc) for k, result in enumerate(self.results)}
 
         def sum_at(load: Load, source: Input) -> Expr:
-            total: Expr = Load(given[source], load.parts)
+            total: Expr = Load(sum_inputs[source], load.parts)
             return total if load.type == "float32" else ir.Cast(total, load.type)
 
         changed: dict[Expr, Expr] = {
             node: sum_at(node, node.source)
             for node in ir.walk(self.body)
-            if isinstance(node, Load) and isinstance(node.source, Input) and node.source in given
+            if isinstance(node, Load) and isinstance(node.source, Input) and node.source in sum_inputs
         }
         output = ir.Output(self.axes, ir.substitute(self.body, changed))
         inputs = tuple(source for source in ir.sources(output.body) if isinstance(source, Input))
-        buffers: dict[Buffer, Buffer] = {**dict(zip(given.values(), stored, strict=True)), output: self.target}
+        buffers: dict[Buffer, Buffer] = {**dict(zip(sum_inputs.values(), stored, strict=True)), output: self.target}
         return sums, [
             replace(kernel, bindings=tuple(buffers.get(buffer, buffer) for buffer in kernel.bindings))
             for kernel in kernels(Program(title, inputs, (output,)), features)
         ]
 
     def is_aligned(self, load: Load) -> bool:
-        """Whether a load from an array of the result's shape reads at the position that is written."""
+        """Whether a load from an array of the result's shape reads at the written position."""
         pairs = zip(load.parts, self.axes, strict=True)
         return all(part is axis or (axis.extent == 1 and isinstance(part, ir.Const)) for part, axis in pairs)
 
@@ -129,7 +127,7 @@ def _sums(count: int) -> list[str]:
 
 
 def _put(problem: Problem, writer: Writer, vectors: bool, sums: Sequence[str], suffix: str) -> list[Function]:
-    """The function that stores four adjacent columns of a row, or one column, except those outside of the result."""
+    """The function `put`, which stores four columns of a row, or one, and skips positions outside the result."""
     parameters = [*PLACE, *(f"{name}: vec4<f32>" for name in sums)]
     if writer.width == 4:
         values = [
@@ -155,7 +153,7 @@ def _put(problem: Problem, writer: Writer, vectors: bool, sums: Sequence[str], s
         "}",
     ]
     name = f"put_one{suffix}" if vectors else f"put{suffix}"
-    one = function(name, [*PLACE, *(f"{each}: f32" for each in sums)], lines)
+    one = function(name, [*PLACE, *(f"{total}: f32" for total in sums)], lines)
     if not vectors:
         return [one]
     calls = [f"{name}(stack, row, {plus('column', k)}, {_of(sums, f'.{c}')});" for k, c in enumerate("xyzw")]
@@ -167,7 +165,7 @@ def _of(sums: Sequence[str], part: str = "") -> str:
 
 
 def put_partial(problem: Problem) -> Function:
-    """The function `put` for the array of `partial_sums`; `part` is `split * stacks + stack`."""
+    """The function `put` for `partial_sums`; part = split * stacks + stack."""
     quads = -(-problem.columns // 4)
     lines = [
         f"if (row < {problem.rows}u && column < {problem.columns}u) {{",
@@ -178,14 +176,14 @@ def put_partial(problem: Problem) -> Function:
 
 
 def partial_sums(problem: Problem, splits: int) -> Stored:
-    """The array of partial sums, [splits * stacks, rows, columns], with columns padded to a multiple of 4."""
+    """The split-K partial sums, [splits * stacks, rows, columns], with columns padded to a multiple of 4."""
     shape = (splits * problem.stacks, problem.rows, -(-problem.columns // 4) * 4)
     axes = tuple(Index(size, k - len(shape)) for k, size in enumerate(shape))
     return Stored(axes, ir.number(0.0, "float32"))
 
 
 def addition(problem: Problem, splits: int, width: int = 64) -> tuple[Entry, tuple[int, int, int]]:
-    """The entry point of the kernel that adds up partial sums and calls `put`, and its dispatch size."""
+    """The entry point that adds partial sums and calls `put`, and its dispatch size."""
     quads = -(-problem.columns // 4)
     total = problem.stacks * problem.rows * quads
     number, groups = numbered(-(-total // width))
@@ -196,7 +194,8 @@ def addition(problem: Problem, splits: int, width: int = 64) -> tuple[Entry, tup
         "}",
         "var sum = parts[index];",
         *(f"sum += parts[{plus('index', k * total)}];" for k in range(1, splits)),
-        f"let line = index / {quads}u;",  # stack * rows + row
+        # line = stack * rows + row
+        f"let line = index / {quads}u;",
         f"put(line / {problem.rows}u, line % {problem.rows}u, index % {quads}u * 4u, sum);",
     ]
     return entry(width, lines), groups
@@ -211,9 +210,9 @@ def assemble(
     parts: Sequence[Part],
     workgroups: tuple[int, int, int],
 ) -> Kernel:
-    """Assemble a kernel. Its bindings are those of the module, then the buffers of `readers`, then the results.
+    """Assemble a kernel. The bindings are those of the module, then `readers`, then `writers`.
 
-    Its text has nothing of `title`, which has names of the graph: kernels that differ only in them are compiled once.
+    The text excludes `title`, which names nodes of the graph, so that kernels with equal text are compiled once.
     """
     bindings = [Binding(reader.name, reader.element, False) for reader in readers]
     bindings += [Binding(writer.name, writer.element, True) for writer in writers]

@@ -1,8 +1,8 @@
-"""Kernels for products of a matrix and a few vectors. Each element of the matrix is read once, so they are limited by
-memory bandwidth.
+"""GEMV kernels: products of a matrix and a few vectors. Each element of the matrix is read once, so memory bandwidth limits
+these kernels.
 
-One kernel computes several products of the same vectors: `Section`s, which have workgroups of their own, and within a section
-products whose sums have the same places, so that the epilogue can combine them.
+One kernel computes several products of the same vectors. Each `Section` has separate workgroups. The products of a section
+have equal result shapes, so that one epilogue combines their sums.
 """
 
 from __future__ import annotations
@@ -25,45 +25,45 @@ from .text import entry, plus, quarter, stack_offset
 
 # For an NVIDIA H200; `python -m benchmarks webgpu gpu` lists the kernel that each contraction has, and its time.
 MAX_THIN_LINES = 12
-"""Maximum lines on the smaller side; with more, tiles are faster."""
+"""Most lines on the smaller side; with more, tiles are faster."""
 INVOCATIONS = 256
-"""Invocations of a workgroup, unless more of them are needed to have enough loads under way."""
+"""Invocations of a workgroup, unless more are needed for enough loads in flight."""
 MAX_WIDE_LINES = 2
-"""Maximum lines on the smaller side for workgroups with more invocations, which have fewer registers each."""
+"""Most lines on the smaller side for larger workgroups, whose invocations have fewer registers."""
 PREFETCHED_TERMS = 8
-"""Terms that an invocation loads before it uses the first of them."""
+"""Terms that an invocation loads before the first use."""
 MIN_WORKGROUPS = 256
-"""Workgroups that keep a device busy; with fewer, each gets fewer lines."""
+"""Fewest workgroups that keep a device busy; with fewer, each workgroup gets fewer lines."""
 MAX_COMBINED = 4
-"""Products that an epilogue combines; each needs registers for its sums and its loads. An estimate."""
+"""Most products of an epilogue: each takes registers for sums and loads. An estimate."""
 COMPUTING_INVOCATIONS = 512
-"""Invocations of a workgroup that computes the few vectors while it loads a matrix. For two products of 1 x 8192 with sums of
-2048 an H200 takes 28 us with as many, 30 us with half or twice as many."""
+"""Invocations of a workgroup that computes the few vectors while loading a matrix. Two products of 1 x 8192 with 2048 terms
+take 28 us on an H200, and 30 us with 256 or 1024 invocations."""
 MAX_SHARED_ELEMENTS = 1 << 13
-"""Elements of the few vectors up to which each workgroup computes them, instead of a kernel before. An estimate: in the
-time that a kernel takes to start and to end, 256 workgroups read two arrays of this size from the cache."""
+"""Most elements of the few vectors that each workgroup recomputes, instead of a preceding kernel. An estimate: while a kernel
+starts and drains, 256 workgroups read two arrays of this size from the cache."""
 MIN_INVOCATIONS = 64
-"""Invocations of a workgroup that memory of the workgroup must leave room for."""
+"""Fewest invocations that must fit the workgroup memory."""
 MIN_TALL_LINES = 2
-"""Lines on the smaller side from which invocations compute four lines of the matrix each, and so load and convert the terms of
-the few vectors once for all four. Without that, an H200 would take twice as long to issue the instructions for four vectors of
-float16, as counted in the code for sm_90, as to read the matrix. Not measured."""
+"""Fewest vectors for which an invocation computes four lines of the matrix, and so loads and converts the terms of the vectors
+once for four lines. With four float16 vectors and one line, issuing the instructions would take an H200 twice as long as
+reading the matrix (counted in sm_90 code, not measured)."""
 FEW = "few"
-"""The few vectors in the memory of a workgroup, if it computes them."""
+"""Variable of the few vectors in workgroup memory, if the workgroup computes them."""
 
 
 def is_thin(problem: Problem) -> bool:
-    """Whether one operand is a matrix, and the other one or a few vectors."""
+    """Whether one operand is a matrix, and the other at most `MAX_THIN_LINES` vectors."""
     sides = isinstance(problem.left, Matrix) and isinstance(problem.right, Matrix)
     return sides and problem.taps == 1 and min(problem.rows, problem.columns) <= MAX_THIN_LINES and problem.terms >= 32
 
 
 @dataclass(frozen=True)
 class ThinKernel(Kernel):
-    """A kernel of sections, which can be made again with more of them.
+    """A kernel of sections, which can be extended.
 
     Attributes:
-        sections: what it computes.
+        sections: the sections.
         before: the program of the few vectors, if each workgroup computes them.
     """
 
@@ -71,7 +71,7 @@ class ThinKernel(Kernel):
     before: Program | None = None
 
     def beside(self, other: ThinKernel, features: Features) -> ThinKernel | None:
-        """One kernel for the sections of both; None if they have different forms, or too many buffers."""
+        """Merge the sections of both kernels; None if their forms differ, or if there are too many buffers."""
         sections = (*self.sections, *other.sections)
         if (
             len({section.form(features) for section in sections}) > 1
@@ -82,11 +82,11 @@ class ThinKernel(Kernel):
         return _bindable(thin_kernel(sections, features), features)
 
     def after(self, before: Program, title: str, features: Features, fixed: Collection[Source]) -> ThinKernel | None:
-        """The kernel whose workgroups compute the few vectors, too; None if they cannot, or should not.
+        """Inline the producer of the few vectors into each workgroup; None if that is impossible or slow.
 
         Args:
-            before: computes the array that the few vectors are read from.
-            title: of that, for tables.
+            before: the program of the few vectors.
+            title: title of `before`, for tables.
             features: features and limits of the device.
             fixed: the inputs of `before` that no kernel writes.
         """
@@ -96,12 +96,12 @@ class ThinKernel(Kernel):
         writing = _Writing(self.sections, features, before, fixed)
         if writing.invocations < MIN_INVOCATIONS:
             return None
-        made = writing.kernel()
-        return _bindable(replace(made, title=f"{title} + {made.title}"), features)
+        kernel = writing.kernel()
+        return _bindable(replace(kernel, title=f"{title} + {kernel.title}"), features)
 
 
 def thin_kernel(sections: Sequence[Section], features: Features) -> ThinKernel:
-    """The kernel that computes sections, whose forms are the same."""
+    """The kernel of sections with equal `Section.form`."""
     return _Writing(sections, features).kernel()
 
 
@@ -112,20 +112,20 @@ def _bindable(kernel: ThinKernel, features: Features) -> ThinKernel | None:
 class _Writing:
     """Writes the text of a kernel.
 
-    Invocations share the terms of each sum, and add up their parts. If the lines of the matrix are contiguous, an invocation
-    computes four lines as a vector; if terms are, adjacent invocations read adjacent terms of one line, as
-    vectors where these are aligned, or of four lines, for which they load the terms of the few vectors once.
+    The invocations of a team divide the terms of a sum, and then add their partial sums. If lines of the matrix are
+    contiguous, an invocation computes four lines as a vector. If terms are contiguous, adjacent invocations read adjacent
+    terms, as aligned vectors where possible, of one line or of four.
 
     Attributes:
         fours: whether an invocation computes four lines.
         width: lines of a workgroup, or groups of four lines.
-        deep: terms that are loaded as a vector; 0 for none.
+        deep: terms of a vector load; 0 for none.
         team: invocations that share a line, or a group of four lines.
-        chunks: vectors of terms of a line that an invocation loads before it uses the first of them.
-        is_early: whether it loads the first of them before anything else: those of constants, while the kernel before ends,
-            and those of other matrices while the workgroup computes the few vectors.
-        turns: how often a workgroup computes its lines, of others each time, after it has computed the few vectors.
-        sums: adds up the parts of teams, and stores the results.
+        chunks: vector loads of a line before the first use.
+        is_early: whether the first chunks are loaded before anything else. Constant matrices load while the preceding kernel
+            drains, others while the workgroup computes the few vectors.
+        turns: number of blocks of lines that a workgroup computes with the same few vectors.
+        sums: adds the partial sums of teams, and stores the results.
     """
 
     def __init__(
@@ -186,11 +186,11 @@ class _Writing:
 
     @property
     def _waits(self) -> bool:
-        """Whether there is something to load before the kernel before ends."""
+        """Whether a constant matrix can be loaded before the preceding kernel ends."""
         return self.features.dialect.starts_early([sum(self.totals)]) and self.first.is_constant
 
     def _take_turns(self) -> None:
-        """As many turns as leave the device enough workgroups, so that few compute the vectors."""
+        """Maximise the turns while enough workgroups are left, so that few workgroups compute the vectors."""
         while self.groups[0] % 2 == 0 and self.totals[0] // 2 >= MIN_WORKGROUPS:
             self.turns, self.groups[0], self.totals[0] = 2 * self.turns, self.groups[0] // 2, self.totals[0] // 2
 
@@ -198,7 +198,7 @@ class _Writing:
         return sum(section.units(self.first.quads) // width * section.stacks for section in self.sections)
 
     def _lines_of_deep(self) -> int:
-        """Lines of a workgroup if each has a team of adjacent invocations, with a round of loads each if that is enough."""
+        """Lines of a workgroup with a team of adjacent invocations per line, each with one round of loads if possible."""
         chunks, team, most = self.terms // self.deep, 8, max(8, self.invocations // 4)
         while team < most and team * self.ahead < chunks:
             team *= 2
@@ -208,7 +208,7 @@ class _Writing:
         return self.invocations // team
 
     def _is_tall(self) -> bool:
-        """Whether invocations compute four lines each, in teams of four times as many."""
+        """Whether an invocation computes four lines, in teams of four times the size."""
         if self.first.count < MIN_TALL_LINES:
             return False
         self.fours = True
@@ -220,25 +220,25 @@ class _Writing:
 
     @property
     def _part_bytes(self) -> int:
-        """Bytes of workgroup memory for the parts of an invocation of sums of one of the few vectors."""
+        """Bytes of workgroup memory for an invocation's partial sums of one vector."""
         return (16 if self.fours else 4) * self.products
 
     @property
     def _memory(self) -> tuple[int, int]:
-        """Bytes of workgroup memory for each invocation, and for all of them."""
+        """Bytes of workgroup memory per invocation, and in addition."""
         if self.before is None:
             return self._part_bytes, 0
-        # For its reductions, and its elements.
+        # The producer's reductions and elements.
         return self._part_bytes + 4, 4 * self.first.few.source.desc.element_count
 
     def _within_memory(self, number: int) -> int:
-        each, whole = self._memory
-        while number > 1 and number * each + whole > self.features.max_shared:
+        per_invocation, whole = self._memory
+        while number > 1 and number * per_invocation + whole > self.features.max_shared:
             number //= 2
         return number
 
     def _invocations(self) -> int:
-        """As many as have a full round of loads each, and as the device runs at the same time."""
+        """The most invocations of a workgroup that each have a full round of loads, and that the device runs concurrently."""
         features, number = self.features, self._within_memory(INVOCATIONS)
         is_busy = sum(self.totals) > 2 * features.units
         if self.first.count > MAX_WIDE_LINES or features.is_software or is_busy:
@@ -250,11 +250,10 @@ class _Writing:
         return number
 
     def kernel(self) -> ThinKernel:
-        """The kernel."""
         module, parts, writers = Module(self.features), list[Part](), list[Writer]()
         for s, section in enumerate(self.sections):
-            vectors, given = section.vectors(self.features), self.sums.given(section)
-            functions, writer = section.end.functions(module, self.features, vectors, _suffix(s), given)
+            vectors, loads = section.vectors(self.features), self.sums.early_loads(section)
+            functions, writer = section.end.functions(module, self.features, vectors, _suffix(s), loads)
             parts += functions
             writers.append(writer)
         parts += self.sums.memory
@@ -263,24 +262,24 @@ class _Writing:
         if self.before is None:
             readers = [self.few, *readers]
         else:
-            found = element_for_workgroup(self.before)
-            assert found is not None
+            element = element_for_workgroup(self.before)
+            assert element is not None
             size = self.first.few.source.desc.element_count
             at, type = "{0}[{1}]", f"array<f32, {size}>"
             if self.in_fours:
                 at, type = "{0}[{1} / 4u][{1} % 4u]", f"array<vec4<f32>, {size // 4}>"
             place = partial(at.format, FEW)
-            computed = shared_elements(module, *found, place, self.invocations, self.fixed)
+            computed = shared_elements(module, *element, place, self.invocations, self.fixed)
             parts.append(Variable(FEW, type))
         parts.append(entry(self.invocations, list(self._lines(module, computed))))
         sizes = "; ".join(map(str, self.sections))
         title = " | ".join(dict.fromkeys(section.title for section in self.sections))
         lines = "fours of lines" if self.fours else "lines"
-        how = f" in vectors of {self.deep}" if self.deep else ""
+        vectors_of_terms = f" in vectors of {self.deep}" if self.deep else ""
         times = f" {self.turns} times" if self.turns > 1 else ""
-        comment = f"{sizes}; {self.width} {lines}{times} for a workgroup, whose invocations divide the terms{how}"
-        made = assemble(title, comment, readers, writers, module, parts, self.workgroups)
-        fields = {name: getattr(made, name) for name in Kernel.__dataclass_fields__}
+        comment = f"{sizes}; {self.width} {lines}{times} for a workgroup, whose invocations divide the terms{vectors_of_terms}"
+        kernel = assemble(title, comment, readers, writers, module, parts, self.workgroups)
+        fields = {name: getattr(kernel, name) for name in Kernel.__dataclass_fields__}
         return ThinKernel(**fields, sections=tuple(self.sections), before=self.before)
 
     def _lines(self, module: Module, computed: tuple[list[str], list[str]]) -> Iterator[str]:
@@ -301,7 +300,7 @@ class _Writing:
         yield "}"
 
     def _section(self, module: Module, s: int, number: str, computed: tuple[list[str], list[str]]) -> Iterator[str]:
-        """The statements of a section, given the number of a workgroup in it, and what computes the few vectors."""
+        """The statements of a section; `number` is the workgroup's index within, `computed` computes the few vectors."""
         early, late = computed
         section, team, stacks = self.sections[s], self.team, self.sections[s].stacks
         line, part = ("lane / {t}u", "lane % {t}u") if section.along else ("lane % {w}u", "lane / {w}u")
@@ -319,13 +318,13 @@ class _Writing:
         yield from early
         if self.is_early:
             is_last = self.turns == 1 and self.terms // self.deep < 2 * self.chunks * team
-            yield from self._loaded(s, "part", self.chunks, "let" if is_last else "var")
+            yield from self._load(s, "part", self.chunks, "let" if is_last else "var")
             if self._waits:
                 yield f"{self.features.dialect.await_previous}();"
-        given = self.sums.given(section)
-        yield from self.sums.reads(section, given, module, stack, block)
+        loads = self.sums.early_loads(section)
+        yield from self.sums.reads(section, loads, module, stack, block)
         yield from late
-        lines = [*self._sums(s), *self.sums.lines(section, f"put{_suffix(s)}", stack, block, len(given))]
+        lines = [*self._sums(s), *self.sums.lines(section, f"put{_suffix(s)}", stack, block, len(loads))]
         if self.turns == 1:
             yield from lines
             return
@@ -334,7 +333,7 @@ class _Writing:
         yield from ("    block++;", f"    unit += {self.width}u;", "}")
 
     def _start(self, s: int, unit: str) -> str:
-        """Where a line of the matrix begins, or a group of four lines."""
+        """The offset of a line of the matrix, or of a group of four lines."""
         section = self.sections[s]
         many, units = section.many[0], section.units(self.fours)
         offset = stack_offset(many, "stack", section.stacks)
@@ -343,13 +342,13 @@ class _Writing:
         return f"({start}) / {self.deep}u" if self.deep else quarter(start, 4 if section.quads else 1)
 
     def _sums(self, s: int) -> Iterator[str]:
-        """The sums of an invocation."""
+        """The partial sums of an invocation."""
         vector, products = "vec4<f32>" if self.fours or self.deep else "f32", range(len(self.sections[s].problems))
         yield from (f"var sum_{k}_{j} = {vector}();" for k in range(self.first.count) for j in products)
         yield from self._deep_loop(s) if self.deep else self._loop(s)
 
     def _loop(self, s: int) -> Iterator[str]:
-        """The products, with several loads in flight before they are used."""
+        """The loop over terms, with several loads in flight."""
         section, readers, team = self.sections[s], self.many[s], self.team
         few, many, terms = section.few, section.many[0], self.terms
         ahead = self.ahead
@@ -373,7 +372,7 @@ class _Writing:
             yield "}"
 
     def _deep_loop(self, s: int) -> Iterator[str]:
-        """The products, of vectors of terms; the first round of loads of the matrix may be done."""
+        """The loop over vectors of terms; the first round of loads may be done already."""
         count, step = self.terms // self.deep, self.chunks * self.team
         whole = count // step * step
         if self.is_early:
@@ -381,20 +380,20 @@ class _Writing:
         for begin, end, loads in ((whole if self.is_early else 0, whole, self.chunks), (whole, count, 1)):
             if begin != end:
                 yield f"for (var chunk = {begin}u + part; chunk < {end}u; chunk += {loads * self.team}u) {{"
-                for lines in (self._loaded(s, "chunk", loads, "let"), self._multiplied(s, "chunk", loads)):
+                for lines in (self._load(s, "chunk", loads, "let"), self._multiply(s, "chunk", loads)):
                     yield from (f"    {line}" for line in lines)
                 yield "}"
 
     def _early_rounds(self, s: int, whole: int, step: int) -> Iterator[str]:
-        """The products of rounds whose loads are done when they begin; each loads what the next one multiplies."""
+        """The software-pipelined rounds: each multiplies loaded chunks and loads those of the next round."""
         first, after, rest = "part", list[str](), ""
         if whole > step:
             first, rest = "chunk", f"chunk < {whole - step}u"
-            after = list(self._loaded(s, f"(chunk + {step}u)", self.chunks))
+            after = list(self._load(s, f"(chunk + {step}u)", self.chunks))
         elif self.turns > 1:
             rest = f"turn < {self.turns - 1}u"
-            after = [f"start = {self._start(s, f'unit + {self.width}u')};", *self._loaded(s, "part", self.chunks)]
-        lines = [*self._multiplied(s, first, self.chunks)]
+            after = [f"start = {self._start(s, f'unit + {self.width}u')};", *self._load(s, "part", self.chunks)]
+        lines = [*self._multiply(s, first, self.chunks)]
         if rest:
             lines += [f"if ({rest}) {{", *(f"    {line}" for line in after), "}"]
         if whole == step:
@@ -406,7 +405,7 @@ class _Writing:
         yield "}"
 
     def _chunk_names(self, s: int, count: int) -> Iterator[tuple[str, int, int, int]]:
-        """The variables of loads of the matrix: their names, and the chunk, the product and the line that they are of."""
+        """The variables of matrix loads: (name, chunk, product, line)."""
         lines = range(4 if self.fours else 1)
         for c, j, n in product(range(count), range(len(self.many[s])), lines):
             yield f"m{c}_{j}_{n}", c, j, n
@@ -414,19 +413,19 @@ class _Writing:
     def _chunk(self, first: str, c: int) -> str:
         return f"({first} + {c * self.team}u)" if c else first
 
-    def _loaded(self, s: int, first: str, count: int, declared: str = "") -> Iterator[str]:
-        """Load chunks of the matrix; `first` is the number of the first of them."""
+    def _load(self, s: int, first: str, count: int, declared: str = "") -> Iterator[str]:
+        """Load chunks of the matrix, starting with chunk `first`."""
         for name, c, j, n in self._chunk_names(s, count):
             reader, place = self.many[s][j], plus(f"start + {self._chunk(first, c)}", n * self._line(s))
             value = reader.eight(place) if self.deep == 8 else reader.load(place, 4)
             yield f"{declared} {name} = {value};".lstrip()
 
     def _line(self, s: int) -> int:
-        """How far apart two lines of the matrix are, in vectors."""
+        """The stride of the matrix's lines, in vectors."""
         return self.sections[s].many[0].stride // self.deep
 
-    def _multiplied(self, s: int, first: str, count: int) -> Iterator[str]:
-        """Add products of chunks to the sums."""
+    def _multiply(self, s: int, first: str, count: int) -> Iterator[str]:
+        """Multiply chunks, and add the products to the sums."""
         section, readers = self.sections[s], self.many[s]
         for name, c, j, n in self._chunk_names(s, count):
             for h, four in enumerate(readers[j].fours(name)):
@@ -438,10 +437,10 @@ class _Writing:
                     yield f"let {few} = {self._four(section.few, k, self._chunk(first, c), h)};"
                     for j in range(len(readers)):
                         many = [f"w{c}_{j}_{n}_{h}" for n in range(4 if self.fours else 1)]
-                        yield from self._added(f"sum_{k}_{j}", few, many)
+                        yield from self._add(f"sum_{k}_{j}", few, many)
 
-    def _added(self, total: str, few: str, many: Sequence[str]) -> Iterator[str]:
-        """Add products of four terms: to a sum for each line, or in four parts if there is one line."""
+    def _add(self, total: str, few: str, many: Sequence[str]) -> Iterator[str]:
+        """Add products of four terms: to one sum per line, or to the four components of a single line's sum."""
         if not self.fours:
             yield f"{total} = fma({few}, {many[0]}, {total});"
             return
@@ -452,7 +451,7 @@ class _Writing:
             yield f"{total}.{part} = {value};"
 
     def _four(self, few: Matrix, k: int, chunk: str, half: int) -> str:
-        """Four terms of one of the few vectors: those in a half of a chunk."""
+        """Four terms of vector `k`: half `half` of a chunk."""
         if self.in_fours:
             fours = f"few_start + {k * few.stride // 4 + half}u + {chunk} * {self.deep // 4}u"
             return self.few.load(fours, 4) if self.before is None else f"{FEW}[{fours}]"
@@ -463,5 +462,5 @@ class _Writing:
 
 
 def _suffix(number: int) -> str:
-    """What tells the names of a section apart; nothing for the first."""
+    """The suffix of a section's names; empty for the first."""
     return f"_{number}" if number else ""

@@ -1,4 +1,4 @@
-"""Put the parts of kernels for a contraction together."""
+"""Assemble the kernels of a contraction."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from .direct import is_narrow, narrow
 from .elements import Reader, Writer
 from .epilogue import Epilogue, addition, assemble, partial_sums, put_partial
 from .gemv import MAX_COMBINED, is_thin, thin_kernel
-from .problem import Matrix, Problem, divided, is_spread, strides_of
+from .problem import Matrix, Problem, divide_by_phases, is_spread, strides_of
 from .section import Section
 
 Choose: TypeAlias = Callable[["Contraction"], tuple[tensor.Tile, int]]
-"""Chooses the tile of a contraction on tensor cores, and the number of programs that share its steps."""
+"""Chooses the tile of a contraction on tensor cores, and its split-K factor."""
 
 
 def by_table(contraction: Contraction) -> tuple[tensor.Tile, int]:
-    """The tile on tensor cores that is estimated to be the fastest, and the number of programs that share its steps."""
+    """The tile and the split-K factor that are estimated to be the fastest on tensor cores."""
     return tensor_tiles.choose(contraction.problem, contraction.features)
 
 
@@ -37,20 +37,20 @@ class Contraction:
     """The kernels of a contraction.
 
     Args:
-        problem: what is multiplied and added up.
-        result: stands for the sums in the expressions of epilogues: an array of the result's data type and shape.
-        constants: those of the sources that are constants, which may be rearranged.
+        problem: the problem.
+        result: placeholder for the sums in epilogues, an array of the result's data type and shape.
+        constants: constant sources, which may be rearranged.
         features: features and limits of the device.
         choose: chooses the tile on tensor cores.
-        is_faster: whether tensor cores compute it if they can; None: if they are estimated to be faster.
+        is_faster: whether to use tensor cores if possible; None to use them if they are estimated to be faster.
 
     Attributes:
-        arranged: the rearranged constants, which take the place of others as sources.
-        orderings: the kernels before those of the products, which rearrange operands that are not constants.
+        arranged: rearranged constants, which replace sources.
+        orderings: preceding kernels that rearrange operands that are not constants.
         method: "tiled"; "tensor" on tensor cores; "thin" for a matrix and a few vectors; "narrow" for few output channels.
-        tile: the part of the result that a workgroup computes, if tiled or on tensor cores.
-        splits: number of workgroups that share the terms of each sum, if tiled or on tensor cores.
-        combined: the contractions whose sums the epilogue takes: this one, and others that are computed beside it.
+        tile: the tile of a workgroup, if tiled or on tensor cores.
+        splits: the split-K factor, if tiled or on tensor cores.
+        combined: the contractions of the epilogue, including this one.
     """
 
     def __init__(
@@ -64,15 +64,15 @@ class Contraction:
     ) -> None:
         self.result, self.features = result, features
         self.combined: tuple[Contraction, ...] = (self,)
-        problem, divided = _divided(problem, constants)
+        problem, phase_constants = _divide_filter(problem, constants)
         on_tensor_cores = tensor.suits(problem, features)
-        self.problem, self.arranged = self._arranged(problem, constants, divided, on_tensor_cores)
+        self.problem, self.arranged = self._arrange(problem, constants, phase_constants, on_tensor_cores)
         if on_tensor_cores and not (tensor_tiles.is_faster(self.problem, features) if is_faster is None else is_faster):
             on_tensor_cores = False
-            self.problem, self.arranged = self._arranged(problem, constants, divided, on_tensor_cores)
+            self.problem, self.arranged = self._arrange(problem, constants, phase_constants, on_tensor_cores)
         self.orderings = terms.orderings(self.problem, self.arranged, features) if on_tensor_cores else []
         for ordering in self.orderings:
-            self.problem = ordering.applied(self.problem)
+            self.problem = ordering.apply(self.problem)
         narrow = "narrow" if is_narrow(self.problem) else "tiled"
         self.method = "tensor" if on_tensor_cores else "thin" if is_thin(self.problem) else narrow
         self.tile: tiled.Tile | tensor.Tile
@@ -80,7 +80,7 @@ class Contraction:
 
     @property
     def results(self) -> tuple[Input, ...]:
-        """What stands for the sums of all that are combined."""
+        """The placeholders for the sums of all combined contractions."""
         return tuple(part.result for part in self.combined)
 
     @property
@@ -96,9 +96,9 @@ class Contraction:
         return (problem.left if problem.columns < problem.rows else problem.right).source in self.arranged
 
     def beside(self, other: Contraction) -> Contraction | None:
-        """Both contractions, for one epilogue; None if one kernel cannot compute them.
+        """Merge two contractions for one epilogue; None if one kernel cannot compute both.
 
-        It can if a matrix is multiplied by the same few vectors in both, and the sums have the same places.
+        Both must be GEMVs that read the same few vectors, with equal result shapes.
         """
         combined = tuple(dict.fromkeys((*self.combined, *other.combined)))
         if combined == self.combined:
@@ -107,52 +107,52 @@ class Contraction:
             return None
         if len({_without_matrix(part.problem) for part in combined}) > 1:
             return None
-        made = copy(self)
-        made.combined = combined
-        return made
+        both = copy(self)
+        both.combined = combined
+        return both
 
     @property
     def read(self) -> tuple[Input, ...]:
-        """All arrays that the kernels read, but for those that kernels of the contraction write."""
+        """All arrays that the kernels read, without those that `orderings` write."""
         sides = [side for part in self.combined for side in (part.problem.left, part.problem.right)]
         rests = [m.rest for m in sides if isinstance(m, Matrix) and m.rest is not None]
         written = {result for ordering in self.orderings for result in ordering.results}
-        found = [source for source in (*self.sources, *rests) if source not in written]
-        return (*found, *(ordering.matrix.source for ordering in self.orderings))
+        sources = [source for source in (*self.sources, *rests) if source not in written]
+        return (*sources, *(ordering.matrix.source for ordering in self.orderings))
 
-    def _arranged(
+    def _arrange(
         self,
         problem: Problem,
         constants: Mapping[Input, np.ndarray],
-        divided: Mapping[Input, Constant],
+        phase_constants: Mapping[Input, Constant],
         on_tensor_cores: bool,
     ) -> tuple[Problem, dict[Input, Constant]]:
-        """The problem with constants in the order in which kernels read them, and these constants."""
-        arranged, sides = dict(divided), [problem.left, problem.right]
-        given = {source: Constant.of(array) for source, array in constants.items()}
+        """Rearrange constants in the order in which kernels read them. Returns the new problem and the new constants."""
+        arranged, sides = dict(phase_constants), [problem.left, problem.right]
+        originals = {source: Constant.of(array) for source, array in constants.items()}
         for k, side in enumerate(sides):
             if isinstance(side, Matrix) and on_tensor_cores:
-                constant = arranged.pop(side.source, None) or given.get(side.source)
+                constant = arranged.pop(side.source, None) or originals.get(side.source)
                 if constant is not None:
-                    sides[k], made = terms.by_term(side, problem, constant, terms.form_of(problem, self.features))
-                    arranged |= made
-            elif isinstance(side, Matrix) and side.source in given:
-                constant = given[side.source]
+                    sides[k], arrays = terms.by_term(side, problem, constant, terms.form_of(problem, self.features))
+                    arranged |= arrays
+            elif isinstance(side, Matrix) and side.source in originals:
+                constant = originals[side.source]
                 if is_thin(problem) and side.lines == max(problem.rows, problem.columns) and not problem.terms % 4:
-                    sides[k], made = terms.by_term(side, problem, constant, "")
-                    arranged |= made
+                    sides[k], arrays = terms.by_term(side, problem, constant, "")
+                    arranged |= arrays
                 else:
-                    laid, constant = (_by_channel if is_narrow(problem) else _by_line)(side, problem, constant)
-                    sides[k], arranged[laid.source] = laid, constant
+                    matrix, constant = (_by_channel if is_narrow(problem) else _by_line)(side, problem, constant)
+                    sides[k], arranged[matrix.source] = matrix, constant
         return replace(problem, left=sides[0], right=sides[1]), arranged
 
     def kernels(self, epilogue: Program | None, title: str) -> list[Kernel]:
         """The kernels, in order.
 
         Args:
-            epilogue: a program that computes an element of the result: the body of its only output loads `result` at the
-                position that is written, and possibly other arrays. None stores the sum in `result`.
-            title: for tables.
+            epilogue: a program with one output, whose body loads `result` at the written position, and possibly other arrays.
+                None stores the sums in `result`.
+            title: title for tables.
         """
         problem, features = self.problem, self.features
         end = self._epilogue(epilogue, title)
@@ -171,7 +171,7 @@ class Contraction:
             parts = [put_partial(problem), *parts]
             return [
                 assemble(title, comment, readers, [sums], Module(features), parts, groups),
-                *self._added(end, sums.buffer, title),
+                *self._add_parts(end, sums.buffer, title),
             ]
         if self.method == "narrow":
             parts, groups = narrow(problem, a, b)
@@ -180,7 +180,7 @@ class Contraction:
             parts, groups = tiled.body(problem, self.tile, a, b, self.splits, features.dialect)
             how = f"tiles of {self.tile}"
         vectors = self.method == "tiled"
-        return self._finished(end, f"{self._size()}; {how}", readers, parts, groups, title, vectors)
+        return self._finish(end, f"{self._size()}; {how}", readers, parts, groups, title, vectors)
 
     def ordered(self, title: str) -> list[Kernel]:
         """The kernels of `orderings`."""
@@ -193,26 +193,26 @@ class Contraction:
             return [thin_kernel([section], self.features)]
         ends, last = end.as_kernels(title, self.features)
         pairs = zip(section.problems, ends, strict=True)
-        sections = [Section((problem,), each, title, is_constant) for problem, each in pairs]
+        sections = [Section((problem,), single, title, is_constant) for problem, single in pairs]
         return [thin_kernel(sections, self.features), *last]
 
     def _on_tensor_cores(self, end: Epilogue, kernel: tensor.TensorKernel, title: str) -> list[Kernel]:
         if self.splits > 1:
             sums = partial_sums(self.problem, self.splits)
-            return [kernel.partial(sums, title), *self._added(end, sums, title)]
+            return [kernel.partial(sums, title), *self._add_parts(end, sums, title)]
         try:
             return [kernel.finishing(end, title)]
         except UnsupportedError:
             (end,), last = end.as_kernels(title, self.features)
             return [kernel.finishing(end, title), *last]
 
-    def _added(self, end: Epilogue, sums: Buffer, title: str) -> list[Kernel]:
-        """The kernels that add up partial sums and compute the result."""
+    def _add_parts(self, end: Epilogue, sums: Buffer, title: str) -> list[Kernel]:
+        """The kernels that add partial sums and compute the result."""
         comment, readers = f"adds up {self.splits} parts of each sum", [Reader("parts", sums, self.features, 4)]
         adding, groups = addition(self.problem, self.splits)
-        return self._finished(end, comment, readers, [adding], groups, title, vectors=True)
+        return self._finish(end, comment, readers, [adding], groups, title, vectors=True)
 
-    def _finished(
+    def _finish(
         self,
         end: Epilogue,
         comment: str,
@@ -222,7 +222,7 @@ class Contraction:
         title: str,
         vectors: bool,
     ) -> list[Kernel]:
-        """The kernel of `parts` that calls `put`, and those after it if it cannot store the result."""
+        """The kernel of `parts` that calls `put`, and further kernels if it cannot store the result."""
         last = list[Kernel]()
         if not end.can_store(self.features, vectors):
             (end,), last = end.as_kernels(title, self.features)
@@ -235,11 +235,11 @@ class Contraction:
             axes = tuple(Index(size, k - self.result.desc.rank) for k, size in enumerate(self.result.desc.shape))
             return Epilogue(self.problem, (self.result,), self.result, axes, Load(self.result, axes))
         (output,) = epilogue.outputs
-        made = Epilogue(self.problem, self.results, output, output.axes, output.body)
+        fused = Epilogue(self.problem, self.results, output, output.axes, output.body)
         loads = [n for n in ir.walk(output.body) if isinstance(n, Load) and n.source in self.results]
-        is_aligned = all(made.is_aligned(load) for load in loads)
+        is_aligned = all(fused.is_aligned(load) for load in loads)
         assert is_aligned, f"{title}: the epilogue must read the result at the position that it writes"
-        return made
+        return fused
 
     def _size(self) -> str:
         p = self.problem
@@ -247,16 +247,16 @@ class Contraction:
         return f"{stacks}{p.rows} x {p.columns}, sums of {p.terms}"
 
 
-def _divided(problem: Problem, constants: Mapping[Input, np.ndarray]) -> tuple[Problem, dict[Input, Constant]]:
-    """The problem, and constants that are made for it: transposed convolutions with constant filters are divided by phases."""
+def _divide_filter(problem: Problem, constants: Mapping[Input, np.ndarray]) -> tuple[Problem, dict[Input, Constant]]:
+    """Divide a strided transposed convolution with a constant filter by phases. Returns the problem and its new constants."""
     if problem.filter.source not in constants or not is_spread(problem) or is_narrow(problem):
         return problem, {}
-    problem, source, made = divided(problem, Constant.of(constants[problem.filter.source]))
-    return problem, {source: made}
+    problem, source, filter = divide_by_phases(problem, Constant.of(constants[problem.filter.source]))
+    return problem, {source: filter}
 
 
 def _without_matrix(problem: Problem) -> Problem:
-    """A product of a matrix and a few vectors, but for the source of the matrix."""
+    """A GEMV problem with the source of the vectors in place of the matrix, for comparison."""
     left, right = problem.left, problem.right
     if problem.columns < problem.rows:
         return replace(problem, left=replace(left, source=right.source))
@@ -272,9 +272,9 @@ def _by_line(matrix: Matrix, problem: Problem, constant: Constant) -> tuple[Matr
     fresh = iter(strides_of(shape))
     stack = tuple((n, next(fresh) if stride and n > 1 else 0) for n, stride in matrix.stack)
     desc = Desc(source.desc.data_type, shape)
-    laid = Matrix(Input(source.number, desc), padded, 1, padded, problem.channels * padded, stack)
+    arranged = Matrix(Input(source.number, desc), padded, 1, padded, problem.channels * padded, stack)
     steps = (*(stride for _, stride in own), matrix.tap, matrix.step, matrix.stride)
-    return laid, layout.laid(constant, (*shape[:-1], lines), steps, shape)
+    return arranged, layout.lay_out(constant, (*shape[:-1], lines), steps, shape)
 
 
 def _by_channel(filter: Matrix, problem: Problem, constant: Constant) -> tuple[Matrix, Constant]:
@@ -283,7 +283,7 @@ def _by_channel(filter: Matrix, problem: Problem, constant: Constant) -> tuple[M
     shape = (problem.taps, problem.channels, groups * outputs)
     desc = Desc(source.desc.data_type, shape)
     strides = strides_of(shape)
-    laid = Matrix(Input(source.number, desc), outputs, 1, strides[1], strides[0], ((groups, outputs),))
+    arranged = Matrix(Input(source.number, desc), outputs, 1, strides[1], strides[0], ((groups, outputs),))
     ((_, group),) = filter.stack
     steps = (filter.tap, filter.step, group, filter.stride)
-    return laid, layout.laid(constant, (*shape[:-1], groups, outputs), steps, shape)
+    return arranged, layout.lay_out(constant, (*shape[:-1], groups, outputs), steps, shape)

@@ -1,6 +1,6 @@
-"""Constants in the order in which kernels read them. Several threads copy large ones.
+"""Rearrange constants in the order in which kernels read them, with several threads for large constants.
 
-They are put in order (`Constant.make`) after all kernels have begun to compile.
+`Constant.make` runs after all kernels have started to compile.
 """
 
 from __future__ import annotations
@@ -18,64 +18,64 @@ from numpy.typing import DTypeLike
 
 from ....support.processors import processors
 from ..constants import Constant
-from .problem import strided
+from .problem import strided_view
 
 T = TypeVar("T")
 
 PIECE_BYTES = 2**20
-"""About what a thread copies at a time: it fits into the cache of a processor."""
+"""Approximate bytes that a thread copies at a time: a piece fits a CPU cache."""
 
 READ_BYTES = 2**24
-"""About what a thread looks at, if it writes nothing: as long as it takes to start some threads. An estimate."""
+"""Approximate bytes that a thread scans at a time: scanning takes as long as starting some threads. An estimate."""
 
 MIN_FAR_BYTES = 2**10
-"""Distance in memory between neighbours of the last axis, from which on a matrix is turned in blocks. An estimate."""
+"""Smallest stride of the last axis, in bytes, for which a matrix is transposed in blocks. An estimate."""
 
 BLOCK = (128, 1024)
-"""Elements of a block that is turned, along the last axis of the result, and along that which is contiguous in the source.
-Measured for matrices of 2048 x 8192 and 768 x 3072."""
+"""Elements of a transposed block, along the last axis of the result and along the contiguous axis of the source. Measured with
+matrices of 2048 x 8192 and 768 x 3072."""
 
 PADDING_BYTES = 64
-"""Bytes between the lines of a block: lines whose distance is a power of two would compete for few places in the cache."""
+"""Padding between the lines of a block: lines at a power-of-two stride would compete for the same cache sets."""
 
 
-def laid(
+def lay_out(
     constant: Constant, sizes: tuple[int, ...], steps: tuple[int, ...], shape: tuple[int, ...], is_fresh: bool = False
 ) -> Constant:
     """A constant in another order.
 
     Args:
         constant: the constant.
-        sizes: of its axes, in the new order.
-        steps: distances in memory between neighbours along these axes, in elements.
-        shape: of what is made. Its last axis has the elements of all axes that are left, and then zeros.
-        is_fresh: whether it is copied even if it is in this order.
+        sizes: sizes of the axes, in the new order.
+        steps: strides of these axes, in elements.
+        shape: shape of the result. The last axis flattens all remaining axes, padded with zeros.
+        is_fresh: whether to copy even if the constant is in this order.
     """
-    known = None if constant.how or is_fresh else _in_order(constant.source, sizes, steps, shape)
-    return constant.then(_laid, sizes, steps, shape, is_fresh) if known is None else Constant.of(known)
+    view = None if constant.how or is_fresh else _in_order(constant.source, sizes, steps, shape)
+    return constant.then(_lay_out, sizes, steps, shape, is_fresh) if view is None else Constant.of(view)
 
 
-def _laid(
+def _lay_out(
     array: np.ndarray, sizes: tuple[int, ...], steps: tuple[int, ...], shape: tuple[int, ...], is_fresh: bool
 ) -> np.ndarray:
-    known = None if is_fresh else _in_order(array, sizes, steps, shape)
-    if known is not None:
-        return known
-    made = np.zeros(shape, array.dtype)
-    copied(made[..., : prod(sizes[len(shape) - 1 :])].reshape(sizes), strided(array, sizes, steps))
-    return made
+    view = None if is_fresh else _in_order(array, sizes, steps, shape)
+    if view is not None:
+        return view
+    result = np.zeros(shape, array.dtype)
+    copy(result[..., : prod(sizes[len(shape) - 1 :])].reshape(sizes), strided_view(array, sizes, steps))
+    return result
 
 
 def _in_order(
     array: np.ndarray, sizes: tuple[int, ...], steps: tuple[int, ...], shape: tuple[int, ...]
 ) -> np.ndarray | None:
-    """A view of an array in the order of `laid`; None if that takes a copy."""
-    view = strided(array, sizes, steps)
+    """A view of an array in the order of `lay_out`; None if that takes a copy."""
+    view = strided_view(array, sizes, steps)
     return view.reshape(shape) if view.flags.c_contiguous and view.size == prod(shape) else None
 
 
-def copied(target: np.ndarray, source: np.ndarray) -> None:
-    """Copy an array into another one of its shape and data type, of which the last axis is contiguous."""
+def copy(target: np.ndarray, source: np.ndarray) -> None:
+    """Copy an array to a target of the same shape and data type, whose last axis is contiguous."""
     far = _far_axis(source)
     if far is None:
         _each(lambda piece: np.copyto(target[piece], source[piece]), _pieces(source, PIECE_BYTES))
@@ -84,15 +84,15 @@ def copied(target: np.ndarray, source: np.ndarray) -> None:
 
 
 def all_below(array: np.ndarray, bound: float) -> bool:
-    """Whether the magnitudes of all elements of a contiguous array are below a bound; NaN is not."""
+    """Whether all magnitudes in a contiguous array are below a bound; NaN is not."""
     flat = array.reshape(-1)
     return all(
         _each(lambda piece: bool(-bound < flat[piece].min() <= flat[piece].max() < bound), _pieces(flat, READ_BYTES))
     )
 
 
-def divided(array: np.ndarray, kept: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Replace the elements of a contiguous array by what `kept` keeps of them, and return the rest."""
+def split(array: np.ndarray, kept: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Replace each element x of a contiguous array by kept(x), and return the remainders x - kept(x)."""
     rest = np.empty_like(array)
     flat, rests = array.reshape(-1), rest.reshape(-1)
 
@@ -105,23 +105,23 @@ def divided(array: np.ndarray, kept: Callable[[np.ndarray], np.ndarray]) -> np.n
     return rest
 
 
-def converted(array: np.ndarray, dtype: DTypeLike, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """An array of the elements that `function` makes of those of an array, in its order."""
-    made = np.empty(array.shape, dtype)
-    flat, elements = np.ascontiguousarray(array).reshape(-1), made.reshape(-1)
+def convert(array: np.ndarray, dtype: DTypeLike, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Apply a function to all elements, and return an array of type `dtype`."""
+    result = np.empty(array.shape, dtype)
+    flat, elements = np.ascontiguousarray(array).reshape(-1), result.reshape(-1)
 
-    def convert(piece: Any) -> None:
+    def convert_piece(piece: Any) -> None:
         elements[piece] = function(flat[piece])
 
-    _each(convert, _pieces(flat, PIECE_BYTES))
-    return made
+    _each(convert_piece, _pieces(flat, PIECE_BYTES))
+    return result
 
 
 def in_parts(constant: Constant, kept: Callable[[np.ndarray], np.ndarray]) -> tuple[Constant, Constant]:
-    """What `kept` keeps of the elements of a constant, and the rest: both are made when the first one is asked for.
+    """Split a constant x into kept(x) and the remainder x - kept(x). Making one part computes both.
 
     Args:
-        constant: the constant, which makes a new array each time.
+        constant: the constant; `make` must return a new array each time.
         kept: a function of arrays.
     """
     parts: dict[str, np.ndarray] = {}
@@ -129,7 +129,7 @@ def in_parts(constant: Constant, kept: Callable[[np.ndarray], np.ndarray]) -> tu
     def part(name: str) -> np.ndarray:
         if name not in parts:
             parts["kept"] = whole = constant.make()
-            parts["rest"] = divided(whole, kept)
+            parts["rest"] = split(whole, kept)
         return parts.pop(name)
 
     one, other = (
@@ -140,17 +140,17 @@ def in_parts(constant: Constant, kept: Callable[[np.ndarray], np.ndarray]) -> tu
 
 
 def _far_axis(source: np.ndarray) -> int | None:
-    """The axis along which a source is contiguous, if neighbours of its last axis are far from each other."""
+    """The contiguous axis of a source whose last axis has a large stride; None for other sources."""
     if source.ndim < 2 or source.strides[-1] < MIN_FAR_BYTES:
         return None
-    found = [
+    axes = [
         axis for axis in range(source.ndim - 1) if source.strides[axis] == source.itemsize and source.shape[axis] > 1
     ]
-    return found[0] if found else None
+    return axes[0] if axes else None
 
 
 def _turn(target: np.ndarray, source: np.ndarray, far: int) -> None:
-    """Copy a block in two steps: its lines as they are, then turned, within the cache."""
+    """Copy a block in two steps: copy its lines, then transpose within the cache."""
     lines = np.moveaxis(source, far, -1)
     *outer, count = lines.shape
     kept = np.empty((*outer, count + PADDING_BYTES // source.itemsize), source.dtype)[..., :count]
@@ -162,7 +162,7 @@ def _blocks(shape: Sequence[int], far: int) -> list[tuple[slice, ...]]:
     cuts = [[slice(None)] for _ in shape]
     for axis, size in zip((-1, far), BLOCK, strict=True):
         cuts[axis] = [slice(start, start + size) for start in range(0, shape[axis], size)]
-    # Other axes are those of stacks and taps: one by one, so that a block has two dimensions.
+    # Other axes (stacks and taps) are cut into single positions, so that a block has two dimensions.
     for axis, count in enumerate(shape[:-1]):
         if axis != far:
             cuts[axis] = [slice(k, k + 1) for k in range(count)]
@@ -179,7 +179,7 @@ def _pieces(array: np.ndarray, size: int) -> list[slice]:
 
 
 def _each(function: Callable[[Any], T], pieces: Sequence[Any]) -> list[T]:
-    """Call a function for each piece, by several threads if there is more than one."""
+    """Call a function for each piece, with threads if there are several."""
     count = min(processors(), len(pieces))
     if count < 2:
         return [function(piece) for piece in pieces]
@@ -187,4 +187,4 @@ def _each(function: Callable[[Any], T], pieces: Sequence[Any]) -> list[T]:
         return list(pool.map(function, pieces))
 
 
-__all__ = ["all_below", "converted", "copied", "divided", "in_parts", "laid"]
+__all__ = ["all_below", "convert", "copy", "in_parts", "lay_out", "split"]

@@ -1,8 +1,8 @@
-"""Contractions in the form of matrix products.
+"""Contractions as matrix products.
 
-A result [stacks, rows, columns] is the sum over terms of an element of the left matrix, at (row, term), times an
-element of the right matrix, at (column, term). term = tap * channels + channel, where a matrix product has one tap. If
-columns are contiguous in the result, tiles are written in vectors.
+result[stack, row, column] = sum over term of left[stack, row, term] * right[stack, column, term], with
+term = tap * channels + channel. A matrix product has one tap. If columns are contiguous in the result, tiles are stored as
+vectors.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ..constants import Constant
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """An array in memory as an operation reads it, with its axes in another order, say.
+    """A strided view of an array in memory, with permuted axes, for example.
 
     Attributes:
         source: the array in memory.
-        shape: sizes of the axes that are read.
-        strides: distance of adjacent elements along each of them, in elements; 0 repeats elements.
+        shape: shape of the view.
+        strides: strides of the axes, in elements; 0 repeats elements.
     """
 
     source: Input
@@ -35,12 +35,12 @@ class View:
 
     @classmethod
     def of(cls, source: Input) -> View:
-        """The array as it lies in memory."""
+        """The contiguous view of a whole array."""
         return cls(source, source.desc.shape, strides_of(source.desc.shape))
 
     @property
     def is_plain(self) -> bool:
-        """Whether elements are read in the order in which they lie in memory."""
+        """Whether the view reads elements in memory order."""
         pairs = zip(self.strides, strides_of(self.shape), self.shape, strict=True)
         return all(stride == plain for stride, plain, size in pairs if size > 1)
 
@@ -51,12 +51,12 @@ class Matrix:
 
     Attributes:
         source: the operand.
-        lines: rows of the left, or columns of the right matrix.
+        lines: rows of the left matrix, or columns of the right matrix.
         stride: stride of the lines.
         step: stride of the channels.
         tap: stride of the taps.
         stack: (size, stride) of each axis of the stacks, fastest last; a stride of 0 broadcasts.
-        rest: an array like `source`, which then has TF32 only: what rounding to TF32 took from the elements.
+        rest: remainders of the elements for TF32x3, if `source` holds the TF32 parts.
     """
 
     source: Input
@@ -70,7 +70,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """An image accessed through the windows of a convolution; its lines are the positions (batch, y, x) of the result.
+    """An image read through the windows of a convolution. Its lines are the positions (batch, y, x) of the result.
 
     Attributes:
         source: the operand.
@@ -84,8 +84,8 @@ class Window:
         strides: strides of the convolution.
         dilations: dilations of the convolution.
         before: padding at the top and at the left.
-        transposed: whether it is a conv_transpose2d.
-        inside: whether all windows are inside of the image.
+        transposed: whether the operation is conv_transpose2d.
+        inside: whether all windows are inside the image.
         stack: as in `Matrix`.
     """
 
@@ -111,7 +111,7 @@ class Window:
 
 
 def is_float32(side: Matrix | Window) -> bool:
-    """Whether the elements of an operand are float32; what was rounded to a smaller type before a product is not."""
+    """Whether an operand is float32. An operand that was rounded to a smaller type before the product is not."""
     return side.source.desc.data_type == "float32"
 
 
@@ -122,9 +122,9 @@ class Layout:
     Attributes:
         kind: "matrix" [..., rows, columns]; "nchw" (rows are channels, columns are positions); "nhwc" (the reverse).
         shape: shape of the result.
-        spread: distance between the positions of one stack, [height, width]; there is a stack for each offset within.
+        spread: distance between positions of one phase, [height, width]. Each phase is a separate stack.
         shift: offset of the first position of the result.
-        grid: positions of a stack, [height, width]; some may be outside of the result.
+        grid: positions of a phase, [height, width]; some may be outside the result.
     """
 
     kind: str
@@ -146,7 +146,7 @@ class Layout:
 
     @property
     def phases(self) -> int:
-        """Number of stacks that share the positions of the result."""
+        """Number of phases; 1 unless `divide_by_phases` was applied."""
         return prod(self.spread)
 
 
@@ -176,9 +176,9 @@ class Problem:
     @property
     def filter(self) -> Matrix:
         """The filter of a convolution; the right matrix of a product."""
-        found = self.left if self.rows_are_channels else self.right
-        assert isinstance(found, Matrix)
-        return found
+        side = self.left if self.rows_are_channels else self.right
+        assert isinstance(side, Matrix)
+        return side
 
     @property
     def image(self) -> Matrix | Window:
@@ -191,7 +191,7 @@ class Problem:
         return self.rows if self.rows_are_channels else self.columns
 
     def with_sides(self, filter: Matrix, image: Matrix | Window) -> Problem:
-        """The same problem with other operands."""
+        """Replace the operands."""
         left, right = (filter, image) if self.rows_are_channels else (image, filter)
         return replace(self, left=left, right=right)
 
@@ -211,19 +211,19 @@ class Problem:
         return self.stacks // self.layout.phases
 
     def exists(self, stack: str, row: str, column: str) -> str:
-        """The condition that an element is inside of the result, as text; empty if rows and columns suffice."""
+        """The condition that an element is inside the result, as text; empty if bounds of rows and columns suffice."""
         # Unsigned: negative positions wrap to large ones.
         return " && ".join(f"{at} < {size}u" for at, size in self.limits(stack, row, column))
 
     def limits(self, stack: str, row: str, column: str) -> list[tuple[str, int]]:
-        """Positions that may be outside of the result, as text, with the size of their axis; rows and columns may be, too."""
+        """Positions (as text, with the size of the axis) that may be outside even if row and column are inside."""
         if self.layout.phases == 1:
             return []
         at, (height, width) = self._places(stack, row, column), self.layout.size
         return [(at["h"], height), (at["w"], width)]
 
     def _places(self, stack: str, row: str, column: str) -> dict[str, str]:
-        """The position along each axis of the result of a convolution, as text, by the letters of the layout."""
+        """The position along each axis of a convolution's result, as text, by letter of the layout."""
         layout, groups = self.layout, self.groups
         position, channel = (column, row) if self.rows_are_channels else (row, column)
         height, width = layout.size if layout.phases == 1 else layout.grid
@@ -279,7 +279,7 @@ def strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def strided(array: np.ndarray, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+def strided_view(array: np.ndarray, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
     """A read-only view of an array with another shape and strides, in elements."""
     flat = np.ascontiguousarray(array).reshape(-1)
     steps = [stride * array.itemsize for stride in strides]
@@ -287,7 +287,7 @@ def strided(array: np.ndarray, shape: tuple[int, ...], strides: tuple[int, ...])
 
 
 def product(a: View, b: View, a_transpose: bool = False, b_transpose: bool = False) -> Problem:
-    """`matmul` and `gemm`: matrices, or stacks of matrices that broadcast."""
+    """The problem of `matmul` or `gemm`, for matrices or broadcasting stacks of matrices."""
     m, k = a.shape[-2:][:: -1 if a_transpose else 1]
     n = b.shape[-2:][0 if b_transpose else 1]
     stack = broadcast(a.shape[:-2], b.shape[:-2])
@@ -324,7 +324,7 @@ def convolution(
     groups: int,
     output_sizes: Sequence[int] | None = None,
 ) -> Problem:
-    """`conv2d`, or `conv_transpose2d` if there are `output_sizes`: positions times channels, in the order of the layout."""
+    """The problem of `conv2d`, or of `conv_transpose2d` if `output_sizes` is set."""
     sizes = dict(zip(input_layout, image.desc.shape, strict=True))
     steps = dict(zip(input_layout, strides_of(image.desc.shape), strict=True))
     taps = dict(zip(filter_layout, filter.desc.shape, strict=True))
@@ -367,22 +367,22 @@ def convolution(
 
 
 def is_spread(problem: Problem) -> bool:
-    """Whether it is a transposed convolution with strides, most of whose taps would multiply nothing."""
+    """Whether this is a strided transposed convolution, most of whose taps multiply padding."""
     image = problem.image
     return isinstance(image, Window) and image.transposed and image.strides != (1, 1) and image.dilations == (1, 1)
 
 
-def divided(problem: Problem, constant: Constant) -> tuple[Problem, Input, Constant]:
-    """Divide a transposed convolution with strides into one without for each phase of a position modulo the strides.
+def divide_by_phases(problem: Problem, constant: Constant) -> tuple[Problem, Input, Constant]:
+    """Divide a strided transposed convolution by phases into convolutions without strides.
 
-    All positions of a phase use the same taps, which are `strides` apart.
+    The phase of a position is position % strides. All positions of a phase use the same taps.
 
     Args:
         problem: `is_spread` must hold.
         constant: the filter.
 
     Returns:
-        The problem, its new filter, and the elements of that.
+        The problem, the new filter, and the filter's elements.
     """
     filter, image = problem.filter, problem.image
     assert isinstance(image, Window)
@@ -395,7 +395,7 @@ def divided(problem: Problem, constant: Constant) -> tuple[Problem, Input, Const
     shape = (phases, groups, prod(taps), channels, padded)
     strides = strides_of(shape)
     source = Input(filter.source.number, Desc(filter.source.desc.data_type, shape))
-    laid = Matrix(source, padded, 1, padded, strides[2], ((phases, strides[0]), (groups, strides[1])))
+    weights_matrix = Matrix(source, padded, 1, padded, strides[2], ((phases, strides[0]), (groups, strides[1])))
     spread = replace(
         image,
         output=(grid_height, grid_width),
@@ -408,11 +408,11 @@ def divided(problem: Problem, constant: Constant) -> tuple[Problem, Input, Const
     layout = replace(problem.layout, spread=image.strides, shift=shift, grid=spread.output)
     group = filter.stack[0][1] if groups > 1 else 0
     steps = (group, kernel[1] * filter.tap, filter.tap, filter.step, filter.stride)
-    made = constant.then(_in_phases, (groups, *kernel, channels, lines), steps, (down, right), taps, padded)
+    weights = constant.then(_in_phases, (groups, *kernel, channels, lines), steps, (down, right), taps, padded)
     # The filter's lines are padded; the problem has only the real channels.
     rows, columns = (lines, spread.lines) if problem.rows_are_channels else (spread.lines, lines)
     whole = replace(problem, stacks=phases * groups, rows=rows, columns=columns, taps=prod(taps), layout=layout)
-    return whole.with_sides(laid, spread), source, made
+    return whole.with_sides(weights_matrix, spread), source, weights
 
 
 def _in_phases(
@@ -427,17 +427,17 @@ def _in_phases(
 
     Args:
         array: a filter.
-        sizes: of its axes in the order [groups, height, width, channels, lines].
-        steps: distances in memory between neighbours along these axes, in elements.
-        strides: those of the convolution, [height, width].
-        taps: those of a phase, [height, width].
-        padded: lines of a phase; those beyond the filter's are zeros.
+        sizes: sizes of the axes [groups, height, width, channels, lines].
+        steps: strides of these axes, in elements.
+        strides: strides of the convolution, [height, width].
+        taps: taps of a phase, [height, width].
+        padded: lines of a phase, padded with zeros.
     """
     groups, height, width, channels, lines = sizes
     down, right = strides
-    source = strided(array, sizes, steps)
-    made = np.zeros((down, right, groups, *taps, channels, padded), array.dtype)
+    source = strided_view(array, sizes, steps)
+    result = np.zeros((down, right, groups, *taps, channels, padded), array.dtype)
     for y in range(height):
         for x in range(width):
-            made[y % down, x % right, :, y // down, x // right, :, :lines] = source[:, y, x]
-    return made.reshape(down * right, groups, prod(taps), channels, padded)
+            result[y % down, x % right, :, y // down, x // right, :, :lines] = source[:, y, x]
+    return result.reshape(down * right, groups, prod(taps), channels, padded)

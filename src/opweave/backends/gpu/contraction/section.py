@@ -1,4 +1,4 @@
-"""Products of the same few vectors, which a kernel of `thin` computes."""
+"""Sections of GEMV kernels: products that read the same few vectors."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .problem import Matrix, Problem
 
 @dataclass(frozen=True)
 class Section:
-    """Products of the same few vectors whose sums have the same places.
+    """Products of the same few vectors, with equal result shapes.
 
     Attributes:
-        problems: the products; they differ in the source of the matrix only.
-        end: takes the sums of all of them.
-        title: for tables.
+        problems: the products, which differ only in the source of the matrix.
+        end: the epilogue of all sums.
+        title: title for tables.
         is_constant: whether the matrices are constants.
     """
 
@@ -50,7 +50,7 @@ class Section:
 
     @property
     def count(self) -> int:
-        """How many vectors there are."""
+        """Number of vectors."""
         return min(self.problems[0].rows, self.problems[0].columns)
 
     @property
@@ -60,23 +60,23 @@ class Section:
 
     @property
     def stacks(self) -> int:
-        """How many matrices a source has."""
+        """Number of matrices of a source."""
         return self.problems[0].stacks
 
     @cached_property
     def quads(self) -> bool:
-        """Whether an invocation computes four lines as a vector: where lines are contiguous."""
+        """Whether an invocation computes four contiguous lines as a vector."""
         many = self.many[0]
         whole = many.step % 4 == 0 and all(stride % 4 == 0 for _, stride in many.stack)
         return many.stride == 1 and many.lines % 4 == 0 and whole
 
     @property
     def along(self) -> bool:
-        """Whether adjacent invocations read adjacent terms: where these are contiguous, and lines are not."""
+        """Whether adjacent invocations read adjacent terms, because terms are contiguous and lines are not."""
         return not self.quads and self.many[0].step == 1
 
     def deep(self, features: Features) -> int:
-        """How many terms an invocation loads as a vector, up to 16 bytes: where these are contiguous; 0 for none."""
+        """Number of contiguous terms that an invocation loads as a vector of at most 16 bytes; 0 for none."""
         many = self.many[0]
         if not self.along:
             return 0
@@ -86,12 +86,12 @@ class Section:
         return next((width for width in widths if all(stride % width == 0 for stride in strides)), 0)
 
     def vectors(self, features: Features) -> bool:
-        """Whether four results are written at a time."""
+        """Whether four results are stored as a vector."""
         return (self.quads or self.deep(features) > 0) and not self.swapped
 
     @property
     def few_in_fours(self) -> bool:
-        """Whether four terms of the few vectors are a vector in memory."""
+        """Whether four terms of the few vectors are contiguous and aligned."""
         few = self.few
         strides = [few.stride, few.source.desc.element_count, *(stride for _, stride in few.stack)]
         return few.step == 1 and all(stride % 4 == 0 for stride in strides)
@@ -101,7 +101,7 @@ class Section:
         return -(-self.lines // 4) if fours else self.lines
 
     def form(self, features: Features) -> tuple[Any, ...]:
-        """What sections of one kernel have in common."""
+        """A key that all sections of a kernel must share."""
         few = self.few
         read = few.source, few.stride, few.step, few.stack, self.problems[0].terms
         return *read, self.count, self.swapped, self.quads, self.along, self.deep(features), self.is_constant

@@ -1,4 +1,4 @@
-"""The end of kernels of `thin`: invocations that share the terms of sums add up their parts, and store the results."""
+"""The end of GEMV kernels: the invocations of a team add their partial sums, and store the results."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from .section import Section
 from .text import plus
 
 MAX_GIVEN_VECTORS = 1
-"""Vectors up to which invocations read what they combine with sums before they compute them: each takes four registers. With
-more, an H200 would run three workgroups instead of four at a time, as counted in the code for sm_90."""
+"""Most vectors for which operands of the epilogue are loaded before the sums are computed: each takes four registers. With
+more, an H200 would run three concurrent workgroups instead of four (counted in sm_90 code)."""
 MAX_PARTS = 8
-"""Parts of a team's sum that are read at the same time; more of them are added in a loop."""
+"""Most parts of a team's sum to add without a loop."""
 MAX_PART_BYTES = 1 << 14
-"""Memory of a workgroup for parts of sums: those of as many vectors as fit are added up together, with fewer barriers. An
-estimate: an H200 runs as many workgroups with this memory as its registers allow."""
+"""Workgroup memory for partial sums. The sums of as many vectors as fit are added between two barriers. An estimate: on an
+H200, registers limit the number of concurrent workgroups, not this memory."""
 
 
 @dataclass(eq=False)
 class TeamSums:
-    """Adds up the parts of sums, and stores the results.
+    """Adds partial sums, and stores the results.
 
     Attributes:
-        section: one of those of the kernel, which have the same form.
+        section: any section of the kernel; all have the same form.
         features: features and limits of the device.
-        invocations: of a workgroup.
-        width: lines of a workgroup, or groups of four lines, each of a team.
+        invocations: invocations of a workgroup.
+        width: teams of a workgroup, each with one line or four.
         fours: whether an invocation computes four lines.
         products: most products of a section.
-        deep: whether the sum of a line is in four parts.
-        turns: how often a workgroup computes its lines, of others each time.
-        room: bytes of workgroup memory that are left.
+        deep: whether the partial sum of a line is a vector of four.
+        turns: number of blocks of lines that a workgroup computes.
+        room: remaining bytes of workgroup memory.
     """
 
     section: Section
@@ -57,13 +57,13 @@ class TeamSums:
         self._team = Team(self.features.dialect, self.invocations, self.size, distance, "part")
         is_line = self.deep and not self.fours
         self._whole = "({0}.x + {0}.y) + ({0}.z + {0}.w)" if is_line else "{0}"
-        # Whether an invocation stores four adjacent lines, of as many teams, or one that has the sum in its registers.
+        # Whether an invocation stores the four adjacent lines of four teams, instead of the line whose sum it holds.
         self._stores_fours = is_line and not self.section.swapped
         self._is_local = self._team.is_in_warp and not self._stores_fours
-        # Turns use other memory than the one before, so that they need no barrier between them.
+        # Successive turns alternate between two memories, which saves a barrier.
         self._memories = 2 if self.turns > 1 and self._team.warp else 1
-        each = self._memories * self._team.elements * self.products * (16 if self.fours else 4)
-        self._together = max(1, min(self.section.count, min(MAX_PART_BYTES, self.room) // each))
+        vector_bytes = self._memories * self._team.elements * self.products * (16 if self.fours else 4)
+        self._together = max(1, min(self.section.count, min(MAX_PART_BYTES, self.room) // vector_bytes))
 
     @property
     def memory(self) -> list[Variable]:
@@ -72,15 +72,15 @@ class TeamSums:
         products = range(0 if self._is_local else self.products)
         return [Variable(f"parts_{j}", f"array<{vector}, {size}>") for j in products]
 
-    def given(self, section: Section) -> list[Load]:
-        """What the invocations that store results can read before they compute sums."""
+    def early_loads(self, section: Section) -> list[Load]:
+        """The loads of the epilogue that storing invocations can issue before they compute sums."""
         is_four = self._stores_fours or (self.fours and not section.swapped)
         keeps = self.features.dialect.kept > 0 and is_four and self.turns == 1 and section.count <= MAX_GIVEN_VECTORS
         has_vectors = section.vectors(self.features) and section.problems[0].contiguous
         return [load for load in section.end.aligned if keeps and has_vectors and computed(load.type) == "f32"]
 
     def reads(self, section: Section, loads: Sequence[Load], module: Module, stack: str, block: str) -> Iterator[str]:
-        """The statements that read what `given` says."""
+        """The statements that execute `early_loads`."""
         for k, n in product(range(section.count if loads else 0), range(len(loads))):
             yield f"var given_{k}_{n} = vec4<f32>();"
         for k in range(section.count if loads else 0):
@@ -103,15 +103,15 @@ class TeamSums:
         """The first of four columns of the result that an invocation stores."""
         return f"{block} * {self.width}u + lane * 4u" if self._stores_fours else "unit * 4u"
 
-    def lines(self, section: Section, put: str, stack: str, block: str, given: int) -> Iterator[str]:
+    def lines(self, section: Section, put: str, stack: str, block: str, preloaded: int) -> Iterator[str]:
         """The statements.
 
         Args:
-            section: what is computed.
+            section: the section.
             put: the function that stores a result.
-            stack: text of the number of a matrix in its source.
-            block: text of the number of the workgroup's lines, in units of `width`.
-            given: how many values `reads` has read for each four results.
+            stack: text of the matrix's index in its source.
+            block: text of the block's index, in units of `width`.
+            preloaded: number of values that `reads` has loaded for each four results.
         """
         products, memory = range(len(section.problems)), self._team.elements
         turn = f"turn % {self._memories}u * {memory * self._together}u" if self._memories > 1 else ""
@@ -130,9 +130,9 @@ class TeamSums:
             yield f"if ({self._stores(section)}) {{"
             line = f"lane / {self.size}u" if section.along else f"lane % {self.width}u"
             if self._team.parts > MAX_PARTS:
-                yield from self._added(numbers, products, line, begins)
+                yield from self._add_parts(numbers, products, line, begins)
             for k in numbers:
-                more = [f"given_{k}_{n}" for n in range(given)]
+                more = [f"given_{k}_{n}" for n in range(preloaded)]
                 if self._stores_fours:
                     fours = ([self._sum(k, j, f"(lane * 4u + {c}u)", begins[k]) for c in range(4)] for j in products)
                     sums = [*(f"vec4<f32>({', '.join(four)})" for four in fours), *more]
@@ -144,10 +144,10 @@ class TeamSums:
             if numbers.stop < section.count or (self.turns > 1 and self._memories == 1):
                 yield "workgroupBarrier();"
 
-    def _added(
+    def _add_parts(
         self, numbers: Sequence[int], products: Sequence[int], line: str, begins: Mapping[int, str]
     ) -> list[str]:
-        """The statements that add up many parts of the sums of a line."""
+        """The statements that add many parts of a line's sums in a loop."""
         step = self.width if self._team.distance > 1 else 1
         places = {k: self._team.places(line, begins[k])[0] for k in numbers}
         pairs = [(f"total_{k}_{j}", f"parts_{j}", places[k]) for k, j in product(numbers, products)]
@@ -163,7 +163,7 @@ class TeamSums:
         ]
 
     def _sum(self, k: int, j: int, line: str, begin: str) -> str:
-        """The text of a sum, of the line with a number in the workgroup."""
+        """The text of a sum; `line` is the line's index in the workgroup."""
         if self._is_local or self._team.parts > MAX_PARTS:
             return f"total_{k}_{j}"
         terms = [f"parts_{j}[{place}]" for place in self._team.places(line, begin)]

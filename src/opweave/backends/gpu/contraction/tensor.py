@@ -1,11 +1,10 @@
-"""Kernels for tensor cores, written in Triton: matrix products, and convolutions as products with the windows of an image.
+"""Kernels for tensor cores, in Triton: matrix products, and convolutions as products with the windows of an image.
 
-A program computes a tile of the result, in steps of some terms. `a` is the operand whose lines are the first axis of a tile,
-`b` the one whose lines are the second: the left and the right matrix, or the reverse. Lines and terms have the shapes of what
-they are in a tile, [lines, 1] and [1, terms] for `a`, [1, lines] and [terms, 1] for `b`, so that offsets and conditions
-broadcast.
+A program computes a tile of the result, in steps of some terms. The lines of operand `a` are the first axis of the tile, the
+lines of `b` the second axis. `a` is the left matrix, or the right one if `is_turned`. Lines and terms have shapes that
+broadcast: [lines, 1] and [1, terms] for `a`, [1, lines] and [terms, 1] for `b`.
 
-Where float32 is three products of TF32, operands that `terms` has not divided are divided in the kernel.
+For TF32x3, the kernel splits the operands that `terms` has not split.
 """
 
 from __future__ import annotations
@@ -27,34 +26,33 @@ from .terms import DIVIDED, in_three
 from .text import python, stack_offset
 
 MIN_LINES = 16
-"""Rows, columns and terms that a tile has at least."""
+"""Fewest rows, columns and terms of a tile."""
 MIN_PRODUCTS = 1 << 23
-"""Products below which tensor cores save too little to wait for Triton, which compiles slower than NVRTC. An estimate."""
+"""Fewest products for which tensor cores save enough to wait for Triton, which compiles slower than NVRTC. An estimate."""
 BAND = 8
-"""Rows of tiles that are computed together, so that programs which run at the same time share operands in the cache: as in
-Triton's tutorial on matrix products (https://triton-lang.org/main/getting-started/tutorials/03-matrix-multiplication.html)."""
+"""Rows of tiles in a band. Concurrent programs of a band share operands in the cache, as in Triton's tutorial on matrix
+products (https://triton-lang.org/main/getting-started/tutorials/03-matrix-multiplication.html)."""
 MAX_WASTE = 0.25
-"""Share of a step that may be empty because it ends with the channels of a tap; beyond, steps go over taps, with more
-arithmetic on positions for each load. An estimate."""
+"""Largest empty share of a step that ends with the channels of a tap. With more waste, steps cross the borders of taps, which
+costs more index arithmetic per load. An estimate."""
 MAX_HELD_STEPS = 8
-"""A program with at most this many steps keeps the offsets of its loads in registers. That makes the kernel's text shorter,
-in which loads are repeated for each stage, and it compiles faster. In long loops, these registers are lacking elsewhere."""
+"""Most steps of a program that keeps the offsets of its loads in registers. The kernel repeats loads for each stage, so that
+hoisted offsets shorten its text and compile time. Longer loops need these registers elsewhere."""
 MAX_DOUBLED_STEPS = 5
-"""A program with at most this many steps has two stages at the most, whatever its tile says, if it computes three products of
-TF32 for the windows of a convolution. Their loads are long, and are repeated for each stage: with two, the kernel compiles
-faster, and takes about as long."""
+"""Most steps of a TF32x3 convolution that is limited to two stages. Loads of windows are long, and repeated for each stage:
+with two stages the kernel compiles faster, and runs about as fast."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """How a kernel divides the work.
+    """The tile of a program.
 
     Attributes:
-        rows: rows of the result that a program computes.
-        columns: columns of it.
-        terms: terms of a step.
-        warps: groups of 32 threads of a program.
-        stages: steps whose operands are loaded ahead, that of the current one included.
+        rows: rows of the result per program.
+        columns: columns of the result per program.
+        terms: terms per step.
+        warps: warps per program.
+        stages: pipeline stages, including the current step.
     """
 
     rows: int
@@ -68,12 +66,12 @@ class Tile:
 
 
 def suits(problem: Problem, features: Features) -> bool:
-    """Whether kernels for tensor cores can compute a contraction, and may be worth their compilation."""
+    """Whether tensor cores can compute a contraction, and may be worth the compile time."""
     if features.tensor_cores is None or is_thin(problem) or is_narrow(problem):
         return False
     image = problem.image
     if isinstance(image, Window) and image.transposed and image.strides != (1, 1):
-        return False  # unless it is divided by the phases of its strides
+        return False  # unless `divide_by_phases` was applied
     types = {side.source.desc.data_type for side in (problem.left, problem.right)}
     small = min(problem.rows, problem.columns, problem.terms) < MIN_LINES
     products = problem.stacks * problem.rows * problem.columns * problem.terms
@@ -81,13 +79,13 @@ def suits(problem: Problem, features: Features) -> bool:
 
 
 class Steps:
-    """The steps in which terms are added up.
+    """The steps of the loop over terms.
 
     Attributes:
-        by_tap: whether a step has terms of one tap only.
+        by_tap: whether all terms of a step belong to one tap.
         count: number of steps.
-        blocks: steps of a tap, if `by_tap`.
-        ragged: whether the last terms of a step may not exist.
+        blocks: steps per tap, if `by_tap`.
+        ragged: whether a step may have terms beyond the last.
     """
 
     def __init__(self, problem: Problem, terms: int) -> None:
@@ -98,7 +96,7 @@ class Steps:
         self.ragged = bool((problem.channels if self.by_tap else problem.terms) % terms)
 
     def lines(self) -> Iterator[str]:
-        """The tap and the channels of a step, for both operands."""
+        """Statements that define the tap and the channels of a step, for both operands."""
         if self.by_tap:
             yield f"tap = step // {self.blocks}"
         yield f"begin = {f'step % {self.blocks}' if self.by_tap else 'step'} * {self.terms}"
@@ -111,11 +109,11 @@ class Steps:
                 yield f"{side}_channel = {side}_term % {self.problem.channels}"
 
     def numbers(self, side: str) -> str:
-        """The numbers of terms within a step."""
+        """The indices of terms within a step."""
         return f"tl.arange(0, {self.terms}){'[None, :]' if side == 'a' else '[:, None]'}"
 
     def tap(self, side: str) -> str:
-        """The name of the tap."""
+        """The variable of the tap."""
         return "tap" if self.by_tap else f"{side}_tap"
 
     def exists(self, side: str) -> str:
@@ -133,7 +131,7 @@ class Operand:
         line: "row" or "column".
         exists: the condition that a line exists; empty if all do.
         steps: the steps.
-        is_short: whether a program has few of them.
+        is_short: whether a program has few steps.
     """
 
     def __init__(
@@ -165,16 +163,13 @@ class Operand:
         yield f"{side}_y = {position} // {width} * {down} {back} {above}"
         yield f"{side}_x = {position} % {width} * {right} {back} {before}"
         pixel = f"({side}_y * {matrix.size[1]} + {side}_x)"
-        if (down, right, width) == (
-            1,
-            1,
-            matrix.size[1],
-        ):  # loads are vectors where Triton sees that pixels are adjacent
+        # Triton vectorises loads if it sees that pixels are adjacent.
+        if (down, right, width) == (1, 1, matrix.size[1]):
             pixel = f"({position} {back} {above * width + before})"
         yield f"{side}_start = {offset} + {batch} + {pixel} * {matrix.pixel}"
 
     def load(self) -> Iterator[str]:
-        """The tile of a step."""
+        """Statements that load the tile of a step."""
         matrix, side, tap = self.matrix, self.side, self.steps.tap(self.side)
         conditions = [self.exists, self.steps.exists(side)]
         offset = f"begin * {matrix.step}" if self.is_held else f"{side}_start + {side}_{self.term} * {matrix.step}"
@@ -203,8 +198,8 @@ class Operand:
 def is_turned(problem: Problem, features: Features) -> bool:
     """Whether lines of the right matrix are the first axis of a tile.
 
-    The first operand is divided in registers, where tensor cores read it. The second one lies in shared memory, so it should
-    be one that is divided already.
+    Tensor cores read the first operand from registers, where it can be split. They read the second operand from shared memory,
+    so the second operand should be split already.
     """
     return in_three(problem, features) and problem.left.step == 1 and problem.right.step != 1
 
@@ -213,11 +208,11 @@ class TensorKernel:
     """A kernel for tensor cores.
 
     Args:
-        problem: what is multiplied and added up.
-        tile: how the work is divided.
-        splits: number of programs that share the terms of each sum.
-        features: of the device; it must have tensor cores.
-        starts_early: whether it may start while the kernel before ends.
+        problem: the problem.
+        tile: the tile of a program.
+        splits: the split-K factor.
+        features: features of a device with tensor cores.
+        starts_early: whether the kernel may start while the preceding one drains.
     """
 
     def __init__(self, problem: Problem, tile: Tile, splits: int, features: Features, starts_early: bool) -> None:
@@ -238,14 +233,14 @@ class TensorKernel:
 
     @property
     def comment(self) -> str:
-        """How the work is divided."""
+        """A comment with the tile."""
         return f"tensor cores, tiles of {self.tile}"
 
     def finishing(self, finish: Epilogue, title: str) -> Kernel:
         """The kernel that computes the result.
 
         Raises:
-            UnsupportedError: Triton does not compute the operations on sums.
+            UnsupportedError: Triton cannot compute the epilogue.
         """
         problem, others = self.problem, list[Input]()
         for source in ir.sources(finish.body):
@@ -264,14 +259,14 @@ class TensorKernel:
             along = "column" if problem.rows_are_channels else "row"
             inside[along] = " & ".join(f"({text})" for text in (inside[along], "exists") if text)
         mask = _mask(inside)
-        known: dict[Expr, str] = {}
+        texts_of: dict[Expr, str] = {}
         for node in ir.walk(finish.body):
             if isinstance(node, Load) and node.source is finish.results[0]:
-                known[node] = "total"
+                texts_of[node] = "total"
             elif isinstance(node, Load) and node.source.desc == finish.target.desc and finish.is_aligned(node):
                 loaded = f"tl.load({names[node.source]} + at{f'{mask}, other=0' if mask else ''})"
-                known[node] = f"tl.cast({loaded}, tl.float32)" if node.type == "float16" else loaded
-        statements = Statements(names, axes, inside, known)
+                texts_of[node] = f"tl.cast({loaded}, tl.float32)" if node.type == "float16" else loaded
+        statements = Statements(names, axes, inside, texts_of)
         value = statements.stored(finish.body, finish.target.desc.data_type)
         places = [(python(text), size) for text, size in limits]
         exists = " & ".join(f"({text} >= 0) & ({text} < {size})" for text, size in places)
@@ -285,7 +280,7 @@ class TensorKernel:
         return self._kernel(title, others, finish.target, statements.library, lines)
 
     def partial(self, target: Buffer, title: str) -> Kernel:
-        """The kernel that computes parts of sums, [splits * stacks, rows, columns]."""
+        """The kernel that computes split-K partial sums, [splits * stacks, rows, columns]."""
         width = target.desc.shape[-1]
         line = f"((part * {self.problem.stacks} + stack) * {self.problem.rows} + row)"
         return self._kernel(
@@ -320,7 +315,7 @@ class TensorKernel:
         )
 
     def _place(self) -> Iterator[str]:
-        """Where the tile of a program is: tiles of a column follow each other within bands of rows."""
+        """Statements that define the rows and columns of a program. Tiles are ordered by column within bands of rows."""
         tiles, stacks, tile = self.down * self.across, self.problem.stacks, self.tile
         yield "program = tl.program_id(0)"
         yield f"part = {f'program // {tiles * stacks}' if self.splits > 1 else '0'}"
@@ -365,7 +360,7 @@ class TensorKernel:
                 whole = isinstance(matrix, Matrix) and matrix.rest is not None
                 names = f"{side}_tile, {side}_kept, {side}_rest"
                 yield f"{side}_kept = {side}_tile" if whole else f"{names} = divided({side}_tile)"
-            # Tensor cores cut off what they add up: only the few sums of a step are theirs.
+            # Tensor cores truncate while accumulating, so only one step accumulates on them; `total` is added in float32.
             yield 'few = tl.dot(a_rest, b_kept, input_precision="tf32")'
             yield 'few = tl.dot(a_kept, b_rest, few, input_precision="tf32")'
             yield 'total += tl.dot(a_tile, b_tile, few, input_precision="tf32")'
@@ -379,7 +374,7 @@ class TensorKernel:
 
 
 def _mask(inside: Mapping[str, str]) -> str:
-    """The argument of loads and stores for the elements that are inside in both directions."""
+    """The mask argument of loads and stores; empty if all elements are inside."""
     conditions = [f"({condition})" for condition in inside.values() if condition]
     return f", mask={' & '.join(conditions)}" if conditions else ""
 

@@ -1,4 +1,4 @@
-"""Choose the tile of a kernel for tensor cores, with a cost model whose numbers `benchmarks/cuda_tune.py` measures."""
+"""Choose the tile of a kernel for tensor cores, with a cost model that `benchmarks/cuda_tune.py` fits."""
 
 from __future__ import annotations
 
@@ -19,31 +19,30 @@ TABLE = "tensor_tiles.json"
 """The table of tiles. `python -m benchmarks.cuda_tune` writes it."""
 
 ADDITION_US = 1.25
-"""Microseconds of the kernel that adds partial sums, without its memory traffic: in a CUDA graph, where a launch takes
-less time than in `tiles`. An estimate: with values from 1 to 1.5, those of `microseconds` come nearest to what `cuda_tune`
-measured on an H200."""
+"""Microseconds of the kernel that adds partial sums, without memory traffic, in a CUDA graph, where a launch takes less
+time than in `tiles`. An estimate: values from 1 to 1.5 fit the measurements of `cuda_tune` on an H200 best."""
 MAX_EARLY_US = 6.0
-"""Most microseconds of a kernel that starts while the one before ends. Its workgroups take the units that are free then,
-several of them the same one, and stay there. If all kernels start early, an H100 takes 0.82 times as long for one sentence
-with MiniLM, but 1.05 times as long for 32 of them."""
+"""Most microseconds of a kernel that starts while the preceding one drains. Early workgroups crowd onto the few free units,
+and stay there. If all kernels start early, MiniLM on an H100 takes 0.82 times as long with 1 sentence, but 1.05 times as long
+with 32."""
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-"""Numbers of programs that may share the terms of a sum."""
+"""Split-K factors to try."""
 SAVED_US = 1.5
-"""Microseconds that a kernel of `tiles` takes less in a CUDA graph: the estimates there are of kernels that are launched one
-by one. An estimate: `cuda_tune` prints how near the choices of `is_faster` come to the best ones."""
+"""Microseconds that a CUDA graph saves a kernel of `tiles`, whose cost model was fitted to single launches. An estimate:
+`cuda_tune` prints the loss of `is_faster` against the best choices."""
 MIN_STEPS = 4
-"""Steps of a program, below which loads are not ahead of their use; so terms are not divided further."""
+"""Fewest steps of a program under split-K: with fewer, loads are not ahead of their use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A tile with its speed.
+    """A tile and its measured speed.
 
     Attributes:
         tile: the tile.
-        rate: products per microsecond of a multiprocessor that has many such tiles to compute.
+        rate: products per microsecond of a fully occupied multiprocessor.
         latency: microseconds of a step of a program that is alone on a multiprocessor.
-        fixed: microseconds of the launch, and of what comes before and after the steps.
+        fixed: microseconds of the launch, prologue and epilogue.
     """
 
     tile: Tile
@@ -54,22 +53,22 @@ class Measured:
 
 @cache
 def table() -> dict[str, tuple[Measured, ...]]:
-    """The tiles for each kind of products, as `kind_of` names it."""
+    """The tiles for each `kind_of` product."""
     data = json.loads(files(__package__).joinpath(TABLE).read_text("utf-8"))
     return {kind: tuple(Measured(Tile(*row[:5]), *row[5:]) for row in rows) for kind, rows in data["tiles"].items()}
 
 
 READINGS = ("terms", "columns", "windows", "strided windows")
-"""How a kernel reads the right operand: a matrix whose terms lie side by side, one whose columns do, or the windows of a
-convolution, which start side by side or not; those of transposed convolutions count as the latter, and were measured so.
-Hardware takes TF32 from shared memory only in the first case, addresses of windows take time, and with TF32x3, a step takes
-twice as long where windows start at each second column."""
+"""Access to the right operand: a matrix with contiguous terms, a matrix with contiguous columns, windows with contiguous
+origins, or other windows. Transposed convolutions count as the last, and were measured so. Hardware reads TF32 from shared
+memory only with contiguous terms, addresses of windows cost time, and a TF32x3 step takes twice as long at a horizontal stride
+of 2."""
 
 
 def kind_of(problem: Problem, features: Features) -> str:
-    """How products are computed, and how the right operand is read, as a key of `table`: "tf32, terms", say.
+    """The key of `table` for a problem: the arithmetic and the access to the right operand, such as "tf32, terms".
 
-    Products are "float16" (and bfloat16), "tf32", "tf32x3", or "tf32x3 in kernels", which divide both operands themselves.
+    The arithmetic is "float16" (also for bfloat16), "tf32", "tf32x3", or "tf32x3 in kernels", which split both operands.
     """
     assert features.tensor_cores is not None
     kind: str = features.tensor_cores.float32
@@ -89,78 +88,78 @@ def _reading(right: Matrix | Window) -> str:
 
 
 def is_faster(problem: Problem, features: Features) -> bool:
-    """Whether tensor cores are estimated to take less time than kernels of `tiles`: on an H100 or H200, as the table is."""
+    """Whether tensor cores are estimated to beat kernels of `tiles` on an H100 or H200."""
     return least(problem, features) < tiles.least(problem, features) - SAVED_US
 
 
 def least(problem: Problem, features: Features) -> float:
     """Estimated microseconds with the tile of `choose`."""
     options = _options(problem, features)
-    return min(microseconds(problem, known, splits, features.units) for known, splits in options)
+    return min(microseconds(problem, measured, splits, features.units) for measured, splits in options)
 
 
 def choose(problem: Problem, features: Features) -> tuple[Tile, int]:
-    """The tile, and the number of programs that share its steps."""
+    """The tile and the split-K factor."""
     return next(ranked(problem, features))
 
 
 def ranked(problem: Problem, features: Features) -> Iterator[tuple[Tile, int]]:
-    """The tiles and splits that the device can run; what is estimated to be the fastest comes first."""
+    """The tiles and split-K factors that the device can run, fastest first by estimate."""
     options = _options(problem, features)
-    for known, splits in sorted(
+    for measured, splits in sorted(
         options, key=lambda option: microseconds(problem, option[0], option[1], features.units)
     ):
-        yield known.tile, splits
+        yield measured.tile, splits
 
 
 def is_short(problem: Problem, tile: Tile, splits: int, features: Features) -> bool:
-    """Whether a kernel is estimated to be so short that it starts while the one before ends."""
-    known = next((known for known in table()[kind_of(problem, features)] if known.tile == tile), None)
-    if known is None:
+    """Whether a kernel is short enough, by estimate, to start while the preceding one drains."""
+    measured = next((measured for measured in table()[kind_of(problem, features)] if measured.tile == tile), None)
+    if measured is None:
         return False
-    return microseconds(problem, known, splits, features.units) - addition(problem, splits) <= MAX_EARLY_US
+    return microseconds(problem, measured, splits, features.units) - addition(problem, splits) <= MAX_EARLY_US
 
 
-def microseconds(problem: Problem, known: Measured, splits: int, units: int) -> float:
+def microseconds(problem: Problem, measured: Measured, splits: int, units: int) -> float:
     """Estimated time of a problem on a device with `units` multiprocessors."""
-    steps, products = work(problem, known.tile, splits, units)
-    return known.fixed + steps * max(known.latency, products / known.rate) + addition(problem, splits)
+    steps, products = work(problem, measured.tile, splits, units)
+    return measured.fixed + steps * max(measured.latency, products / measured.rate) + addition(problem, splits)
 
 
 def work(problem: Problem, tile: Tile, splits: int, units: int) -> tuple[int, int]:
-    """The steps of a program, and the products in a step of those programs that one multiprocessor has to compute."""
+    """The steps of a program, and the products per step of all programs of one multiprocessor."""
     programs = ceil(problem.rows / tile.rows) * ceil(problem.columns / tile.columns) * problem.stacks * splits
     steps = ceil(Steps(problem, tile.terms).count / splits)
     return steps, ceil(programs / units) * tile.rows * tile.columns * tile.terms
 
 
 def is_division(steps: int, splits: int) -> bool:
-    """Whether steps can be divided among programs: each has some, and enough of them."""
-    each = ceil(steps / splits)
-    return splits == 1 or (each >= MIN_STEPS and (splits - 1) * each < steps)
+    """Whether split-K leaves each program enough steps, and none without."""
+    share = ceil(steps / splits)
+    return splits == 1 or (share >= MIN_STEPS and (splits - 1) * share < steps)
 
 
 def addition(problem: Problem, splits: int) -> float:
-    """Estimated microseconds to add the parts of sums."""
+    """Estimated microseconds to add split-K partial sums."""
     if splits == 1:
         return 0.0
     return ADDITION_US + (splits + 1) * problem.stacks * problem.rows * problem.columns / PARTIAL_SUMS_PER_US
 
 
 def shared_bytes(tile: Tile, left: int, right: int) -> int:
-    """Bytes of shared memory for the operands of all stages, whose elements have `left` and `right` bytes."""
+    """Bytes of shared memory for all stages; `left` and `right` are bytes per element of the operands."""
     return tile.stages * (tile.rows * left + tile.columns * right) * tile.terms
 
 
 def _options(problem: Problem, features: Features) -> Iterator[tuple[Measured, int]]:
-    """The tiles and splits that the device can run; the first tile always is one of them."""
+    """The tiles and split-K factors that the device can run, always including the first tile."""
     assert features.tensor_cores is not None
     left, right = (4 if is_float32(side) else 2 for side in (problem.left, problem.right))
-    for number, known in enumerate(table()[kind_of(problem, features)]):
-        if number and shared_bytes(known.tile, left, right) > features.tensor_cores.max_shared:
+    for number, measured in enumerate(table()[kind_of(problem, features)]):
+        if number and shared_bytes(measured.tile, left, right) > features.tensor_cores.max_shared:
             continue
-        steps = Steps(problem, known.tile.terms).count
+        steps = Steps(problem, measured.tile.terms).count
         for splits in SPLITS:
             partial = 4 * splits * problem.stacks * problem.rows * problem.columns
             if is_division(steps, splits) and (splits == 1 or partial <= MAX_PARTIAL_BYTES):
-                yield known, splits
+                yield measured, splits

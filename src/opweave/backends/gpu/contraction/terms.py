@@ -1,8 +1,7 @@
-"""Operands whose lines have adjacent terms in memory: the order that tensor cores, and products of few vectors, read them in.
+"""Reorder operands so that the terms of a line are contiguous, as tensor cores and GEMV kernels read them fastest.
 
-Constants are brought into this order when a graph is built, other operands by a kernel before the product, where that pays.
-Where float32 is three products of TF32, an element becomes the sum of what TF32 keeps of it and of a rest. Where it is a
-product of bfloat16 or float16, elements are rounded to that type, and take half the bytes.
+Constants are reordered when a graph is built, other operands by a kernel before the product, if that pays. For TF32x3, each
+element is split into a TF32 part and a remainder. For bfloat16 or float16, elements are rounded, which halves their bytes.
 """
 
 from __future__ import annotations
@@ -24,33 +23,33 @@ from .problem import Matrix, Problem, is_float32, strides_of
 from .text import python, stack_offset
 
 Form: TypeAlias = Literal["", "divided", "bfloat16", "float16"]
-"""What becomes of elements that are brought into order: nothing, division for three products of TF32, or rounding."""
+"""Conversion of reordered elements: none, the TF32x3 split ("divided"), or rounding to a type."""
 
 ROUNDED = ("bfloat16", "float16")
-"""Forms that are types."""
+"""Forms that round to a type."""
 
 MAX_TF32 = 3.4e38
-"""Elements from here on are not divided: they could be rounded to infinity, and infinity and NaN have no rest."""
+"""Smallest magnitude that is not split: rounding to TF32 could give infinity, and infinity and NaN have no remainder."""
 
 IN_ORDER = ("sm_90",)
-"""Architectures whose tensor cores take TF32 from shared memory only with adjacent terms (wgmma in
-https://docs.nvidia.com/cuda/parallel-thread-execution); other orders are copied to it in 4 bytes each."""
+"""Architectures whose tensor cores read TF32 from shared memory only with contiguous terms (wgmma in
+https://docs.nvidia.com/cuda/parallel-thread-execution). Other orders are copied to shared memory 4 bytes at a time."""
 RATES = {"tf32": (95.0, 267.0), "tf32x3": (67.8, 78.0), **dict.fromkeys(ROUNDED, (250.0, 648.0))}
-"""For each kind of products of float32, TFLOP/s of a matmul of 4096 on an NVIDIA H200, with operands as they are and in order.
-For TF32, the lines of the right operand are adjacent in memory, or its terms are: the fastest of eight tiles in Triton. For
-others, both operands are float32, or rounded. These rates, and 67.8, are of an earlier run of `python -m benchmarks cuda`."""
+"""TFLOP/s of a 4096 matmul on an NVIDIA H200, before and after reordering, by arithmetic. For TF32, the right operand has
+contiguous lines before, contiguous terms after; rates are the best of eight Triton tiles. For rounded types, both operands are
+float32 before, rounded after. Rates of rounded types and 67.8 come from an earlier run of `python -m benchmarks cuda`."""
 COPIED_BYTES_PER_US = 3.5e6
-"""Bytes that a kernel reads and writes in a microsecond: three quarters of what the memory of an H200 can. An estimate."""
+"""Bytes that a kernel reads and writes per microsecond: three quarters of an H200's memory bandwidth. An estimate."""
 START_US = 2.0
-"""Microseconds of a further kernel in a CUDA graph, without its memory traffic. An estimate."""
+"""Microseconds that another kernel adds to a CUDA graph, without memory traffic. An estimate."""
 TILE = 64
-"""Lines and terms of a program that brings an operand into order."""
+"""Lines and terms per program of the reordering kernel."""
 WARPS = 8
-"""Groups of 32 threads of such a program, whose threads load four vectors of 16 bytes each."""
+"""Warps per program of the reordering kernel: each thread loads four vectors of 16 bytes."""
 
 
 def form_of(problem: Problem, features: Features) -> Form:
-    """What becomes of operands of float32 that are brought into order."""
+    """The form of reordered float32 operands."""
     assert features.tensor_cores is not None
     kind = features.tensor_cores.float32
     if not any(is_float32(side) for side in (problem.left, problem.right)) or kind == "tf32":
@@ -59,26 +58,26 @@ def form_of(problem: Problem, features: Features) -> Form:
 
 
 def in_three(problem: Problem, features: Features) -> bool:
-    """Whether a product of float32 is three of TF32."""
+    """Whether a float32 product is computed as TF32x3."""
     return form_of(problem, features) == "divided"
 
 
 def in_bfloat16(array: np.ndarray) -> np.ndarray:
-    """The bits of elements in bfloat16, to nearest even; NaN is that of NVIDIA's conversion."""
+    """The bits of elements rounded to bfloat16, to nearest even; NaN has the bits of NVIDIA's conversion."""
     bits = array.view(np.uint32)
-    found = ((bits + (np.uint32(0x7FFF) + (bits >> 16 & 1))) >> 16).astype(np.uint16)
-    found[np.isnan(array)] = 0x7FFF
-    return found
+    result = ((bits + (np.uint32(0x7FFF) + (bits >> 16 & 1))) >> 16).astype(np.uint16)
+    result[np.isnan(array)] = 0x7FFF
+    return result
 
 
 def in_float16(array: np.ndarray) -> np.ndarray:
-    """Elements in float16, to nearest even."""
+    """Elements rounded to float16, to nearest even."""
     with np.errstate(over="ignore"):
         return array.astype(np.float16)
 
 
-def rounded(array: np.ndarray) -> np.ndarray:
-    """Elements of at most `MAX_TF32` in TF32, which has 10 bits of a fraction, to nearest."""
+def round_to_tf32(array: np.ndarray) -> np.ndarray:
+    """Elements of magnitudes below `MAX_TF32`, rounded to TF32 (10 fraction bits), to nearest."""
     return ((array.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
@@ -90,45 +89,44 @@ def divided(x):
     kept = tl.where(is_whole, tl.cast(bits, tl.float32, bitcast=True), tl.where(x < 0, -1.0, 1.0))
     return tl.where(is_whole, kept, x), kept, tl.where(is_whole, x - kept, 0.0)
 """.strip().splitlines()
-"""A function that divides an element as `rounded` does: what it is in the product of kept parts, in that with a rest, and its
-rest. What is not divided counts as 1 with its sign in products with a rest: infinity times a rest of 0, or of the other
-sign, is no part of a sum."""
+"""A Triton function that splits x like `round_to_tf32`, and returns (factor of the main product, factor of products with a
+remainder, remainder). An x that is not split is ±1 in products with a remainder, because infinity * 0 would be NaN."""
 
 
 def by_term(matrix: Matrix, problem: Problem, constant: Constant, form: Form) -> tuple[Matrix, dict[Input, Constant]]:
-    """A constant matrix in order, and its arrays.
+    """Reorder a constant matrix, and return the new matrix and its constants.
 
     Args:
         matrix: the matrix.
-        problem: whose operand it is.
-        constant: its elements: those of an array, in any order, and zeros.
-        form: what becomes of its elements; they are divided only if all can be.
+        problem: the problem of the matrix.
+        constant: the elements, a rearrangement of an array, padded with zeros.
+        form: conversion of the elements. They are split only if all magnitudes are below `MAX_TF32`.
     """
     if form == "divided" and not layout.all_below(constant.source, MAX_TF32):
         form = ""
-    made = _ordered(matrix, problem, form)
-    *own, lines, _ = made.source.desc.shape
+    ordered = _order(matrix, problem, form)
+    *own, lines, _ = ordered.source.desc.shape
     sizes = (*own, lines, problem.taps, problem.channels)
-    steps = (*(stride for _, stride in _own(matrix)), matrix.stride, matrix.tap, matrix.step)
+    steps = (*(stride for _, stride in _own_axes(matrix)), matrix.stride, matrix.tap, matrix.step)
     if form == "bfloat16":
-        constant = constant.then(layout.converted, np.uint16, in_bfloat16)
+        constant = constant.then(layout.convert, np.uint16, in_bfloat16)
     elif form == "float16":
-        constant = constant.then(layout.converted, np.float16, in_float16)
-    laid = layout.laid(constant, sizes, steps, made.source.desc.shape, is_fresh=form == "divided")
-    if made.rest is None:
-        return made, {made.source: laid}
-    kept, rest = layout.in_parts(laid, rounded)
-    return made, {made.rest: rest, made.source: kept}
+        constant = constant.then(layout.convert, np.float16, in_float16)
+    arranged = layout.lay_out(constant, sizes, steps, ordered.source.desc.shape, is_fresh=form == "divided")
+    if ordered.rest is None:
+        return ordered, {ordered.source: arranged}
+    kept, rest = layout.in_parts(arranged, round_to_tf32)
+    return ordered, {ordered.rest: rest, ordered.source: kept}
 
 
-def _own(matrix: Matrix) -> list[tuple[int, int]]:
-    """Size and stride of the axes of the stacks that do not broadcast."""
+def _own_axes(matrix: Matrix) -> list[tuple[int, int]]:
+    """(size, stride) of the stack axes that do not broadcast."""
     return [(n, stride) for n, stride in matrix.stack if stride and n > 1]
 
 
-def _ordered(matrix: Matrix, problem: Problem, form: Form) -> Matrix:
-    """The matrix in new arrays, whose terms are adjacent, and whose lines are aligned to 16 bytes."""
-    own, data_type = _own(matrix), "float16" if form in ROUNDED else matrix.source.desc.data_type
+def _order(matrix: Matrix, problem: Problem, form: Form) -> Matrix:
+    """The matrix in new arrays, with contiguous terms and lines aligned to 16 bytes."""
+    own, data_type = _own_axes(matrix), "float16" if form in ROUNDED else matrix.source.desc.data_type
     whole = 4 if data_type == "float32" else 8
     padded = ceil(problem.terms / whole) * whole
     shape = (*(n for n, _ in own), matrix.lines, padded)
@@ -141,58 +139,58 @@ def _ordered(matrix: Matrix, problem: Problem, form: Form) -> Matrix:
 
 @dataclass(frozen=True)
 class Ordering:
-    """A kernel that brings an operand into order.
+    """A kernel that reorders an operand.
 
     Attributes:
         matrix: the operand.
-        made: the same in order, in arrays that the kernel writes.
-        problem: whose operand it is.
-        form: what becomes of its elements.
+        ordered: the reordered operand, in arrays that the kernel writes.
+        problem: the problem of the operand.
+        form: conversion of the elements.
     """
 
     matrix: Matrix
-    made: Matrix
+    ordered: Matrix
     problem: Problem
     form: Form
 
     @classmethod
     def of(cls, matrix: Matrix, problem: Problem, form: Form) -> Ordering:
-        """The kernel that brings an operand of a problem into order."""
-        return cls(matrix, _ordered(matrix, problem, form), problem, form)
+        """The kernel that reorders an operand of a problem."""
+        return cls(matrix, _order(matrix, problem, form), problem, form)
 
     @property
     def results(self) -> tuple[Input, ...]:
         """The arrays that the kernel writes."""
-        return (self.made.source,) if self.made.rest is None else (self.made.source, self.made.rest)
+        return (self.ordered.source,) if self.ordered.rest is None else (self.ordered.source, self.ordered.rest)
 
-    def applied(self, problem: Problem) -> Problem:
-        """A problem with the operand in order."""
-        left, right = (self.made if side is self.matrix else side for side in (problem.left, problem.right))
+    def apply(self, problem: Problem) -> Problem:
+        """Replace the operand of a problem by the reordered operand."""
+        left, right = (self.ordered if side is self.matrix else side for side in (problem.left, problem.right))
         return replace(problem, left=left, right=right)
 
     @property
     def microseconds(self) -> float:
-        """Estimated time."""
+        """Estimated time of the kernel."""
         moved = self.matrix.source.desc.byte_length + sum(result.desc.byte_length for result in self.results)
         return START_US + moved / COPIED_BYTES_PER_US
 
     def kernel(self, title: str, features: Features) -> Kernel:
-        """The kernel; its title is for tables."""
+        """The kernel; `title` is for tables."""
         assert features.tensor_cores is not None
         names = ("source", "kept", "rest")[: 1 + len(self.results)]
         buffers = (self.matrix.source, *self.results)
         types = {name: type_of(buffer.desc) for name, buffer in zip(names, buffers, strict=True)}
         is_divided, is_rounded = self.form == "divided", self.form in ROUNDED
-        what = f"terms in order{f', in {self.form}' if is_rounded else ''}"
-        comment = f"{what}{', divided for three products of TF32' if is_divided else ''}"
+        label = f"terms in order{f', in {self.form}' if is_rounded else ''}"
+        comment = f"{label}{', divided for three products of TF32' if is_divided else ''}"
         options = (("max_shared", features.tensor_cores.max_shared), ("num_stages", 1), ("num_warps", WARPS))
-        across, down = (ceil(size / TILE) for size in (self.made.stride, self.matrix.lines))
+        across, down = (ceil(size / TILE) for size in (self.ordered.stride, self.matrix.lines))
         return Kernel(
-            f"{title}: {what}",
+            f"{title}: {label}",
             source_of(comment, types, DIVIDED if is_divided else (), self._lines(across, down)),
             buffers,
             (False, *(True for _ in self.results)),
-            (across * down * prod(n for n, _ in _own(self.matrix)), 1, 1),
+            (across * down * prod(n for n, _ in _own_axes(self.matrix)), 1, 1),
             "opweave_kernel",
             invocations=(32 * WARPS,),
             compiler="triton",
@@ -200,8 +198,8 @@ class Ordering:
         )
 
     def _lines(self, across: int, down: int) -> Iterator[str]:
-        matrix, channels, own = self.matrix, self.problem.channels, _own(self.matrix)
-        stacks, lines, padded = prod(n for n, _ in own), matrix.lines, self.made.stride
+        matrix, channels, own = self.matrix, self.problem.channels, _own_axes(self.matrix)
+        stacks, lines, padded = prod(n for n, _ in own), matrix.lines, self.ordered.stride
         yield "program = tl.program_id(0)"
         yield f"stack = program // {across * down}"
         yield f"line = program // {across} % {down} * {TILE} + tl.arange(0, {TILE})[:, None]"
@@ -218,7 +216,7 @@ class Ordering:
             values = {"kept": f"tl.cast(x, tl.{self.form})"}
         elif self.form == "divided":
             yield "_, kept_part, rest_part = divided(x)"
-            # The rest of what is not divided is all of it. So infinity is multiplied by the other operand's kept part.
+            # The remainder of an x that is not split is x, so that infinity is multiplied by the other operand's TF32 part.
             yield f"rest_part = tl.where(tl.abs(x) < {MAX_TF32}, rest_part, x)"
             values = {"kept": "kept_part", "rest": "rest_part"}
         for name, value in values.items():
@@ -226,16 +224,16 @@ class Ordering:
 
 
 def orderings(problem: Problem, constants: Collection[Input], features: Features) -> list[Ordering]:
-    """The operands of a product of float32 that kernels should bring into order.
+    """The float32 operands of a product that kernels should reorder.
 
-    Two operands of TF32 are read from shared memory. Of three products of TF32, one operand is divided in registers, in any
-    order; the other one is, best, divided before. Operands of bfloat16 and float16 are read from shared memory in any order,
-    but float32 has twice their bytes, and is rounded in registers each time it is read. Nothing of this matters where reading
-    the operands from memory once takes longer than the product.
+    TF32 reads both operands from shared memory. TF32x3 splits one operand in registers, in any order, and is fastest if the
+    other operand is split before. bfloat16 and float16 operands are read from shared memory in any order, but a float32
+    operand takes twice the bytes, and is rounded in registers at each read. Reordering never pays if reading the operands from
+    memory takes longer than the product.
 
     Args:
-        problem: what is multiplied, on tensor cores.
-        constants: which are in order, and divided or rounded.
+        problem: a problem for tensor cores.
+        constants: constants that are reordered, and split or rounded, already.
         features: features and limits of the device.
     """
     assert features.tensor_cores is not None
@@ -246,8 +244,9 @@ def orderings(problem: Problem, constants: Collection[Input], features: Features
     now, then = (max(read, 2 * products / 1e6 / rate) for rate in RATES[kind])
     saved = now - then
     if form in ROUNDED:
-        found = [Ordering.of(side, problem, form) for side in sides if isinstance(side, Matrix)]
-        return [each for each in found if saved / 2 > each.microseconds]  # each operand has half of it: an estimate
+        candidates = [Ordering.of(side, problem, form) for side in sides if isinstance(side, Matrix)]
+        # An estimate: each operand saves half the time.
+        return [ordering for ordering in candidates if saved / 2 > ordering.microseconds]
     if features.architecture not in IN_ORDER:
         return []
     if form == "divided":
@@ -255,9 +254,9 @@ def orderings(problem: Problem, constants: Collection[Input], features: Features
             return []
         sides = sides[1:]
     across = [side for side in sides if side.source not in constants and side.step != 1]
-    found = [Ordering.of(side, problem, form) for side in across if isinstance(side, Matrix)]
-    is_whole = len(found) == len(across)  # images of convolutions keep their order
-    return found if is_whole and saved > sum(each.microseconds for each in found) else []
+    candidates = [Ordering.of(side, problem, form) for side in across if isinstance(side, Matrix)]
+    is_whole = len(candidates) == len(across)  # images of convolutions keep their order
+    return candidates if is_whole and saved > sum(ordering.microseconds for ordering in candidates) else []
 
 
 __all__ = ["Form", "Ordering", "by_term", "form_of", "in_bfloat16", "in_three", "orderings"]

@@ -1,4 +1,4 @@
-"""Pieces of code that all kernels of contractions are made of: terms, entry points, and the taps of windows."""
+"""Pieces of code for contraction kernels: terms, entry points, and the taps of windows."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ def part(text: str) -> str:
 
 
 def plus(text: str, constant: int) -> str:
-    """A sum; 0 is left out."""
+    """A sum; adding 0 is omitted."""
     return f"{text} + {constant}u" if constant else text
 
 
 def times(text: str, factor: int) -> str:
-    """A product; 1 is left out."""
+    """A product; a factor of 1 is omitted."""
     return text if factor == 1 else f"{text} * {factor}u"
 
 
 def quarter(text: str, width: int) -> str:
-    """The position of a vector of four elements that begins at `text`; `text` itself for single elements."""
+    """The index of the vector of four elements that begins at `text`; `text` itself for single elements."""
     return f"({text}) / 4u" if width == 4 else text
 
 
 def python(text: str) -> str:
-    """A position in WGSL, of unsigned numbers, in Python."""
+    """Translate an unsigned WGSL position to Python."""
     return re.sub(r"\b(\d+)u\b", r"\1", text).replace("/", "//")
 
 
@@ -41,12 +41,12 @@ def function(name: str, parameters: Sequence[str], lines: Iterable[str], result:
 
 
 def entry(invocations: int, lines: Iterable[str]) -> Entry:
-    """The entry point of workgroups of `invocations`, which knows `group` and `lane`."""
+    """The entry point of workgroups of `invocations`, with the variables `group` and `lane`."""
     return Entry((invocations,), ("group", "lane"), tuple(lines))
 
 
 def stack_offset(matrix: Matrix | Window, stack: str, stacks: int) -> str:
-    """The offset of the matrix of a stack."""
+    """The offset of a stack's matrix."""
     parts, below = [], stacks
     for size, stride in matrix.stack:
         below //= size
@@ -57,7 +57,7 @@ def stack_offset(matrix: Matrix | Window, stack: str, stacks: int) -> str:
 
 
 def window_start(window: Window, name: str, y: str, x: str) -> list[str]:
-    """Define `name_y` and `name_x`, where the window begins for the element of the result at (y, x)."""
+    """Define `name_y` and `name_x`, the origin of the window for the result at (y, x)."""
     lines = []
     for axis, text, stride, before in zip("yx", (y, x), window.strides, window.before, strict=True):
         start = f"i32({text})" if window.transposed or stride == 1 else f"i32({text}) * {stride}"
@@ -67,14 +67,14 @@ def window_start(window: Window, name: str, y: str, x: str) -> list[str]:
 
 
 def window_tap(window: Window, start: str, name: str, y: str, x: str) -> tuple[list[str], list[str], str]:
-    """The pixel that a tap of a window meets.
+    """The pixel at a tap of a window.
 
     Args:
         window: the window.
-        start: the name given to `window_start`.
-        name: a prefix for the names that are defined here.
-        y: distance of the tap from the top of the window, as i32 text; "0" for none.
-        x: distance from the left.
+        start: the `name` passed to `window_start`.
+        name: prefix of the defined names.
+        y: distance of the tap from the top of the window, as i32 text.
+        x: distance of the tap from the left.
 
     Returns:
         Statements, the conditions that the pixel exists, and its offset in the image.

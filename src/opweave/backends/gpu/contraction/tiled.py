@@ -1,9 +1,9 @@
 """Tiled contractions: a workgroup computes a tile of the result from tiles of both operands in workgroup memory.
 
-A workgroup computes a tile of `rows` x `columns`. In each step it loads `depth` terms of its lines into registers while
-it computes with those of the previous step, and then stores them in workgroup memory, with terms as the slowest axis,
-so that an invocation reads four adjacent lines together. Each sum is a separate variable, because devices spill arrays
-with dynamic indices.
+A workgroup computes a tile of `rows` x `columns`. Each step loads `depth` terms into registers while the products of the
+previous step are computed, and then stores the terms in workgroup memory. Terms are the slowest axis of workgroup memory, so
+that an invocation reads four adjacent lines as a vector. Each sum is a separate variable, because devices spill dynamically
+indexed arrays.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .problem import Matrix, Problem, Window
 from .text import entry, part, plus, quarter, stack_offset, times, window_start, window_tap
 
 UNROLLED_TERMS = 4
-"""Terms of a loop that are written out: a divisor of all depths."""
+"""Unroll factor of the loop over terms, a divisor of all depths."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """How the work is divided.
+    """The tile of a workgroup.
 
     Attributes:
         rows: rows of the result per workgroup.
@@ -46,8 +46,8 @@ class Tile:
         return self.rows // self.height * (self.columns // self.width)
 
     @property
-    def shared(self) -> int:
-        """Maximum bytes of workgroup memory; lines may be padded by four elements."""
+    def shared_bytes(self) -> int:
+        """Upper bound of the workgroup memory in bytes; lines may be padded by four elements."""
         return 4 * self.depth * (self.rows + self.columns + 8)
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class Steps:
     Attributes:
         count: number of steps.
         a_tap: steps per tap; 0 if steps cross the borders of taps.
-        ragged: whether a step may contain terms that do not exist, which must be read as 0.
+        ragged: whether a step may have terms beyond the last, which must be read as 0.
     """
 
     count: int
@@ -79,7 +79,7 @@ class Steps:
 
 
 class Side:
-    """Generates the code for one operand: setup, loads of a step, and stores to workgroup memory."""
+    """Generates the code of one operand: setup, loads of a step, and stores to workgroup memory."""
 
     def __init__(self, name: str, matrix: Matrix | Window, problem: Problem, tile: Tile, reader: Reader) -> None:
         self.name, self.matrix, self.problem, self.tile = name, matrix, problem, tile
@@ -87,7 +87,7 @@ class Side:
         self.steps = Steps.of(problem, tile.depth)
         # Adjacent invocations load adjacent terms rather than adjacent lines.
         self.along_terms = matrix.step == 1 if isinstance(matrix, Window) else matrix.step < matrix.stride
-        # In each step, the addresses are those of the first step plus one number.
+        # The addresses of a step are those of the first step plus an offset.
         self.linear = isinstance(matrix, Matrix) and (
             self.steps.a_tap > 0 or problem.taps == 1 or matrix.tap == problem.channels * matrix.step
         )
@@ -103,7 +103,7 @@ class Side:
         self.positions = list(self._positions(inner, tile.invocations))
 
     def _in_vectors(self) -> bool:
-        """Whether four adjacent elements, aligned, can be loaded as a vector."""
+        """Whether aligned groups of four elements can be loaded as vectors."""
         matrix, problem = self.matrix, self.problem
         if problem.stacks > 1 and any(stride % 4 for _, stride in matrix.stack):
             return False
@@ -120,7 +120,7 @@ class Side:
         return matrix.stride == 1 and aligned
 
     def _positions(self, inner: int, invocations: int) -> Iterator[tuple[str, str]]:
-        """(line, term) of each load of an invocation, relative to the tile; the first one of a vector."""
+        """(line, term) of each load of an invocation, relative to the tile; for a vector, of the first element."""
         n = self.name
         for k in range(self.count):
             if invocations % inner == 0:
@@ -134,7 +134,8 @@ class Side:
             if self.width == 4:
                 i = f"{part(i)} * 4u"
             if (k + 1) * invocations > self.total and not self.along_terms:
-                o = f"min({o}, {self.tile.depth - 1}u)"  # some invocations load what none needs; lines are in bounds
+                # Surplus invocations load a valid term that nothing reads; lines are in bounds.
+                o = f"min({o}, {self.tile.depth - 1}u)"
             yield (o, i) if self.along_terms else (i, o)
 
     @property
@@ -191,7 +192,7 @@ class Side:
         return lines
 
     def _address(self, k: int, term: str, lines: list[str]) -> tuple[str, list[str]]:
-        """Where load `k` is, and the conditions that it exists; statements that it needs are appended to `lines`."""
+        """The address of load `k`, and the conditions that the element exists. Appends required statements to `lines`."""
         n, matrix, channels = self.name, self.matrix, self.problem.channels
         if self.linear:
             return f"{n}_at{k} + {n}_jump", []
@@ -228,7 +229,7 @@ class Side:
 
 
 def _window(m: Window, name: str, line: str, base: list[str]) -> list[str]:
-    """Where the window of the position `line` starts; `base` is the offset of the stack, if there is one."""
+    """Define the origin of the window at position `line`; `base` is the offset of the stack, if any."""
     height, width = m.output
     p = f"{name}_position"
     y = f"{p} / {width}u" if m.batches == 1 else f"{p} / {width}u % {height}u"
@@ -241,7 +242,7 @@ def _window(m: Window, name: str, line: str, base: list[str]) -> list[str]:
 
 
 def _tap(m: Window, name: str, key: str, tap: str) -> list[str]:
-    """Define `key_at`, the pixel at a tap of a window, and `key_in`, whether it exists."""
+    """Define `key_at`, the pixel at a tap of a window, and `key_in`, the condition that the pixel exists."""
     (height, width), (down, right) = m.kernel, m.dilations
     y = f"i32({tap}) / {width}" if width > 1 else f"i32({tap})"
     y = "0" if height == 1 else f"({y}) * {down}" if down > 1 else y
@@ -254,22 +255,21 @@ def _tap(m: Window, name: str, key: str, tap: str) -> list[str]:
 
 
 def _quad(line: str) -> str:
-    """The number of the group of four lines that contains a line."""
+    """The index of the group of four lines that contains a line."""
     return line.removesuffix(" * 4u") if line.endswith(" * 4u") else f"{part(line)} / 4u"
 
 
 def body(
     problem: Problem, tile: Tile, a: Reader, b: Reader, splits: int, dialect: Dialect
 ) -> tuple[list[Part], tuple[int, int, int]]:
-    """Memory of the workgroup, the entry point, and its dispatch size. It passes sums to `put(stack, row, column, vec4)`.
+    """Workgroup memory, the entry point, and its dispatch size. The entry point calls `put(stack, row, column, vec4)`.
 
     Args:
-        problem: what to compute.
-        tile: how to divide it.
+        problem: the problem.
+        tile: the tile of a workgroup.
         a: loads the left operand.
         b: loads the right operand.
-        splits: number of workgroups that share the steps of a tile; with several, `put` receives split * stacks + stack
-            instead of the stack.
+        splits: the split-K factor. If there are several splits, the stack passed to `put` is split * stacks + stack.
         dialect: the language.
     """
     left, right = Side("a", problem.left, problem, tile, a), Side("b", problem.right, problem, tile, b)
@@ -322,7 +322,7 @@ def body(
 
 
 def _place(counts: tuple[int, int, int]) -> tuple[str, tuple[int, int, int], list[str]]:
-    """The place of a workgroup among `counts`: the name of the vector, the dispatch size, and statements before its use."""
+    """The position of a workgroup in `counts`: the vector's name, the dispatch size, and statements that define the vector."""
     if max(counts) <= MAX_WORKGROUPS:
         return "group", counts, []
     x, y, _ = counts
@@ -341,8 +341,8 @@ def _locate(steps: Steps, depth: int) -> list[str]:
 
 
 def _compute(tile: Tile, dialect: Dialect) -> Iterator[str]:
-    """The products of a step: all terms, or a loop over them where the compiler can be told to write some of them out. NVRTC
-    compiles the loop faster, and its kernels are as fast.
+    """The products of a step, unrolled, or as a loop if the dialect has a hint to unroll. NVRTC compiles the loop faster, and
+    the kernels are as fast.
     """
     if hint := dialect.unrolled(UNROLLED_TERMS):
         yield from (*hint, f"for (var k = 0u; k < {tile.depth}u; k++) {{", *_products(tile, "k"), "}")
@@ -372,5 +372,5 @@ def _finish(tile: Tile, stack: str) -> Iterator[str]:
 
 
 def workgroups(problem: Problem, tile: Tile, splits: int) -> tuple[int, int, int]:
-    """The number of tiles across the columns, and down the rows, and the number of stacks times that of splits."""
+    """(tiles across the columns, tiles down the rows, stacks * splits)."""
     return -(-problem.columns // tile.columns), -(-problem.rows // tile.rows), problem.stacks * splits

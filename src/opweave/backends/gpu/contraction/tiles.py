@@ -1,7 +1,7 @@
 """Choose the tile for a problem, with a cost model fitted to measurements.
 
-Large tiles need the fewest loads from workgroup memory per product, and are best for large problems. Small tiles occupy
-the whole device for small problems; if there are too few even of these, workgroups share the terms of a sum.
+Large tiles need the fewest loads from workgroup memory per product, and suit large problems. Small tiles occupy the whole
+device for small problems. If even small tiles are too few, split-K divides the terms of a sum among workgroups.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ PEAK_PRODUCTS_PER_US = 128 * 1755
 LAUNCH_US = 2.7
 """Time of an empty kernel, in microseconds."""
 ADDITION_US = 2.7
-"""Time of the kernel that adds partial sums, without its memory traffic, in microseconds."""
+"""Time of the kernel that adds partial sums, without memory traffic, in microseconds."""
 PARTIAL_SUMS_PER_US = 1.5e6
 """Partial sums written or read per microsecond."""
 STEP_OVERHEAD_TERMS = 4
 """Overhead of a step, expressed in terms."""
 DEPTHS = (16, 20, 12, 8)
-"""Terms of a step: the first, unless another one saves more than a 25th of the work by wasting less."""
+"""Terms of a step: the first, unless another wastes less and saves at least 1/25 of the work."""
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
-"""Numbers of workgroups that may share the terms of a sum."""
+"""Split-K factors to try."""
 MAX_PARTIAL_BYTES = 1 << 26
 """Maximum size of all partial sums."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The shape of a tile, and its measured speed.
+    """The shape of a tile and its measured speed.
 
     Attributes:
         rows: rows of a tile.
@@ -43,8 +43,8 @@ class Shape:
         height: rows per invocation.
         width: columns per invocation.
         rate: fraction of the peak rate of a fully occupied multiprocessor.
-        latency: time of a step of a single workgroup, in microseconds, independent of the depth.
-        deepening: additional time for 16 terms, in microseconds.
+        latency: time of a single workgroup's step, without terms, in microseconds.
+        deepening: additional time per 16 terms, in microseconds.
     """
 
     rows: int
@@ -56,8 +56,8 @@ class Shape:
     deepening: float
 
 
-# Fitted to 661 timings of ResNet-50's convolutions and other products. The mean error of the model is 10%, and its
-# choices are 2% slower than the best ones.
+# Fitted to 661 timings of ResNet-50's convolutions and other products. The mean error of the model is 10%; its choices are
+# 2% slower than the best.
 SHAPES = (
     Shape(32, 32, 4, 4, 0.51, 0.21, 0.21),
     Shape(32, 64, 4, 4, 0.55, 0.24, 0.24),
@@ -71,7 +71,7 @@ SHAPES = (
 
 
 def microseconds(problem: Problem, shape: Shape, depth: int, splits: int, units: int) -> float:
-    """Estimated time of a problem on a device that runs `units` workgroups at the same time."""
+    """Estimated time of a problem on a device that runs `units` workgroups concurrently."""
     groups = ceil(problem.rows / shape.rows) * ceil(problem.columns / shape.columns) * problem.stacks * splits
     steps = ceil(Steps.of(problem, depth).count / splits)
     step = shape.rows * shape.columns * (depth + STEP_OVERHEAD_TERMS) / PEAK_PRODUCTS_PER_US / shape.rate
@@ -83,7 +83,7 @@ def microseconds(problem: Problem, shape: Shape, depth: int, splits: int, units:
 
 
 def choose(problem: Problem, features: Features) -> tuple[Tile, int]:
-    """The tile, and the number of workgroups that share its steps."""
+    """The tile and the split-K factor."""
     _, (shape, depth, splits) = _fastest(problem, features)
     return _tile(shape, depth), splits
 
@@ -99,12 +99,12 @@ def _fastest(problem: Problem, features: Features) -> tuple[float, tuple[Shape, 
 
 
 def _options(problem: Problem, features: Features) -> Iterator[tuple[Shape, int, int]]:
-    """The tile shapes, depths and splits that the device can run; every device can run the smallest tile."""
+    """The shapes, depths and split-K factors that the device can run, always including the smallest tile."""
     depths = list(_depths(problem))
     for shape in SHAPES[:1] if features.is_software else SHAPES:
         for depth in depths:
             tile = _tile(shape, depth)
-            if tile.invocations > features.max_invocations or tile.shared > features.max_shared:
+            if tile.invocations > features.max_invocations or tile.shared_bytes > features.max_shared:
                 continue
             steps = Steps.of(problem, depth).count
             if features.is_software:
@@ -114,7 +114,7 @@ def _options(problem: Problem, features: Features) -> Iterator[tuple[Shape, int,
                 bytes = 4 * splits * problem.stacks * problem.rows * problem.columns
                 if splits > 1 and (steps < 2 * splits or bytes > MAX_PARTIAL_BYTES):
                     break
-                # A part without steps would read what is not there.
+                # A part without steps would read out of bounds.
                 yield shape, depth, ceil(steps / ceil(steps / splits))
 
 

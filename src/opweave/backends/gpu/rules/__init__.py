@@ -1,9 +1,10 @@
-"""The rules of GPUs by families of operations, the same for all languages of kernels.
+"""GPU rules by family of operations, for all kernel languages.
 
-Positions are written as the mathematics says them; `opweave.expr.simplify` takes away what they do not need.
+Positions are written as plain mathematics; `opweave.expr.simplify` removes redundant arithmetic.
 """
 
-from . import (  # the rules register themselves
+# The imports fill the table.
+from . import (
     attention as attention,
     indexing as indexing,
     movement as movement,

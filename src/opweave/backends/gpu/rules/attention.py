@@ -1,4 +1,4 @@
-"""The operations of attention: what their queries, keys, values and masks are; `flash` computes it."""
+"""Rules of attention operations: define queries, keys, values and masks for `flash`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ....expr.tracing import of_input
 from ..table import gpu
 from .flash import Attention, Element, attend
 from .positions import broadcast
-from .reduction import narrowed, widened
+from .reduction import narrow, widen
 from .results import Staged, Stages
 from .rotary import Rotation
 
@@ -23,27 +23,27 @@ def _plus(term: Element) -> Element:
     return lambda score, *position: score + term(*position)
 
 
-def _masked(problem: Attention, mask: Array | None, causal: bool) -> Attention:
-    """The same with a mask, which hides keys if it is uint8, and is added otherwise."""
+def _with_mask(problem: Attention, mask: Array | None, causal: bool) -> Attention:
+    """Add a mask to a problem. A uint8 mask hides keys, any other mask is added to scores."""
     visible = None
     if mask is not None and mask.data_type == "uint8":
         visible = broadcast(Array(mask.shape, truth(mask.body)))
     elif mask is not None:
-        problem = replace(problem, adjusted=_plus(broadcast(widened(mask))))
+        problem = replace(problem, adjust=_plus(broadcast(widen(mask))))
     if causal:
-        given = visible
+        by_mask = visible
 
-        def seen(b: Array, h: Array, i: Array, k: Array) -> Array:
-            return k <= i if given is None else (k <= i) & given(b, h, i, k)
+        def is_seen(b: Array, h: Array, i: Array, k: Array) -> Array:
+            return k <= i if by_mask is None else (k <= i) & by_mask(b, h, i, k)
 
-        visible = seen
+        visible = is_seen
         problem = replace(problem, end=lambda b, i: i + 1)
     return replace(problem, visible=visible)
 
 
 @gpu.lower(scaled_dot_product_attention)
 def _(query: Array, key: Array, value: Array, mask: Array | None, causal: bool, scale: float) -> Staged:
-    q, k, v = widened(query), widened(key), widened(value)
+    q, k, v = widen(query), widen(key), widen(value)
     batches, heads, queries, size = query.shape
     groups, keys, values = key.shape[1], key.shape[2], value.shape[3]
     problem = Attention(
@@ -52,7 +52,7 @@ def _(query: Array, key: Array, value: Array, mask: Array | None, causal: bool, 
         key=lambda *p: k[p],
         value=lambda *p: v[p],
     )
-    problem = _masked(problem, mask, causal)
+    problem = _with_mask(problem, mask, causal)
 
     def plan(stages: Stages) -> list[Array]:
         result = stages.array(storage(query.data_type), [batches, heads, queries, values])
@@ -63,7 +63,7 @@ def _(query: Array, key: Array, value: Array, mask: Array | None, causal: bool, 
 
 @gpu.lower(multi_head_attention)
 def _(query: Array, key: Array, value: Array, mask: Array | None, heads: int, causal: bool, scale: float) -> Staged:
-    q, k, v = widened(query), widened(key), widened(value)
+    q, k, v = widen(query), widen(key), widen(value)
     batches, queries, _ = query.shape
     keys, size, values = key.shape[1], query.shape[2] // heads, value.shape[2] // heads
     problem = Attention(
@@ -72,7 +72,7 @@ def _(query: Array, key: Array, value: Array, mask: Array | None, heads: int, ca
         key=lambda b, h, i, s: k[b, i, h * size + s],
         value=lambda b, h, i, d: v[b, i, h * values + d],
     )
-    problem = _masked(problem, mask, causal)
+    problem = _with_mask(problem, mask, causal)
 
     def plan(stages: Stages) -> list[Array]:
         result = stages.array(storage(query.data_type), [batches, queries, heads * values])
@@ -100,7 +100,7 @@ def _(
     window: int,
     interleaved: bool,
 ) -> Staged:
-    q, k, v = widened(query), widened(key), widened(value)
+    q, k, v = widen(query), widen(key), widen(value)
     batches, new, _ = query.shape
     size, past = query.shape[2] // heads, 0 if past_key is None else past_key.shape[2]
     keys = past if lengths is not None else past + new
@@ -108,12 +108,12 @@ def _(
     data_type = storage(query.data_type)
 
     def position(batch: Array, i: Array) -> Array:
-        """The position among all keys of a query, or of a new key."""
+        """The position of query `i`, or of new key `i`, among all keys."""
         if lengths is None:
             return i + past
         return clamp(Array((), Cast(lengths[batch].body, "index")), 0, keys - new) + i
 
-    def rotated(x: Array, batch: Array, head: Array, i: Array, s: Array) -> Array:
+    def rotate(x: Array, batch: Array, head: Array, i: Array, s: Array) -> Array:
         def of_head(at: Array) -> Array:
             return x[batch, i, head * size + at]
 
@@ -123,28 +123,28 @@ def _(
         return rotation.of(of_head, size, row, s)
 
     def present(old: Array | None, new_element: Element) -> Array:
-        """The old keys or values, followed by the new ones."""
+        """Concatenate old and new keys or values."""
 
         def element(b: Array, g: Array, at: Array, s: Array) -> Array:
             added = new_element(b, g, clamp(at - past, 0), s)
-            return added if old is None else where(at < past, widened(old).clamped[b, g, at, s], added)
+            return added if old is None else where(at < past, widen(old).clamped[b, g, at, s], added)
 
-        made = compute([batches, groups, keys, size], element)
-        return narrowed(made, query)
+        joined = compute([batches, groups, keys, size], element)
+        return narrow(joined, query)
 
     def new_key(b: Array, g: Array, i: Array, s: Array) -> Array:
-        return rotated(k, b, g, i, s)
+        return rotate(k, b, g, i, s)
 
     def new_value(b: Array, g: Array, i: Array, s: Array) -> Array:
         return v[b, i, g * size + s]
 
-    def appended(stages: Stages) -> list[Array]:
-        """Write the new keys and values into the room behind the old ones."""
+    def append_new(stages: Stages) -> list[Array]:
+        """Append the new keys and values to the KV cache."""
         shape = [batches, groups, keys, size]
         targets = [stages.array(data_type, shape) for _ in range(2)]
-        for old, target, what in zip((past_key, past_value), targets, ("keys", "values"), strict=True):
+        for old, target, label in zip((past_key, past_value), targets, ("keys", "values"), strict=True):
             assert old is not None
-            stages.add(old, target, f"the past {what}")
+            stages.add(old, target, f"the past {label}")
         program = Workgroups([batches, new], width=groups * size)
         batch, i = program.positions
         for target, element in zip(targets, (new_key, new_value), strict=True):
@@ -160,17 +160,17 @@ def _(
     def plan(stages: Stages) -> list[Array]:
         if lengths is None:
             elements = ((past_key, new_key, "keys"), (past_value, new_value, "values"))
-            memory = [stages.stored(present(old, element), f"the {what}") for old, element, what in elements]
+            memory = [stages.store(present(old, element), f"the {label}") for old, element, label in elements]
         else:
-            memory = appended(stages)
-        all_keys, all_values = map(widened, memory)
+            memory = append_new(stages)
+        all_keys, all_values = map(widen, memory)
 
         def of_query(b: Array, h: Array, i: Array, s: Array) -> Array:
-            return rotated(q, b, h, i, s) * scale
+            return rotate(q, b, h, i, s) * scale
 
         read = [query, *memory, *(a for a in (lengths, cosines, sines, bias, sinks) if a is not None)]
         if rotation is not None and len(read) + 1 > stages.features.max_buffers:
-            turned = stages.stored(compute([batches, heads, new, size], of_query), "the queries")
+            turned = stages.store(compute([batches, heads, new, size], of_query), "the queries")
             of_query = lambda *p: turned[p]  # noqa: E731
 
         def visible(b: Array, h: Array, i: Array, at: Array) -> Array:
@@ -183,8 +183,8 @@ def _(
             key=lambda *p: all_keys[p],
             value=lambda *p: all_values[p],
             visible=visible,
-            adjusted=None if bias is None else _plus(broadcast(widened(bias))),
-            sink=None if sinks is None else lambda h: widened(sinks)[h],
+            adjust=None if bias is None else _plus(broadcast(widen(bias))),
+            sink=None if sinks is None else lambda h: widen(sinks)[h],
             softcap=softcap,
             first=(lambda b, i: position(b, i) - window + 1) if window else None,
             end=lambda b, i: position(b, i) + 1,

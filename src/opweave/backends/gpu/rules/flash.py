@@ -1,10 +1,9 @@
-"""Attention as one kernel, or two where the keys are divided among workgroups.
+"""Attention as one kernel, or as two kernels if keys are divided among workgroups.
 
-A workgroup goes through blocks of keys and keeps, for each of its queries, the largest score so far, the sum of the
-exponentials of the scores minus that, and the sum of the values that these weight (Dao et al., FlashAttention-2 (2023),
-arXiv:2307.08691). Where there are too few queries to keep the device busy, as for single tokens, each workgroup takes a
-part of the keys, and a second kernel combines the parts. Many queries are computed on tensor cores, if there are any
-(`flash_tensor`).
+A workgroup loops over blocks of keys, and keeps for each query the running maximum m of the scores s, the sum of exp(s - m),
+and the sum of exp(s - m) * value (Dao et al., FlashAttention-2 (2023), arXiv:2307.08691). If there are too few queries to keep
+the device busy, as for single tokens, each workgroup takes a part of the keys, and a second kernel combines the parts.
+`flash_tensor` computes many queries on tensor cores.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ from .reduction import dot
 from .results import Stages
 
 MAX_LINES = 32
-"""Queries of a workgroup, at most: those of all heads that share keys, or some of one head."""
+"""Most queries of a workgroup: all queries of the heads that share keys, or some queries of one head."""
 KEYS = (64, 32, 16, 8)
-"""Numbers of keys of a block that are tried; with more, there are fewer barriers."""
+"""Block sizes to try, in keys; larger blocks need fewer barriers."""
 NEIGHBOURS = 8
-"""Scores of a query of which an invocation finds the largest, since few invocations would find it among all of a block."""
+"""Scores per invocation in the first step of a maximum: one invocation per query would leave most idle."""
 KEYS_OF_PART = 32
-"""Fewest keys of a part, and most of its blocks. For one token with 1,024 keys and 8 groups of heads an H200 takes 5 us with
-parts of 32 keys, 12 us with those of 64, and 1 us more to combine twice as many."""
+"""Fewest keys of a part, and most keys of a block in a part. For one token with 1,024 keys and 8 groups of heads, an H200
+takes 5 us with parts of 32 keys, 12 us with parts of 64 keys, and 1 us more to combine twice as many parts."""
 MIN_SHARE_OF_UNITS = 4
-"""Divide keys if fewer than 1 / MIN_SHARE_OF_UNITS of the device's units would have work."""
+"""Divide keys if at most 1 / MIN_SHARE_OF_UNITS of the device's units would have work."""
 MIN_PARTS = 4
-"""Fewest parts of the keys: with fewer, the kernel that combines them takes longer than they save. An estimate."""
+"""Fewest parts of the keys: with fewer, the second kernel takes longer than the first one saves. An estimate."""
 MAX_PARTS = 64
-"""Most parts that the keys of a query are divided into."""
+"""Most parts of the keys."""
 MAX_HELD = 64
-"""Most elements that an invocation loads before it knows their weights. An estimate: as many workgroups as there are parts of
-keys still run at the same time."""
+"""Most elements that an invocation preloads into registers. An estimate: with this many, the workgroups of all parts still run
+concurrently."""
 MAX_SUMS = 16
-"""Most elements of the result that an invocation keeps in registers."""
+"""Most sums of the result per invocation, in registers."""
 
 Element = Callable[..., Array]
 Place = Callable[..., Sequence[Array | int]]
@@ -57,19 +56,19 @@ class Attention:
         groups: number of heads of keys and values.
         queries: number of queries.
         keys: number of keys.
-        size: of queries and keys.
-        values: size of the values.
+        size: size of queries and keys.
+        values: size of values.
         query: `query(batch, head, query, s)`, scaled.
         key: `key(batch, group, key, s)`.
         value: `value(batch, group, key, d)`.
-        visible: `visible(batch, head, query, key)`: whether the query sees the key; None if all see all.
-        adjusted: `adjusted(score, batch, head, query, key)`: the score that counts; None for what it is.
-        sink: `sink(head)`: the score of one more key without a value; None for no such key.
-        softcap: of the scores; 0 for none.
-        first: `first(batch, query)`: the first key that this query or a later one may see.
-        end: `end(batch, query)`: after the last key that this query or an earlier one may see.
+        visible: `visible(batch, head, query, key)`: whether the query sees the key; None if all queries see all keys.
+        adjust: `adjust(score, batch, head, query, key)`: the adjusted score; None to keep scores.
+        sink: `sink(head)`: the score of an additional key without a value; None for no such key.
+        softcap: softcap of the scores; 0 for none.
+        first: `first(batch, query)`: the first key visible to this query or any later one.
+        end: `end(batch, query)`: one past the last key visible to this query or any earlier one.
         empty: the result for a query that sees no key.
-        has_room: whether values that no query sees may be anything, NaN included.
+        has_room: whether invisible values may be arbitrary, including NaN.
     """
 
     batches: int
@@ -83,7 +82,7 @@ class Attention:
     key: Element
     value: Element
     visible: Element | None = None
-    adjusted: Element | None = None
+    adjust: Element | None = None
     sink: Element | None = None
     softcap: float = 0.0
     first: Element | None = None
@@ -93,20 +92,20 @@ class Attention:
 
     @property
     def share(self) -> int:
-        """How many heads share keys."""
+        """Number of heads that share keys."""
         return self.heads // self.groups
 
 
 @dataclass(frozen=True)
 class _Tile:
-    """What a workgroup computes at a time.
+    """The tile of a workgroup.
 
     Attributes:
-        heads: heads, which share keys.
-        queries: queries of each of them.
+        heads: heads of a workgroup, which share keys.
+        queries: queries per head.
         keys: keys of a block.
-        stores: whether the queries and a block of keys are copied to workgroup memory, since they fit.
-        parts: how many workgroups share the keys.
+        stores: whether the queries and a block of keys fit workgroup memory, and are copied there.
+        parts: number of workgroups that divide the keys.
     """
 
     heads: int
@@ -120,7 +119,7 @@ class _Tile:
         return self.heads * self.queries
 
     def numbers(self, size: int) -> int:
-        """How many numbers of workgroup memory it takes."""
+        """Size of the workgroup memory, in 32-bit words."""
         stored = self.lines * size + self.keys * (size + 1) if self.stores else 0
         return stored + self.lines * (self.keys + self.keys // NEIGHBOURS + 4)
 
@@ -149,14 +148,14 @@ def attend(stages: Stages, problem: Attention, result: Input, place: Place) -> A
     """Add the stages of attention, and return the result.
 
     Args:
-        stages: where to add them.
-        problem: what to compute.
+        stages: the stages to extend.
+        problem: the problem.
         result: the array to write.
-        place: `place(batch, head, query, d)`: the position of an element in it.
+        place: `place(batch, head, query, d)`: the position of an element in `result`.
     """
-    made = on_tensor_cores(problem, stages.features, result, place)
-    if made is not None:
-        return stages.add(made, result)
+    kernel = on_tensor_cores(problem, stages.features, result, place)
+    if kernel is not None:
+        return stages.add(kernel, result)
     tile = _tile(problem, stages.features)
     features, target = stages.features, result
     while True:
@@ -170,16 +169,16 @@ def attend(stages: Stages, problem: Attention, result: Input, place: Place) -> A
     if tile.parts == 1:
         return stages.add(program, result)
     stages.add(program, target, "parts of the keys")
-    return stages.add(_combined(problem, of_input(target), result, place, features), result, "all keys")
+    return stages.add(_combine(problem, of_input(target), result, place, features), result, "all keys")
 
 
-def _held(
+def _preload(
     program: Workgroups, features: Features, count: int, shape: Sequence[int], value: Callable[..., Array]
 ) -> list[Local]:
-    """Load `value(k, *position)` for each k into registers, before it is known what they are multiplied by.
+    """Load `value(k, *position)` for each k into registers, before the factors are computed.
 
     Returns:
-        An array for each k; none at all if the dialect does not keep elements in registers, or they are too many.
+        An array for each k. The list is empty if the dialect keeps no elements in registers, or if there are too many.
     """
     if not features.dialect.kept or count * -(-math.prod(shape) // program.invocations(features)) > MAX_HELD:
         return []
@@ -190,7 +189,7 @@ def _held(
 
 
 def _total(terms: Sequence[Array]) -> Array:
-    """A sum, whose terms are added in pairs."""
+    """Pairwise sum of terms."""
     while len(terms) > 1:
         pairs = [a + b for a, b in zip(terms[::2], terms[1::2], strict=False)]
         terms = [*pairs, *terms[len(terms) - len(terms) % 2 :]]
@@ -198,7 +197,7 @@ def _total(terms: Sequence[Array]) -> Array:
 
 
 def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None, features: Features) -> Workgroups:
-    """Go through blocks of keys; without a `place`, store the sums, the largest score and the weight of a part."""
+    """Loop over blocks of keys. Without a `place`, store the sums, the largest score and the weight of a part."""
     heads, queries, count, values = tile.heads, tile.queries, tile.keys, problem.values
     blocks = -(-problem.keys // count)
     of_part = -(-blocks // tile.parts)
@@ -210,7 +209,8 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None,
     def head(h: Array) -> Array:
         return row * heads + h
 
-    def query(i: Array | int) -> Array:  # the last tile may have the last query several times
+    # The last tile may repeat the last query.
+    def query(i: Array | int) -> Array:
         return clamp(tile_number * queries + i, 0, problem.queries - 1)
 
     lines, scores = [heads, queries], program.shared([heads, queries, count])
@@ -220,7 +220,7 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None,
     begins = None if problem.sink is None else (part == 0 if tile.parts > 1 else True)
 
     def at_first(value: Callable[[Array], Array | float], other: float) -> Callable[[Array, Array], Array | float]:
-        """The value that stands for the sink, in one part of the keys; else `other`."""
+        """The value of the sink, in one part of the keys; else `other`."""
         if begins is None:
             return lambda h, i: other
         return lambda h, i: value(h) if begins is True else where(begins, value(h), other)
@@ -232,14 +232,14 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None,
     of_query, of_key = None, None
     if tile.stores:
         of_query = program.shared([*lines, problem.size])
-        of_key = program.shared([count, problem.size + 1])  # a row more, so that adjacent keys lie in different banks
+        of_key = program.shared([count, problem.size + 1])  # padded, so that adjacent keys are in different banks
         stored = program[of_query]
 
     def fill_query() -> None:
         if of_query is not None:
             program.fill(of_query, lambda h, i, s: problem.query(batch, head(h), query(i), s))
 
-    # If a part is a single block, its queries are loaded at the same time as its keys and values.
+    # If a part is a single block, queries are loaded together with keys and values.
     is_single = tile.parts > 1 and of_part == 1 and features.dialect.kept > 0
     if not is_single:
         fill_query()
@@ -261,7 +261,7 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None,
         if is_single:
             fill_query()
             of_value = lambda k, h, i, d: problem.value(batch, group, key(k), d)  # noqa: E731
-            held = _held(program, features, count, [*lines, values], of_value)
+            held = _preload(program, features, count, [*lines, values], of_value)
 
         def score(h: Array, i: Array, k: Array) -> Array:
             def product(s: Array) -> Array:
@@ -273,38 +273,38 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None,
             if problem.softcap:
                 total = tanh(total * (1 / problem.softcap)) * problem.softcap
             position = batch, head(h), query(i), key(k)
-            if problem.adjusted is not None:
-                total = problem.adjusted(total, *position)
+            if problem.adjust is not None:
+                total = problem.adjust(total, *position)
             if problem.visible is not None:
                 total = where(problem.visible(*position), total, -math.inf)
             if problem.keys % count:
                 total = where(block * count + k < problem.keys, total, -math.inf)
             return total
 
-        def weighted(h: Array, i: Array, d: Array, k: Array | int) -> Array:
+        def weigh(h: Array, i: Array, d: Array, k: Array | int) -> Array:
             share = program[scores][h, i, k]
             value = program[held[k]][h, i, d] if isinstance(k, int) else problem.value(batch, group, key(k), d)
             product = share * value
             return where(share == 0, 0, product) if problem.has_room else product
 
         def exponential(h: Array, i: Array, value: Array) -> Array:
-            """exp(value - largest score); 0 for a key that is not seen, also where none is."""
+            """exp(value - largest score); 0 for an invisible key, even if all keys are invisible."""
             return where(value == -math.inf, 0, exp(value - program[larger][h, i]))
 
         def largest_of_some(h: Array, i: Array, part: Array) -> Array:
             return max_over(NEIGHBOURS, lambda k: program[scores][h, i, part * NEIGHBOURS + k])
 
         def largest_so_far(h: Array, i: Array) -> Array:
-            found = max_over(count // NEIGHBOURS, lambda part: program[some][h, i, part])
-            return larger_of(program[largest][h, i], found)
+            largest_new = max_over(count // NEIGHBOURS, lambda part: program[some][h, i, part])
+            return larger_of(program[largest][h, i], largest_new)
 
         def weight_so_far(h: Array, i: Array) -> Array:
             return program[weight][h, i] * program[factor][h, i] + sum_over(count, lambda k: program[scores][h, i, k])
 
         def sum_so_far(h: Array, i: Array, d: Array) -> Array:
-            more = dot(count, lambda k: weighted(h, i, d, k))
+            more = dot(count, lambda k: weigh(h, i, d, k))
             if held:
-                more = _total([weighted(h, i, d, k) for k in range(count)])
+                more = _total([weigh(h, i, d, k) for k in range(count)])
             return program[sums][h, i, d] * program[factor][h, i] + more
 
         program.fill(scores, score)
@@ -334,8 +334,8 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None,
     return program
 
 
-def _combined(problem: Attention, parts: Array, result: Input, place: Place, features: Features) -> Workgroups:
-    """Add up the parts of all keys."""
+def _combine(problem: Attention, parts: Array, result: Input, place: Place, features: Features) -> Workgroups:
+    """Combine the parts of all keys."""
     count, values = parts.shape[3], problem.values
     sizes, unrolled = [problem.batches, problem.heads, problem.queries], UNROLLED_ELEMENTS
     if features.dialect.kept:
@@ -345,14 +345,14 @@ def _combined(problem: Attention, parts: Array, result: Input, place: Place, fea
     largest, weight, factor = (program.shared([count]) for _ in range(3))
     program.fill(largest, lambda part: parts[(*position, part, values)])
     program.fill(weight, lambda part: parts[(*position, part, values + 1)])
-    held = _held(program, features, count, [values], lambda part, d: parts[(*position, part, d)])
+    held = _preload(program, features, count, [values], lambda part, d: parts[(*position, part, d)])
 
-    def scaled(part: Array) -> Array:
-        # Each invocation finds the largest of all, and adds up all weights, which takes less time than to wait for one.
+    def scale_of(part: Array) -> Array:
+        # Each invocation computes the maximum and the total weight itself, which is faster than a barrier.
         of_all = max_over(count, lambda k: program[largest][k])
         return where(program[largest][part] == -math.inf, 0, exp(program[largest][part] - of_all))
 
-    program.fill(factor, scaled)
+    program.fill(factor, scale_of)
 
     def element(d: Array) -> Array:
         total = dot(count, lambda part: program[factor][part] * parts[(*position, part, d)])

@@ -1,7 +1,7 @@
 """Attention on tensor cores, in Triton: the recurrence of `flash`, with both products of a block on tensor cores.
 
-A program computes a tile of queries of one head. Directions of a tile are "row" (queries), "column" (keys), "depth" (what the
-scores are sums over) and "width" (elements of a value).
+A program computes a tile of queries of one head. The directions of a tile are "row" (queries), "column" (keys), "depth" (terms
+of scores) and "width" (elements of a value).
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from .flash import Attention, Place
 
 MIN_LINES = 16
-"""Queries, keys and sizes of a tile, at least."""
+"""Fewest queries and keys of a tile, and smallest size."""
 MIN_PRODUCTS = 1 << 22
-"""Products of a call below which the other kernel is used, which compiles in a fraction of the time. An estimate."""
+"""Fewest products of a call; for smaller calls, the kernel of `flash` compiles in a fraction of the time. An estimate."""
 MAX_SIZE = 256
-"""Largest size of keys and values: a tile of them must fit the shared memory, and sums the registers."""
+"""Largest size of keys and values: a tile must fit shared memory, and the sums must fit registers."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """How a kernel divides the work.
+    """The tile of a program.
 
     Attributes:
-        rows: queries of a program.
-        columns: keys of a step.
-        depth: elements of a key, as a power of two.
-        width: elements of a value, as a power of two.
-        warps: groups of 32 threads of a program.
-        stages: steps whose operands are loaded ahead, that of the current one included.
+        rows: queries per program.
+        columns: keys per step.
+        depth: size of a key, rounded up to a power of two.
+        width: size of a value, rounded up to a power of two.
+        warps: warps per program.
+        stages: pipeline stages, including the current step.
     """
 
     rows: int
@@ -61,7 +61,7 @@ def suits(problem: Attention, features: Features) -> bool:
 
 
 def on_tensor_cores(problem: Attention, features: Features, result: Input, place: Place) -> TensorAttention | None:
-    """The kernel, if it suits, and Triton computes all that the attention asks for."""
+    """The kernel on tensor cores; None if it does not suit, or if Triton cannot compute the problem."""
     cores = features.tensor_cores
     if cores is None or not suits(problem, features):
         return None
@@ -76,7 +76,7 @@ def _power(size: int) -> int:
 
 
 def _tile(problem: Attention, is_half: bool, features: Features) -> _Tile:
-    """A tile that fits registers, of which there are enough to keep the device busy. Its sizes are estimates."""
+    """A tile that fits registers, and is small enough to keep the device busy. The sizes are estimates."""
     depth, width = _power(problem.size), _power(problem.values)
     is_large = max(depth, width) > 128
     rows = min(128 if is_half and not is_large else 64, _power(problem.queries))
@@ -91,14 +91,14 @@ class TensorAttention(KernelProgram):
     """The kernel of attention on tensor cores.
 
     Args:
-        problem: what to compute.
+        problem: the problem.
         features: features and limits of the device.
-        cores: how its tensor cores multiply.
+        cores: the device's tensor cores.
         result: the array to write.
-        place: `place(batch, head, query, d)`: the position of an element in it.
+        place: `place(batch, head, query, d)`: the position of an element in `result`.
 
     Raises:
-        UnsupportedError: Triton does not compute an expression of the problem.
+        UnsupportedError: Triton cannot compute an expression of the problem.
     """
 
     def __init__(self, problem: Attention, features: Features, cores: TensorCores, result: Input, place: Place) -> None:
@@ -138,11 +138,11 @@ class TensorAttention(KernelProgram):
 
     @property
     def targets(self) -> list[Input]:
-        """The array that is written."""
+        """The result."""
         return [self.result]
 
     def kernel(self, title: str, features: Features, is_fixed: Callable[[Input], bool] = lambda _: False) -> Kernel:
-        """The kernel; its bindings are `sources`, and the result."""
+        """The kernel, with `sources` and the result as bindings."""
         p, tile = self.problem, self.tile
         comment = f"tensor cores, tiles of {tile.rows} queries and {tile.columns} keys"
         return Kernel(
@@ -162,12 +162,12 @@ class TensorAttention(KernelProgram):
         )
 
     def _score(self, *position: Array) -> Array:
-        """The score that counts, of the product of a query and a key."""
+        """The adjusted score, from the product of a query and a key."""
         problem, total = self.problem, Array((), self._total)
         if problem.softcap:
             total = tanh(total * (1 / problem.softcap)) * problem.softcap
-        if problem.adjusted is not None:
-            total = problem.adjusted(total, *position)
+        if problem.adjust is not None:
+            total = problem.adjust(total, *position)
         if problem.visible is not None:
             total = where(problem.visible(*position), total, float("-inf"))
         return total
@@ -178,21 +178,21 @@ class TensorAttention(KernelProgram):
     # Text ------------------------------------------------------------------------------------------------------------
 
     def _statements(
-        self, body: str, name: str, axes: Mapping[Index, Position], known: Mapping[Expr, str] | None = None
+        self, body: str, name: str, axes: Mapping[Index, Position], texts: Mapping[Expr, str] | None = None
     ) -> list[str]:
-        """Statements that compute a value under a name."""
-        fixed = {index: Position(text, frozenset()) for index, text in self._fixed.items()}
-        made = Statements(self._names, {**fixed, **axes}, self._inside(axes), known or {}, prefix=f"{name}_")
-        value = made.value(self._bodies[body])
-        self._library |= dict.fromkeys(made.library)
-        return [*made.lines, f"{name} = {value}"]
+        """Statements that compute the body `body` as variable `name`."""
+        fixed = {index: Position(text, frozenset()) for index, text in self._fixed_axes.items()}
+        statements = Statements(self._names, {**fixed, **axes}, self._inside(axes), texts or {}, prefix=f"{name}_")
+        value = statements.value(self._bodies[body])
+        self._library |= dict.fromkeys(statements.library)
+        return [*statements.lines, f"{name} = {value}"]
 
     @property
-    def _fixed(self) -> dict[Index, str]:
+    def _fixed_axes(self) -> dict[Index, str]:
         return {self._batch: "batch", self._head: "head", self._group: "group"}
 
     def _inside(self, axes: Mapping[Index, Position]) -> dict[str, str]:
-        """For each direction, the condition that an element is inside of the arrays."""
+        """The condition that an element is inside the arrays, by direction."""
         p, tile = self.problem, self.tile
         limits = {
             self._query: ("row", p.queries, tile.rows),
@@ -200,11 +200,11 @@ class TensorAttention(KernelProgram):
             self._s: ("depth", p.size, tile.depth),
             self._d: ("width", p.values, tile.width),
         }
-        found = {}
+        conditions = {}
         for index, position in axes.items():
-            way, size, step = limits[index]
-            found[way] = f"{position.text} < {size}" if size % step and position.along else ""
-        return found
+            direction, size, step = limits[index]
+            conditions[direction] = f"{position.text} < {size}" if size % step and position.along else ""
+        return conditions
 
     def _body(self) -> Iterator[str]:
         p, tile = self.problem, self.tile
@@ -213,7 +213,7 @@ class TensorAttention(KernelProgram):
         column, depth_down = Position("column", frozenset({"column"})), Position("depth_down", frozenset({"depth"}))
         column_down, width = Position("column_down", frozenset({"column"})), Position("width", frozenset({"width"}))
         yield "program = tl.program_id(0)"
-        # Where later queries see more keys, their tiles begin first.
+        # If later queries see more keys, their tiles start first.
         yield f"number = program % {tiles}" if p.end is None else f"number = {tiles - 1} - program % {tiles}"
         yield f"head = program // {tiles} % {p.heads}"
         yield f"batch = program // {tiles * p.heads}"
@@ -229,8 +229,8 @@ class TensorAttention(KernelProgram):
         yield from self._limits()
         yield "for block in range(start, stop):"
         yield from (f"    {line}" for line in self._step(row, column, depth_down, column_down, width))
-        known = "tl.div_rn(total, tl.broadcast_to(weight, total.shape))"
-        yield f'value = tl.where(weight == 0, float("{p.empty}"), {known})'
+        quotient = "tl.div_rn(total, tl.broadcast_to(weight, total.shape))"
+        yield f'value = tl.where(weight == 0, float("{p.empty}"), {quotient})'
         yield from self._statements("at", "at", {self._query: row, self._d: width})
         conditions = [f"({c})" for c in self._inside({self._query: row, self._d: width}).values() if c]
         mask = f", mask={' & '.join(conditions)}" if conditions else ""
@@ -238,7 +238,7 @@ class TensorAttention(KernelProgram):
         yield f"tl.store(result + at, {value}{mask})"
 
     def _start(self) -> Iterator[str]:
-        """The largest score and the weight so far."""
+        """Initialise the largest score and the weight."""
         rows = f"({self.tile.rows}, 1)"
         if self.problem.sink is None:
             yield f'largest = tl.full({rows}, float("-inf"), tl.float32)'
@@ -249,7 +249,7 @@ class TensorAttention(KernelProgram):
         yield f"weight = tl.full({rows}, 1.0, tl.float32)"
 
     def _limits(self) -> Iterator[str]:
-        """The blocks of keys that queries of the tile may see."""
+        """Define the blocks of keys that are visible to the tile."""
         p, tile, start, stop = self.problem, self.tile, "0", str(-(-self.problem.keys // self.tile.columns))
         if p.first is not None:
             yield f"first_row = number * {tile.rows}"
@@ -265,7 +265,7 @@ class TensorAttention(KernelProgram):
     def _step(
         self, row: Position, column: Position, depth_down: Position, column_down: Position, width: Position
     ) -> Iterator[str]:
-        """What a block of keys adds."""
+        """Add a block of keys to the sums."""
         p, tile = self.problem, self.tile
         yield f"column = block * {tile.columns} + tl.arange(0, {tile.columns})[None, :]"
         yield f"column_down = block * {tile.columns} + tl.arange(0, {tile.columns})[:, None]"
@@ -280,7 +280,7 @@ class TensorAttention(KernelProgram):
         yield 'share = tl.where(score == float("-inf"), 0.0, tl.exp(score - larger))'
         yield "weight = weight * factor + tl.sum(share, 1)[:, None]"
         yield from self._statements("value", "values", {self._key: column_down, self._d: width})
-        if p.has_room:  # what no query sees may be NaN
+        if p.has_room:  # invisible values may be NaN
             yield "values = tl.where(tl.max(share, 0)[:, None] > 0, values, 0.0)"
         yield from self._operand("values")
         yield from self._operand("share")
@@ -288,7 +288,7 @@ class TensorAttention(KernelProgram):
         yield "largest = larger"
 
     def _operand(self, name: str, depth: str = "") -> Iterator[str]:
-        """Give an operand of a product the type in which it is multiplied, and zeros beyond its depth."""
+        """Pad an operand of a product with zeros beyond its depth, and cast it to the type of the product."""
         if depth and self.problem.size % self.tile.depth:
             yield f"{name} = tl.where({depth} < {self.problem.size}, {name}, 0.0)"
         kind = "float16" if self._is_half else self.cores.float32

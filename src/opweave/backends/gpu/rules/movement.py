@@ -1,4 +1,4 @@
-"""Operations that move elements: where each element of the result comes from."""
+"""Operations that move elements: the source of each element of the result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import accumulate
 from ....expr import Array, compute, where
 from ....ops import movement as ops
 from ..table import gpu
-from .positions import reshaped
+from .positions import reshape_array
 
 
 @gpu.lower(ops.concat)
@@ -31,9 +31,8 @@ def _(inputs: Sequence[Array], axis: int) -> Array:
 
 @gpu.lower(ops.expand)
 def _(input: Array, new_shape: Sequence[int]) -> Array:
-    return Array(
-        tuple(new_shape), input.body
-    )  # axes are counted from the last one, and those of size 1 have no variable
+    # Indices count axes from the last one, and axes of size 1 have no index.
+    return Array(tuple(new_shape), input.body)
 
 
 @gpu.lower(ops.pad)
@@ -48,20 +47,20 @@ def _(
             return input.padded(value)[key]
         if mode == "edge":
             return input.clamped[key]
-        return input[tuple(_mirrored(k, *sizes) for k, sizes in zip(key, padded, strict=True))]
+        return input[tuple(_mirror(k, *sizes) for k, sizes in zip(key, padded, strict=True))]
 
     return compute([before + size + after for before, size, after in padded], element)
 
 
-def _mirrored(position: Array, before: int, size: int, after: int) -> Array:
-    """The position in [0, size) of which one in [-before, size + after) is the mirror image."""
+def _mirror(position: Array, before: int, size: int, after: int) -> Array:
+    """Reflect a position in [-before, size + after) into [0, size)."""
     last = size - 1
     if before:
         position = abs(position)
     return last - abs(last - position) if after else position
 
 
-gpu.lower(ops.reshape)(reshaped)
+gpu.lower(ops.reshape)(reshape_array)
 
 
 @gpu.lower(ops.reverse)
@@ -77,7 +76,7 @@ def _(input: Array, axes: Sequence[int]) -> Array:
 @gpu.lower(ops.slice)
 def _(input: Array, starts: Sequence[int], sizes: Sequence[int], strides: Sequence[int]) -> Array:
     shape = [-(-size // stride) for size, stride in zip(sizes, strides, strict=True)]
-    # A stride beyond the size, which int32 may not hold, is never taken.
+    # The stride of a single element is unused, and may overflow int32.
     steps = [stride if size > 1 else 1 for stride, size in zip(strides, shape, strict=True)]
 
     def element(*p: Array) -> Array:
@@ -112,7 +111,7 @@ def _(input: Array, permutation: Sequence[int]) -> Array:
 @gpu.lower(ops.triangular)
 def _(input: Array, upper: bool, diagonal: int) -> Array:
     rows, columns = input.shape[-2:]
-    border = min(max(diagonal, -rows), columns)  # further ones keep as much, and int32 may not hold their sums
+    border = min(max(diagonal, -rows), columns)  # larger diagonals keep the same elements, but may overflow int32
 
     def element(*p: Array) -> Array:
         row, column = p[-2:]

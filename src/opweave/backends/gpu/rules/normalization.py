@@ -1,4 +1,4 @@
-"""Normalisations and softmax. Variance is computed in two passes (the mean first), to avoid cancellation."""
+"""Normalisations and softmax. Variance takes two passes (the mean first), to avoid cancellation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ....expr import Array, exp, log, reduce_max, reduce_mean, reduce_sum, sqrt
 from ....ops import normalization as ops
 from ..table import gpu
 from .positions import along
-from .reduction import narrowed, widened
+from .reduction import narrow, widen
 
 
 def _normalize(
@@ -21,7 +21,7 @@ def _normalize(
     axes: Sequence[int],
     epsilon: float,
 ) -> Array:
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias; scale and bias have one dimension for each of `axes`, in order."""
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias. The dimensions of scale and bias are `axes`, in order."""
     y = (x - mean) / sqrt(variance + epsilon)
     if scale is not None:
         y = along(scale, axes, x) * y
@@ -55,20 +55,20 @@ def _(input: Array, scale: Array | None, bias: Array | None, axes: Sequence[int]
 
 @gpu.lower(rms_normalization)
 def _(input: Array, scale: Array, axis: int, epsilon: float) -> Array:
-    x, axes = widened(input), range(axis, input.rank)
+    x, axes = widen(input), range(axis, input.rank)
     mean = reduce_mean(x * x, axes, keep_dimensions=True)
-    return narrowed(x / sqrt(mean + epsilon) * along(widened(scale), axes, x), input)
+    return narrow(x / sqrt(mean + epsilon) * along(widen(scale), axes, x), input)
 
 
 @gpu.lower(log_softmax)
 def _(input: Array, axis: int) -> Array:
-    x = widened(input)
+    x = widen(input)
     centred = x - reduce_max(x, [axis], keep_dimensions=True)
-    return narrowed(centred - log(reduce_sum(exp(centred), [axis], keep_dimensions=True)), input)
+    return narrow(centred - log(reduce_sum(exp(centred), [axis], keep_dimensions=True)), input)
 
 
 @gpu.lower(ops.softmax)
 def _(input: Array, axis: int) -> Array:
-    # The largest exponent becomes 0, so that no exponential overflows, and the sum is at least 1.
+    # The largest exponent is 0, so that no exponential overflows, and the sum is at least 1.
     e = exp(input - reduce_max(input, [axis], keep_dimensions=True))
     return e / reduce_sum(e, [axis], keep_dimensions=True)

@@ -1,4 +1,4 @@
-"""Pooling: one number for each window of an image."""
+"""Pooling: one number per window of an image."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from ....expr import Array, clamp, max_over, sqrt, sum_over
 from ....expr.ir import storage
 from ....ops import pooling as ops
 from ..table import gpu
-from .positions import computed, sizes_of
-from .reduction import narrowed, widened
+from .positions import compute_by_letter, sizes_of
+from .reduction import narrow, widen
 
 
 class _Axis(Window):
-    """Windows along one axis, at positions that are computed."""
+    """Windows along one axis, with positions as expressions."""
 
     @property
     def step(self) -> int:
-        """The stride, but that of a single window, which means nothing and may be beyond int32."""
+        """The stride; 1 for a single window, whose stride is unused and may overflow int32."""
         return self.stride if self.count > 1 else 1
 
     def position(self, window: Array, tap: Array) -> Array:
-        """Where a tap of a window lies; less than 0, or `size` and more, in the padding."""
+        """The position of a tap of a window; outside [0, size) in the padding."""
         return window * self.step + tap * self.dilation - self.before
 
     @property
     def covers_edges(self) -> bool:
-        """Whether each window that reaches beyond an edge has that edge's element in it, too."""
+        """Whether each window that crosses an edge contains the element at that edge."""
         return (
             self.dilation == 1 and self.before < self.taps and (self.count - 1) * self.stride - self.before < self.size
         )
 
     def elements(self, window: Array) -> Array | int:
-        """How many taps of a window lie inside."""
+        """Number of taps of a window inside the image."""
         if self.before == self.after == 0:
             return self.taps
         start = window * self.step - self.before
@@ -66,15 +66,15 @@ class _Pool:
 
 
 _Element = Callable[[dict[str, Array]], Array]
-"""The element of a result at a position, which is known by the letters of the layout."""
+"""An element of the result, from its position by letter of the layout."""
 
 
 def _average(pool: _Pool) -> _Element:
-    x = widened(pool.input)  # counts of elements are more than float16 holds
+    x = widen(pool.input)  # float16 cannot hold the counts of elements
 
     def element(p: dict[str, Array]) -> Array:
         total = sum_over(pool.taps, lambda i, j: x.padded(0)[pool.key(p, i, j)])
-        return narrowed(total / (pool.down.elements(p["h"]) * pool.right.elements(p["w"])), pool.input)
+        return narrow(total / (pool.down.elements(p["h"]) * pool.right.elements(p["w"])), pool.input)
 
     return element
 
@@ -87,18 +87,18 @@ def _l2(pool: _Pool) -> _Element:
 def _max(pool: _Pool) -> _Element:
     data_type = storage(pool.input.data_type)
     lowest = -math.inf if data_type in FLOATS else INFO[data_type].lowest
-    # The element at the edge stands for those beyond where the window has it anyway: that takes no condition.
+    # Reading the edge's element in place of the padding needs no condition, if each window contains that element anyway.
     covers = pool.down.covers_edges and pool.right.covers_edges
     access = pool.input.clamped if covers else pool.input.padded(lowest)
     return lambda p: max_over(pool.taps, lambda i, j: access[pool.key(p, i, j)])
 
 
 def _rule(element_of: Callable[[_Pool], _Element]) -> Callable[..., Array]:
-    def rule(input: Array, layout: str, **given: Any) -> Array:
+    def rule(input: Array, layout: str, **options: Any) -> Array:
         sizes = sizes_of(input, layout)
-        down, right = _Axis.along([sizes["h"], sizes["w"]], given)
+        down, right = _Axis.along([sizes["h"], sizes["w"]], options)
         element = element_of(_Pool(input, layout, down, right))
-        return computed(layout, {**sizes, "h": down.count, "w": right.count}, element)
+        return compute_by_letter(layout, {**sizes, "h": down.count, "w": right.count}, element)
 
     return rule
 

@@ -1,4 +1,4 @@
-"""Positions and layouts: what several rules share."""
+"""Positions and layouts, shared by several rules."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ....expr.ir import Cast
 
 
 def sizes_of(array: Array, layout: str) -> dict[str, int]:
-    """The size of each axis by its letter."""
+    """The size of each axis, by letter of the layout."""
     return dict(zip(layout, array.shape, strict=True))
 
 
-def computed(layout: str, sizes: Mapping[str, int], element: Callable[[dict[str, Array]], Array]) -> Array:
-    """An array whose axes have letters: `element` takes the position along each of them."""
+def compute_by_letter(layout: str, sizes: Mapping[str, int], element: Callable[[dict[str, Array]], Array]) -> Array:
+    """Like `compute`, with positions by letter of the layout."""
     shape = [sizes[letter] for letter in layout]
     return compute(shape, lambda *p: element(dict(zip(layout, p, strict=True))))
 
@@ -29,7 +29,7 @@ def position_from(index: Array, size: int) -> Array:
 
 
 def broadcast(array: Array) -> Callable[..., Array]:
-    """A function of a position in a larger shape: the element there of `array`, as NumPy broadcasts it."""
+    """A function from a position in a larger shape to the element of `array`, by NumPy's broadcasting."""
 
     def element(*position: Array) -> Array:
         key = position[len(position) - array.rank :]
@@ -44,7 +44,7 @@ def along(vector: Array, axes: Sequence[int], like: Array) -> Array:
     return compute(shape, lambda *p: vector[tuple(p[axis] for axis in axes)])
 
 
-def reshaped(input: Array, new_shape: Sequence[int]) -> Array:
+def reshape_array(input: Array, new_shape: Sequence[int]) -> Array:
     """Reshape an array, keeping the order of its elements."""
     groups = _groups(input.shape, new_shape)
 

@@ -1,4 +1,4 @@
-"""Matrix products and convolutions, which have kernels of their own."""
+"""Matrix products and convolutions, which `contraction` computes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .positions import along
 from .results import Products, source_of, view_of
 
 TAKE_VIEWS = frozenset({matrix.matmul, matrix.gemm})
-"""Operations whose rules take operands that are read in another order of axes than they have in memory, as `view_of` says."""
+"""Operations whose rules accept operands with permuted axes; see `view_of`."""
 
 
 def _product(a: Array, b: Array, a_transpose: bool = False, b_transpose: bool = False) -> Problem:
@@ -40,7 +40,7 @@ def _(a: Array, b: Array, c: Array | None, alpha: float, beta: float, a_transpos
 
 @gpu.lower(convolutions.conv2d, convolutions.conv_transpose2d)
 def _(input: Array, filter: Array, bias: Array | None, input_layout: str, **options: Any) -> Products:
-    options.pop("output_padding", None)  # output_sizes says more
+    options.pop("output_padding", None)  # implied by output_sizes
     problem = convolution(source_of(input), source_of(filter), input_layout=input_layout, **options)
     if bias is None:
         return Products(problem)

@@ -1,4 +1,4 @@
-"""Quantisation. Integers of 32 bits are added and subtracted without 64 bits, which few devices have, and without rounding."""
+"""Quantisation. 32-bit integers are added and subtracted exactly, without 64-bit integers, which few devices have."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ....expr.ir import Input, storage
 from ....ops import quantization as ops
 from ..contraction.problem import View, product
 from ..table import gpu
-from .reduction import dot, narrowed, widened
+from .reduction import dot, narrow, widen
 from .results import Products, Staged, Stages, source_of
 
 
 def _repeat_blocks(operand: Array, shape: tuple[int, ...]) -> Array:
-    """`operand` with each element repeated to the block of `shape` that it stands for."""
+    """Repeat each element of `operand` over its block of `shape`."""
     blocks = [whole // part for part, whole in zip(operand.shape, shape, strict=True)]
     return compute(shape, lambda *p: operand[tuple(k // size for k, size in zip(p, blocks, strict=True))])
 
@@ -31,10 +31,10 @@ def _(input: Array, scale: Array, zero_point: Array) -> Array:
     if INFO[storage(input.data_type)].bits == 8:
         difference = cast(cast(input, "int32") - cast(z, "int32"), "float32")
     else:
-        # A difference of two integers of 32 bits has 33: a sign, and a magnitude that unsigned ones hold.
+        # A difference of 32-bit integers has 33 bits: a sign, and a magnitude that fits uint32.
         x, y = cast(input, "uint32"), cast(z, "uint32")
         difference = where(input >= z, cast(x - y, "float32"), -cast(y - x, "float32"))
-    return narrowed(difference * widened(s), scale)
+    return narrow(difference * widen(s), scale)
 
 
 @gpu.lower(ops.quantize_linear)
@@ -42,10 +42,10 @@ def _(input: Array, scale: Array, zero_point: Array) -> Array:
     s, z = (_repeat_blocks(operand, input.shape) for operand in (scale, zero_point))
     data_type = storage(zero_point.data_type)
     info = INFO[data_type]
-    steps = round_even(widened(input) / widened(s))
+    steps = round_even(widen(input) / widen(s))
     if info.bits == 8:
         return cast(clamp(steps + cast(z, "float32"), info.lowest, info.highest), data_type)
-    # Counted from the lowest value, all are unsigned; the magnitude of the steps saturates when it is cast.
+    # Offsets from the lowest value are unsigned. The cast saturates the magnitude of the steps.
     offset = cast(z, "uint32") - info.lowest % 2**32
     magnitude = cast(abs(steps), "uint32")
     more, less = offset + magnitude, offset - magnitude
@@ -56,17 +56,17 @@ def _(input: Array, scale: Array, zero_point: Array) -> Array:
 # Weights of few bits --------------------------------------------------------------------------------------------------
 
 MAX_DIRECT_ROWS = 8
-"""Rows of the input up to which weights are unpacked while they are multiplied. Each row unpacks them again, but weights are
-read in a fraction of the bytes, which is what the product of few rows takes time for."""
+"""Most rows of the input for which the product unpacks weights on the fly. Each row unpacks the weights again, but reads a
+fraction of the bytes, and memory bandwidth limits the product of few rows."""
 TEAM = 32
-"""Invocations that share a column: they read adjacent words of weights."""
+"""Invocations that share a column, and read adjacent words of weights."""
 COLUMNS = 8
-"""Columns of a workgroup."""
+"""Columns per workgroup."""
 
 
 @dataclass(frozen=True)
 class _Packed:
-    """A weight of few bits a number, in words of 32 bits [columns, blocks, words of a block]."""
+    """A weight of few bits per number, in 32-bit words [columns, blocks, words of a block]."""
 
     words: Array
     scale: Array
@@ -76,17 +76,17 @@ class _Packed:
 
     @property
     def numbers(self) -> int:
-        """Numbers in a word."""
+        """Numbers per word."""
         return 32 // self.bits
 
     def at(self, column: Array, word: Array, number: Array | int) -> Array:
-        """A number of the matrix, float32; `word` counts those of a column."""
+        """A number of the matrix, as float32; `word` is the index of the word in its column."""
         block, within = word // self.words.shape[2], word % self.words.shape[2]
         shift = number * self.bits if isinstance(number, int) else cast(number * self.bits, "uint32")
         value = cast((self.words[column, block, within] >> shift) & 2**self.bits - 1, "float32")
-        scale = widened(self.scale)[column, block]
+        scale = widen(self.scale)[column, block]
         if self.minimum is not None:
-            return value * scale + widened(self.minimum)[column, block]
+            return value * scale + widen(self.minimum)[column, block]
         if self.zero_point is None:
             return (value - 2.0 ** (self.bits - 1)) * scale
         in_byte = 8 // self.bits
@@ -96,16 +96,17 @@ class _Packed:
 
 
 def _few_rows(flat: Array, packed: _Packed, bias: Array | None, result: Input) -> Workgroups:
-    """The product of a few rows [rows, inner], by workgroups that have some columns each."""
+    """The product of a few rows [rows, inner]; each workgroup computes `COLUMNS` columns."""
     (rows, inner), (columns, blocks, of_block) = flat.shape, packed.words.shape
-    words, x = blocks * of_block, widened(flat)
+    words, x = blocks * of_block, widen(flat)
     team = min(TEAM, 1 << (words - 1).bit_length())
     program = Workgroups([-(-columns // COLUMNS)], width=COLUMNS * team * rows)
     (tile,) = program.positions
     partial = program.shared([rows, COLUMNS, team])
     is_whole = words % team == 0 and words * packed.numbers == inner
 
-    def column(c: Array) -> Array:  # the last tile may have the last column several times
+    # The last tile may repeat the last column.
+    def column(c: Array) -> Array:
         return clamp(tile * COLUMNS + c, 0, columns - 1)
 
     def of_word(row: Array, c: Array, word: Array) -> Array:
@@ -121,7 +122,7 @@ def _few_rows(flat: Array, packed: _Packed, bias: Array | None, result: Input) -
 
     def total(row: Array, c: Array) -> Array:
         value = sum_over(team, lambda member: program[partial][row, c, member])
-        return value if bias is None else value + widened(bias)[column(c)]
+        return value if bias is None else value + widen(bias)[column(c)]
 
     shape = result.desc.shape
 
@@ -154,14 +155,14 @@ def _(
     rows = math.prod(input.shape[:-1])
 
     def plan(stages: Stages) -> list[Array]:
-        words = stages.viewed(weight, [columns, blocks, block_size * bits // 32], "uint32")
+        words = stages.view(weight, [columns, blocks, block_size * bits // 32], "uint32")
         packed = _Packed(words, scale, zero_point, minimum, bits)
         result = stages.array(storage(input.data_type), [*input.shape[:-1], columns])
         if rows <= MAX_DIRECT_ROWS:
-            return [stages.add(_few_rows(stages.viewed(input, [rows, inner]), packed, bias, result), result)]
+            return [stages.add(_few_rows(stages.view(input, [rows, inner]), packed, bias, result), result)]
         numbers = packed.numbers
         matrix = compute([columns, inner], lambda c, k: packed.at(c, k // numbers, k % numbers))
-        unpacked = stages.stored(matrix, "the weights", fold=False)
+        unpacked = stages.store(matrix, "the weights", fold=False)
         problem = product(View.of(source_of(input)), View.of(source_of(unpacked)), b_transpose=True)
         return [stages.add(Products(problem, lambda total: total if bias is None else total + bias), result)]
 

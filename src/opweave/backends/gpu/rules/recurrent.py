@@ -1,4 +1,4 @@
-"""The cells of recurrent networks; `sequences` has their kernels."""
+"""The cells of recurrent networks; `sequences` runs the steps."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ _FUNCTIONS: dict[str, Callable[[Array], Array]] = {"relu": relu, "sigmoid": sigm
 
 
 @gpu.lower(ops.gru)
-def _(initial_hidden_state: Array | None, reset_after: bool, activations: Sequence[str], **given: Any) -> Staged:
+def _(initial_hidden_state: Array | None, reset_after: bool, activations: Sequence[str], **options: Any) -> Staged:
     f, g = (_FUNCTIONS[name] for name in activations)
     state, reset, update = range(3)
 
     def step(cell: Cell) -> None:
-        """A step whose reset gate is applied after the product."""
+        """A step with the reset gate applied after the product."""
         total = cell.products("rzn", state)
 
         def gate(name: str, i: Array, j: Array) -> Array:
-            return f(cell.weighted(name, i, j) + total(name, i, j))
+            return f(cell.weighted_input(name, i, j) + total(name, i, j))
 
         def next_state(i: Array, j: Array) -> Array:
-            new = g(cell.weighted("n", i, j) + gate("r", i, j) * total("n", i, j))
+            new = g(cell.weighted_input("n", i, j) + gate("r", i, j) * total("n", i, j))
             z = gate("z", i, j)
             return z * cell.own(state, i, j) + new * (1 - z)
 
         cell.keep(state, next_state)
 
     def gates(cell: Cell) -> None:
-        """The reset gate, times the state, and the update gate."""
+        """Keep reset gate * state, and the update gate."""
         total = cell.products("rz", state)
 
         def gate(name: str, i: Array, j: Array) -> Array:
-            return f(cell.weighted(name, i, j) + total(name, i, j))
+            return f(cell.weighted_input(name, i, j) + total(name, i, j))
 
         cell.keep(reset, lambda i, j: gate("r", i, j) * cell.own(state, i, j))
         cell.keep(update, lambda i, j: gate("z", i, j))
@@ -47,16 +47,16 @@ def _(initial_hidden_state: Array | None, reset_after: bool, activations: Sequen
         total = cell.products("n", reset)
 
         def next_state(i: Array, j: Array) -> Array:
-            new, z = g(cell.weighted("n", i, j) + total("n", i, j)), cell.own(update, i, j)
+            new, z = g(cell.weighted_input("n", i, j) + total("n", i, j)), cell.own(update, i, j)
             return z * cell.own(state, i, j) + new * (1 - z)
 
         cell.keep(state, next_state)
 
     def plan(stages: Stages) -> list[Array]:
-        network = Network.of(stages, given)
+        network = Network.of(stages, options)
         if reset_after:
             return in_steps(network, [initial_hidden_state], [step])
-        return in_steps(network, [initial_hidden_state], [gates, next_state_of_gates], made=2)
+        return in_steps(network, [initial_hidden_state], [gates, next_state_of_gates], extra_vectors=2)
 
     return Staged(plan)
 
@@ -67,7 +67,7 @@ def _(
     initial_hidden_state: Array | None,
     initial_cell_state: Array | None,
     activations: Sequence[str],
-    **given: Any,
+    **options: Any,
 ) -> Staged:
     f, g, k = (_FUNCTIONS[name] for name in activations)
     hidden, cells = range(2)
@@ -76,7 +76,7 @@ def _(
         products = cell.products("iofg", hidden)
 
         def total(name: str, i: Array, j: Array) -> Array:
-            return cell.weighted(name, i, j) + products(name, i, j)
+            return cell.weighted_input(name, i, j) + products(name, i, j)
 
         def gate(name: str, i: Array, j: Array) -> Array:
             value = total(name, i, j)
@@ -88,12 +88,12 @@ def _(
         def next_cell(i: Array, j: Array) -> Array:
             return gate("f", i, j) * cell.own(cells, i, j) + gate("i", i, j) * g(total("g", i, j))
 
-        out = cell.private(lambda i, j: gate("o", i, j))  # before the cell state changes, which peepholes read
+        out = cell.private(lambda i, j: gate("o", i, j))  # peepholes read the old cell state
         new = cell.private(next_cell)
         cell.keep(cells, new)
         cell.keep(hidden, lambda i, j: out(i, j) * k(new(i, j)))
 
     def plan(stages: Stages) -> list[Array]:
-        return in_steps(Network.of(stages, given), [initial_hidden_state, initial_cell_state], [step])
+        return in_steps(Network.of(stages, options), [initial_hidden_state, initial_cell_state], [step])
 
     return Staged(plan)

@@ -1,4 +1,4 @@
-"""Reductions, positions of extremes, cumulative sums."""
+"""Reductions, arg_min and arg_max, cumulative sums."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from ....core.operation import Op
 from ....expr import Array, cast, compute, store, sum_over, where
 from ....ops import reduction as ops
 from ..table import gpu
-from .positions import reshaped
+from .positions import reshape_array
 
 BLOCK = 32
-"""Elements of a block of a cumulative sum, which are added one by one."""
+"""Elements per block of a cumulative sum, added one by one."""
 
 UNROLLED = 4
-"""Products that an invocation loads at once in a sum, so that loads do not wait for each other."""
+"""Unroll factor of sums of products, so that several loads are in flight."""
 
 _Reduction = Callable[[Array, Sequence[int], bool], Array]
 
 
-def widened(input: Array) -> Array:
-    """The array in float32 if it is float16, so that intermediate results neither overflow nor lose digits."""
+def widen(input: Array) -> Array:
+    """Cast float16 to float32, so that intermediate results neither overflow nor lose digits."""
     return cast(input, "float32") if input.data_type == "float16" else input
 
 
-def narrowed(result: Array, like: Array) -> Array:
-    """Cast a result computed from `widened(like)` back to the data type of `like`."""
+def narrow(result: Array, like: Array) -> Array:
+    """Cast a result computed from `widen(like)` back to the data type of `like`."""
     return cast(result, "float16") if like.data_type == "float16" else result
 
 
 def dot(count: int, term: Callable[[Array], Array]) -> Array:
-    """The sum of `count` terms, some of which are loaded at the same time."""
+    """The sum of `count` terms, with several loads in flight."""
     if count % UNROLLED:
         return sum_over(count, term)
     return sum_over(count // UNROLLED, lambda k: sum_over(UNROLLED, lambda part: term(k * UNROLLED + part)))
 
 
 def _log_sum_exp(x: Array, axes: Sequence[int], keep: bool) -> Array:
-    # log Σ eˣ = m + log Σ eˣ⁻ᵐ, where no exponential overflows if m is the maximum; an infinite one would give ∞ - ∞.
+    # log Σ eˣ = m + log Σ eˣ⁻ᵐ does not overflow if m is the maximum. An infinite m would give ∞ - ∞, so m is 0 then.
     largest = expr.reduce_max(x, axes, keep_dimensions=True)
     m = where(expr.is_infinite(largest), 0, largest)
     total = m + expr.log(_sum(expr.exp(x - m), axes, True))
-    return total if keep else reshaped(total, [size for axis, size in enumerate(x.shape) if axis not in axes])
+    return total if keep else reshape_array(total, [size for axis, size in enumerate(x.shape) if axis not in axes])
 
 
 def _sum(x: Array, axes: Sequence[int], keep: bool) -> Array:
@@ -89,11 +89,11 @@ def _(input: Array, axis: int, keep_dimensions: bool, output_data_type: DataType
 
 @gpu.lower(ops.cumulative_sum)
 def _(input: Array, axis: int, exclusive: bool, reversed: bool) -> Array:
-    return narrowed(_partial_sums(widened(input), axis, exclusive, reversed), input)
+    return narrow(_partial_sums(widen(input), axis, exclusive, reversed), input)
 
 
 def _partial_sums(x: Array, axis: int, exclusive: bool, reversed: bool) -> Array:
-    """Sums within a block, and before them the sum of all earlier blocks, found in the same way: O(n log n) additions."""
+    """The sum within a block plus the sum of all earlier blocks, computed recursively: O(n log n) additions."""
     size = x.shape[axis]
     blocks = -(-size // BLOCK)
 

@@ -12,15 +12,14 @@ from ....expr import Array, cast, clamp, compute, round_even, where
 from ....expr.ir import storage
 from ....ops import convolution as ops
 from ..table import gpu
-from .reduction import narrowed, widened
+from .reduction import narrow, widen
 
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """An axis of `input` elements that becomes one of `output` elements, both divided by what they have in common.
+    """The resampling of an axis by the reduced fraction output / input.
 
-    The element `i` of the result lies at `((2 * i + 1) * input - output) / (2 * output)` among the elements, but not before
-    the first or behind the last one.
+    Element `i` of the result is at position `((2 * i + 1) * input - output) / (2 * output)`, clamped to [0, size - 1].
     """
 
     size: int
@@ -37,7 +36,7 @@ class _Scale:
         return 2 * self.output
 
     def nearest(self, i: Array) -> Array:
-        """The nearest element, the one before at half the way."""
+        """The nearest element; the lower one at ties."""
         if self.input == 1:
             return i // self.output
         if self.output == 1:
@@ -45,7 +44,7 @@ class _Scale:
         return ((2 * i + 1) * self.input - 1) // self.denominator
 
     def around(self, i: Array) -> tuple[Array, Array, Array]:
-        """The elements before and after, and the weight of the element after, from 0 to `denominator`."""
+        """(lower neighbour, upper neighbour, weight of the upper one from 0 to `denominator`)."""
         last = self.denominator * (self.size - 1)
         place = clamp(i * (2 * self.input) + (self.input - self.output), 0, last)
         after = (place + (self.denominator - 1)) // self.denominator
@@ -65,22 +64,22 @@ def _(input: Array, mode: str, sizes: Sequence[int], axes: Sequence[int]) -> Arr
             shape, lambda *p: input[tuple(scales[k].nearest(i) if k in scales else i for k, i in enumerate(p))]
         )
     if input.data_type in FLOATS:
-        x = widened(input)
-        return narrowed(compute(shape, lambda *p: _blend(x, p, scales, _mix_floats)), input)
-    return _blended_integers(input, shape, scales)
+        x = widen(input)
+        return narrow(compute(shape, lambda *p: _blend(x, p, scales, _mix_floats)), input)
+    return _blend_integers(input, shape, scales)
 
 
 _Mix = Callable[[Array, Array, Array, int], Array]
-"""Interpolates between two elements, given the weight of the second one, and the divisor of the weight."""
+"""`mix(low, high, part, denominator)` interpolates between two elements; the weight of `high` is part / denominator."""
 
 
 def _mix_floats(low: Array, high: Array, part: Array, denominator: int) -> Array:
     weight = cast(part, "float32") / denominator
-    return low * (1 - weight) + high * weight  # an infinity stays one, which high - low would not
+    return low * (1 - weight) + high * weight  # preserves infinities, unlike high - low
 
 
 def _mix_finite(low: Array, high: Array, part: Array, denominator: int) -> Array:
-    return low + (high - low) * (cast(part, "float32") / denominator)  # equal elements stay what they are
+    return low + (high - low) * (cast(part, "float32") / denominator)  # preserves equal elements
 
 
 def _mix_integers(low: Array, high: Array, part: Array, denominator: int) -> Array:
@@ -88,7 +87,7 @@ def _mix_integers(low: Array, high: Array, part: Array, denominator: int) -> Arr
 
 
 def _blend(x: Array, p: Sequence[Any], scales: Mapping[int, _Scale], mix: _Mix) -> Array:
-    """The element of `x` at positions of the result along the axes of `scales`: linear between neighbours."""
+    """Interpolate `x` linearly along the axes of `scales`; `p` is the position in the result."""
     if not scales:
         return x[tuple(p)]
     axis, *others = scales
@@ -99,8 +98,8 @@ def _blend(x: Array, p: Sequence[Any], scales: Mapping[int, _Scale], mix: _Mix) 
     return mix(low, high, part, scales[axis].denominator)
 
 
-def _blended_integers(input: Array, shape: Sequence[int], scales: Mapping[int, _Scale]) -> Array:
-    """Integers of 8 bits between their neighbours, rounded to even: exact where the sums fit into int32."""
+def _blend_integers(input: Array, shape: Sequence[int], scales: Mapping[int, _Scale]) -> Array:
+    """Interpolate 8-bit integers, rounded to even; exact if the sums fit int32."""
     divisor = math.prod(scale.denominator for scale in scales.values())
     data_type = storage(input.data_type)
     if 2**9 * divisor >= 2**31:

@@ -1,4 +1,4 @@
-"""Results of rules that a single expression cannot describe, or not efficiently."""
+"""Results of rules that a single expression cannot describe efficiently."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Scatter:
 
     Attributes:
         into: the array to copy.
-        shape: how many elements are written then; for each position `p` in it, `result[at(*p)] = value(*p)`.
-        at: takes a position, and returns an index for each axis of the result, all of them inside of it.
-        value: takes a position, and returns the element to write there.
+        shape: shape of the updates; for each position `p` in it, `result[at(*p)] = value(*p)`.
+        at: maps a position in `shape` to a position inside the result.
+        value: maps a position in `shape` to the element to write.
     """
 
     into: Array
@@ -34,11 +34,11 @@ class Scatter:
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """A result whose elements are sums of products, for which there are kernels of their own.
+    """A contraction, whose elements are sums of products.
 
     Attributes:
-        problem: what is multiplied and added up; its sources are what the operands load, all of them in memory.
-        finish: takes the sums, in the shape of the result, and returns the result: with a bias, say.
+        problem: the problem, whose sources are operands in memory.
+        finish: the epilogue, from the sums in the shape of the result to the result.
     """
 
     problem: Problem
@@ -47,12 +47,12 @@ class Products:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """Stages that run several times, with kernels that are made once.
+    """Stages that run several times with the same kernels.
 
     Attributes:
         stages: programs of workgroups.
-        count: how many times.
-        swapped: two arrays of the same data type and shape, each of which takes the other's place after each time.
+        count: number of repetitions.
+        swapped: two arrays of the same data type and shape, swapped after each repetition.
     """
 
     stages: Sequence[Stage]
@@ -65,34 +65,34 @@ class Stage:
     """A part of an operation that takes several kernels.
 
     Attributes:
-        target: the array that is computed; a stage after this one may read it.
-        made: the elements, as in results of rules; a `KernelProgram`, which may write several arrays, `target` among them;
-            `Repeated` stages; or an array in memory, whose bytes are read in another shape or data type.
-        title: what it does, for tables.
-        fold: whether elements that depend on constants only are computed at build.
+        target: the array to compute, which later stages may read.
+        content: the elements, as in results of rules; a `KernelProgram`, which may write further arrays; `Repeated` stages; or
+            an array in memory, to reinterpret in another shape or data type.
+        title: title for tables.
+        fold: whether elements of constants are computed when the graph is built.
     """
 
     target: Input
-    made: Array | Products | Scatter | KernelProgram | Repeated | Input
+    content: Array | Products | Scatter | KernelProgram | Repeated | Input
     title: str = ""
     fold: bool = True
 
     @property
     def targets(self) -> list[Input]:
-        """All arrays that are computed."""
-        if isinstance(self.made, KernelProgram):
-            return self.made.targets
-        if isinstance(self.made, Repeated):
-            return [target for stage in self.made.stages for target in stage.targets]
+        """All arrays that the stage computes."""
+        if isinstance(self.content, KernelProgram):
+            return self.content.targets
+        if isinstance(self.content, Repeated):
+            return [target for stage in self.content.stages for target in stage.targets]
         return [self.target]
 
 
 class Stages:
-    """The parts of an operation that takes several kernels, in the order in which they run.
+    """Collects the stages of an operation in execution order.
 
     Attributes:
         features: features and limits of the device.
-        stages: the parts so far.
+        stages: the stages so far.
     """
 
     def __init__(self, features: Features) -> None:
@@ -101,41 +101,41 @@ class Stages:
         self._count = 0
 
     def array(self, data_type: DataType, shape: Sequence[int]) -> Input:
-        """A new array in memory, for a stage to compute."""
+        """A new array in memory, to be computed by a stage."""
         self._count += 1
         return Input(FIRST_NUMBER + self._count, Desc(data_type, tuple(shape)))
 
-    def add(self, made: Array | Products | Scatter | KernelProgram, target: Input, title: str = "") -> Array:
+    def add(self, content: Array | Products | Scatter | KernelProgram, target: Input, title: str = "") -> Array:
         """Add a stage, and return the array that it computes."""
-        self.stages.append(Stage(target, made, title))
+        self.stages.append(Stage(target, content, title))
         return of_input(target)
 
-    def stored(self, made: Array, title: str = "", *, fold: bool = True) -> Array:
-        """An array in memory of the elements of another; with `fold`, at build, if these depend on constants only."""
-        target = self.array(ir.storage(made.data_type), made.shape)
-        self.stages.append(Stage(target, made, title, fold))
+    def store(self, array: Array, title: str = "", *, fold: bool = True) -> Array:
+        """Store an expression in memory; with `fold`, when the graph is built, if the expression depends on constants only."""
+        target = self.array(ir.storage(array.data_type), array.shape)
+        self.stages.append(Stage(target, array, title, fold))
         return of_input(target)
 
     def repeat(self, stages: Sequence[Stage], count: int, swapped: tuple[Input, Input]) -> None:
         """Repeat programs of workgroups; see `Repeated`."""
         self.stages.append(Stage(stages[-1].target, Repeated(stages, count, swapped)))
 
-    def viewed(self, array: Array, shape: Sequence[int], data_type: DataType | None = None) -> Array:
-        """An array in memory, whose bytes are read in another shape, and as another data type if one is given."""
+    def view(self, array: Array, shape: Sequence[int], data_type: DataType | None = None) -> Array:
+        """Reinterpret an array in memory in another shape, and optionally as another data type."""
         target = self.array(data_type or ir.storage(array.data_type), shape)
         self.stages.append(Stage(target, source_of(array)))
         return of_input(target)
 
 
 def source_of(array: Array) -> Input:
-    """The input that an array in memory is loaded from."""
+    """The input behind an array in memory."""
     assert isinstance(array.body, ir.Load)
     assert isinstance(array.body.source, Input)
     return array.body.source
 
 
 def view_of(array: Array) -> View | None:
-    """An array in memory as its elements are read; None if they are not those of one array, with axes in any order."""
+    """The strided view behind an expression; None unless the expression is an array in memory with permuted axes."""
     load, rank = array.body, array.rank
     if not isinstance(load, ir.Load) or not isinstance(load.source, Input):
         return None
@@ -151,17 +151,17 @@ def view_of(array: Array) -> View | None:
 
 
 FIRST_NUMBER = 1 << 20
-"""Numbers of arrays that stages compute begin here, behind those of operands."""
+"""First number of arrays that stages compute, beyond those of operands."""
 
 
 class Staged:
     """A result that takes several kernels.
 
     Args:
-        plan: adds the stages, and returns the array of each result.
+        plan: adds the stages, and returns the result arrays.
 
     Attributes:
-        inputs: the arrays of the operands in the stages.
+        inputs: the arrays that stand for the operands in the stages.
     """
 
     def __init__(self, plan: Callable[[Stages], Sequence[Array]]) -> None:
@@ -169,8 +169,8 @@ class Staged:
         self.inputs: tuple[Input, ...] = ()
         self._plans: dict[Features, tuple[list[Stage], list[Input]]] = {}
 
-    def planned(self, features: Features) -> tuple[list[Stage], list[Input]]:
-        """The stages for a device, and the results; planned once for all operations that are alike."""
+    def plan_for(self, features: Features) -> tuple[list[Stage], list[Input]]:
+        """The stages for a device, and the results. Equal operations share one plan."""
         if features not in self._plans:
             stages = Stages(features)
             results = [source_of(array) for array in self.plan(stages)]

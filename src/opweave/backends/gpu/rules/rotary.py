@@ -1,4 +1,4 @@
-"""Rotation of heads by their positions."""
+"""Rotary position embedding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ....composites import rotary_embedding
 from ....expr import Array, clamp, compute, where
 from ..table import gpu
 from .positions import position_from
-from .reduction import narrowed, widened
+from .reduction import narrow, widen
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +17,9 @@ class Rotation:
     """The rotation of pairs of elements of a head.
 
     Attributes:
-        cosines: a row for each position [positions, pairs].
-        sines: likewise.
-        interleaved: whether the elements of a pair are neighbours; else one is in the first half of the elements that are
-            rotated, the other in the second.
+        cosines: cosines [positions, pairs].
+        sines: sines [positions, pairs].
+        interleaved: whether the elements of pair k are 2 * k and 2 * k + 1, instead of k and k + pairs.
     """
 
     cosines: Array
@@ -31,10 +30,10 @@ class Rotation:
         """The element `s` of a rotated head.
 
         Args:
-            head: the elements, float32.
-            size: how many there are; those after the pairs stay as they are.
-            position: the row in the tables.
-            s: which element.
+            head: the elements of the head, float32.
+            size: size of the head; elements after the pairs are not rotated.
+            position: row of the tables.
+            s: index of the element.
         """
         pairs = self.cosines.shape[1]
         if self.interleaved:
@@ -43,7 +42,7 @@ class Rotation:
             is_first = s < pairs
             pair, other = where(is_first, s, s - pairs), where(is_first, s + pairs, s - pairs)
         pair, other = clamp(pair, 0, pairs - 1), clamp(other, 0, size - 1)
-        cosine, sine = (widened(table)[position, pair] for table in (self.cosines, self.sines))
+        cosine, sine = (widen(table)[position, pair] for table in (self.cosines, self.sines))
         partner = head(other)
         turned = head(s) * cosine + where(is_first, -partner, partner) * sine
         return turned if 2 * pairs == size else where(s < 2 * pairs, turned, head(s))
@@ -51,7 +50,7 @@ class Rotation:
 
 @gpu.lower(rotary_embedding)
 def _(input: Array, cosines: Array, sines: Array, positions: Array | None, heads: int, interleaved: bool) -> Array:
-    x, rotation, rows = widened(input), Rotation(cosines, sines, interleaved), cosines.shape[0]
+    x, rotation, rows = widen(input), Rotation(cosines, sines, interleaved), cosines.shape[0]
 
     def position(batch: Array, place: Array) -> Array:
         if positions is None:
@@ -66,4 +65,4 @@ def _(input: Array, cosines: Array, sines: Array, positions: Array | None, heads
         start = at // size * size
         return rotation.of(lambda s: x[batch, place, start + s], size, position(batch, place), at % size)
 
-    return narrowed(compute(input.shape, of_heads if input.rank == 4 else of_joined), input)
+    return narrow(compute(input.shape, of_heads if input.rank == 4 else of_joined), input)

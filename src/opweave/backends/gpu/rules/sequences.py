@@ -1,8 +1,8 @@
 """Recurrent networks over sequences, for any kind of cell.
 
-The inputs of all steps are multiplied at once. Then, for small hidden states, one kernel goes through all steps: a workgroup
-for each direction and batch, which keeps the states in its own memory. For large ones a single workgroup would read the
-recurrent weights for too long in each step: there a step is a kernel, made once, whose workgroups compute some units each.
+One product multiplies the inputs of all steps. For small hidden states, a single kernel then runs all steps, with a workgroup
+for each direction and batch that keeps the states in workgroup memory. For large hidden states, a single workgroup would read
+the recurrent weights too slowly. A step is a kernel then, compiled once, whose workgroups compute some units each.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from ....expr.gpu import Local, Workgroups
 from ....expr.ir import Cast, Input
 from ....expr.tracing import of_input
 from ..contraction.problem import View, product
-from .reduction import dot, narrowed, widened
+from .reduction import dot, narrow, widen
 from .results import Products, Stage, Stages, source_of
 
 MAX_HIDDEN_SIZE = 256
-"""Size of hidden states up to which one kernel goes through all steps. With 256, a workgroup reads 0.8 to 1 MiB of recurrent
-weights from the cache in each step; a kernel of its own for each step shares that among workgroups, but has to be started."""
+"""Largest hidden state for which one kernel runs all steps. With 256 units, a workgroup reads 0.8 to 1 MiB of recurrent
+weights from the cache in each step. A kernel per step divides these reads among workgroups, but costs a launch per step."""
 
 BLOCK = 8
-"""Hidden units of a workgroup that computes one step: their weights in a row of the matrix fill a sector of the cache."""
+"""Hidden units per workgroup of a kernel for one step: their weights in a row of the matrix fill a cache sector."""
 PARTS = 8
-"""Parts of a product of the recurrent weights and a vector, each computed by an invocation."""
+"""Parts of a product of recurrent weights and a vector, with an invocation each."""
 MAX_TILE = 4
-"""Batches of a workgroup that computes one step, at most: they share the weights."""
+"""Most batches per workgroup of a kernel for one step, which share the weights."""
 
 Values: TypeAlias = Callable[[Array, Array], Array]
-"""`values(i, j)`: a value for unit `j` in batch `i`, as a workgroup numbers them."""
+"""`values(i, j)`: a value for unit `j` of batch `i`, by indices within the workgroup."""
 
 
 @dataclass
@@ -41,19 +41,20 @@ class Network:
     """A recurrent network over a sequence.
 
     Attributes:
-        stages: what computes it.
+        stages: the stages to extend.
         input: [steps, batches, input size].
         weight: [directions, gates * hidden_size, input size].
         recurrent_weight: [directions, gates * hidden_size, hidden_size].
         bias: [directions, gates * hidden_size].
-        recurrent_bias: the same.
+        recurrent_bias: [directions, gates * hidden_size].
         hidden_size: number of features of the hidden state.
         direction: the order of the steps.
-        layout: the gates, in their order.
-        return_sequence: whether the hidden states of all steps are a result, too.
-        weighted: the weighted inputs [directions, steps * batches, rows], float32: the products of all steps at once.
-        columns: the recurrent weights [directions, hidden_size, rows], in which adjacent invocations read adjacent elements.
-        all_states: the hidden states of all steps, if they are a result.
+        layout: the gates, in order.
+        return_sequence: whether the hidden states of all steps are also a result.
+        weighted: weight * input for all steps [directions, steps * batches, rows], float32.
+        columns: the recurrent weights [directions, hidden_size, rows], transposed so that adjacent invocations read adjacent
+            elements.
+        all_states: the hidden states of all steps, if `return_sequence`.
     """
 
     stages: Stages
@@ -68,9 +69,9 @@ class Network:
     return_sequence: bool
 
     @classmethod
-    def of(cls, stages: Stages, given: dict[str, Any]) -> Network:
-        """The network of an operation with these arguments."""
-        return cls(stages, **{field.name: given[field.name] for field in fields(cls) if field.name != "stages"})
+    def of(cls, stages: Stages, arguments: dict[str, Any]) -> Network:
+        """The network of an operation, from the operation's arguments."""
+        return cls(stages, **{field.name: arguments[field.name] for field in fields(cls) if field.name != "stages"})
 
     @property
     def steps(self) -> int:
@@ -83,31 +84,30 @@ class Network:
 
     def __post_init__(self) -> None:
         steps, batches, size = self.input.shape
-        x = self.stages.viewed(self.input, [steps * batches, size])
+        x = self.stages.view(self.input, [steps * batches, size])
         problem = product(View.of(source_of(x)), View.of(source_of(self.weight)), b_transpose=True)
         target = self.stages.array("float32", problem.layout.shape)
         self.weighted = self.stages.add(Products(problem), target, "weighted inputs")
         w = self.recurrent_weight
         directions, rows, size = w.shape
         columns = compute([directions, size, rows], lambda d, k, row: w[d, row, k])
-        self.columns = self.stages.stored(columns, "the recurrent weights")
+        self.columns = self.stages.store(columns, "the recurrent weights")
         self.all_states = None
         if self.return_sequence:
             self.all_states = self.stages.array(ir.storage(self.input.data_type), [steps, *self.state_shape])
 
 
 class Cell(ABC):
-    """What a workgroup computes of a step: some hidden units, in some batches of a direction.
+    """The share of a step that a workgroup computes: some hidden units of some batches of a direction.
 
-    Vectors have a number: the states come first, the hidden state before all others; then those that a cell makes in one phase
-    of a step for the next.
+    Vectors are numbered: the hidden state, the other states, then the vectors that a phase of a step passes to the next.
 
     Args:
         network: the network.
         program: the program of workgroups; the first axis is the direction.
-        tile: how many batches.
-        count: how many units.
-        parts: how many invocations share a product.
+        tile: number of batches.
+        count: number of units.
+        parts: number of invocations that share a product.
     """
 
     def __init__(self, network: Network, program: Workgroups, tile: int, count: int, parts: int) -> None:
@@ -117,30 +117,30 @@ class Cell(ABC):
 
     @abstractmethod
     def batch(self, i: Array) -> Array:
-        """The number of a batch."""
+        """The index of a batch in the network."""
 
     @abstractmethod
     def unit(self, j: Array) -> Array:
-        """The number of a unit."""
+        """The index of a unit in the network."""
 
     @abstractmethod
     def element(self, vector: int, i: Array, k: Array) -> Array:
-        """An element, of any unit, of a vector as it was before this phase."""
+        """The element of any unit of a vector, before this phase."""
 
     @abstractmethod
     def keep(self, vector: int, values: Values) -> None:
-        """Give a vector its new elements."""
+        """Replace the elements of a vector."""
 
     def own(self, vector: int, i: Array, j: Array) -> Array:
-        """An element of a vector for a unit of this workgroup."""
+        """The element of one of this workgroup's units."""
         return self.element(vector, i, self.unit(j))
 
     def of(self, array: Array, *position: Array) -> Array:
-        """An element of an operand for the direction of the workgroup."""
-        return widened(array)[(self.direction, *position)]
+        """An element of an operand, in the direction of the workgroup."""
+        return widen(array)[(self.direction, *position)]
 
     def private(self, values: Values) -> Values:
-        """Values that are computed now, and kept in registers."""
+        """Compute values now, and keep them in registers."""
         local = self.program.private(self.shape)
         self.program.fill(local, values)
         return lambda i, j: self.program[local][i, j]
@@ -154,22 +154,22 @@ class Cell(ABC):
             return where(self.direction == 0, forward, back)
         return back if direction == "backward" else forward
 
-    def weighted(self, gate: str, i: Array, j: Array) -> Array:
-        """The weighted input of a gate, and its bias."""
+    def weighted_input(self, gate: str, i: Array, j: Array) -> Array:
+        """The weighted input of a gate: weight * input + bias."""
         network = self.network
         row = network.layout.index(gate) * network.hidden_size + self.unit(j)
         total = self.of(network.weighted, self.time * network.state_shape[1] + self.batch(i), row)
         return total if network.bias is None else total + self.of(network.bias, row)
 
     def products(self, gates: str, vector: int) -> Callable[[str, Array, Array], Array]:
-        """The products of the recurrent weights and a vector.
+        """Multiply the recurrent weights by a vector.
 
         Args:
-            gates: gates whose weights are adjacent, in any order.
+            gates: gates with adjacent weights, in any order.
             vector: the number of the vector.
 
         Returns:
-            `total(gate, i, j)`: a product, and its recurrent bias.
+            `total(gate, i, j)`: recurrent_weight * vector + recurrent_bias for a gate.
         """
         network, size = self.network, self.network.hidden_size
         first, length = min(map(network.layout.index, gates)), -(-size // self.parts)
@@ -191,28 +191,30 @@ class Cell(ABC):
 
         def total(gate: str, i: Array, j: Array) -> Array:
             number = network.layout.index(gate)
-            found = sum_over(self.parts, lambda part: self.program[partial][part, i, number - first, j])
+            result = sum_over(self.parts, lambda part: self.program[partial][part, i, number - first, j])
             bias = network.recurrent_bias
-            return found if bias is None else found + self.of(bias, number * size + self.unit(j))
+            return result if bias is None else result + self.of(bias, number * size + self.unit(j))
 
         return total
 
 
 Phase: TypeAlias = Callable[[Cell], None]
-"""A part of a step, which needs elements of all units of what earlier ones keep."""
+"""A part of a step. It may read all units of the vectors that earlier phases keep."""
 
 
-def in_steps(network: Network, states: Sequence[Array | None], phases: Sequence[Phase], made: int = 0) -> list[Array]:
+def in_steps(
+    network: Network, states: Sequence[Array | None], phases: Sequence[Phase], extra_vectors: int = 0
+) -> list[Array]:
     """Add the kernels of a network, and return all results.
 
     Args:
         network: the network.
         states: the states before the first step, [directions, batches, hidden_size]; None for zeros.
-        phases: a step.
-        made: how many vectors a phase makes for the next.
+        phases: the phases of a step.
+        extra_vectors: number of vectors that a phase passes to the next.
     """
     form = _in_one_kernel if network.hidden_size <= MAX_HIDDEN_SIZE else _in_a_kernel_a_step
-    results = [of_input(result) for result in form(network, states, phases, made)]
+    results = [of_input(result) for result in form(network, states, phases, extra_vectors)]
     return results if network.all_states is None else [*results, of_input(network.all_states)]
 
 
@@ -220,15 +222,15 @@ def in_steps(network: Network, states: Sequence[Array | None], phases: Sequence[
 
 
 class _Whole(Cell):
-    """All units of a batch: a workgroup goes through several steps."""
+    """All units of a batch, in a workgroup that loops over steps."""
 
-    def __init__(self, network: Network, states: Sequence[Array | None], made: int) -> None:
+    def __init__(self, network: Network, states: Sequence[Array | None], extra_vectors: int) -> None:
         directions, batches, size = network.state_shape
         program = Workgroups([directions, batches], width=max(32, len(network.layout) * size))
         super().__init__(network, program, 1, size, 1)
-        self._locals: list[Local] = [program.shared([1, size]) for _ in range(len(states) + made)]
-        for local, given in zip(self._locals, states, strict=False):
-            start = lambda i, j, given=given: 0 if given is None else self.of(given, self.batch(i), j)  # noqa: E731
+        self._locals: list[Local] = [program.shared([1, size]) for _ in range(len(states) + extra_vectors)]
+        for local, initial in zip(self._locals, states, strict=False):
+            start = lambda i, j, initial=initial: 0 if initial is None else self.of(initial, self.batch(i), j)  # noqa: E731
             program.fill(local, start)
 
     def batch(self, i: Array) -> Array:
@@ -252,13 +254,15 @@ class _Whole(Cell):
         self.program.write(target, self.shape, at, lambda i, j: self.element(vector, i, j))
 
 
-def _in_one_kernel(network: Network, states: Sequence[Array | None], phases: Sequence[Phase], made: int) -> list[Input]:
-    """One kernel, or several where it would repeat loops too often."""
+def _in_one_kernel(
+    network: Network, states: Sequence[Array | None], phases: Sequence[Phase], extra_vectors: int
+) -> list[Input]:
+    """Run all steps in one kernel, or in several if one would exceed `max_iterations`."""
     stages, steps = network.stages, network.steps
     results = [stages.array(ir.storage(network.input.data_type), network.state_shape) for _ in states]
 
     def program_of(start: int, end: int, last: Sequence[Input]) -> Workgroups:
-        cell = _Whole(network, states, made)
+        cell = _Whole(network, states, extra_vectors)
         with cell.program.repeat(end - start) as number:
             cell.step = number + start
             for phase in phases:
@@ -274,7 +278,7 @@ def _in_one_kernel(network: Network, states: Sequence[Array | None], phases: Seq
     if iterations <= most:
         stages.add(whole, results[0], "the steps")
         return results
-    count = max(1, steps * most // iterations - 1)  # one less for what comes before and after the steps
+    count = max(1, steps * most // iterations - 1)  # one less, for the code around the loop
     for start in range(0, steps, count):
         end = min(start + count, steps)
         last = results if end == steps else [stages.array("float32", network.state_shape) for _ in states]
@@ -287,25 +291,25 @@ def _in_one_kernel(network: Network, states: Sequence[Array | None], phases: Seq
 
 
 class _Some(Cell):
-    """Some units of some batches: a phase of a step, from states in memory to others.
+    """Some units of some batches, for a phase of a step. It reads and writes states in memory.
 
     Args:
         network: the network.
-        old: the states before the step, [states + 1, directions, batches, hidden_size]; behind them is the number of the step.
-        new: the states after it.
-        made: the vectors that phases make, in the same form.
+        old: the states before the step, [states + 1, directions, batches, hidden_size]; the last holds the number of the step.
+        new: the states after the step.
+        extra: the vectors that phases pass on, [vectors, directions, batches, hidden_size].
     """
 
-    def __init__(self, network: Network, old: Input, new: Input, made: Input) -> None:
+    def __init__(self, network: Network, old: Input, new: Input, extra: Input) -> None:
         directions, batches, size = network.state_shape
         tile = min(batches, MAX_TILE)
         sizes = [directions, -(-batches // tile), -(-size // BLOCK)]
         program = Workgroups(sizes, width=PARTS * tile * len(network.layout) * BLOCK)
         super().__init__(network, program, tile, BLOCK, PARTS)
-        self._old, self._new, self._made = of_input(old), new, made
+        self._old, self._new, self._extra = of_input(old), new, extra
         self._states = old.desc.shape[0] - 1
         number = Array((), Cast(self._old[self._states, 0, 0, 0].body, "index"))
-        self.step = clamp(number, 0, network.steps - 1)  # the kernel's positions stay inside, whatever lies there
+        self.step = clamp(number, 0, network.steps - 1)  # bounds the positions, whatever the memory holds
 
     def batch(self, i: Array) -> Array:
         return clamp(self.program.positions[1] * self.shape[0] + i, 0, self.network.state_shape[1] - 1)
@@ -316,14 +320,14 @@ class _Some(Cell):
     def element(self, vector: int, i: Array, k: Array) -> Array:
         vectors, number = self._old, vector
         if vector >= self._states:
-            vectors, number = of_input(self._made), vector - self._states
+            vectors, number = of_input(self._extra), vector - self._states
         return vectors[number, self.direction, self.batch(i), k]
 
     def keep(self, vector: int, values: Values) -> None:
         values = self.private(values)
         target, number = self._new, vector
         if vector >= self._states:
-            target, number = self._made, vector - self._states
+            target, number = self._extra, vector - self._states
 
         def at(i: Array, j: Array) -> tuple[Array, ...]:
             return self.direction, self.batch(i), self.unit(j)
@@ -334,26 +338,29 @@ class _Some(Cell):
             self.program.write(all_states, self.shape, lambda i, j: (self.time, *at(i, j)), values)
 
     def count(self) -> None:
-        """Write the number of the next step. All workgroups write the same."""
+        """Write the number of the next step. All workgroups write the same value."""
         after = self._old[self._states, 0, 0, 0] + 1
         self.program.write(self._new, [1], lambda i: (self._states, i, 0, 0), lambda i: after)
 
 
 def _in_a_kernel_a_step(
-    network: Network, states: Sequence[Array | None], phases: Sequence[Phase], made: int
+    network: Network, states: Sequence[Array | None], phases: Sequence[Phase], extra_vectors: int
 ) -> list[Input]:
-    """A kernel for each phase, which all steps repeat; the arrays of old and new states change places after each."""
+    """Run each phase as a kernel. All steps repeat these kernels, and swap the arrays of old and new states."""
     stages, shape = network.stages, [len(states) + 1, *network.state_shape]
 
     def start(number: Array, *position: Array) -> Array:
-        found = as_array(0.0, "float32")
-        for k, given in enumerate(states):
-            if given is not None:
-                found = where(number == k, widened(given)[position], found)
-        return found
+        value = as_array(0.0, "float32")
+        for k, initial in enumerate(states):
+            if initial is not None:
+                value = where(number == k, widen(initial)[position], value)
+        return value
 
-    old = source_of(stages.stored(compute(shape, start), "the states", fold=False))
-    new, vectors = stages.array("float32", shape), stages.array("float32", [max(1, made), *network.state_shape])
+    old = source_of(stages.store(compute(shape, start), "the states", fold=False))
+    new, vectors = (
+        stages.array("float32", shape),
+        stages.array("float32", [max(1, extra_vectors), *network.state_shape]),
+    )
     step = []
     for number, phase in enumerate(phases):
         cell = _Some(network, old, new, vectors)
@@ -367,7 +374,7 @@ def _in_a_kernel_a_step(
     results = []
     for number in range(len(states)):
         state = compute(network.state_shape, lambda *p, number=number: last[(number, *p)])
-        results.append(source_of(stages.stored(narrowed(state, network.input), "the last state")))
+        results.append(source_of(stages.store(narrow(state, network.input), "the last state")))
     return results
 
 
