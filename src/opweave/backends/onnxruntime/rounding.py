@@ -1,6 +1,6 @@
-"""Where the engine rounds an operand of a product to 8 bits, because the other one has weights of 8 or 4 bits.
+"""Predict products in which the engine rounds an operand to 8 bits, since the other operand has weights of 8 or 4 bits.
 
-With `precision="ieee"` it never does.
+With `precision="ieee"` the engine never rounds.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from ...ops.movement import transpose
 from .dequantised import BYTES, is_dequantised, native_forms
 
 FLOAT_LEVEL, INT8_LEVEL = 1, 4
-"""Values of `accuracy_level` of MatMulNBits: float32, and operands of 8 bits."""
+"""Values of `accuracy_level` of MatMulNBits: float32 operands, and 8-bit operands."""
 
 SMALLEST_BLOCK = 16
-"""The shortest blocks of the engine's kernel."""
+"""Smallest block size of the engine's kernel."""
 
 
 def rounds_input(node: Node) -> bool:
-    """Whether the engine rounds an operand of a node to 8 bits, in blocks; the error is about 0.5% of the largest result."""
+    """Whether the engine rounds an operand of a node to 8 bits, by blocks; the error is about 0.5% of the largest result."""
     arguments = node.arguments
     if node.op is matmul_n_bits:
         return bool(arguments["accuracy"] == "int8")
@@ -40,7 +40,7 @@ def _is_dequantised_by_engine(operand: Operand) -> bool:
 
 
 def _is_quantised_weight(weight: Operand) -> bool:
-    """Whether a matrix is a constant of 8 bits that is dequantised by column, or by blocks of a column."""
+    """Whether a matrix is a dequantised 8-bit constant with one scale per column, or per block of a column."""
     is_turned = weight.node is not None and weight.node.op is transpose
     if is_turned:
         weight = weight.node.arguments["input"]  # type: ignore[union-attr]

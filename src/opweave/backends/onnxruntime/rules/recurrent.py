@@ -1,7 +1,7 @@
-"""ONNX Runtime rules: recurrent networks, by the engine's kernels of sequences.
+"""ONNX Runtime rules: recurrent networks, by the engine's kernels for sequences.
 
-Unrolled graphs take up to 18 times as long for small sizes. A single step has no rule: its decomposition takes as long as
-LSTM with one step, and half as long as GRU.
+For small sizes, unrolled graphs take up to 18 times as long. Single steps have no rule: the decomposition takes as long as
+LSTM with one step, and half as long as GRU with one step.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def _lower(
     Args:
         both: the operation, and the composite for sequences of different lengths.
         op_type: the ONNX operator.
-        order: its order of the gates (ONNX calls n "h" and g "c").
-        states: the operands that are initial states.
-        when: which nodes the rule accepts.
+        order: the operator's order of gates (ONNX calls n "h" and g "c").
+        states: names of the operands that are initial states.
+        when: predicate for the nodes that the rule accepts.
     """
 
     @ort.lower(*both, when=when)
@@ -92,7 +92,7 @@ def _lower(
 
 
 def _is_native(peephole_weight: Operand | None) -> bool:
-    # ONNX's output gate reads the new cell state, the specification's the old one; without weights it does not matter.
+    # ONNX's output gate reads the new cell state, the specification's reads the old one; without weights both agree.
     if peephole_weight is None:
         return True
     hidden_size = peephole_weight.shape[1] // 3
