@@ -1,4 +1,4 @@
-"""Whether the engine's products of 8 bits are right on this processor."""
+"""Test whether the engine's 8-bit products saturate on this processor."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 from . import devices
 
 SIZES = (8, 64, 8)
-"""Rows, summed elements and columns of the product that is measured."""
+"""Rows, inner dimension and columns of the test product."""
 
 
 @cache
 def saturates() -> bool:
     """Whether products of uint8 by int8 are wrong on this processor.
 
-    On x86 without VNNI instructions, the engine adds up pairs of products in 16 bits, which saturate. The answer is measured
-    once, by a product of two matrices.
+    On x86 without VNNI instructions, the engine adds pairs of products in 16 bits, which saturate. One product of two matrices
+    tests it.
     """
     ops, float32 = devices.operators(), devices.engine().Type.f32
     rows, depth, columns = SIZES

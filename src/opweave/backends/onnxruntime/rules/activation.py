@@ -20,9 +20,8 @@ ort.rename({ops.softplus: "Softplus", ops.softsign: "Softsign"})
 ort.rename({ops.elu: "Elu", ops.hard_sigmoid: "HardSigmoid", ops.leaky_relu: "LeakyRelu"})
 ort.rename({composites.thresholded_relu: "ThresholdedRelu"}, when=is_single)
 ort.rename({composites.quick_gelu: "QuickGelu"}, when=is_single, domain=MICROSOFT)
-ort.rename(  # the kernel refuses scalars
-    {composites.fast_gelu: "FastGelu"}, when=lambda input: is_single(input) and input.rank > 0, domain=MICROSOFT
-)
+# The kernel refuses scalars.
+ort.rename({composites.fast_gelu: "FastGelu"}, when=lambda input: is_single(input) and input.rank > 0, domain=MICROSOFT)
 
 
 @ort.lower(ops.tanh)

@@ -1,6 +1,6 @@
 """OpenVINO rules: gather and scatter.
 
-Positions are computed before: the engine returns 0 for indices out of range, which WebNN clamps.
+The rules clamp indices, as WebNN does: the engine returns 0 for indices out of range.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HIGHEST = 2**31 - 1  # of int32
 
 
 def _int32(ctx: Emitter, indices: Value) -> Value:
-    """Indices as int32; those that it cannot hold become its highest or lowest value."""
+    """Convert indices to int32; values out of its range become its highest or lowest value."""
     if indices.data_type == "int64":
         low, high = ctx.lane(indices, 0), ctx.lane(indices, 1)
         sign = ctx.emit("bitwise_right_shift", low, ctx.constant(31))
@@ -37,7 +37,7 @@ def _int32(ctx: Emitter, indices: Value) -> Value:
 
 
 def positions_of(ctx: Emitter, indices: Value, sizes: int | Sequence[int]) -> Value:
-    """Positions in [0, size) for indices; `sizes` is one size, or one for each of the last axis of the indices."""
+    """Convert indices to positions in [0, size); `sizes` is one size, or one per index on the last axis of `indices`."""
     low, high = np.negative(sizes), np.subtract(sizes, 1)
     if indices.array is not None:
         clamped = np.clip(indices.array.astype(np.int64), low, high)
@@ -57,7 +57,7 @@ def _(ctx: Emitter, input: Value, indices: Value, axis: int) -> Value:
         return ctx.emit("gather", input, positions, ctx.constant(axis))
 
     def rows(part: Value) -> Value:
-        if part.shape[axis] == 1 < input.shape[axis]:  # one scale or zero point for all of them
+        if part.shape[axis] == 1 < input.shape[axis]:  # one scale or zero point for all rows
             return ctx.reshape(part, [*part.shape[:axis], *[1] * indices.rank, *part.shape[axis + 1 :]])
         return ctx.emit("gather", part, positions, ctx.constant(axis))
 

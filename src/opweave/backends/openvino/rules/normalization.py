@@ -1,6 +1,6 @@
 """OpenVINO rules: normalisations and softmax.
 
-There is none for log_softmax: after a NaN, the engine's kernel returns -inf for the other elements.
+log_softmax has no rule: for a slice with a NaN, the engine's kernel returns -inf for the other elements.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _PARAMETERS = ("mean", "variance", "scale", "bias")
 
 
 def _follows_conv(input: Operand, axis: int, **given: Any) -> bool:
-    """Whether the engine folds the normalisation into the weights of the convolution before it, or before a constant bias.
+    """Whether the engine folds the normalisation into the weights of a preceding convolution, perhaps with a constant bias.
 
-    Elsewhere it would compute x k + (bias - mean k), which is inaccurate for large means.
+    Otherwise it would compute x k + (bias - mean k), which is inaccurate for large means.
     """
     before = input.node
     if before is not None and before.op is add:
@@ -56,7 +56,7 @@ def _(
 
 
 def _is_constant(input: Operand, **given: Any) -> bool:
-    """Whether the factor of each channel can be computed here: that takes the engine one operation instead of four."""
+    """Whether the factor of each channel can be folded here, so that the engine runs one operation instead of four."""
     parameters = [value for value in (given[name] for name in _PARAMETERS) if value is not None]
     return input.data_type == "float32" and all(value.is_constant for value in parameters)
 
@@ -75,10 +75,12 @@ def _(
     shape = [size if a == axis else 1 for a, size in enumerate(input.shape)]
     assert variance.array is not None
     k = None if scale is None else scale.array
-    with np.errstate(all="ignore"):  # infinite and NaN as the formula has it
+    with np.errstate(all="ignore"):  # infinity and NaN by the formula
         factor = (1 if k is None else k) / np.sqrt(np.add(variance.array, epsilon, dtype=np.float64))
         factor = factor.astype(np.float32).reshape(shape)
-    y = ctx.emit("subtract", input, ctx.reshape(mean, shape))  # before the product, where large means would cancel
+    y = ctx.emit(
+        "subtract", input, ctx.reshape(mean, shape)
+    )  # before the product, to avoid cancellation for large means
     y = ctx.emit("multiply", y, ctx.add_constant(factor))
     return y if bias is None else ctx.emit("add", y, ctx.reshape(bias, shape))
 
@@ -92,7 +94,7 @@ def _normalised(
     along: Sequence[int],
     epsilon: float,
 ) -> Value:
-    """Normalise over `axes`; the dimensions of scale and bias are those of the input's axes `along`, in this order."""
+    """Normalise over `axes`; the axes of scale and bias are the input's axes `along`, in this order."""
     y = ctx.emit("mvn", input, ctx.constant(sorted(axes)), True, epsilon, "inside_sqrt")
     order = sorted(range(len(along)), key=lambda i: along[i])
     shape = [size if axis in along else 1 for axis, size in enumerate(input.shape)]
@@ -109,7 +111,7 @@ def _(ctx: Emitter, input: Value, scale: Value | None, bias: Value | None, epsil
 
 
 def _has_kernel(axes: Sequence[int], epsilon: float) -> bool:
-    """Whether the engine takes it: over some axes it builds MVN of other operations, and float16 constants must be finite."""
+    """Whether the engine has a kernel: for some axes it decomposes MVN, with epsilon as a finite float16 constant."""
     return len(axes) > 0 and math.isfinite(epsilon)
 
 
@@ -120,14 +122,14 @@ def _(
     return _normalised(ctx, input, axes, scale, bias, axes, epsilon)
 
 
-# Of a slice with a NaN, the kernel returns NaN there and numbers elsewhere; to look for NaN would be another pass.
+# For a slice with a NaN, the kernel returns NaN there and numbers elsewhere; a test for NaN would take another pass.
 @openvino.lower(ops.softmax)
 def _(ctx: Emitter, input: Value, axis: int) -> Value:
     return ctx.emit("softmax", input, axis)
 
 
 MAX_BIAS = 2.0**20
-"""Biases up to this one, and from its reciprocal on, can be divided by: neither quotients nor powers overflow."""
+"""Division by a bias in [1 / MAX_BIAS, MAX_BIAS] is safe: neither quotients nor powers overflow."""
 
 
 def _has_window(size: int, bias: float) -> bool:
@@ -136,6 +138,6 @@ def _has_window(size: int, bias: float) -> bool:
 
 @openvino.lower(composites.local_response_normalization, when=_has_window)
 def _(ctx: Emitter, input: Value, size: int, alpha: float, beta: float, bias: float) -> Value:
-    # (bias + alpha s)^beta = bias^beta (1 + alpha / bias s)^beta: the engine cuts the bias to an integer.
+    # (bias + alpha s)^beta = bias^beta (1 + alpha / bias s)^beta: the engine truncates the bias to an integer.
     y = ctx.emit("lrn", input, ctx.constant([1]), alpha / bias, beta, 1.0, size)
     return y if bias == 1 else ctx.emit("multiply", y, ctx.number(bias**-beta, y))

@@ -1,6 +1,6 @@
-"""OpenVINO rules: recurrent networks, by the engine's kernels of sequences, which have the usual activations only.
+"""OpenVINO rules: recurrent networks with the usual activations, by the engine's kernels for sequences.
 
-A single step has no rule: the parts of its decomposition are what the engine's cell consists of.
+Single steps have no rule: the engine's cell consists of the same operations as the decomposition.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _ordered(ctx: Emitter, value: Value, layout: str, wanted: str) -> Value:
 
 
 def _sum(ctx: Emitter, values: Sequence[Value | None], like: Value) -> Value:
-    """The sum of the biases that are there; zeros where there is none."""
+    """Add the biases that are not None; return zeros if there is none."""
     total = None
     for value in values:
         if value is not None:
@@ -43,7 +43,7 @@ def _sum(ctx: Emitter, values: Sequence[Value | None], like: Value) -> Value:
 def _sequence(
     ctx: Emitter, name: str, states: Sequence[Value | None], weights: Sequence[Value], given: Any
 ) -> list[Value]:
-    """The last states, and the sequence where it is asked for, in WebNN's order of axes: the engine has batches first."""
+    """Return the last states, and the sequence if requested, in WebNN's order of axes; the engine has batches first."""
     x: Value = given["input"]
     steps, batches, _ = x.shape
     directions, size = weights[0].shape[0], given["hidden_size"]
@@ -78,7 +78,7 @@ def _(
     if not given["reset_after"]:
         total = _sum(ctx, [b, c], w)
     else:
-        # The new gate's two biases stay apart: the reset gate is multiplied with one of them.
+        # Keep the two biases of the new gate separate: the reset gate is multiplied by one of them.
         both = [_parted(ctx, value, w) for value in (b, c)]
         gates = ctx.emit("add", both[0][0], both[1][0])
         total = ctx.emit("concat", [gates, both[0][1], both[1][1]], 1)
@@ -86,7 +86,7 @@ def _(
 
 
 def _parted(ctx: Emitter, bias: Value | None, like: Value) -> list[Value]:
-    """The bias of the update and reset gates, and that of the new gate; zeros where there is none."""
+    """Split a bias into those of the update and reset gates and of the new gate; None means zeros."""
     rows = like.shape[1] // 3
     value = _sum(ctx, [bias], like)
     return ctx.emit_all("variadic_split", value, ctx.constant(1), ctx.constant([2 * rows, rows]))
