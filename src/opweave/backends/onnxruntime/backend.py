@@ -57,15 +57,15 @@ class OnnxRuntime(Backend):
     def with_provider_options(self, options: Mapping[str, str]) -> OnnxRuntime:
         """Return a copy of the back end with these options for its plug-in provider."""
         assert self.plugin is not None
-        made = copy(self)
-        made.plugin, made._variants = replace(self.plugin, options=dict(options)), {}
-        return made
+        backend = copy(self)
+        backend.plugin, backend._variants = replace(self.plugin, options=dict(options)), {}
+        return backend
 
     def _on(self, plugin: Plugin) -> OnnxRuntime:
-        made = copy(self)  # shares the rules
-        made.plugin, made.gains_from_loops, made._variants = plugin, False, {}
-        made.name, made.stand_in = f"{self.name}:{plugin.short_provider}", OnnxRuntime.name
-        return made
+        backend = copy(self)  # shares the rules
+        backend.plugin, backend.gains_from_loops, backend._variants = plugin, False, {}
+        backend.name, backend.stand_in = f"{self.name}:{plugin.short_provider}", OnnxRuntime.name
+        return backend
 
     def version(self) -> str:
         from .devices import version
@@ -128,9 +128,9 @@ class OnnxRuntime(Backend):
             return None  # many providers require static shapes
         from .model import ModelSession
 
-        made = ModelSession(proto, constants, power_preference, self.threads, precision=self.precision, whole=True)
-        made.check_types()
-        return made
+        session = ModelSession(proto, constants, power_preference, self.threads, precision=self.precision, whole=True)
+        session.check_types()
+        return session
 
     def emit(self, ctx: Emitter, graph: Graph) -> tuple[dict[str, Value], dict[Node, How]]:
         """Emit all nodes of a legal graph; return the value of each output, and the kind of implementation of each node."""
@@ -152,7 +152,7 @@ class OnnxRuntime(Backend):
             rule = self.rule(node)
             assert rule is not None, node
             result = rule((ctx,), {**each(node.inputs, lookup), **node.attributes})
-            ctx.written[node] = [(made.name, made.op_type) for made in ctx.nodes[before:]]
+            ctx.written[node] = [(onnx_node.name, onnx_node.op_type) for onnx_node in ctx.nodes[before:]]
             results = result if isinstance(result, (tuple, list)) else (result,)
             for operand, value in zip(node.outputs, results, strict=True):
                 assert value.data_type == operand.data_type, f"{node.title}: emitted {value}, declared {operand.desc}"
@@ -165,9 +165,9 @@ class OnnxRuntime(Backend):
 
 
 def _renamed(op: Op[..., Any], op_type: str, domain: str) -> RuleFunction:
-    def rule(ctx: Emitter, **given: Any) -> Any:
-        operands = [given.pop(name) for name in op.operands]
-        return ctx.emit(op_type, *operands, domain=domain, **given)
+    def rule(ctx: Emitter, **arguments: Any) -> Any:
+        operands = [arguments.pop(name) for name in op.operands]
+        return ctx.emit(op_type, *operands, domain=domain, **arguments)
 
     return rule
 

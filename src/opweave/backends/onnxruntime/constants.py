@@ -48,12 +48,12 @@ def add_constants(
             tensor.raw_data = array.tobytes()
             continue
         tensor.data_location = EXTERNAL
-        found = memory.find_in_files(array, files) if array.flags.c_contiguous else None
-        if found is None:
+        match = memory.find_in_files(array, files) if array.flags.c_contiguous else None
+        if match is None:
             place = {"location": name}
             by_reference[name] = lasting(array)
         else:  # as `Emitter.finish` does it
-            place = {"location": found[0][1:], "offset": str(found[1]), "length": str(array.nbytes)}
+            place = {"location": match[0][1:], "offset": str(match[1]), "length": str(array.nbytes)}
         for key, text in place.items():
             tensor.external_data.add(key=key, value=text)
     return hand_over(options, by_reference, nodes)

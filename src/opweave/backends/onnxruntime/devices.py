@@ -22,9 +22,9 @@ def version() -> str:
         spec = importlib.util.find_spec("onnxruntime")
         if spec is not None and spec.origin:
             with open(spec.origin, encoding="utf-8") as file:
-                found = re.search(r'^__version__ = "([^"]+)"', file.read(), re.MULTILINE)
-            if found:
-                return found[1]
+                match = re.search(r'^__version__ = "([^"]+)"', file.read(), re.MULTILINE)
+            if match:
+                return match[1]
     import onnxruntime
 
     return str(onnxruntime.__version__)

@@ -71,12 +71,12 @@ def _for_any_size(old: Sequence[int], new: Sequence[int]) -> list[int]:
         return [-1, *new[1:]]
     if len(new) > 1 and list(new) == [1, *old]:
         return [1, -1, *new[2:]]
-    found = list(new)
+    sizes = list(new)
     for axis, (one, other) in enumerate(zip(old, new, strict=False)):
         if one != other:
             break
-        found[axis] = 0
-    return found
+        sizes[axis] = 0
+    return sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +200,12 @@ class Emitter:
         names = ["" if v is None else v.name for v in inputs]
         while names and not names[-1]:
             names.pop()
-        made = [self.fresh() for _ in range(outputs)]
+        results = [self.fresh() for _ in range(outputs)]
         encoded = b"".join(field(5, attribute(k, v)) for k, v in attributes.items() if v is not None)
-        self._append(op_type, names, made, encoded, domain)
+        self._append(op_type, names, results, encoded, domain)
         computed = wide if result_type == narrow else result_type
-        known = tuple(shape) if shape is not None else None
-        values = [self._narrow(Value(name, computed, known), result_type) for name in made]
+        dims = tuple(shape) if shape is not None else None
+        values = [self._narrow(Value(name, computed, dims), result_type) for name in results]
         return values[0] if outputs == 1 else values
 
     def round(self, value: Value) -> None:
@@ -238,9 +238,9 @@ class Emitter:
         array = np.array(value, data_type)
         key = ("parameter", data_type, array.shape, array.tobytes())
         if key not in self._values:
-            self._values[key] = made = Value(f"p{len(self.parameters)}", data_type, array.shape)
-            self.parameters[made.name] = array
-            self._inputs.append(value_info(made.name, data_type, array.shape))
+            self._values[key] = parameter = Value(f"p{len(self.parameters)}", data_type, array.shape)
+            self.parameters[parameter.name] = array
+            self._inputs.append(value_info(parameter.name, data_type, array.shape))
         return self._values[key]
 
     def array_of(self, value: Value) -> np.ndarray | None:
@@ -272,10 +272,10 @@ class Emitter:
         array = self.array_of(value)
         if array is not None:
             return self.add_constant(array.reshape(shape))
-        wanted = _for_any_size(value.shape or (), shape) if self.any_size else list(shape)
-        made: Value = self.emit("Reshape", value, self.constant(wanted), shape=shape)
-        self._before_reshape[made.name] = value
-        return made
+        target = _for_any_size(value.shape or (), shape) if self.any_size else list(shape)
+        result: Value = self.emit("Reshape", value, self.constant(target), shape=shape)
+        self._before_reshape[result.name] = value
+        return result
 
     def transpose(self, value: Value, permutation: Sequence[int]) -> Value:
         """Permute the axes of `value`; no node for the identity, a Reshape if only axes of size 1 move."""
@@ -286,10 +286,10 @@ class Emitter:
             longer = [axis for axis in permutation if value.dims[axis] > 1]
             if longer == sorted(longer):
                 return self.reshape(value, shape)
-        made: Value = self.emit("Transpose", value, perm=list(permutation), shape=shape)
+        result: Value = self.emit("Transpose", value, perm=list(permutation), shape=shape)
         if permutation[0] != 0:
-            self._moves_first.add(made.name)
-        return made
+            self._moves_first.add(result.name)
+        return result
 
     def makers(self, name: str, through: Container[str] = ()) -> Iterator[OnnxNode]:
         """Yield the node that computes the value `name`; while its operator is in `through`, follow its first operand.
@@ -324,12 +324,12 @@ class Emitter:
     def apart(self, value: Value) -> Value:
         """Return `value` behind a barrier: an Identity, without a copy, which the engine's optimiser keeps."""
         self.disabled_optimizers.add("EliminateIdentity")
-        made: Value = self.emit("Identity", value, shape=value.shape)
-        return made
+        result: Value = self.emit("Identity", value, shape=value.shape)
+        return result
 
-    def relayout(self, value: Value, layout: str, wanted: str) -> Value:
-        """Transpose `value` from `layout` to the layout `wanted`; each letter names an axis."""
-        return value if layout == wanted else self.transpose(value, [layout.index(letter) for letter in wanted])
+    def relayout(self, value: Value, layout: str, target: str) -> Value:
+        """Transpose `value` from `layout` to the layout `target`; each letter names an axis."""
+        return value if layout == target else self.transpose(value, [layout.index(letter) for letter in target])
 
     # For the back end ------------------------------------------------------------------------------------------------
 
@@ -352,16 +352,16 @@ class Emitter:
 
     def finish(self, outputs: Mapping[str, tuple[Value, Desc]]) -> tuple[bytes, dict[str, np.ndarray]]:
         """Return the bytes of the model, and the arrays to pass to the session, by initializer name."""
-        made = {name for node in self.nodes for name in node.outputs}
+        computed = {name for node in self.nodes for name in node.outputs}
         renamed: dict[str, str] = {}
         for name, (value, _) in outputs.items():
-            if value.name in made and value.name not in renamed:
+            if value.name in computed and value.name not in renamed:
                 renamed[value.name] = name
             else:  # an input, a constant or another output: the engine requires a node in between
                 self.nodes.append(OnnxNode("Identity", [value.name], [name], b"", "", name))
         if not self.portable:
             keep_casts_apart(self, self._moves_first)
-            keep_outputs_apart(self, made.intersection(value.name for value, _ in outputs.values()))
+            keep_outputs_apart(self, computed.intersection(value.name for value, _ in outputs.values()))
         body = bytearray()
         nodes = self._needed({*outputs, *(value.name for value, _ in outputs.values())})
         for node in nodes:
@@ -380,12 +380,12 @@ class Emitter:
             if name in self._inline:
                 proto += field(9, array.tobytes())
             else:
-                found = memory.find_in_files(array, files)
-                if found is None:
+                match = memory.find_in_files(array, files)
+                if match is None:
                     by_reference[name] = array
                     place = {"location": name}
                 else:
-                    place = {"location": found[0][1:], "offset": str(found[1]), "length": str(array.nbytes)}
+                    place = {"location": match[0][1:], "offset": str(match[1]), "length": str(array.nbytes)}
                 proto += b"".join(field(13, field(1, key) + field(2, text)) for key, text in place.items()) + field(
                     14, 1
                 )

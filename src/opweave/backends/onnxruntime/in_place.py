@@ -36,27 +36,27 @@ def find_updates(
         outputs: positions of the outputs that may alias inputs, by name.
         sizes: sizes in bytes of results of nodes, by name, where known.
     """
-    known = list(nodes)
-    updating = [node for node in known if node[0] in IN_PLACE]
+    all_nodes = list(nodes)
+    updating = [node for node in all_nodes if node[0] in IN_PLACE]
     if not updating:
         return []
     readers = Counter(list(outputs))
-    readers.update(name for _, read, _ in known for name in read)
-    found = []
+    readers.update(name for _, read, _ in all_nodes for name in read)
+    updates = []
     for op_type, read, written in updating:
         places = IN_PLACE[op_type]
         pairs = [(read[i], written[o]) for i, o in places if i < len(read) and o < len(written)]
         fits = len(pairs) == len(places) and all(i in inputs and o in outputs and readers[i] == 1 for i, o in pairs)
         copied = [read[i] for i, _ in places if i < len(read) and read[i]]
         if copied:
-            found.append(
+            updates.append(
                 Update(
                     tuple((inputs[i], outputs[o]) for i, o in pairs) if fits else (),
                     tuple(inputs[i] for i in copied if i in inputs),
                     tuple(sizes[i] for i in copied if i in sizes and i not in inputs),
                 )
             )
-    return found
+    return updates
 
 
 def updates_of(ctx: Emitter, emitted: Mapping[str, tuple[Value, Desc]], graph: Graph) -> list[Update]:

@@ -34,8 +34,8 @@ def _registry() -> dict[tuple[str, str], set[str]]:
 
 def data_types(op_type: str, domain: str = "") -> frozenset[str] | None:
     """Return the data types of the first operand that have a kernel; None if the registry does not list them."""
-    found = _registry().get((domain, op_type))
-    return frozenset(found) if found else None
+    types = _registry().get((domain, op_type))
+    return frozenset(types) if types else None
 
 
 @cache

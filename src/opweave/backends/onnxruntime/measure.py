@@ -27,11 +27,11 @@ class MeasuredSession(Session, Measured):
     Args:
         folder: folder that the profiler writes into.
         owners: finds the operations of a kernel.
-        given: arguments of `Session`.
+        arguments: arguments of `Session`.
     """
 
-    def __init__(self, folder: TemporaryDirectory[str], owners: Owners, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, folder: TemporaryDirectory[str], owners: Owners, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._folder, self._owners = folder, owners
 
     def finish(self) -> list[KernelTime]:
@@ -52,16 +52,18 @@ class MeasuredSession(Session, Measured):
                 key = event["name"].removesuffix(SUFFIX), str(event["args"].get("node_index"))
                 times.setdefault(key, []).append(event["dur"])
                 about[key] = event["args"]
-        found = []
+        kernels = []
         for (name, index), measured in times.items():
             later = measured[1:] or measured
             arguments = about[name, index]
             shapes = ", ".join(
-                f"{kind}{shape}" for each in arguments["output_type_shape"] for kind, shape in each.items()
+                f"{kind}{shape}" for output in arguments["output_type_shape"] for kind, shape in output.items()
             )
             kernel = arguments["op_name"]
-            found.append(KernelTime(self._owners(name, kernel), kernel, shapes, median(later) / 1e6, min(later) / 1e6))
-        return found
+            kernels.append(
+                KernelTime(self._owners(name, kernel), kernel, shapes, median(later) / 1e6, min(later) / 1e6)
+            )
+        return kernels
 
 
 class Owners:

@@ -108,10 +108,10 @@ class ModelSession(Runner):
         self.outputs = [value.name for value in session.get_outputs()]
         self.types = {value.name: value.type for value in (*session.get_inputs(), *session.get_outputs())}
         self._bools = {k for k, name in enumerate(self.inputs) if self.types[name] == "tensor(bool)"}
-        found = set(self.types.values())
-        self.is_plain = found <= PLAIN_TYPES
+        types = set(self.types.values())
+        self.is_plain = types <= PLAIN_TYPES
         # Strings, sequences and optionals cannot be bound to memory.
-        self._can_bind = all(type.startswith("tensor(") and type != "tensor(string)" for type in found)
+        self._can_bind = all(type.startswith("tensor(") and type != "tensor(string)" for type in types)
         takes = {name: k for k, name in enumerate(self.inputs)}
         gives = {name: k for k, name in enumerate(self.outputs) if self._can_bind}
         self.updates = find_updates(nodes, takes, gives)
@@ -153,9 +153,9 @@ class ModelSession(Runner):
         if self._can_bind and (not self.is_plain or any(isinstance(target, np.ndarray) for target in outputs)):
             self.bind(inputs, outputs)()
             return
-        wanted = [k for k, target in enumerate(outputs) if target is not None]
-        found = self.returning(wanted)([self.value(k, given) for k, given in enumerate(inputs)])
-        results = list(zip(wanted, found, strict=True))
+        positions = [k for k, target in enumerate(outputs) if target is not None]
+        values = self.returning(positions)([self.value(k, source) for k, source in enumerate(inputs)])
+        results = list(zip(positions, values, strict=True))
         fill(results, outputs, self.outputs, "an output of a model with strings or sequences")
 
     def returning(self, outputs: Sequence[int]) -> Returning:
@@ -177,11 +177,11 @@ class ModelSession(Runner):
         self.bind(inputs, [cells.get(k) for k in range(len(self.outputs))])()
         return [cell.value for cell in cells.values()]
 
-    def value(self, position: int, given: Memory) -> Any:
+    def value(self, position: int, source: Memory) -> Any:
         """Return the value of an input in the type that the engine requires."""
-        if isinstance(given, Cell):
-            given = given.value
-        return given.view(bool) if position in self._bools and given.dtype == np.uint8 else given
+        if isinstance(source, Cell):
+            source = source.value
+        return source.view(bool) if position in self._bools and source.dtype == np.uint8 else source
 
     def failed(self, error: Exception) -> OperationError:
         """Convert an error of the engine."""
@@ -211,9 +211,9 @@ class BoundModel:
         types = [model.types[name] for name in model.inputs]
         # Inputs to bind at each run: cells, and types that are copied for the engine.
         self._changing = [k for k, i in enumerate(inputs) if isinstance(i, Cell) or types[k] not in PLAIN_TYPES]
-        for k, given in enumerate(inputs):
+        for k, source in enumerate(inputs):
             if k not in self._changing:
-                self.read(k, given)
+                self.read(k, source)
         copies = self._changing or any(update.copied(inputs, outputs) for update in model.updates)
         self._updates = model.updates if copies else ()
         # Outputs in new memory: (index in the binding, position).
@@ -228,10 +228,10 @@ class BoundModel:
                 self._made.append((place, k))
             place += target is not None
 
-    def read(self, position: int, given: Memory) -> None:
+    def read(self, position: int, source: Memory) -> None:
         """Bind an input to other memory of the same data type. No kernel may update this input in place."""
-        self._inputs[position] = given
-        value = self._values[position] = to_engine(self._model.value(position, given))
+        self._inputs[position] = source
+        value = self._values[position] = to_engine(self._model.value(position, source))
         self._binding.bind_ortvalue_input(self._model.inputs[position], value)
 
     def __call__(self) -> None:
@@ -251,15 +251,15 @@ class BoundModel:
                 raise model.failed(error) from error
             return
         if self._updates:
-            values = [given.value if isinstance(given, Cell) else given for given in self._inputs]
+            values = [source.value if isinstance(source, Cell) else source for source in self._inputs]
             count_copies(self._updates, values, self._outputs)
         if self._made:
             values = self._binding.get_outputs()
-            found = [(k, from_engine(values[place])) for place, k in self._made]
-            for k, _ in found:
+            results = [(k, from_engine(values[place])) for place, k in self._made]
+            for k, _ in results:
                 # Bind again, else the next run would write into the same memory.
                 self._binding.bind_output(model.outputs[k], CPU)
-            fill(found, self._outputs, model.outputs, "an output of a type that NumPy does not have")
+            fill(results, self._outputs, model.outputs, "an output of a type that NumPy does not have")
 
     def _run_elsewhere(self) -> bool:
         """Run in new memory and copy the results into the arrays; return whether the run succeeded.
@@ -272,16 +272,16 @@ class BoundModel:
                 self._model.run(self._inputs, [cells.get(k, target) for k, target in enumerate(self._outputs)])
         except OperationError:
             return False
-        found = [(k, cell.value) for k, cell in cells.items()]
-        fill(found, self._outputs, self._model.outputs, "an output that the engine does not write into given memory")
+        results = [(k, cell.value) for k, cell in cells.items()]
+        fill(results, self._outputs, self._model.outputs, "an output that the engine does not write into given memory")
         return bool(cells)
 
 
-def fill(found: Sequence[tuple[int, Any]], outputs: Sequence[Memory], names: Sequence[str], reason: str) -> None:
+def fill(results: Sequence[tuple[int, Any]], outputs: Sequence[Memory], names: Sequence[str], reason: str) -> None:
     """Put results into cells, or copy them into arrays.
 
     Args:
-        found: (position, result) pairs.
+        results: (position, result) pairs.
         outputs: arrays and cells of all outputs.
         names: names of all outputs.
         reason: reason for the copies, for the counter.
@@ -289,11 +289,11 @@ def fill(found: Sequence[tuple[int, Any]], outputs: Sequence[Memory], names: Seq
     Raises:
         OtherShapes: an array has another shape than its result.
     """
-    arrays = [(k, value) for k, value in found if isinstance(outputs[k], np.ndarray)]
+    arrays = [(k, value) for k, value in results if isinstance(outputs[k], np.ndarray)]
     shapes = {names[k]: value.shape for k, value in arrays if value.shape != outputs[k].shape}
     if shapes:
         raise OtherShapes(shapes)
-    for k, value in found:
+    for k, value in results:
         if isinstance(target := outputs[k], Cell):
             target.value = value
         else:

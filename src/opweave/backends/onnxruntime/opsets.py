@@ -40,8 +40,8 @@ NO_LAST_VERSION = 2**31 - 1
 @cache
 def newest_opset() -> int:
     """Return the newest of ONNX's own operator sets that the engine accepts."""
-    known = onnx.defs.onnx_opset_version()
-    return next((version for version in range(known, 1, -1) if _takes(opset=version)), 1)
+    newest = onnx.defs.onnx_opset_version()
+    return next((version for version in range(newest, 1, -1) if _takes(opset=version)), 1)
 
 
 def _takes(opset: int) -> bool:
@@ -57,17 +57,17 @@ def _takes(opset: int) -> bool:
 @cache
 def engine_operators() -> Mapping[tuple[str, str], frozenset[str]]:
     """Map (domain, operator) to the operator's attributes in the newest operator set that the engine accepts."""
-    newest, found = newest_opset(), {}
+    newest, operators = newest_opset(), {}
     for schema in sorted(engine.get_all_operator_schema(), key=lambda schema: schema.since_version):
         if schema.domain or schema.since_version <= newest:
-            found[schema.domain, schema.name] = frozenset(schema.attributes)
-    return found
+            operators[schema.domain, schema.name] = frozenset(schema.attributes)
+    return operators
 
 
 def knows(node: NodeProto, domain: str) -> bool:
     """Whether the engine has the operator of a node with all its attributes."""
-    known = engine_operators().get((domain, node.op_type))
-    return known is not None and all(attribute.name in known for attribute in node.attribute)
+    attributes = engine_operators().get((domain, node.op_type))
+    return attributes is not None and all(attribute.name in attributes for attribute in node.attribute)
 
 
 def unknown_operator(
@@ -102,11 +102,11 @@ def unknown_operator(
 @cache
 def kernel_versions() -> Mapping[str, frozenset[tuple[int, int]]]:
     """Map ONNX's own operators to the (first, last) version of each kernel on the CPU."""
-    found: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    table: dict[str, set[tuple[int, int]]] = defaultdict(set)
     for kernel in engine.get_all_opkernel_def():
         if not kernel.domain and kernel.provider == "CPUExecutionProvider":
-            found[kernel.op_name].add(kernel.version_range)
-    return {name: frozenset(versions) for name, versions in found.items()}
+            table[kernel.op_name].add(kernel.version_range)
+    return {name: frozenset(versions) for name, versions in table.items()}
 
 
 def has_kernel(operator: str, opset: int) -> bool:

@@ -87,16 +87,16 @@ class Plugin:
         """
         kind, *parts = name.split(":")
         number = parts.pop() if parts and parts[-1].isdecimal() else "0"
-        known = {self.vendor, self.short_provider}
-        return kind == self.kind and int(number) == self.number and known.issuperset(parts)
+        qualifiers = {self.vendor, self.short_provider}
+        return kind == self.kind and int(number) == self.number and qualifiers.issuperset(parts)
 
     def device(self, processor: str) -> Device:
         """Return the entry of `opweave.devices()`."""
-        known = {**self.handle.device.metadata, **self.handle.ep_metadata}
-        hardware = known.get("FULL_DEVICE_NAME") or known.get("Description") or ""
+        metadata = {**self.handle.device.metadata, **self.handle.ep_metadata}
+        hardware = metadata.get("FULL_DEVICE_NAME") or metadata.get("Description") or ""
         if not hardware:
             hardware = processor if self.kind == "cpu" else f"{self.vendor}'s {self.kind.upper()}"
-        low = self.kind == "npu" or (self.kind == "gpu" and known.get("Discrete") == "0")
+        low = self.kind == "npu" or (self.kind == "gpu" and metadata.get("Discrete") == "0")
         text = f"{hardware}, {self.provider} of ONNX Runtime"
         provider, precisions = self.provider, self.precisions
         return Device(
@@ -129,14 +129,14 @@ class Plugin:
 
 def packages() -> list[str]:
     """Return the modules of installed plug-in packages; those for hardware of any vendor come last."""
-    found: set[str] = set()
+    modules: set[str] = set()
     for place in sys.path:
         try:
             folder = os.path.abspath(place)
-            found.update(_modules(folder, os.stat(folder).st_mtime_ns))
+            modules.update(_modules(folder, os.stat(folder).st_mtime_ns))
         except OSError:  # an entry of sys.path that does not exist, or is no folder
             continue
-    return sorted(found, key=lambda name: (name.endswith("webgpu"), name))
+    return sorted(modules, key=lambda name: (name.endswith("webgpu"), name))
 
 
 @lru_cache(maxsize=64)
@@ -191,7 +191,7 @@ def plugins() -> list[Plugin]:
     import onnxruntime
 
     register()
-    found: list[Plugin] = []
+    devices: list[Plugin] = []
     counts: Counter[str] = Counter()
     for handle in onnxruntime.get_ep_devices():
         provider, kind = handle.ep_name, _KINDS.get(handle.device.type.name)
@@ -200,9 +200,9 @@ def plugins() -> list[Plugin]:
         if provider not in OWN_PROVIDERS and kind is not None and not is_meta:
             vendor = VENDORS.get(handle.device.vendor_id) or (handle.device.vendor.split() or ["unknown"])[0].lower()
             first = Plugin(kind, vendor, provider, handle)
-            found.append(replace(first, number=counts[first.name]))
+            devices.append(replace(first, number=counts[first.name]))
             counts[first.name] += 1
-    return found
+    return devices
 
 
 _KINDS: dict[str, Kind] = {"CPU": "cpu", "GPU": "gpu", "NPU": "npu"}

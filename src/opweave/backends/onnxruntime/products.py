@@ -18,7 +18,7 @@ _ROUNDING = frozenset({"Gemm", "MatMul"})
 
 
 def emit_product(
-    ctx: Emitter, op_type: str, a: Value, b: Value, *others: Value | None, axis: int | None, **given: Any
+    ctx: Emitter, op_type: str, a: Value, b: Value, *others: Value | None, axis: int | None, **attributes: Any
 ) -> Any:
     """Emit a product of the node's operands `a` and `b`, with a barrier where a fusion of the engine would change the result.
 
@@ -32,11 +32,15 @@ def emit_product(
         others: further operands.
         axis: axis of the node's second operand along which the engine's kernel supports several scales: columns of a
             matrix, filters of a convolution. None if it supports one scale only, as for a stack of matrices.
-        given: the ONNX attributes.
+        attributes: the ONNX attributes.
     """
-    if not ctx.portable and ctx.precision != "ieee" and _must_be_apart(ctx, op_type, a, b, axis, given.get("alpha", 1)):
+    if (
+        not ctx.portable
+        and ctx.precision != "ieee"
+        and _must_be_apart(ctx, op_type, a, b, axis, attributes.get("alpha", 1))
+    ):
         b = ctx.apart(b)
-    return ctx.emit(op_type, a, b, *others, **given)
+    return ctx.emit(op_type, a, b, *others, **attributes)
 
 
 def _must_be_apart(ctx: Emitter, op_type: str, a: Value, b: Value, axis: int | None, alpha: float) -> bool:

@@ -25,11 +25,11 @@ class ProviderSession(Session):
     Args:
         provider: ONNX Runtime's name of the provider.
         written: name and operator of the ONNX nodes emitted for each node of the graph.
-        given: arguments of `Session`.
+        arguments: arguments of `Session`.
     """
 
-    def __init__(self, provider: str, written: Written, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, provider: str, written: Written, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._assignment = Assignment(provider, self._session, written)
         # The device may hold copies of the memory, so aliased inputs and outputs may be separate there.
         self.updates = [replace(update, pairs=()) for update in self.updates]
@@ -52,10 +52,10 @@ class ProviderSession(Session):
 
         def run(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
             results: list[np.ndarray] = call(inputs)
-            made: list[np.ndarray | None] = [None] * len(self._outputs)
+            arrays: list[np.ndarray | None] = [None] * len(self._outputs)
             for k, result in zip(outputs, results, strict=True):
-                made[k] = result
-            self._count(inputs, made)
+                arrays[k] = result
+            self._count(inputs, arrays)
             return results
 
         return run

@@ -166,30 +166,32 @@ class _Values:
         """
         if name in self._inputs:
             return None
-        found = []
+        constants = []
         if name in self._constants:
             array = self._constants[name]
-            found.append((array.dtype.str if array.dtype.str in DTYPES.values() else "", array))
-        tensors = [*self._tensors.get(name, ())] if not found else []
+            constants.append((array.dtype.str if array.dtype.str in DTYPES.values() else "", array))
+        tensors = [*self._tensors.get(name, ())] if not constants else []
         for node, _ in self._nodes.get(name, ()):
             tensor = _tensor_of(node)
             if tensor is None:
                 return None
             tensors.append(tensor)
-        return found + [(DTYPES.get(tensor.data_type, ""), _elements(tensor)) for tensor in tensors]
+        return constants + [(DTYPES.get(tensor.data_type, ""), _elements(tensor)) for tensor in tensors]
 
     def _is_other(self, name: str) -> bool:
         """Whether a value is surely neither int32 nor int64."""
         makers = self._nodes.get(name, ())
         if makers and all(n.op_type in FLOATS and n.domain in ("", "ai.onnx") for n, _ in makers):
             return name not in self._inputs and name not in self._tensors and name not in self._constants
-        known = self._known(name)
-        return bool(known) and all(not data_type for data_type, _ in known or ())
+        constants = self._known(name)
+        return bool(constants) and all(not data_type for data_type, _ in constants or ())
 
     def _is_harmless(self, name: str) -> bool:
         """Whether a value is a constant of int32 or int64 without an element of -1."""
-        known = self._known(name)
-        return bool(known) and all(t and array is not None and not (array == -1).any() for t, array in known or ())
+        constants = self._known(name)
+        return bool(constants) and all(
+            t and array is not None and not (array == -1).any() for t, array in constants or ()
+        )
 
     def _may_be_integer(self, name: str) -> bool:
         """Whether a value may be int32 or int64."""
@@ -206,10 +208,10 @@ class _Values:
             if any(info.type.tensor_type.elem_type in (0, *DTYPES) for info in self._inputs.get(name, ())):
                 return True
             for node, position in self._nodes.get(name, ()):
-                found = _integer_if(node, position)
-                if found is True:
+                answer = _integer_if(node, position)
+                if answer is True:
                     return True
-                pending += found or ()
+                pending += answer or ()
         return False
 
 
@@ -258,8 +260,8 @@ def _integer_if(node: Any, position: int) -> bool | list[str]:
 @cache
 def _signatures() -> Mapping[tuple[str, str], tuple[list[str], list[tuple[str, bool]]]]:
     """Map (domain, operator) to the input types, and to pairs (output type, whether it allows int32 or int64)."""
-    found = {}
+    signatures = {}
     for schema in sorted(engine.get_all_operator_schema(), key=lambda schema: schema.since_version):
         outputs = [(o.typeStr, any("(int32" in type or "(int64" in type for type in o.types)) for o in schema.outputs]
-        found[schema.domain, schema.name] = ([i.typeStr for i in schema.inputs], outputs)
-    return found
+        signatures[schema.domain, schema.name] = ([i.typeStr for i in schema.inputs], outputs)
+    return signatures

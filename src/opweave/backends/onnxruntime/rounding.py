@@ -35,8 +35,10 @@ def _is_dequantised_by_engine(operand: Operand) -> bool:
     """Whether the engine's own operator dequantises an operand, perhaps in another shape."""
     if not is_dequantised(operand):
         return False
-    given = operand.node.arguments  # type: ignore[union-attr]
-    return given["input"].data_type in BYTES and bool(native_forms(given["input"].shape, given["scale"].shape))
+    arguments = operand.node.arguments  # type: ignore[union-attr]
+    return arguments["input"].data_type in BYTES and bool(
+        native_forms(arguments["input"].shape, arguments["scale"].shape)
+    )
 
 
 def _is_quantised_weight(weight: Operand) -> bool:
@@ -46,12 +48,12 @@ def _is_quantised_weight(weight: Operand) -> bool:
         weight = weight.node.arguments["input"]  # type: ignore[union-attr]
     if weight.rank != 2 or not is_dequantised(weight):
         return False
-    given = weight.node.arguments  # type: ignore[union-attr]
-    if not all(given[name].is_constant for name in ("input", "scale", "zero_point")):
+    arguments = weight.node.arguments  # type: ignore[union-attr]
+    if not all(arguments[name].is_constant for name in ("input", "scale", "zero_point")):
         return False
     (rows, columns), (blocks, scales) = (
-        (each.shape[::-1] if is_turned else each.shape) for each in (weight, given["scale"])
+        (operand.shape[::-1] if is_turned else operand.shape) for operand in (weight, arguments["scale"])
     )
     if blocks == 1:
-        return given["input"].data_type in ("int8", "uint8") and scales in (1, columns)
+        return arguments["input"].data_type in ("int8", "uint8") and scales in (1, columns)
     return not is_turned and scales == columns and rows // blocks >= SMALLEST_BLOCK

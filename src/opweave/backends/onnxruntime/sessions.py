@@ -82,16 +82,16 @@ def compile(
     may_round = plugin is None and backend.precision != "ieee"
     rounded = [node for node in graph.nodes if may_round and rounds_input(node)]
     notes = dict.fromkeys(ctx.unrounded, KEEPS_FLOAT32) | dict.fromkeys(rounded, "an operand rounded to 8 bits")
-    given = (loaded, ctx.parameters, len(graph.inputs), len(emitted), done, again, threads, updates, notes)
+    arguments = (loaded, ctx.parameters, len(graph.inputs), len(emitted), done, again, threads, updates, notes)
     if folder is not None:
         from .measure import MeasuredSession, Owners
 
-        return MeasuredSession(folder, Owners(ctx, emitted), *given)
+        return MeasuredSession(folder, Owners(ctx, emitted), *arguments)
     if plugin is not None:
         from .provider_session import ProviderSession
 
-        return ProviderSession(plugin.provider, ctx.written, *given)
-    return Session(*given)
+        return ProviderSession(plugin.provider, ctx.written, *arguments)
+    return Session(*arguments)
 
 
 def packs_weights(graph: Graph) -> bool:
@@ -125,10 +125,10 @@ _loaded: WeakValueDictionary[Any, Loaded] = WeakValueDictionary()
 def _shared(model: bytes, weights: Mapping[str, np.ndarray], settings: Any, load: Callable[[], Loaded]) -> Loaded:
     """Return a session in use of the same model with equal weights; load a new one if there is none."""
     key = model, settings
-    known = _loaded.get(key)
-    if known is None or not all(_is_equal(array, known.weights[name]) for name, array in weights.items()):
-        _loaded[key] = known = load()
-    return known
+    cached = _loaded.get(key)
+    if cached is None or not all(_is_equal(array, cached.weights[name]) for name, array in weights.items()):
+        _loaded[key] = cached = load()
+    return cached
 
 
 def _is_equal(one: np.ndarray, other: np.ndarray) -> bool:
@@ -262,8 +262,8 @@ class Session(Runner):
 
     def measured(self) -> Measured:
         """Compile the graph once more, with measurement of kernels."""
-        made: Measured = self._again()
-        return made
+        session: Measured = self._again()
+        return session
 
 
 def failed(error: Exception) -> OperationError:

@@ -121,7 +121,7 @@ def _gains_from_products(
     If the bias hides all keys of a query, products return NaN, and the other kernel returns zeros.
     """
     batches, new = query.dims[:2]
-    if bias is not None and ((known := ctx.array_of(bias)) is None or np.isneginf(known).any()):
+    if bias is not None and ((array := ctx.array_of(bias)) is None or np.isneginf(array).any()):
         return False
     if not IS_X86 or ctx.portable or query.data_type != "float32" or past_key is None or window:
         return False

@@ -29,7 +29,7 @@ def _(
     input_layout: str,
     filter_layout: str,
     bias: Value | None,
-    **given: Any,
+    **attributes: Any,
 ) -> Value:
     is_transposed = ctx.node.op is ops.conv_transpose2d
     x = ctx.relayout(input, input_layout, "nchw")
@@ -38,7 +38,7 @@ def _(
     if is_transposed:
         windows = zip(x.dims[2:], w.dims[2:], padding[::2], padding[1::2], strides, dilations, strict=True)
         smallest = [conv_transpose_size(*window) for window in windows]
-        output_padding = [size - least for size, least in zip(given["output_sizes"], smallest, strict=True)]
+        output_padding = [size - least for size, least in zip(attributes["output_sizes"], smallest, strict=True)]
     y = emit_product(
         ctx,
         "ConvTranspose" if is_transposed else "Conv",

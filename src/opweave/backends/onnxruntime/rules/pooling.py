@@ -51,10 +51,10 @@ class _Axis(Window):
 def _on_nchw(rule: Callable[[Emitter, Value, list[_Axis]], Value]) -> Callable[..., Value]:
     """Adapt a rule for nchw images to any layout."""
 
-    def rule_of_layout(ctx: Emitter, input: Value, layout: str, **given: Any) -> Value:
+    def rule_of_layout(ctx: Emitter, input: Value, layout: str, **attributes: Any) -> Value:
         x = ctx.relayout(input, layout, "nchw")
-        y = rule(ctx, x, _Axis.along(x.dims[2:], given))
-        return ctx.relayout(Value(y.name, y.data_type, (*x.dims[:2], *given["output_sizes"])), "nchw", layout)
+        y = rule(ctx, x, _Axis.along(x.dims[2:], attributes))
+        return ctx.relayout(Value(y.name, y.data_type, (*x.dims[:2], *attributes["output_sizes"])), "nchw", layout)
 
     return rule_of_layout
 

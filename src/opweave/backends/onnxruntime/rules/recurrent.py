@@ -30,9 +30,9 @@ def _concat(ctx: Emitter, values: Sequence[Value]) -> Value:
     return ctx.emit("Concat", *values, axis=1)
 
 
-def _ordered(ctx: Emitter, value: Value, layout: str, wanted: str) -> Value:
-    """Put the gates of a weight or bias, along axis 1, into the order `wanted`; constants are folded."""
-    if layout == wanted:
+def _ordered(ctx: Emitter, value: Value, layout: str, target: str) -> Value:
+    """Put the gates of a weight or bias, along axis 1, into the order `target`; constants are folded."""
+    if layout == target:
         return value
     array, count = ctx.array_of(value), len(layout)
     if array is None:
@@ -40,7 +40,7 @@ def _ordered(ctx: Emitter, value: Value, layout: str, wanted: str) -> Value:
         blocks = ctx.emit("Split", value, sizes, axis=1, outputs=count)
     else:
         blocks = [ctx.add_constant(np.ascontiguousarray(block)) for block in np.split(array, count, axis=1)]
-    return _concat(ctx, [blocks[layout.index(gate)] for gate in wanted])
+    return _concat(ctx, [blocks[layout.index(gate)] for gate in target])
 
 
 def _lower(
@@ -72,7 +72,7 @@ def _lower(
         activations: Sequence[str],
         layout: str = order,  # composites have this order, and always return the sequence
         return_sequence: bool = True,
-        **given: Any,
+        **attributes: Any,
     ) -> tuple[Value, ...]:
         w, r = (_ordered(ctx, value, layout, order) for value in (weight, recurrent_weight))
         b = None
@@ -81,10 +81,18 @@ def _lower(
             b = _concat(ctx, [_ordered(ctx, value or zeros, layout, order) for value in (bias, recurrent_bias)])
         sequence, *last = ctx.emit(
             op_type,
-            *(input, w, r, b, given.get("lengths"), *map(given.get, states), given.get("peephole_weight")),
+            *(
+                input,
+                w,
+                r,
+                b,
+                attributes.get("lengths"),
+                *map(attributes.get, states),
+                attributes.get("peephole_weight"),
+            ),
             outputs=1 + len(states),
             hidden_size=recurrent_weight.dims[2],
-            linear_before_reset=given.get("reset_after"),
+            linear_before_reset=attributes.get("reset_after"),
             direction=_DIRECTIONS[direction],
             activations=[_FUNCTIONS[name] for name in activations] * ops.direction_count(direction),
         )

@@ -130,8 +130,8 @@ def _by_position(op_type: str, positions: Op[..., Operand], extremes: Op[..., Op
         # Gather the value at its position: ArgMin and ArgMax of int64 are correct, ReduceMin and ReduceMax are not.
         x = _as_one_axis(ctx, input, axes)
         before, _, after = x.dims
-        found = _positions(ctx, op_type, x, axis=1, keep_dimensions=True)
-        return ctx.reshape(ctx.emit("GatherElements", x, found, axis=1, shape=(before, 1, after)), ctx.output.shape)
+        places = _positions(ctx, op_type, x, axis=1, keep_dimensions=True)
+        return ctx.reshape(ctx.emit("GatherElements", x, places, axis=1, shape=(before, 1, after)), ctx.output.shape)
 
 
 _by_position("ArgMin", ops.arg_min, ops.reduce_min)

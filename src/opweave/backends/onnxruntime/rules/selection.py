@@ -31,8 +31,8 @@ def _(ctx: Emitter, input: Value, k: int, axis: int, largest: bool, index_type: 
         wide = ctx.cast(input, data_type)
         numbers = ctx.emit("Min", wide, ctx.scalar(beyond, wide))
         keys = ctx.emit("Where", ctx.emit("IsNaN", input, data_type="bool"), ctx.scalar(inf, wide), numbers)
-    values, found = ctx.emit("TopK", keys, ctx.constant([k]), axis=axis, largest=int(largest), outputs=2, shape=shape)
-    positions = Value(found.name, "int64", shape)
+    values, indices = ctx.emit("TopK", keys, ctx.constant([k]), axis=axis, largest=int(largest), outputs=2, shape=shape)
+    positions = Value(indices.name, "int64", shape)
     if keys is not input:
         values = ctx.emit("GatherElements", input, positions, axis=axis, shape=shape)
     return values, ctx.cast(positions, index_type)
