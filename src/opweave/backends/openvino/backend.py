@@ -171,8 +171,8 @@ def _constants(ctx: Emitter, node: Node, operands: Iterable[Value]) -> list[Valu
 
 
 def _renamed(op: Op[..., Any], name: str) -> Any:
-    def rule(ctx: Emitter, **given: Any) -> Value:
-        return ctx.emit(name, *[given[operand] for operand in op.operands])
+    def rule(ctx: Emitter, **arguments: Any) -> Value:
+        return ctx.emit(name, *[arguments[operand] for operand in op.operands])
 
     return rule
 

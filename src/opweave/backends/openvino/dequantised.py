@@ -74,7 +74,7 @@ def dequantised(graph: Graph, readers: Mapping[Operand, Sequence[Node]], multipl
             continue
         source, scales, zeros = match
         operand = node.outputs[0]
-        if _are_weights(operand, [_shape(each, operand.rank) for each in (*scales, *zeros)], _any(zeros), readers):
+        if _are_weights(operand, [_shape(part, operand.rank) for part in (*scales, *zeros)], _any(zeros), readers):
             result.weights.add(source)
         elif source is node and (not has_integers or scales[0].desc.element_count == 1):
             users = readers.get(operand, ())
@@ -110,35 +110,35 @@ def _is_factor(node: Node) -> bool:
 
 def _multiplies(user: Node, operand: Operand, weights: set[Node]) -> bool:
     """Whether a node is a product of `operand` by 8-bit weights for which the engine's 8-bit kernels are correct."""
-    given = user.arguments
+    arguments = user.arguments
     if user.op in (matmul, gemm):
-        first, second = given["a"], given["b"]
+        first, second = arguments["a"], arguments["b"]
     elif user.op is conv2d and not kernel_faults.why_not(user, 1):
-        first, second = given["input"], given["filter"]
+        first, second = arguments["input"], arguments["filter"]
     else:
         return False
-    if first is not operand or second is operand or operand in (given.get("c"), given.get("bias")):
+    if first is not operand or second is operand or operand in (arguments.get("c"), arguments.get("bias")):
         return False
     source = second.node
     while source is not None and source.op in (transpose, cast) and source not in weights:
         source = source.operands[0].node
-    return not given.get("a_transpose") and (source in weights or _is_written_out(source, weights))
+    return not arguments.get("a_transpose") and (source in weights or _is_written_out(source, weights))
 
 
 def _is_written_out(node: Node | None, weights: set[Node]) -> bool:
     """Whether a node is part of a decomposed dequantisation of weights."""
     if node is None or node.op not in (mul, sub):
         return False
-    return any(each.node in weights or _is_written_out(each.node, weights) for each in node.operands)
+    return any(operand.node in weights or _is_written_out(operand.node, weights) for operand in node.operands)
 
 
 def _match(node: Node, readers: Mapping[Operand, Sequence[Node]]) -> tuple[Node, list[Operand], list[Operand]] | None:
     """Match a dequantised 8-bit constant that ends in `node`; return the constant's reader, scales and zero points."""
     if node.op is dequantize_linear:
-        given = node.arguments
-        is_plain = given["input"].data_type in BYTES and given["scale"].data_type == "float32"
+        arguments = node.arguments
+        is_plain = arguments["input"].data_type in BYTES and arguments["scale"].data_type == "float32"
         is_known = is_plain and all(operand.is_constant for operand in node.operands)
-        return (node, [given["scale"]], [given["zero_point"]]) if is_known and _broadcasts(node) else None
+        return (node, [arguments["scale"]], [arguments["zero_point"]]) if is_known and _broadcasts(node) else None
     if node.op is not mul or node.outputs[0].data_type not in FLOATS:
         return None
     for number, scale in zip(node.operands, reversed(node.operands), strict=True):
@@ -207,15 +207,15 @@ def _are_weights(
 
 def _column_axis(user: Node, operand: Operand) -> int | None:
     """Return the column axis of `operand` as the second operand of a product; None if `user` is no such product."""
-    given = user.arguments
+    arguments = user.arguments
     if user.op in (matmul, gemm):
-        if given["b"] is not operand or given["a"] is operand or given.get("c") is operand:
+        if arguments["b"] is not operand or arguments["a"] is operand or arguments.get("c") is operand:
             return None
-        return operand.rank - 2 if given.get("b_transpose") else operand.rank - 1
+        return operand.rank - 2 if arguments.get("b_transpose") else operand.rank - 1
     if user.op in (conv2d, conv_transpose2d):
-        if given["filter"] is not operand or given["input"] is operand or given.get("bias") is operand:
+        if arguments["filter"] is not operand or arguments["input"] is operand or arguments.get("bias") is operand:
             return None
-        return int(given["filter_layout"].index("o"))
+        return int(arguments["filter_layout"].index("o"))
     return None
 
 

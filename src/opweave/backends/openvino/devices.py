@@ -46,11 +46,11 @@ def version() -> str:
     folder = os.path.dirname(os.path.dirname(spec.origin)) if spec is not None and spec.origin else "."
     names = os.listdir(folder)  # not glob, which takes longer to import
     ends = "openvino-", ".dist-info"
-    found = [
+    versions = [
         name[len(ends[0]) : -len(ends[1])] for name in names if name.startswith(ends[0]) and name.endswith(ends[1])
     ]
-    if found:
-        return found[0]
+    if versions:
+        return versions[0]
     try:
         return str(engine().__version__).partition("-")[0]
     except MissingExtraError:
@@ -129,13 +129,13 @@ def engine_name(device: str) -> str:
 
 def engine_names() -> dict[str, str]:
     """Map the names of existing devices to the engine's names."""
-    found = {}
+    names = {}
     for engine_name in core().available_devices:
         kind, _, number = engine_name.partition(".")
         if kind in NAMES:
             name = NAMES[kind][0]
-            found[f"{name}:{number}" if number not in ("", "0") else name] = engine_name
-    return found
+            names[f"{name}:{number}" if number not in ("", "0") else name] = engine_name
+    return names
 
 
 def devices(backend: str) -> list[Device]:
@@ -147,11 +147,11 @@ def devices(backend: str) -> list[Device]:
     except Exception as error:  # the package or a plug-in is broken
         return [_unavailable(backend, "cpu", "cpu", error)]
     # An engine built without the CPU plug-in does not list the CPU; describing it reports the reason.
-    found = [_listed(backend, name, engine_name) for name, engine_name in ({"cpu": "CPU"} | names).items()]
-    if not any(device.kind == "npu" for device in found):
+    entries = [_listed(backend, name, engine_name) for name, engine_name in ({"cpu": "CPU"} | names).items()]
+    if not any(device.kind == "npu" for device in entries):
         hint = "OpenVINO lists no NPU; Intel's driver for it makes one"
-        found.append(Device("npu", "npu", backend, "a neural processing unit", available=False, hint=hint))
-    return found
+        entries.append(Device("npu", "npu", backend, "a neural processing unit", available=False, hint=hint))
+    return entries
 
 
 def named(backend: str, name: str) -> Device | None:

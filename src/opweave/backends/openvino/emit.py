@@ -98,8 +98,8 @@ class Value:
     def shape(self) -> tuple[int, ...]:
         """Sizes of the dimensions."""
         if self._shape is None:
-            found = self.output.get_shape()
-            sizes = tuple([found[axis] for axis in range(len(found))])  # the shape's iterator takes ten times as long
+            dims = self.output.get_shape()
+            sizes = tuple([dims[axis] for axis in range(len(dims))])  # the shape's iterator takes ten times as long
             self._shape = sizes[:-1] if self.data_type in WIDE else sizes
         return self._shape
 
@@ -168,21 +168,21 @@ class Emitter:
         ):
             if name == "subtract" and _is_matrix(arguments[1]):
                 name, arguments = "add", (arguments[0], self.add_constant(-arguments[1].array))
-            arguments = tuple([self.kept(each) if _is_matrix(each) else each for each in arguments])
+            arguments = tuple([self.kept(argument) if _is_matrix(argument) else argument for argument in arguments])
         elif varies and name in _BESIDE and any(map(_is_outer, arguments)) and not self._follows_convolution():
             # A kernel would fuse the difference in spite of `kept`.
             if name == "subtract" and _is_outer(arguments[1]) and data_type in FLOATS:
                 name, arguments = "add", (arguments[0], self.add_constant(-arguments[1].array))
-            arguments = tuple([self.kept(each) if _is_outer(each) else each for each in arguments])
+            arguments = tuple([self.kept(argument) if _is_outer(argument) else argument for argument in arguments])
         if name == "multiply" and _is_kept(arguments[1]):
             # A convolution of 8 bits takes the right operand as scales of its results, and refuses it if it is no constant.
             arguments = arguments[::-1]
-        made = getattr(operators(), name)(
+        node = getattr(operators(), name)(
             *map(_engine, arguments), **{key: _engine(v) for key, v in attributes.items()}
         )
-        made.set_friendly_name(f"{self.node.label or self.node.op.name}#{self.count}")
+        node.set_friendly_name(f"{self.node.label or self.node.op.name}#{self.count}")
         self.count += 1
-        return [Value(output, data_type, varies=varies) for output in made.outputs()]
+        return [Value(output, data_type, varies=varies) for output in node.outputs()]
 
     def _follows_shifted_product(self) -> bool:
         """Whether the node is, or follows, a product of integers with a zero point.
@@ -196,8 +196,8 @@ class Emitter:
     def _follows_convolution(self) -> bool:
         """Whether the node is, or follows, a convolution, whose kernel treats constants as per-channel."""
         node = self.node
-        convolves = _follows(node, lambda each: each.op in _CONVOLUTIONS, _is_taken)
-        return convolves and not _follows(node, lambda each: each.op in _PRODUCTS, _is_taken)
+        convolves = _follows(node, lambda other: other.op in _CONVOLUTIONS, _is_taken)
+        return convolves and not _follows(node, lambda other: other.op in _PRODUCTS, _is_taken)
 
     def constant(self, value: Any, data_type: str = "int32") -> Value:
         """Add a constant of a rule; equal constants are stored once."""
@@ -262,12 +262,12 @@ class Emitter:
             value = self.kept(value)
         if source == "bool" and data_type == "uint8":
             # Not `convert`: to the kernels bool is uint8, so passes drop the conversion, and later nodes lack a bool.
-            made = self.emit("select", value, *(self.constant(bit, data_type) for bit in (1, 0)), data_type=data_type)
+            result = self.emit("select", value, *(self.constant(bit, data_type) for bit in (1, 0)), data_type=data_type)
         else:
-            made = self.emit("convert", value, engine_type(data_type), data_type=data_type)
+            result = self.emit("convert", value, engine_type(data_type), data_type=data_type)
         if source == "bool":
-            self._bools[id(made)] = made, value  # keeps the key's object alive, so that its id is not reused
-        return made
+            self._bools[id(result)] = result, value  # keeps the key's object alive, so that its id is not reused
+        return result
 
     def quotient(self, a: Value, b: Value) -> Value:
         """Emit an exact `a / b`, so that floor(6 / 3) is 2; the engine would replace it by `a * (1 / b)`."""
@@ -275,9 +275,9 @@ class Emitter:
         # [n, 1, 1] divides the first element only.
         if b.array is not None and ((a.rank > 4 and b.array.size > 1) or source_type(a).startswith("Reduce")):
             b = self.kept(b)
-        made = self.emit("divide", self.left(a), b)
-        made.output.get_node().get_rt_info()[_EXACT_QUOTIENT] = True
-        return made
+        result = self.emit("divide", self.left(a), b)
+        result.output.get_node().get_rt_info()[_EXACT_QUOTIENT] = True
+        return result
 
     def choice(self, condition: Value, a: Value, b: Value) -> Value:
         """Return `a` where `condition`, a bool, is true, and `b` elsewhere.
@@ -294,9 +294,9 @@ class Emitter:
         """Hide a constant from the engine's passes: the engine computes it when it loads the graph."""
         name = "logical_and" if value.data_type == "bool" else "maximum"  # f(x, x) = x, bit for bit
         itself = _as_type(value, value.data_type)
-        made = self.emit(name, itself, itself)
-        made.output.get_node().get_rt_info()[_NOT_FOLDED] = True
-        return made
+        result = self.emit(name, itself, itself)
+        result.output.get_node().get_rt_info()[_NOT_FOLDED] = True
+        return result
 
     def left(self, value: Value) -> Value:
         """Return the left operand for a non-commutative operation; hide a constant.
@@ -357,20 +357,20 @@ class Emitter:
         last = [len(permutation)] if lanes(value.data_type) else []
         return self.emit("transpose", value, self.constant([*permutation, *last]))
 
-    def relayout(self, value: Value, layout: str, wanted: str) -> Value:
-        """Transpose `value` from `layout` to the layout `wanted`; each letter names an axis."""
-        return value if layout == wanted else self.transpose(value, [layout.index(letter) for letter in wanted])
+    def relayout(self, value: Value, layout: str, target: str) -> Value:
+        """Transpose `value` from `layout` to the layout `target`; each letter names an axis."""
+        return value if layout == target else self.transpose(value, [layout.index(letter) for letter in target])
 
     # For the back end ------------------------------------------------------------------------------------------------
 
     def add_input(self, desc: Desc) -> Value:
         """Declare an input of the graph."""
         shape = [*desc.shape, *lanes(desc.data_type)]
-        made = operators().parameter(shape, _element_type(desc.data_type))
-        self.parameters.append(made)
+        node = operators().parameter(shape, _element_type(desc.data_type))
+        self.parameters.append(node)
         if desc.data_type == "float16":
-            made = operators().convert(made, engine_type(desc.data_type))
-        return Value(made.output(0), desc.data_type, None, desc.shape)
+            node = operators().convert(node, engine_type(desc.data_type))
+        return Value(node.output(0), desc.data_type, None, desc.shape)
 
     def computed(self, value: Value) -> Value:
         """Convert an output to the data type of its array.
@@ -396,8 +396,8 @@ class Emitter:
         carried = array.astype(np.float32) if data_type == "float16" else array
         contiguous = carried if carried.flags.c_contiguous else np.ascontiguousarray(carried)
         self.arrays.append(contiguous)
-        made = engine().op.Constant(tensor(contiguous, name_of(contiguous.dtype)), shared_memory=True)
-        return Value(made.output(0), data_type, array, array.shape, varies=False)
+        node = engine().op.Constant(tensor(contiguous, name_of(contiguous.dtype)), shared_memory=True)
+        return Value(node.output(0), data_type, array, array.shape, varies=False)
 
 
 def _is_subnormal(array: np.ndarray) -> np.ndarray:
@@ -438,7 +438,7 @@ def _follows(node: Node, matches: Callable[[Node], bool], passes: Callable[[Node
     if matches(node):
         return True
     before = [operand.node for operand in node.operands if operand.node is not None and passes(operand.node)]
-    return most > 0 and any(_follows(each, matches, passes, most - 1) for each in before)
+    return most > 0 and any(_follows(other, matches, passes, most - 1) for other in before)
 
 
 def _is_taken(node: Node) -> bool:

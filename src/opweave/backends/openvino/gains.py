@@ -49,14 +49,14 @@ def gains(graph: Graph) -> tuple[bool, str]:
 
 def _products(node: Node) -> int:
     """Count the multiplications of a convolution or a matrix product; 0 for other operations."""
-    given = node.arguments
+    arguments = node.arguments
     if node.op is convolution.conv2d:
-        filter, channels = given["filter"].desc, given["filter_layout"].index("o")
+        filter, channels = arguments["filter"].desc, arguments["filter_layout"].index("o")
         return int(node.outputs[0].desc.element_count * filter.element_count // filter.shape[channels])
     if node.op is convolution.conv_transpose2d:
-        filter, channels = given["filter"].desc, given["filter_layout"].index("i")
-        return int(given["input"].desc.element_count * filter.element_count // filter.shape[channels])
+        filter, channels = arguments["filter"].desc, arguments["filter_layout"].index("i")
+        return int(arguments["input"].desc.element_count * filter.element_count // filter.shape[channels])
     if node.op is matrix.matmul or node.op is matrix.gemm:
-        depth = given["a"].shape[-2 if given.get("a_transpose") else -1]
+        depth = arguments["a"].shape[-2 if arguments.get("a_transpose") else -1]
         return int(node.outputs[0].desc.element_count * depth)
     return 0

@@ -21,20 +21,22 @@ def why_not(node: Node, size: int) -> str:
         node: the convolution.
         size: bytes per element of the kernel's operands: 1 or 2.
     """
-    given = node.arguments
-    image = dict(zip(given["input_layout"], given["input"].shape, strict=True))
-    filter = dict(zip(given["filter_layout"], given["filter"].shape, strict=True))
-    counts = dict(zip(given["input_layout"], node.outputs[0].shape, strict=True))
+    arguments = node.arguments
+    image = dict(zip(arguments["input_layout"], arguments["input"].shape, strict=True))
+    filter = dict(zip(arguments["filter_layout"], arguments["filter"].shape, strict=True))
+    counts = dict(zip(arguments["input_layout"], node.outputs[0].shape, strict=True))
     for number, axis in enumerate("hw"):
-        before, after = given["padding"][2 * number : 2 * number + 2]
-        taps, dilation = filter[axis], given["dilations"][number]
-        window = Window(image[axis], taps, before, given["strides"][number], dilation if taps > 1 else 1, counts[axis])
+        before, after = arguments["padding"][2 * number : 2 * number + 2]
+        taps, dilation = filter[axis], arguments["dilations"][number]
+        window = Window(
+            image[axis], taps, before, arguments["strides"][number], dilation if taps > 1 else 1, counts[axis]
+        )
         if max(before, after) >= window_extent(taps, window.dilation) or not inside(window).all():
             return "windows of padding alone"  # the kernel reads beyond the input, or ends the process
         if axis == "w" and _is_regrouped(window, filter["i"] * size):
             return "widths and strides with a common factor"
-    is_depthwise = filter["i"] == 1 and filter["o"] == given["groups"]
-    if size == 1 and given["groups"] > 1 and not is_depthwise:
+    is_depthwise = filter["i"] == 1 and filter["o"] == arguments["groups"]
+    if size == 1 and arguments["groups"] > 1 and not is_depthwise:
         return "groups of several channels in 8 bits"
     return ""
 

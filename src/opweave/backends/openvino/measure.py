@@ -18,8 +18,8 @@ NOT_KERNELS = ("Input", "Output", "Const")
 class MeasuredSession(Session, Measured):
     """A session that records the times of its kernels."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._runs: list[Sequence[Any]] = []
 
     def _call(self, request: Any, arrays: Sequence[np.ndarray]) -> Callable[[], None]:
@@ -39,14 +39,14 @@ class MeasuredSession(Session, Measured):
             for info in run:
                 if info.status == info.EXECUTED and info.node_type not in NOT_KERNELS:
                     times.setdefault(info.node_name, []).append(info.real_time.total_seconds())
-        found = []
+        kernels = []
         for name, measured in times.items():
             later = measured[1:] or measured
             about = {key: value.astype(str) for key, value in nodes[name].get_rt_info().items()}
             result = f"{about['outputPrecisions']}{list(map(int, nodes[name].get_output_shape(0)))}"
             owners = _owners(about["originalLayersNames"])
-            found.append(KernelTime(owners, about["layerType"], result, median(later), min(later)))
-        return found
+            kernels.append(KernelTime(owners, about["layerType"], result, median(later), min(later)))
+        return kernels
 
 
 def _owners(names: str) -> str:

@@ -25,7 +25,7 @@ def saturates() -> bool:
     bounds = [ops.constant(np.full((1, 1), end, np.float32)) for end in (0, 255)]
     numbers = ops.convert(ops.fake_quantize(a, *bounds, *bounds, 256), "u8")
     factors = [
-        ops.multiply(ops.convert(each, "f32"), ops.constant(np.ones((1, 1), np.float32))) for each in (numbers, b)
+        ops.multiply(ops.convert(operand, "f32"), ops.constant(np.ones((1, 1), np.float32))) for operand in (numbers, b)
     ]
     model = devices.engine().Model([ops.result(ops.matmul(*factors, False, False))], [a, b], "products")
     options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 0}

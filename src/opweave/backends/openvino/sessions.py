@@ -55,12 +55,14 @@ def compile(backend: OpenVino, graph: Graph, device: str, is_measured: bool = Fa
         compiled = devices.core().compile_model(model, devices.engine_name(device), options)
     except ENGINE_ERRORS as error:
         raise OperationError(f"OpenVINO does not take the graph: {error}") from error
-    made: type[Session] = Session
+    session_type: type[Session] = Session
     if is_measured:
         from .measure import MeasuredSession
 
-        made = MeasuredSession
-    session = made(compiled, ctx.arrays, done, backend.precision, partial(compile, backend, graph, device, True))
+        session_type = MeasuredSession
+    session = session_type(
+        compiled, ctx.arrays, done, backend.precision, partial(compile, backend, graph, device, True)
+    )
     session.threads = 0 if options.get("NUM_STREAMS") == 0 else SESSION_THREADS
     return session
 
@@ -133,12 +135,14 @@ class Session(Runner):
 
     def measured(self) -> Measured:
         """Compile the graph once more, with measurement of kernels."""
-        made: Measured = self._again()
-        return made
+        session: Measured = self._again()
+        return session
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
         engine = "OpenVINO" if HINTS[self._precision] == "f32" else f"OpenVINO in {self._precision}"
-        if self._precision == "float32" and any(each.data_type == "float16" for node in nodes for each in node.outputs):
+        if self._precision == "float32" and any(
+            output.data_type == "float16" for node in nodes for output in node.outputs
+        ):
             engine += ", float32 until stored"
         return (self._done[nodes[0]] if len(nodes) == 1 else "decomposed"), engine
 

@@ -25,7 +25,7 @@ def _(
     input_layout: str,
     filter_layout: str,
     bias: Value | None,
-    **given: Any,
+    **attributes: Any,
 ) -> Value:
     is_transposed = ctx.node.op is ops.conv_transpose2d
     x = ctx.relayout(input, input_layout, "nchw")
@@ -46,7 +46,7 @@ def _(
     if is_transposed:
         axes = zip(x.shape[2:], w.shape[2:], padding[::2], padding[1::2], strides, dilations, strict=True)
         smallest = [conv_transpose_size(*axis) for axis in axes]
-        added = [size - least for size, least in zip(given["output_sizes"], smallest, strict=True)]
+        added = [size - least for size, least in zip(attributes["output_sizes"], smallest, strict=True)]
         window |= {"output_padding": added}
     if is_grouped:
         name = f"group_{name}"

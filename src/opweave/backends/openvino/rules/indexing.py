@@ -77,8 +77,8 @@ def _(ctx: Emitter, input: Value, indices: Value) -> Value:
 
 @openvino.lower(ops.scatter_elements, when=lambda input: input.data_type not in WIDE)
 def _(ctx: Emitter, input: Value, indices: Value, updates: Value, axis: int) -> Value:
-    found = positions_of(ctx, indices, input.shape[axis])
-    return ctx.emit("scatter_elements_update", input, found, updates, ctx.constant(axis))
+    positions = positions_of(ctx, indices, input.shape[axis])
+    return ctx.emit("scatter_elements_update", input, positions, updates, ctx.constant(axis))
 
 
 @openvino.lower(ops.scatter_nd)
@@ -91,10 +91,10 @@ _REDUCTIONS = {"add": "sum", "mul": "prod", "min": "min", "max": "max"}
 
 @openvino.lower(scatter_reduce, when=lambda input: input.data_type in ("float32", "float16", "int32"))
 def _(ctx: Emitter, input: Value, indices: Value, updates: Value, axis: int, reduction: str) -> Value:
-    found = positions_of(ctx, indices, input.shape[axis])
-    if found.shape != updates.shape:
-        found = ctx.emit("broadcast", found, ctx.constant(updates.shape))
+    positions = positions_of(ctx, indices, input.shape[axis])
+    if positions.shape != updates.shape:
+        positions = ctx.emit("broadcast", positions, ctx.constant(updates.shape))
     result = ctx.emit(
-        "scatter_elements_update", input, found, updates, ctx.constant(axis), reduction=_REDUCTIONS[reduction]
+        "scatter_elements_update", input, positions, updates, ctx.constant(axis), reduction=_REDUCTIONS[reduction]
     )
     return ctx.rounded(result) if input.data_type == "float16" else result

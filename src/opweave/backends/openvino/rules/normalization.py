@@ -22,7 +22,7 @@ from ..emit import Emitter, Value
 _PARAMETERS = ("mean", "variance", "scale", "bias")
 
 
-def _follows_conv(input: Operand, axis: int, **given: Any) -> bool:
+def _follows_conv(input: Operand, axis: int, **operands: Any) -> bool:
     """Whether the engine folds the normalisation into the weights of a preceding convolution, perhaps with a constant bias.
 
     Otherwise it would compute x k + (bias - mean k), which is inaccurate for large means.
@@ -33,7 +33,7 @@ def _follows_conv(input: Operand, axis: int, **given: Any) -> bool:
         before = sums[0] if len(sums) == 1 else None
     if before is None or before.op not in (conv2d, conv_transpose2d) or before.attributes["input_layout"][axis] != "c":
         return False
-    return all(value is None or value.is_constant for value in (given[name] for name in _PARAMETERS))
+    return all(value is None or value.is_constant for value in (operands[name] for name in _PARAMETERS))
 
 
 @openvino.lower(ops.batch_normalization, when=_follows_conv)
@@ -55,9 +55,9 @@ def _(
     return ctx.relayout(y, "nchw", layout)
 
 
-def _is_constant(input: Operand, **given: Any) -> bool:
+def _is_constant(input: Operand, **operands: Any) -> bool:
     """Whether the factor of each channel can be folded here, so that the engine runs one operation instead of four."""
-    parameters = [value for value in (given[name] for name in _PARAMETERS) if value is not None]
+    parameters = [value for value in (operands[name] for name in _PARAMETERS) if value is not None]
     return input.data_type == "float32" and all(value.is_constant for value in parameters)
 
 
@@ -78,9 +78,8 @@ def _(
     with np.errstate(all="ignore"):  # infinity and NaN by the formula
         factor = (1 if k is None else k) / np.sqrt(np.add(variance.array, epsilon, dtype=np.float64))
         factor = factor.astype(np.float32).reshape(shape)
-    y = ctx.emit(
-        "subtract", input, ctx.reshape(mean, shape)
-    )  # before the product, to avoid cancellation for large means
+    # Before the product, to avoid cancellation for large means.
+    y = ctx.emit("subtract", input, ctx.reshape(mean, shape))
     y = ctx.emit("multiply", y, ctx.add_constant(factor))
     return y if bias is None else ctx.emit("add", y, ctx.reshape(bias, shape))
 

@@ -35,9 +35,9 @@ def _pool(ctx: Emitter, name: str, x: Value, windows: list[Window], fill: float,
 
 
 @openvino.lower(ops.max_pool2d, when=is_float)
-def _(ctx: Emitter, input: Value, layout: str, **given: Any) -> Value:
+def _(ctx: Emitter, input: Value, layout: str, **attributes: Any) -> Value:
     x = ctx.relayout(input, layout, "nchw")
-    windows = Window.along(x.shape[2:], given)
+    windows = Window.along(x.shape[2:], attributes)
     y = _pool(ctx, "max_pool", x, windows, -np.inf, dilations=[w.dilation for w in windows])
     filled = np.logical_and.outer(*(inside(w) > 0 for w in windows))
     if not filled.all():  # the engine returns the lowest finite float for a window of -inf alone
@@ -50,9 +50,9 @@ def _is_dense(input: Operand, window_dimensions: Any, dilations: Any) -> bool:
 
 
 @openvino.lower(ops.average_pool2d, when=_is_dense)
-def _(ctx: Emitter, input: Value, layout: str, **given: Any) -> Value:
+def _(ctx: Emitter, input: Value, layout: str, **attributes: Any) -> Value:
     x = ctx.relayout(input, layout, "nchw")
-    windows = Window.along(x.shape[2:], given)
+    windows = Window.along(x.shape[2:], attributes)
     y = _pool(ctx, "avg_pool", x, windows, 0, exclude_pad=True)
     if not all(map(_is_regular, windows)):  # the explicit padding was counted
         with np.errstate(divide="ignore"):

@@ -18,11 +18,11 @@ from ..emit import Emitter, Value
 _DIRECTIONS = {"forward": "forward", "backward": "reverse", "both": "bidirectional"}
 
 
-def _ordered(ctx: Emitter, value: Value, layout: str, wanted: str) -> Value:
-    """Put the gates of a weight or bias, along axis 1, into the order `wanted`; constants are folded."""
-    if layout == wanted:
+def _ordered(ctx: Emitter, value: Value, layout: str, target: str) -> Value:
+    """Put the gates of a weight or bias, along axis 1, into the order `target`; constants are folded."""
+    if layout == target:
         return value
-    places = [layout.index(gate) for gate in wanted]
+    places = [layout.index(gate) for gate in target]
     directions, rows, *rest = value.shape
     blocks = [directions, len(layout), rows // len(layout), *rest]
     if value.array is not None:
@@ -41,21 +41,21 @@ def _sum(ctx: Emitter, values: Sequence[Value | None], like: Value) -> Value:
 
 
 def _sequence(
-    ctx: Emitter, name: str, states: Sequence[Value | None], weights: Sequence[Value], given: Any
+    ctx: Emitter, name: str, states: Sequence[Value | None], weights: Sequence[Value], arguments: Any
 ) -> list[Value]:
     """Return the last states, and the sequence if requested, in WebNN's order of axes; the engine has batches first."""
-    x: Value = given["input"]
+    x: Value = arguments["input"]
     steps, batches, _ = x.shape
-    directions, size = weights[0].shape[0], given["hidden_size"]
+    directions, size = weights[0].shape[0], arguments["hidden_size"]
     zeros = np.zeros((batches, directions, size))
     starts = [
         ctx.constant(zeros, x.data_type) if state is None else ctx.transpose(state, [1, 0, 2]) for state in states
     ]
     operands = [ctx.transpose(x, [1, 0, 2]), *starts, ctx.constant([steps] * batches), *weights]
-    options = {"linear_before_reset": given["reset_after"]} if "reset_after" in given else {}
-    sequence, *last = ctx.emit_all(name, *operands, size, _DIRECTIONS[given["direction"]], **options)
+    options = {"linear_before_reset": arguments["reset_after"]} if "reset_after" in arguments else {}
+    sequence, *last = ctx.emit_all(name, *operands, size, _DIRECTIONS[arguments["direction"]], **options)
     results = [ctx.transpose(state, [1, 0, 2]) for state in last]
-    return [*results, ctx.transpose(sequence, [2, 1, 0, 3])] if given["return_sequence"] else results
+    return [*results, ctx.transpose(sequence, [2, 1, 0, 3])] if arguments["return_sequence"] else results
 
 
 def _is_usual_gru(activations: Sequence[str]) -> bool:
@@ -71,18 +71,18 @@ def _(
     recurrent_bias: Value | None,
     initial_hidden_state: Value | None,
     layout: str,
-    **given: Any,
+    **arguments: Any,
 ) -> list[Value]:
     w, r = (_ordered(ctx, value, layout, "zrn") for value in (weight, recurrent_weight))
     b, c = (value and _ordered(ctx, value, layout, "zrn") for value in (bias, recurrent_bias))
-    if not given["reset_after"]:
+    if not arguments["reset_after"]:
         total = _sum(ctx, [b, c], w)
     else:
         # Keep the two biases of the new gate separate: the reset gate is multiplied by one of them.
         both = [_parted(ctx, value, w) for value in (b, c)]
         gates = ctx.emit("add", both[0][0], both[1][0])
         total = ctx.emit("concat", [gates, both[0][1], both[1][1]], 1)
-    return _sequence(ctx, "gru_sequence", [initial_hidden_state], [w, r, total], given)
+    return _sequence(ctx, "gru_sequence", [initial_hidden_state], [w, r, total], arguments)
 
 
 def _parted(ctx: Emitter, bias: Value | None, like: Value) -> list[Value]:
@@ -106,9 +106,9 @@ def _(
     initial_hidden_state: Value | None,
     initial_cell_state: Value | None,
     layout: str,
-    **given: Any,
+    **arguments: Any,
 ) -> list[Value]:
     w, r = (_ordered(ctx, value, layout, "figo") for value in (weight, recurrent_weight))
     b, c = (value and _ordered(ctx, value, layout, "figo") for value in (bias, recurrent_bias))
     weights = [w, r, _sum(ctx, [b, c], w)]
-    return _sequence(ctx, "lstm_sequence", [initial_hidden_state, initial_cell_state], weights, given)
+    return _sequence(ctx, "lstm_sequence", [initial_hidden_state, initial_cell_state], weights, arguments)

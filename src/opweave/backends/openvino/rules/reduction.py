@@ -73,8 +73,8 @@ def _position(op: Op[..., Operand], mode: str) -> None:
     @openvino.lower(op, when=_is_exact)
     def _(ctx: Emitter, input: Value, axis: int, keep_dimensions: bool, output_data_type: DataType) -> Value:
         sort = {"index_element_type": "i32", "stable": True}  # the first of equal values
-        _, found = ctx.emit_all("topk", input, ctx.constant(1), axis, mode, "value", data_type="int32", **sort)
-        return ctx.cast(ctx.reshape(found, ctx.output.shape), output_data_type)
+        _, positions = ctx.emit_all("topk", input, ctx.constant(1), axis, mode, "value", data_type="int32", **sort)
+        return ctx.cast(ctx.reshape(positions, ctx.output.shape), output_data_type)
 
 
 _position(ops.arg_max, "max")
