@@ -95,7 +95,7 @@ class OnnxRuntime(Backend):
             domain: domain of the operators; empty for ONNX's own.
         """
         for op, op_type in names.items():
-            (self.lower_contrib if domain else self.lower)(op, when=when)(_renamed(op, op_type, domain))
+            (self.lower_contrib if domain else self.lower)(op, when=when)(_operator_rule(op, op_type, domain))
 
     def lower_contrib(
         self, op: Op[..., Any], when: Callable[..., bool] | None = None
@@ -164,7 +164,7 @@ class OnnxRuntime(Backend):
         return each(graph.outputs, lookup), done
 
 
-def _renamed(op: Op[..., Any], op_type: str, domain: str) -> RuleFunction:
+def _operator_rule(op: Op[..., Any], op_type: str, domain: str) -> RuleFunction:
     def rule(ctx: Emitter, **arguments: Any) -> Any:
         operands = [arguments.pop(name) for name in op.operands]
         return ctx.emit(op_type, *operands, domain=domain, **arguments)

@@ -32,7 +32,7 @@ def keep_casts_apart(ctx: Emitter, moves_first: Container[str]) -> None:
     products = {name for node in ctx.nodes if node.op_type == "MatMul" for name in node.inputs}
     products = cast.intersection(name for product in products for name in _before_factors(ctx, product))
     if products:
-        products &= _turned(ctx, moves_first)
+        products &= _values_after_transpose(ctx, moves_first)
     _insert_apart(ctx, dict.fromkeys(cast & (averages | products)))
 
 
@@ -52,7 +52,7 @@ def _before_factors(ctx: Emitter, name: str) -> Iterator[str]:
         name = maker.inputs[kept]
 
 
-def _turned(ctx: Emitter, moves_first: Container[str]) -> set[str]:
+def _values_after_transpose(ctx: Emitter, moves_first: Container[str]) -> set[str]:
     """Values that may follow a transposition of the first axis, once the optimiser has moved transpositions to the outputs."""
     turned, transposed = set[str](), set[str]()
     for node in ctx.nodes:

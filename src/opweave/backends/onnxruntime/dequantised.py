@@ -40,12 +40,12 @@ def block_form(shape: Shape, part: Shape) -> Form | None:
     return None
 
 
-def merged(shape: Shape, part: Shape) -> tuple[Shape, Shape]:
+def merge_axes(shape: Shape, part: Shape) -> tuple[Shape, Shape]:
     """Split each dimension into (blocks, elements of a block), and merge adjacent dimensions of the same kind.
 
     Return the new shape, and the shape of `part` that broadcasts to it.
 
-    >>> merged((6, 5, 4), (2, 5, 4))
+    >>> merge_axes((6, 5, 4), (2, 5, 4))
     ([2, 3, 20], [2, 1, 20])
     """
     runs: list[tuple[int, bool]] = []
@@ -60,7 +60,7 @@ def merged(shape: Shape, part: Shape) -> tuple[Shape, Shape]:
 
 def native_forms(shape: Shape, part: Shape) -> list[Form]:
     """Return all forms that the engine accepts; the form with the original shape comes first."""
-    pairs = ((shape, part), merged(shape, part))
+    pairs = ((shape, part), merge_axes(shape, part))
     return [form for form in (native_form(*pair) for pair in pairs) if form is not None]
 
 

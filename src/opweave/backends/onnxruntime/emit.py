@@ -192,7 +192,7 @@ class Emitter:
         deciding = next((v for v in inputs if v is not None and v.data_type != "bool"), None)
         narrow = deciding.data_type if deciding is not None else "bool"
         if deciding is not None and narrow == "int64" and op_type in _COMPARED_WRONGLY:
-            return self._compared(op_type, deciding, *inputs[1:])
+            return self._emit_by_comparison(op_type, deciding, *inputs[1:])
         result_type = data_type or narrow
         wide = self._kernel_type(op_type, narrow, domain, inputs)
         if wide != narrow:
@@ -363,7 +363,7 @@ class Emitter:
             keep_casts_apart(self, self._moves_first)
             keep_outputs_apart(self, computed.intersection(value.name for value, _ in outputs.values()))
         body = bytearray()
-        nodes = self._needed({*outputs, *(value.name for value, _ in outputs.values())})
+        nodes = self._nodes_for({*outputs, *(value.name for value, _ in outputs.values())})
         for node in nodes:
             proto = b"".join(field(1, renamed.get(name, name)) for name in node.inputs)
             proto += b"".join(field(2, renamed.get(name, name)) for name in node.outputs)
@@ -408,7 +408,7 @@ class Emitter:
         if inputs and all(self.is_foldable(name) for name in inputs if name):
             self._foldable.update(outputs)
 
-    def _needed(self, names: set[str]) -> list[OnnxNode]:
+    def _nodes_for(self, names: set[str]) -> list[OnnxNode]:
         """Return the nodes that the values `names` depend on; omit, for example, casts of bools that only `where` reads."""
         needed: list[OnnxNode] = []
         for node in reversed(self.nodes):
@@ -435,7 +435,7 @@ class Emitter:
         self._count += 1
         return f"{self._prefix}t{self._count}"
 
-    def _compared(self, op_type: str, first: Value, *others: Value | None) -> Value:
+    def _emit_by_comparison(self, op_type: str, first: Value, *others: Value | None) -> Value:
         """Emit Clip, Max or Min of int64 without the faulty kernels."""
         self.has_kernels = False
         result = first

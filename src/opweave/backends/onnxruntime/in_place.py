@@ -75,7 +75,7 @@ def count_copies(updates: Sequence[Update], inputs: Sequence[Memory], outputs: S
         copies.add(sum(sizes), NOT_IN_PLACE, len(sizes))
 
 
-def counting(
+def wrap_to_count(
     call: Callable[[], None], updates: Sequence[Update], inputs: Sequence[Memory], outputs: Sequence[Memory]
 ) -> Callable[[], None]:
     """Wrap `call`, bound to this memory, to count the engine's copies; return `call` itself if there are none."""

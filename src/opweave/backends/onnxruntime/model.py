@@ -141,14 +141,14 @@ class ModelSession(Runner):
         try:
             return BoundModel(self, inputs, outputs)
         except ENGINE_ERRORS as error:
-            raise self.failed(error) from error
+            raise self.error_of(error) from error
 
     def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
         """Run the session once: write arrays in place, and put new arrays of the engine into cells.
 
         Raises:
             OtherShapes: an array has another shape than its output.
-            OperationError: the engine failed.
+            OperationError: the engine error_of.
         """
         if self._can_bind and (not self.is_plain or any(isinstance(target, np.ndarray) for target in outputs)):
             self.bind(inputs, outputs)()
@@ -162,7 +162,9 @@ class ModelSession(Runner):
         """Return a function from arrays and lists of arrays to these outputs, in the engine's memory."""
         if self._can_bind and not self.is_plain:
             return partial(self._run_bound, outputs)
-        return engine_call(self.session, self.inputs, [self.outputs[k] for k in outputs], {}, self.updates, self.failed)
+        return engine_call(
+            self.session, self.inputs, [self.outputs[k] for k in outputs], {}, self.updates, self.error_of
+        )
 
     def taking_feeds(self, outputs: Sequence[int]) -> TakingFeeds | None:
         """Return the engine's own call; None if copies must be counted, or types must be bound."""
@@ -183,7 +185,7 @@ class ModelSession(Runner):
             source = source.value
         return source.view(bool) if position in self._bools and source.dtype == np.uint8 else source
 
-    def failed(self, error: Exception) -> OperationError:
+    def error_of(self, error: Exception) -> OperationError:
         """Convert an error of the engine."""
         return OperationError(f"ONNX Runtime failed to run {self.title}: {error}")
 
@@ -239,7 +241,7 @@ class BoundModel:
 
         Raises:
             OtherShapes: an array has another shape than its output.
-            OperationError: the engine failed.
+            OperationError: the engine error_of.
         """
         model = self._model
         try:
@@ -248,7 +250,7 @@ class BoundModel:
             model.session.run_with_iobinding(self._binding, None)
         except ENGINE_ERRORS as error:
             if not self._run_elsewhere():
-                raise model.failed(error) from error
+                raise model.error_of(error) from error
             return
         if self._updates:
             values = [source.value if isinstance(source, Cell) else source for source in self._inputs]

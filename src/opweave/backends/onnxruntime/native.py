@@ -41,7 +41,7 @@ def engine_call(
     outputs: Sequence[str],
     parameters: dict[str, np.ndarray],
     updates: Sequence[Update],
-    failed: Callable[[Exception], OperationError],
+    error_of: Callable[[Exception], OperationError],
 ) -> Returning:
     """Return a function that runs a session of the engine on input values, and returns outputs in the engine's memory.
 
@@ -51,7 +51,7 @@ def engine_call(
         outputs: names of the outputs to return.
         parameters: values of the other inputs, by name.
         updates: inputs that kernels copy or update.
-        failed: converts an error of the engine.
+        error_of: converts an error of the engine.
     """
     run = session.run
 
@@ -62,7 +62,7 @@ def engine_call(
         try:
             results: list[Any] = run(outputs, feed, None)
         except ENGINE_ERRORS as error:
-            raise failed(error) from error
+            raise error_of(error) from error
         if updates:
             count_copies(updates, values)
         return results

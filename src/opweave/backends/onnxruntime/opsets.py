@@ -139,7 +139,7 @@ def lower(proto: onnx.ModelProto) -> None:
             target = _target(nodes, entry.version)
             if target < entry.version:
                 for node in nodes:
-                    for attribute in _unknown(node, entry.version, target):
+                    for attribute in _unknown_attributes(node, entry.version, target):
                         node.attribute.remove(attribute)
                 entry.version = target
 
@@ -167,7 +167,7 @@ def _refusal(nodes: Sequence[NodeProto], version: int, target: int) -> str | Non
         if _version(node.op_type, target) is None:
             return f"{subject} is not in it"
         old = onnx.defs.get_schema(node.op_type, target)
-        for attribute in _unknown(node, version, target):
+        for attribute in _unknown_attributes(node, version, target):
             declared = new.attributes.get(attribute.name)
             if declared is None or declared.default_value != attribute:
                 return f"{subject} has {attribute.name}, which it did not have before"
@@ -176,7 +176,7 @@ def _refusal(nodes: Sequence[NodeProto], version: int, target: int) -> str | Non
     return None
 
 
-def _unknown(node: NodeProto, version: int, target: int) -> list[AttributeProto]:
+def _unknown_attributes(node: NodeProto, version: int, target: int) -> list[AttributeProto]:
     """Return the attributes of a node of operator set `version` that the operator lacks in the older set `target`."""
     if _version(node.op_type, version) == _version(node.op_type, target):
         return []

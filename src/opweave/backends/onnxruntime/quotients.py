@@ -159,7 +159,7 @@ class _Values:
             return False
         return self._may_be_integer(dividend)
 
-    def _known(self, name: str) -> list[tuple[str, np.ndarray | None]] | None:
+    def _constants_of(self, name: str) -> list[tuple[str, np.ndarray | None]] | None:
         """Return data type (empty if not in `DTYPES`) and elements, if known, of each constant with this name.
 
         None if the name may also stand for a value that is no constant.
@@ -183,12 +183,12 @@ class _Values:
         makers = self._nodes.get(name, ())
         if makers and all(n.op_type in FLOATS and n.domain in ("", "ai.onnx") for n, _ in makers):
             return name not in self._inputs and name not in self._tensors and name not in self._constants
-        constants = self._known(name)
+        constants = self._constants_of(name)
         return bool(constants) and all(not data_type for data_type, _ in constants or ())
 
     def _is_harmless(self, name: str) -> bool:
         """Whether a value is a constant of int32 or int64 without an element of -1."""
-        constants = self._known(name)
+        constants = self._constants_of(name)
         return bool(constants) and all(
             t and array is not None and not (array == -1).any() for t, array in constants or ()
         )

@@ -17,7 +17,7 @@ from ...memory import is_same, trim
 from ...support.errors import OperationError
 from .. import KEEPS_FLOAT32, How, Measured, PowerPreference, Returning, Runner, Update
 from .emit import Emitter, Value
-from .in_place import count_copies, counting, updates_of
+from .in_place import count_copies, updates_of, wrap_to_count
 from .native import CPU, ENGINE_ERRORS as ENGINE_ERRORS, NativeSession, engine_call
 from .options import (
     PRECISE_PRODUCTS as PRECISE_PRODUCTS,
@@ -74,7 +74,7 @@ def compile(
         options.enable_profiling, options.profile_file_prefix = True, os.path.join(folder.name, "times")
     if ctx.any_size and not measures:
         settings = power_preference, alone, options.intra_op_num_threads, backend.precision
-        loaded = _shared(model, weights, settings, lambda: _load(model, weights, ctx, options))
+        loaded = _share(model, weights, settings, lambda: _load(model, weights, ctx, options))
     else:
         loaded = _load(model, weights, ctx, options, plugin)
     again = partial(compile, backend, graph, power_preference, alone, measures=True)
@@ -122,7 +122,7 @@ _loaded: WeakValueDictionary[Any, Loaded] = WeakValueDictionary()
 """Sessions in use with dynamic shapes, by model and settings."""
 
 
-def _shared(model: bytes, weights: Mapping[str, np.ndarray], settings: Any, load: Callable[[], Loaded]) -> Loaded:
+def _share(model: bytes, weights: Mapping[str, np.ndarray], settings: Any, load: Callable[[], Loaded]) -> Loaded:
     """Return a session in use of the same model with equal weights; load a new one if there is none."""
     key = model, settings
     cached = _loaded.get(key)
@@ -223,15 +223,15 @@ class Session(Runner):
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         """Bind the session to arrays, which it reads and writes in place."""
-        call = Call(self._session._sess, self._bound(inputs, outputs), [*inputs, *outputs])
-        return counting(call, self.updates, inputs, outputs)
+        call = Call(self._session._sess, self._new_binding(inputs, outputs), [*inputs, *outputs])
+        return wrap_to_count(call, self.updates, inputs, outputs)
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Run the session once on arrays; a new binding costs less than caching one."""
         try:
-            self._session._sess.run_with_iobinding(self._bound(inputs, outputs), None)
+            self._session._sess.run_with_iobinding(self._new_binding(inputs, outputs), None)
         except ENGINE_ERRORS as error:
-            raise failed(error) from error
+            raise error_of(error) from error
         if self.updates:
             count_copies(self.updates, inputs, outputs)
 
@@ -241,9 +241,9 @@ class Session(Runner):
         The function needs no binding: for small networks, its overhead (the time without kernels) is half of that of `run`.
         """
         names = [self._outputs[k] for k in outputs]
-        return engine_call(self._session._sess, self._inputs, names, self._parameters, self.updates, failed)
+        return engine_call(self._session._sess, self._inputs, names, self._parameters, self.updates, error_of)
 
-    def _bound(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Any:
+    def _new_binding(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Any:
         # Bypass the Python wrappers of bindings, values and run(), which cost several microseconds.
         binding = engine.SessionIOBinding(self._session._sess)
         for slot, array in zip(self._inputs, inputs, strict=True):
@@ -266,7 +266,7 @@ class Session(Runner):
         return session
 
 
-def failed(error: Exception) -> OperationError:
+def error_of(error: Exception) -> OperationError:
     """Convert an error of the engine."""
     return OperationError(f"ONNX Runtime failed: {error}")
 
@@ -284,4 +284,4 @@ class Call:
         try:
             self._run(self._binding, None)
         except ENGINE_ERRORS as error:
-            raise failed(error) from error
+            raise error_of(error) from error

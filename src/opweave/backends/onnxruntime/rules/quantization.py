@@ -17,7 +17,7 @@ from ....ops import quantization as ops
 from ... import Precision
 from .. import kernels
 from ..backend import ort
-from ..dequantised import BYTES, Form, merged, native_forms, shared_constants
+from ..dequantised import BYTES, Form, merge_axes, native_forms, shared_constants
 from ..emit import MICROSOFT, Emitter, Value
 from ..products import MOVED_OR_REMOVED, dequantiser, has_one_scale
 from ..rounding import FLOAT_LEVEL, INT8_LEVEL
@@ -41,20 +41,20 @@ def _emit(ctx: Emitter, op_type: str, form: Form, input: Value, scale: Value, ze
     return ctx.reshape(y, ctx.output.shape)
 
 
-def _widened(ctx: Emitter, integer: str, input: Value, scale: Value, zero_point: Value) -> list[Value]:
+def _widen(ctx: Emitter, integer: str, input: Value, scale: Value, zero_point: Value) -> list[Value]:
     """Cast the operands to floats that hold sums of two `integer` values exactly, and reshape them so that they broadcast."""
     wide = "float32" if integer in BYTES else "float64"
-    shape, part = merged(input.dims, scale.dims)
+    shape, part = merge_axes(input.dims, scale.dims)
     shaped = ctx.reshape(input, shape), ctx.reshape(scale, part), ctx.reshape(zero_point, part)
     return [ctx.cast(value, wide) for value in shaped]
 
 
 def _finish(ctx: Emitter, result: Value) -> Value:
-    """Convert a result computed on `_widened` operands to the data type and shape of the output."""
+    """Convert a result computed on `_widen` operands to the data type and shape of the output."""
     return ctx.reshape(ctx.cast(result, ctx.output.data_type), ctx.output.shape)
 
 
-def _unsigned(ctx: Emitter, input: Value, zero_point: Value) -> tuple[Value, Value]:
+def _to_unsigned(ctx: Emitter, input: Value, zero_point: Value) -> tuple[Value, Value]:
     """Convert int8 `input` and `zero_point` to uint8, if the engine might multiply them by uint8 in a saturating kernel.
 
     The engine itself converts int8 constants, and int8 results of QuantizeLinear, to uint8, but not a constant with several
@@ -84,7 +84,7 @@ def flip_sign(ctx: Emitter, value: Value) -> Value:
 @ort.lower(ops.dequantize_linear)
 def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     _keep_int8_apart(ctx, input.data_type)
-    input, zero_point = _unsigned(ctx, input, zero_point)
+    input, zero_point = _to_unsigned(ctx, input, zero_point)
     forms, zeros = native_forms(input.dims, scale.dims), ctx.array_of(zero_point)
     if forms and input.data_type in BYTES:
         return _emit(ctx, "DequantizeLinear", forms[0], input, scale, zero_point)
@@ -93,10 +93,10 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
         if forms and ctx.array_of(input) is not None:  # a bias, fused into a convolution or product
             return _emit(ctx, "DequantizeLinear", forms[0], input, scale, None)
         # Avoid the kernel: the optimiser inserts QuantizeLinear of int32 after it, for which there is no kernel.
-        shape, part = merged(input.dims, scale.dims)
+        shape, part = merge_axes(input.dims, scale.dims)
         x = ctx.cast(ctx.reshape(input, shape), scale.data_type)
         return _finish(ctx, ctx.emit("Mul", x, ctx.reshape(scale, part)))
-    x, s, z = _widened(ctx, input.data_type, input, scale, zero_point)
+    x, s, z = _widen(ctx, input.data_type, input, scale, zero_point)
     return _finish(ctx, ctx.emit("Mul", ctx.emit("Sub", x, z), s))
 
 
@@ -153,7 +153,7 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
         ctx.disabled_optimizers.add(ROUNDS_WEIGHTS)
         x = _keep_apart(ctx, x, s, zero_point)
         return _emit(ctx, "QuantizeLinear", forms[0], x, s, zero_point)
-    x, s, z = _widened(ctx, zero_point.data_type, input, scale, zero_point)
+    x, s, z = _widen(ctx, zero_point.data_type, input, scale, zero_point)
     shifted = ctx.emit("Add", ctx.emit("Round", ctx.emit("Div", x, s)), z)
     info = INFO[ctx.output.data_type]
     return _finish(ctx, ctx.emit("Clip", shifted, ctx.scalar(info.lowest, shifted), ctx.scalar(info.highest, shifted)))

@@ -30,7 +30,7 @@ def _concat(ctx: Emitter, values: Sequence[Value]) -> Value:
     return ctx.emit("Concat", *values, axis=1)
 
 
-def _ordered(ctx: Emitter, value: Value, layout: str, target: str) -> Value:
+def _order_gates(ctx: Emitter, value: Value, layout: str, target: str) -> Value:
     """Put the gates of a weight or bias, along axis 1, into the order `target`; constants are folded."""
     if layout == target:
         return value
@@ -74,11 +74,11 @@ def _lower(
         return_sequence: bool = True,
         **attributes: Any,
     ) -> tuple[Value, ...]:
-        w, r = (_ordered(ctx, value, layout, order) for value in (weight, recurrent_weight))
+        w, r = (_order_gates(ctx, value, layout, order) for value in (weight, recurrent_weight))
         b = None
         if bias is not None or recurrent_bias is not None:
             zeros = ctx.constant(np.zeros(weight.dims[:2]), weight.data_type)
-            b = _concat(ctx, [_ordered(ctx, value or zeros, layout, order) for value in (bias, recurrent_bias)])
+            b = _concat(ctx, [_order_gates(ctx, value or zeros, layout, order) for value in (bias, recurrent_bias)])
         sequence, *last = ctx.emit(
             op_type,
             *(
