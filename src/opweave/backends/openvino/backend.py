@@ -45,7 +45,7 @@ class OpenVino(Backend):
     def rename(self, names: Mapping[Op[..., Any], str], when: Any = None) -> None:
         """Register rules for ops without attributes that only differ from an engine's operator in name."""
         for op, name in names.items():
-            self.lower(op, when=when)(_renamed(op, name))
+            self.lower(op, when=when)(_operator_rule(op, name))
 
     def how(self, node: Node) -> How | None:
         if not self.supports(node) or not devices.is_installed():
@@ -101,7 +101,7 @@ class OpenVino(Backend):
 
     def emit(self, ctx: Emitter, graph: Graph) -> tuple[list[Value], dict[Node, How]]:
         """Emit all nodes of a legal graph; return the value of each output, and the kind of implementation of each node."""
-        from .dequantised import dequantised, quantises, takes_over
+        from .dequantised import choose_forms, quantises, takes_over
         from .exact import EXACT
 
         done: dict[Node, How] = {}
@@ -113,7 +113,7 @@ class OpenVino(Backend):
                 readers.setdefault(operand, []).append(node)
         ctx.readers = {operand: nodes for operand, nodes in readers.items() if operand not in graph.outputs.values()}
         multiplies_bytes = self.precision != "ieee" and quantises(graph) and not saturates()
-        ctx.dequantised = dequantised(graph, ctx.readers, multiplies_bytes)
+        ctx.dequantised = choose_forms(graph, ctx.readers, multiplies_bytes)
 
         def lookup(operand: Operand) -> Value:
             if operand in ctx.factors and ctx.node in ctx.dequantised.products:
@@ -137,7 +137,7 @@ class OpenVino(Backend):
                 # of channels there, and multiplies a convolution by its scales once per reader.
                 results = [ctx.emit("multiply", value, ctx.factor(1.0)) for value in results]
             if self.precision == "ieee" and node.op not in EXACT:
-                results = [ctx.rounded(value) if value.data_type == "float16" else value for value in results]
+                results = [ctx.round_to_float16(value) if value.data_type == "float16" else value for value in results]
             for operand, value in zip(node.outputs, results, strict=True):
                 got = value.data_type, value.shape
                 assert got == (operand.data_type, operand.shape), (
@@ -170,7 +170,7 @@ def _constants(ctx: Emitter, node: Node, operands: Iterable[Value]) -> list[Valu
     return [ctx.add_constant(array) for array in reference.evaluate(node, arrays)]
 
 
-def _renamed(op: Op[..., Any], name: str) -> Any:
+def _operator_rule(op: Op[..., Any], name: str) -> Any:
     def rule(ctx: Emitter, **arguments: Any) -> Value:
         return ctx.emit(name, *[arguments[operand] for operand in op.operands])
 

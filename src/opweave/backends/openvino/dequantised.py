@@ -58,7 +58,7 @@ def quantises(graph: Graph) -> bool:
     return any(node.op is quantize_linear for node in graph.nodes)
 
 
-def dequantised(graph: Graph, readers: Mapping[Operand, Sequence[Node]], multiplies_bytes: bool) -> Dequantised:
+def choose_forms(graph: Graph, readers: Mapping[Operand, Sequence[Node]], multiplies_bytes: bool) -> Dequantised:
     """Choose the forms of a graph's dequantised operands.
 
     Args:

@@ -147,7 +147,7 @@ def devices(backend: str) -> list[Device]:
     except Exception as error:  # the package or a plug-in is broken
         return [_unavailable(backend, "cpu", "cpu", error)]
     # An engine built without the CPU plug-in does not list the CPU; describing it reports the reason.
-    entries = [_listed(backend, name, engine_name) for name, engine_name in ({"cpu": "CPU"} | names).items()]
+    entries = [_describe(backend, name, engine_name) for name, engine_name in ({"cpu": "CPU"} | names).items()]
     if not any(device.kind == "npu" for device in entries):
         hint = "OpenVINO lists no NPU; Intel's driver for it makes one"
         entries.append(Device("npu", "npu", backend, "a neural processing unit", available=False, hint=hint))
@@ -157,7 +157,7 @@ def devices(backend: str) -> list[Device]:
 def named(backend: str, name: str) -> Device | None:
     """Return the device of this name, if it exists; the CPU needs no listing of devices."""
     if name == "cpu" and is_installed():
-        device = _listed(backend, name, engine_name(name))
+        device = _describe(backend, name, engine_name(name))
         return device if device.available else None
     return next((device for device in devices(backend) if device.name == name and device.available), None)
 
@@ -166,7 +166,7 @@ PROCESSORS = "Intel's and other processors through OpenVINO"
 """Description of the CPU if the engine gives none."""
 
 
-def _listed(backend: str, name: str, engine_name: str) -> Device:
+def _describe(backend: str, name: str, engine_name: str) -> Device:
     """Describe a device; if the engine fails, the device is unavailable, with the reason."""
     try:
         return _device(backend, name, engine_name)

@@ -2,7 +2,7 @@
 
 Other types carry the bits of data types that the engine's CPU plug-in lacks: uint32 as int32, and 64-bit integers as pairs of
 int32 along an additional last axis, which `Value.shape` omits. The plug-in itself would narrow 64-bit integers to int32.
-float16 is carried as float32: the plug-in would drop all conversions to float16, so `Emitter.rounded` computes the rounding.
+float16 is carried as float32: the plug-in would drop all conversions to float16, so `Emitter.round_to_float16` emulates them.
 Only inputs and outputs of the graph are float16.
 """
 
@@ -168,13 +168,13 @@ class Emitter:
         ):
             if name == "subtract" and _is_matrix(arguments[1]):
                 name, arguments = "add", (arguments[0], self.add_constant(-arguments[1].array))
-            arguments = tuple([self.kept(argument) if _is_matrix(argument) else argument for argument in arguments])
+            arguments = tuple([self.hide(argument) if _is_matrix(argument) else argument for argument in arguments])
         elif varies and name in _BESIDE and any(map(_is_outer, arguments)) and not self._follows_convolution():
-            # A kernel would fuse the difference in spite of `kept`.
+            # A kernel would fuse the difference in spite of `hide`.
             if name == "subtract" and _is_outer(arguments[1]) and data_type in FLOATS:
                 name, arguments = "add", (arguments[0], self.add_constant(-arguments[1].array))
-            arguments = tuple([self.kept(argument) if _is_outer(argument) else argument for argument in arguments])
-        if name == "multiply" and _is_kept(arguments[1]):
+            arguments = tuple([self.hide(argument) if _is_outer(argument) else argument for argument in arguments])
+        if name == "multiply" and _is_hidden(arguments[1]):
             # A convolution of 8 bits takes the right operand as scales of its results, and refuses it if it is no constant.
             arguments = arguments[::-1]
         node = getattr(operators(), name)(
@@ -237,16 +237,18 @@ class Emitter:
                 with np.errstate(over="ignore"):
                     return self.add_constant(value.array.astype(np.float16))
             if source == "float32":
-                return self.rounded(_as_type(value, "float16"))
+                return self.round_to_float16(_as_type(value, "float16"))
             wide = _as_type(self.cast(value, "float32"), "float16")
-            return wide if source in _SMALL else self.rounded(wide)
+            return wide if source in _SMALL else self.round_to_float16(wide)
         if source in WIDE:
             low = self.lane(value, 0)
             return _as_type(value, data_type) if data_type in WIDE else self.cast(low, data_type)
         if data_type in WIDE:
             low = self.cast(value, "int32")
             shift = self.emit("bitwise_right_shift", low, self.constant(31))
-            return self._joined(low, self.constant(np.zeros(low.shape)) if source == "uint32" else shift, data_type)
+            return self._join_halves(
+                low, self.constant(np.zeros(low.shape)) if source == "uint32" else shift, data_type
+            )
         if source in ("int32", "uint32") and data_type in ("int8", "uint8"):
             # Wrap around before the conversion, which saturates if the engine fuses it with the preceding node.
             low = self.emit("bitwise_and", value, self.constant(255), data_type="int32")
@@ -259,7 +261,7 @@ class Emitter:
             # The engine treats converted 8-bit constants as compressed tables and weights.
             if value.array is not None:
                 return self.add_constant(value.array.astype(data_type))
-            value = self.kept(value)
+            value = self.hide(value)
         if source == "bool" and data_type == "uint8":
             # Not `convert`: to the kernels bool is uint8, so passes drop the conversion, and later nodes lack a bool.
             result = self.emit("select", value, *(self.constant(bit, data_type) for bit in (1, 0)), data_type=data_type)
@@ -274,7 +276,7 @@ class Emitter:
         # Kernels would fuse the quotient as an epilogue: a product of more than 4 dimensions then fails, and a reduction to
         # [n, 1, 1] divides the first element only.
         if b.array is not None and ((a.rank > 4 and b.array.size > 1) or source_type(a).startswith("Reduce")):
-            b = self.kept(b)
+            b = self.hide(b)
         result = self.emit("divide", self.left(a), b)
         result.output.get_node().get_rt_info()[_EXACT_QUOTIENT] = True
         return result
@@ -290,7 +292,7 @@ class Emitter:
             condition = self.emit("convert", number, "boolean", data_type="bool")
         return self.emit("select", condition, a, b, data_type=a.data_type)
 
-    def kept(self, value: Value) -> Value:
+    def hide(self, value: Value) -> Value:
         """Hide a constant from the engine's passes: the engine computes it when it loads the graph."""
         name = "logical_and" if value.data_type == "bool" else "maximum"  # f(x, x) = x, bit for bit
         itself = _as_type(value, value.data_type)
@@ -303,9 +305,9 @@ class Emitter:
 
         A kernel that fuses the operation as an epilogue treats a constant as the right operand: `c - f(x)` becomes `f(x) - c`.
         """
-        return value if value.varies else self.kept(value)
+        return value if value.varies else self.hide(value)
 
-    def rounded(self, value: Value) -> Value:
+    def round_to_float16(self, value: Value) -> Value:
         """Round each element to the nearest float16, ties to even; values from 65520 on become infinite, and -0 stays.
 
         With m = max(2^13 |x|, 3/4), a unit in the last place of m as float32 is one of |x| as float16, so (|x| - m) + m rounds
@@ -324,7 +326,7 @@ class Emitter:
     def factor(self, value: float) -> Value:
         """Add a factor that the engine neither merges with others nor turns into a multiply-add, which turns -0 into 0."""
         if value not in self._factors:
-            self._factors[value] = self.kept(self.constant(value, "float32"))
+            self._factors[value] = self.hide(self.constant(value, "float32"))
         return self._factors[value]
 
     def lane(self, value: Value, number: int) -> Value:
@@ -332,7 +334,7 @@ class Emitter:
         axis = self.constant(value.rank)
         return self.emit("gather", value, self.constant(number), axis, data_type="int32")
 
-    def _joined(self, low: Value, high: Value, data_type: str) -> Value:
+    def _join_halves(self, low: Value, high: Value, data_type: str) -> Value:
         halves = [self.reshape(half, [*half.shape, 1]) for half in (low, high)]
         return self.emit("concat", halves, low.rank, data_type=data_type)
 
@@ -372,7 +374,7 @@ class Emitter:
             node = operators().convert(node, engine_type(desc.data_type))
         return Value(node.output(0), desc.data_type, None, desc.shape)
 
-    def computed(self, value: Value) -> Value:
+    def convert_output(self, value: Value) -> Value:
         """Convert an output to the data type of its array.
 
         An input gets an additional node, since the engine does not write an input to an output.
@@ -421,7 +423,7 @@ def _is_matrix(argument: Any) -> bool:
     return is_constant and any(size > 1 for size in argument.shape[:-1])
 
 
-def _is_kept(argument: Any) -> bool:
+def _is_hidden(argument: Any) -> bool:
     """Whether an argument is a hidden constant."""
     return isinstance(argument, Value) and argument.array is None and not argument.varies
 

@@ -49,7 +49,7 @@ def compile(backend: OpenVino, graph: Graph, device: str, is_measured: bool = Fa
     ctx = Emitter(backend.precision)
     try:
         outputs, done = backend.emit(ctx, graph)
-        results = [devices.operators().result(ctx.computed(value).output) for value in outputs]
+        results = [devices.operators().result(ctx.convert_output(value).output) for value in outputs]
         model = engine.Model(results, ctx.parameters, "opweave")
         options = _options(backend, graph, device, bool(ctx.dequantised.products)) | {"PERF_COUNT": is_measured}
         compiled = devices.core().compile_model(model, devices.engine_name(device), options)

@@ -45,7 +45,7 @@ def follows_sum(input: Operand, most: int = MAX_TAKEN) -> bool:
     return any(follows_sum(operand, most - 1) for operand in node.operands)
 
 
-def keeping_nan(ctx: Emitter, input: Value, result: Value) -> Value:
+def keep_nan(ctx: Emitter, input: Value, result: Value) -> Value:
     """Return `result`, but NaN where the input is NaN: the engine's maxima, minima and exponentials lose it.
 
     Not for operations after a sum, where the engine's own operation becomes part of the epilogue.

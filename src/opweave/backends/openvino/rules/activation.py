@@ -12,7 +12,7 @@ from ....ops import activation as ops
 from ..backend import openvino
 from ..emit import WIDE, Emitter, Value
 from . import follows_sum
-from .elementwise import as_int32, clamped
+from .elementwise import as_int32, emit_clamp
 
 HALF = {"float32": 1e38, "float16": 3e4}
 """Threshold above which gelu(x) = x; twice the threshold is finite."""
@@ -56,7 +56,7 @@ def _(ctx: Emitter, input: Value) -> Value:
 
 @openvino.lower(ops.hard_sigmoid)
 def _(ctx: Emitter, input: Value, alpha: float, beta: float) -> Value:
-    return clamped(ctx, _scaled(ctx, input, alpha, beta), 0, 1)
+    return emit_clamp(ctx, _emit_linear(ctx, input, alpha, beta), 0, 1)
 
 
 @openvino.lower(ops.leaky_relu, when=lambda alpha: isfinite(alpha))
@@ -70,9 +70,9 @@ def _(ctx: Emitter, input: Value, alpha: float) -> Value:
 
 @openvino.lower(ops.linear)
 def _(ctx: Emitter, input: Value, alpha: float, beta: float) -> Value:
-    return _scaled(ctx, input, alpha, beta)
+    return _emit_linear(ctx, input, alpha, beta)
 
 
-def _scaled(ctx: Emitter, input: Value, alpha: float, beta: float) -> Value:
+def _emit_linear(ctx: Emitter, input: Value, alpha: float, beta: float) -> Value:
     scaled = input if alpha == 1 else ctx.emit("multiply", input, ctx.number(alpha, input))
     return scaled if beta == 0 else ctx.emit("add", scaled, ctx.number(beta, input))

@@ -87,7 +87,7 @@ def _cut(
     return x, [before[0], after[0], before[1], after[1]], steps
 
 
-def _interpolated(ctx: Emitter, input: Value, axes: Sequence[int], mode: str, **attributes: Any) -> Value:
+def _interpolate(ctx: Emitter, input: Value, axes: Sequence[int], mode: str, **attributes: Any) -> Value:
     """Resample `input` along `axes`; the engine's kernel resamples the last two axes."""
     order = [axis for axis in range(4) if axis not in axes] + sorted(axes)
     x = ctx.transpose(input, order)
@@ -105,7 +105,7 @@ def _is_repeated(input: Operand, mode: str, sizes: Sequence[int], axes: Sequence
 @openvino.lower(ops.resample2d, when=_is_repeated)
 def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
     transformation = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    return _interpolated(ctx, input, axes, "nearest", **transformation)
+    return _interpolate(ctx, input, axes, "nearest", **transformation)
 
 
 @openvino.lower(ops.resample2d, when=lambda mode: mode == "nearest-neighbor")
@@ -121,4 +121,4 @@ def _(ctx: Emitter, input: Value, sizes: Sequence[int], axes: Sequence[int]) -> 
 
 @openvino.lower(ops.resample2d, when=is_float)
 def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
-    return _interpolated(ctx, input, axes, "linear_onnx")
+    return _interpolate(ctx, input, axes, "linear_onnx")

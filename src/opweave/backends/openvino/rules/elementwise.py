@@ -16,7 +16,7 @@ from ....ops import elementwise as ops
 from ... import Precision
 from ..backend import openvino
 from ..emit import WIDE, Emitter, Value, source_type
-from . import follows_sum, is_float, keeping_nan
+from . import follows_sum, is_float, keep_nan
 
 openvino.rename(
     {ops.ceil: "ceiling", ops.floor: "floor", ops.sqrt: "sqrt", ops.log: "log", ops.erf: "erf"}, when=is_float
@@ -37,7 +37,7 @@ def as_int32(ctx: Emitter, value: Value) -> Value:
     return value if value.data_type in FLOATS else ctx.cast(value, "int32")
 
 
-def _wrapping(name: str) -> Callable[[Emitter, Value, Value], Value]:
+def _wrapping_rule(name: str) -> Callable[[Emitter, Value, Value], Value]:
     def rule(ctx: Emitter, a: Value, b: Value) -> Value:
         left = ctx.left(a) if name == "subtract" else a
         return ctx.cast(ctx.emit(name, as_int32(ctx, left), as_int32(ctx, b)), ctx.output.data_type)
@@ -46,7 +46,7 @@ def _wrapping(name: str) -> Callable[[Emitter, Value, Value], Value]:
 
 
 for _op, _name in {ops.add: "add", ops.sub: "subtract", ops.mul: "multiply"}.items():
-    openvino.lower(_op, when=_is_narrow)(_wrapping(_name))
+    openvino.lower(_op, when=_is_narrow)(_wrapping_rule(_name))
 
 
 @openvino.lower(ops.div, when=_is_float)
@@ -72,7 +72,7 @@ def _extreme(name: str) -> Callable[[Emitter, Value, Value], Value]:
         result = ctx.emit(name, a, b)
         for value in (a, b):
             if value.array is None or bool((value.array != value.array).any()):
-                result = keeping_nan(ctx, value, result)
+                result = keep_nan(ctx, value, result)
         return result
 
     return rule
@@ -91,7 +91,7 @@ def _(ctx: Emitter, input: Value) -> Value:
     x = as_int32(ctx, input)
     if source_type(x) == "Concat":
         # There the engine's kernel overwrites x with |x|, even if x has other readers.
-        x = ctx.emit("multiply", x, ctx.kept(ctx.scalar(1, x)))
+        x = ctx.emit("multiply", x, ctx.hide(ctx.scalar(1, x)))
     return ctx.cast(ctx.emit("abs", x), input.data_type)
 
 
@@ -108,7 +108,7 @@ def _(ctx: Emitter, input: Value) -> Value:
 
 @openvino.lower(ops.exp, when=is_float)
 def _(ctx: Emitter, input: Value) -> Value:
-    return keeping_nan(ctx, input, ctx.emit("exp", input))
+    return keep_nan(ctx, input, ctx.emit("exp", input))
 
 
 @openvino.lower(ops.reciprocal, when=is_float)
@@ -184,7 +184,7 @@ def _(ctx: Emitter, input: Value, min_value: Number | None, max_value: Number | 
         return input
     low = min_value if ops.is_bound(min_value) else -math.inf
     high = max_value if ops.is_bound(max_value) else math.inf
-    return clamped(ctx, input, float(low), float(high))
+    return emit_clamp(ctx, input, float(low), float(high))
 
 
 @openvino.lower(ops.clamp, when=lambda input: _is_signed(input))
@@ -197,7 +197,7 @@ def _(ctx: Emitter, input: Value, min_value: Number | None, max_value: Number | 
     return ctx.cast(x, input.data_type)
 
 
-def clamped(ctx: Emitter, input: Value, low: float, high: float) -> Value:
+def emit_clamp(ctx: Emitter, input: Value, low: float, high: float) -> Value:
     """Clamp `input`, the node's operand `input` or a function of it, to [low, high]; NaN stays."""
     operand = ctx.node.inputs.get("input")
     if isinstance(operand, Operand) and follows_sum(operand) and low < high:
@@ -207,7 +207,7 @@ def clamped(ctx: Emitter, input: Value, low: float, high: float) -> Value:
         result = ctx.emit("maximum", result, ctx.scalar(low, input))
     if high < math.inf:
         result = ctx.emit("minimum", result, ctx.scalar(high, input))
-    return keeping_nan(ctx, input, result)
+    return keep_nan(ctx, input, result)
 
 
 @openvino.lower(ops.where)

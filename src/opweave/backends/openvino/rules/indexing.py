@@ -14,7 +14,7 @@ from ....core.graph import Operand
 from ....ops import indexing as ops
 from ..backend import openvino
 from ..emit import WIDE, Emitter, Value
-from .quantization import dequantised
+from .quantization import dequantise_hidden
 
 _HIGHEST = 2**31 - 1  # of int32
 
@@ -62,7 +62,7 @@ def _(ctx: Emitter, input: Value, indices: Value, axis: int) -> Value:
         return ctx.emit("gather", part, positions, ctx.constant(axis))
 
     numbers, *parts = map(rows, table)
-    return dequantised(ctx, ctx.cast(numbers, "float32"), *parts)
+    return dequantise_hidden(ctx, ctx.cast(numbers, "float32"), *parts)
 
 
 @openvino.lower(ops.gather_elements, when=lambda input: input.data_type not in WIDE)
@@ -97,4 +97,4 @@ def _(ctx: Emitter, input: Value, indices: Value, updates: Value, axis: int, red
     result = ctx.emit(
         "scatter_elements_update", input, positions, updates, ctx.constant(axis), reduction=_REDUCTIONS[reduction]
     )
-    return ctx.rounded(result) if input.data_type == "float16" else result
+    return ctx.round_to_float16(result) if input.data_type == "float16" else result

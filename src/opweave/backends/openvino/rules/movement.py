@@ -68,7 +68,7 @@ def _(ctx: Emitter, input: Value, new_shape: Sequence[int]) -> Value:
     return ctx.reshape(input, new_shape)
 
 
-def _sliced(
+def _slice(
     ctx: Emitter, input: Value, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int], steps: Sequence[int]
 ) -> Value:
     return ctx.emit("slice", input, *map(ctx.constant, (list(starts), list(ends), list(steps), list(axes))))
@@ -78,7 +78,7 @@ def _sliced(
 def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
     moving = [axis for axis in axes if input.shape[axis] > 1]
     count = len(moving)
-    return _sliced(ctx, input, moving, [-1] * count, [BEFORE_FIRST] * count, [-1] * count) if moving else input
+    return _slice(ctx, input, moving, [-1] * count, [BEFORE_FIRST] * count, [-1] * count) if moving else input
 
 
 @openvino.lower(ops.slice)
@@ -93,7 +93,7 @@ def _(ctx: Emitter, input: Value, starts: Sequence[int], sizes: Sequence[int], s
         # Count the start from the end: if all starts are 0, the engine drops the slice before GatherElements, whose indices
         # then have another shape than its input.
         begin[0] = -input.shape[cut[0]]
-    return _sliced(ctx, input, cut, begin, ends, steps)
+    return _slice(ctx, input, cut, begin, ends, steps)
 
 
 @openvino.lower(ops.split)

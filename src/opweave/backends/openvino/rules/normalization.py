@@ -84,7 +84,7 @@ def _(
     return y if bias is None else ctx.emit("add", y, ctx.reshape(bias, shape))
 
 
-def _normalised(
+def _normalise(
     ctx: Emitter,
     input: Value,
     axes: Sequence[int],
@@ -106,7 +106,7 @@ def _normalised(
 @openvino.lower(ops.instance_normalization)
 def _(ctx: Emitter, input: Value, scale: Value | None, bias: Value | None, epsilon: float, layout: str) -> Value:
     x = ctx.relayout(input, layout, "nchw")
-    return ctx.relayout(_normalised(ctx, x, [2, 3], scale, bias, [1], epsilon), "nchw", layout)
+    return ctx.relayout(_normalise(ctx, x, [2, 3], scale, bias, [1], epsilon), "nchw", layout)
 
 
 def _has_kernel(axes: Sequence[int], epsilon: float) -> bool:
@@ -118,7 +118,7 @@ def _has_kernel(axes: Sequence[int], epsilon: float) -> bool:
 def _(
     ctx: Emitter, input: Value, scale: Value | None, bias: Value | None, axes: Sequence[int], epsilon: float
 ) -> Value:
-    return _normalised(ctx, input, axes, scale, bias, axes, epsilon)
+    return _normalise(ctx, input, axes, scale, bias, axes, epsilon)
 
 
 # For a slice with a NaN, the kernel returns NaN there and numbers elsewhere; a test for NaN would take another pass.

@@ -41,7 +41,7 @@ def _is_constant(input: Operand, scale: Operand, zero_point: Operand) -> bool:
 @openvino.lower(ops.dequantize_linear, when=_is_constant)
 def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     if ctx.node in ctx.dequantised.weights:
-        return _recognised(ctx, ctx.emit("convert", input, "f32", data_type="float32"), scale, zero_point)
+        return _dequantise(ctx, ctx.emit("convert", input, "f32", data_type="float32"), scale, zero_point)
     if ctx.node in ctx.dequantised.tables:
         ctx.tables[ctx.node] = [input, scale, zero_point]
         return Value(None, "float32", None, input.shape, varies=False)  # a placeholder: lookups read `ctx.tables`
@@ -56,23 +56,23 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
 def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     number = ctx.cast(input, "float32")
     if ctx.node not in ctx.dequantised.factors:
-        return dequantised(ctx, number, scale, zero_point)
+        return dequantise_hidden(ctx, number, scale, zero_point)
     output = ctx.node.outputs[0]
-    ctx.factors[output] = result = _recognised(ctx, number, scale, zero_point)
+    ctx.factors[output] = result = _dequantise(ctx, number, scale, zero_point)
     if all(reader in ctx.dequantised.products for reader in ctx.readers[output]):
         return result
     return ctx.emit("multiply", result, ctx.factor(1.0))
 
 
-def dequantised(ctx: Emitter, number: Value, scale: Value, zero_point: Value) -> Value:
+def dequantise_hidden(ctx: Emitter, number: Value, scale: Value, zero_point: Value) -> Value:
     """Dequantise converted integers with a scale that is hidden from the engine's passes.
 
     The passes would multiply zero points and other terms by the scale, or move the scale behind readers of integers.
     """
-    return _recognised(ctx, number, ctx.kept(scale) if scale.array is not None else scale, zero_point)
+    return _dequantise(ctx, number, ctx.hide(scale) if scale.array is not None else scale, zero_point)
 
 
-def _recognised(ctx: Emitter, number: Value, scale: Value, zero_point: Value) -> Value:
+def _dequantise(ctx: Emitter, number: Value, scale: Value, zero_point: Value) -> Value:
     """Dequantise converted integers in the form that the engine recognises."""
     if zero_point.array is None:
         number = ctx.emit("subtract", number, ctx.cast(zero_point, "float32"))

@@ -18,7 +18,7 @@ from ..emit import Emitter, Value
 _DIRECTIONS = {"forward": "forward", "backward": "reverse", "both": "bidirectional"}
 
 
-def _ordered(ctx: Emitter, value: Value, layout: str, target: str) -> Value:
+def _order_gates(ctx: Emitter, value: Value, layout: str, target: str) -> Value:
     """Put the gates of a weight or bias, along axis 1, into the order `target`; constants are folded."""
     if layout == target:
         return value
@@ -73,19 +73,19 @@ def _(
     layout: str,
     **arguments: Any,
 ) -> list[Value]:
-    w, r = (_ordered(ctx, value, layout, "zrn") for value in (weight, recurrent_weight))
-    b, c = (value and _ordered(ctx, value, layout, "zrn") for value in (bias, recurrent_bias))
+    w, r = (_order_gates(ctx, value, layout, "zrn") for value in (weight, recurrent_weight))
+    b, c = (value and _order_gates(ctx, value, layout, "zrn") for value in (bias, recurrent_bias))
     if not arguments["reset_after"]:
         total = _sum(ctx, [b, c], w)
     else:
         # Keep the two biases of the new gate separate: the reset gate is multiplied by one of them.
-        both = [_parted(ctx, value, w) for value in (b, c)]
+        both = [_split_bias(ctx, value, w) for value in (b, c)]
         gates = ctx.emit("add", both[0][0], both[1][0])
         total = ctx.emit("concat", [gates, both[0][1], both[1][1]], 1)
     return _sequence(ctx, "gru_sequence", [initial_hidden_state], [w, r, total], arguments)
 
 
-def _parted(ctx: Emitter, bias: Value | None, like: Value) -> list[Value]:
+def _split_bias(ctx: Emitter, bias: Value | None, like: Value) -> list[Value]:
     """Split a bias into those of the update and reset gates and of the new gate; None means zeros."""
     rows = like.shape[1] // 3
     value = _sum(ctx, [bias], like)
@@ -108,7 +108,7 @@ def _(
     layout: str,
     **arguments: Any,
 ) -> list[Value]:
-    w, r = (_ordered(ctx, value, layout, "figo") for value in (weight, recurrent_weight))
-    b, c = (value and _ordered(ctx, value, layout, "figo") for value in (bias, recurrent_bias))
+    w, r = (_order_gates(ctx, value, layout, "figo") for value in (weight, recurrent_weight))
+    b, c = (value and _order_gates(ctx, value, layout, "figo") for value in (bias, recurrent_bias))
     weights = [w, r, _sum(ctx, [b, c], w)]
     return _sequence(ctx, "lstm_sequence", [initial_hidden_state, initial_cell_state], weights, arguments)
