@@ -52,7 +52,7 @@ def add_constants(
         if match is None:
             place = {"location": name}
             by_reference[name] = lasting(array)
-        else:  # as `Emitter.finish` does it
+        else:  # as in `Emitter.finish`
             place = {"location": match[0][1:], "offset": str(match[1]), "length": str(array.nbytes)}
         for key, text in place.items():
             tensor.external_data.add(key=key, value=text)
