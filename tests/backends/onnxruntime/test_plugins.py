@@ -83,13 +83,13 @@ def test_each_run_has_a_binding_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
     graph, x = graph_on(context), np.ones((4, 600), "float32")
     inputs, outputs = {"x": context.tensor_from(x)}, {"y": context.tensor_from(np.empty_like(x))}
     seen = []
-    made = ProviderSession._bound
+    made = ProviderSession._new_binding
 
     def bound(self: Any, given: Any, results: Any) -> Any:
         seen.append(given[0][0, 0])
         return made(self, given, results)
 
-    monkeypatch.setattr(ProviderSession, "_bound", bound)
+    monkeypatch.setattr(ProviderSession, "_new_binding", bound)
     context.dispatch(graph, inputs, outputs)
     x[:] = 2
     context.dispatch(graph, inputs, outputs)

@@ -1,4 +1,4 @@
-"""float16 on OpenVINO, whose plug-in for CPUs drops conversions to float16: `Emitter.rounded` computes them."""
+"""float16 on OpenVINO, whose plug-in for CPUs drops conversions to float16: `Emitter.round_to_float16` computes them."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from openvino_device import openvino_context
 
 import opweave as ow
 from opweave.backends.openvino import backend, devices, kernel_faults, openvino
-from opweave.backends.openvino.dequantised import dequantised
+from opweave.backends.openvino.dequantised import choose_forms
 from opweave.backends.openvino.emit import Emitter
 from opweave.core.graph import Graph, Node
 
@@ -132,7 +132,7 @@ def test_conv2d_multiplies_bytes_where_kernels_are_right(
     for node in graph.nodes:
         for operand in node.operands:
             readers.setdefault(operand, []).append(node)
-    assert bool(dequantised(graph, readers, True).products) == (not narrow)
+    assert bool(choose_forms(graph, readers, True).products) == (not narrow)
 
 
 # Shapes of the input and of the filter, options; then strides, padding and width of the convolution that the engine gets.

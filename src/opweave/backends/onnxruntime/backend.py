@@ -1,4 +1,4 @@
-"""The ONNX Runtime back end itself; its rules are in `lowerings`."""
+"""The ONNX Runtime back end. The package `rules` holds the rules."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ class OnnxRuntime(Backend):
 
     name = "onnxruntime"
     families = "opweave.backends.onnxruntime.rules.families"
-    gains_from_loops = True  # it runs a kernel for each operation
+    # The engine runs one kernel for each operation.
+    gains_from_loops = True
     plugin: Plugin | None = None
-    """The device of a plug-in provider that its graphs run on; None for the CPU."""
+    """Device of a plug-in provider that runs the graphs; None for the CPU."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,17 +55,17 @@ class OnnxRuntime(Backend):
         return self._by_plugin[plugin]
 
     def with_provider_options(self, options: Mapping[str, str]) -> OnnxRuntime:
-        """The back end with options for its plug-in provider, as that documents them."""
+        """Return a copy of the back end with these options for its plug-in provider."""
         assert self.plugin is not None
-        made = copy(self)
-        made.plugin, made._variants = replace(self.plugin, options=dict(options)), {}
-        return made
+        backend = copy(self)
+        backend.plugin, backend._variants = replace(self.plugin, options=dict(options)), {}
+        return backend
 
     def _on(self, plugin: Plugin) -> OnnxRuntime:
-        made = copy(self)  # with the same rules
-        made.plugin, made.gains_from_loops, made._variants = plugin, False, {}
-        made.name, made.stand_in = f"{self.name}:{plugin.short_provider}", OnnxRuntime.name
-        return made
+        backend = copy(self)  # shares the rules
+        backend.plugin, backend.gains_from_loops, backend._variants = plugin, False, {}
+        backend.name, backend.stand_in = f"{self.name}:{plugin.short_provider}", OnnxRuntime.name
+        return backend
 
     def version(self) -> str:
         from .devices import version
@@ -86,25 +87,25 @@ class OnnxRuntime(Backend):
     def rename(
         self, names: Mapping[Op[..., Any], str], when: Callable[..., bool] | None = None, domain: str = ""
     ) -> None:
-        """Declare ops that are an operator under another name, with the same operands and attributes.
+        """Register rules for ops that only differ from an ONNX operator in name.
 
         Args:
             names: the operator of each op.
-            when: which nodes it can do; default: all.
-            domain: of the operators; empty for ONNX's own.
+            when: predicate for the nodes that the operator supports; default: all.
+            domain: domain of the operators; empty for ONNX's own.
         """
         for op, op_type in names.items():
-            (self.lower_contrib if domain else self.lower)(op, when=when)(_renamed(op, op_type, domain))
+            (self.lower_contrib if domain else self.lower)(op, when=when)(_operator_rule(op, op_type, domain))
 
     def lower_contrib(
         self, op: Op[..., Any], when: Callable[..., bool] | None = None
     ) -> Callable[[RuleFunction], RuleFunction]:
-        """Register the decorated function as a rule of `op` that emits operators which ONNX itself does not have."""
+        """Register the decorated function as a rule of `op` that emits operators outside of ONNX's own domain."""
         self._contrib.add(op)
         return self.lower(op, when=when)
 
     def is_portable(self, node: Node) -> bool:
-        """Whether a rule makes only ONNX's own operators of `node`, so that any engine runs what is written."""
+        """Whether the rule of `node` emits ONNX's own operators only, which any engine runs."""
         return self.supports(node) and node.op not in self._contrib
 
     def how(self, node: Node) -> How | None:
@@ -124,15 +125,15 @@ class OnnxRuntime(Backend):
 
     def compile_model(self, proto: Any, constants: Mapping[str, np.ndarray], power_preference: PowerPreference) -> Any:
         if self.plugin is not None:
-            return None  # many providers take known shapes only
+            return None  # many providers require static shapes
         from .model import ModelSession
 
-        made = ModelSession(proto, constants, power_preference, self.threads, precision=self.precision, whole=True)
-        made.check_types()
-        return made
+        session = ModelSession(proto, constants, power_preference, self.threads, precision=self.precision, whole=True)
+        session.check_types()
+        return session
 
     def emit(self, ctx: Emitter, graph: Graph) -> tuple[dict[str, Value], dict[Node, How]]:
-        """Emit all nodes of a legal graph; the result holds the value of each output, and how each node is done."""
+        """Emit all nodes of a legal graph; return the value of each output, and the kind of implementation of each node."""
         from .emit import Value
 
         ctx.graph = graph
@@ -151,7 +152,7 @@ class OnnxRuntime(Backend):
             rule = self.rule(node)
             assert rule is not None, node
             result = rule((ctx,), {**each(node.inputs, lookup), **node.attributes})
-            ctx.written[node] = [(made.name, made.op_type) for made in ctx.nodes[before:]]
+            ctx.written[node] = [(onnx_node.name, onnx_node.op_type) for onnx_node in ctx.nodes[before:]]
             results = result if isinstance(result, (tuple, list)) else (result,)
             for operand, value in zip(node.outputs, results, strict=True):
                 assert value.data_type == operand.data_type, f"{node.title}: emitted {value}, declared {operand.desc}"
@@ -163,10 +164,10 @@ class OnnxRuntime(Backend):
         return each(graph.outputs, lookup), done
 
 
-def _renamed(op: Op[..., Any], op_type: str, domain: str) -> RuleFunction:
-    def rule(ctx: Emitter, **given: Any) -> Any:
-        operands = [given.pop(name) for name in op.operands]
-        return ctx.emit(op_type, *operands, domain=domain, **given)
+def _operator_rule(op: Op[..., Any], op_type: str, domain: str) -> RuleFunction:
+    def rule(ctx: Emitter, **arguments: Any) -> Any:
+        operands = [arguments.pop(name) for name in op.operands]
+        return ctx.emit(op_type, *operands, domain=domain, **arguments)
 
     return rule
 

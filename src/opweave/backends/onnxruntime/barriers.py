@@ -1,4 +1,4 @@
-"""Barriers: nodes that keep the engine's optimiser from moving or joining what it would then compute wrongly."""
+"""Insert barriers: Identity nodes that keep the engine's optimiser from wrong moves and fusions."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ if TYPE_CHECKING:
     from .emit import Emitter
 
 MOVES = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
-"""Operators that the engine's optimiser may move quantisations through, from either side."""
+"""The engine's optimiser may move a quantisation across these operators, in both directions."""
 
 RESHAPES = frozenset({"Expand", "Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-"""Operators that the engine's optimiser moves no transposition through."""
+"""The engine's optimiser moves no transposition across these operators."""
 
 
 def keep_casts_apart(ctx: Emitter, moves_first: Container[str]) -> None:
-    """Keep casts apart from averages, and from products of transposed matrices, over what they cast.
+    """Insert barriers between casts and the averages or products of transposed matrices that read them.
 
-    The engine's optimiser takes a cast and an average for the start of a layer normalisation, and joins them without the
-    cast. The normalisation then has operands of different types, or of integers, and the engine refuses its own graph. Of
-    a transposition that moves the first axis, a cast and a product, it changes the order of the first two, and then ends
-    the process if it cannot join all three.
+    Average: the engine's optimiser takes a cast and an average for the start of a layer normalisation, and fuses them
+    without the cast. The normalisation then mixes data types, or has integer operands, and the engine refuses its own graph.
+
+    Product: the optimiser swaps a transposition that moves the first axis with the cast after it, in order to fuse both
+    into the product. If the fusion fails, the engine ends the process.
     """
     cast = {node.outputs[0] for node in ctx.nodes if node.op_type == "Cast"}
     averages = {node.inputs[0] for node in ctx.nodes if node.op_type == "ReduceMean"}
     products = {name for node in ctx.nodes if node.op_type == "MatMul" for name in node.inputs}
     products = cast.intersection(name for product in products for name in _before_factors(ctx, product))
     if products:
-        products &= _turned(ctx, moves_first)
+        products &= _values_after_transpose(ctx, moves_first)
     _insert_apart(ctx, dict.fromkeys(cast & (averages | products)))
 
 
 def _before_factors(ctx: Emitter, name: str) -> Iterator[str]:
-    """The value called `name`, and the values that it is a multiple of: the engine's optimiser moves factors into products."""
+    """Yield the value `name`, then each value that it is a scalar multiple of: the optimiser moves factors into products."""
     while True:
         yield name
         maker = ctx.maker(name)
@@ -51,10 +52,8 @@ def _before_factors(ctx: Emitter, name: str) -> Iterator[str]:
         name = maker.inputs[kept]
 
 
-def _turned(ctx: Emitter, moves_first: Container[str]) -> set[str]:
-    """The values that may come to lie behind a transposition that moves the first axis, once the engine's optimiser has
-    moved transpositions towards the outputs.
-    """
+def _values_after_transpose(ctx: Emitter, moves_first: Container[str]) -> set[str]:
+    """Values that may follow a transposition of the first axis, once the optimiser has moved transpositions to the outputs."""
     turned, transposed = set[str](), set[str]()
     for node in ctx.nodes:
         if node.op_type in PRODUCTS or node.domain:
@@ -69,9 +68,9 @@ def _turned(ctx: Emitter, moves_first: Container[str]) -> set[str]:
 
 
 def keep_outputs_apart(ctx: Emitter, outputs: Container[str]) -> None:
-    """Keep outputs apart from movements before quantisations.
+    """Insert barriers behind outputs that are moved and then quantised.
 
-    The engine's optimiser moves a quantisation before a movement, and then takes the quantised value for the output.
+    The engine's optimiser moves the quantisation before the movement, and then returns the quantised value as the output.
     """
     moved: dict[str, None] = {}
     for node in ctx.nodes:
@@ -88,7 +87,7 @@ def keep_outputs_apart(ctx: Emitter, outputs: Container[str]) -> None:
 
 
 def _insert_apart(ctx: Emitter, names: Collection[str]) -> None:
-    """Insert an Identity, which stays, between the computed values called `names` and all nodes that read them."""
+    """Insert an Identity between each computed value in `names` and its readers; disable the pass that removes Identity."""
     if not names:
         return
     ctx.disabled_optimizers.add("EliminateIdentity")

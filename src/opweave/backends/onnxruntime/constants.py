@@ -1,4 +1,4 @@
-"""Add constants to ONNX models: small ones inline, large ones by reference, those in mapped files by their place there."""
+"""Add constants to ONNX models: small ones inline, large ones by reference, mapped ones by file and offset."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .inline import INLINE_BYTES
 from .options import hand_over
 
 EXTERNAL = 1
-"""TensorProto.EXTERNAL: the data of a tensor lie elsewhere."""
+"""TensorProto.EXTERNAL: the data of the tensor are outside of the model."""
 
 
 def add_constants(
@@ -24,13 +24,13 @@ def add_constants(
     options: onnxruntime.SessionOptions,
     nodes: Iterable[tuple[str, Sequence[str], Sequence[str]]],
 ) -> dict[str, Any]:
-    """Declare constants as initializers of a graph, and register those passed by reference in a session's options.
+    """Declare constants as initializers of a graph, and register the large ones in a session's options.
 
     Args:
-        graph: a GraphProto, which gets the initializers.
-        constants: their arrays, by name.
-        options: those of the session that will run the graph.
-        nodes: what `readers` gives for the graph.
+        graph: the GraphProto that gets the initializers.
+        constants: arrays by name.
+        options: options of the session that will run the graph.
+        nodes: result of `readers` for the graph.
 
     Returns:
         The engine's values, by name; the caller must keep them as long as the session.
@@ -48,23 +48,25 @@ def add_constants(
             tensor.raw_data = array.tobytes()
             continue
         tensor.data_location = EXTERNAL
-        found = memory.find_in_files(array, files) if array.flags.c_contiguous else None
-        if found is None:
+        match = memory.find_in_files(array, files) if array.flags.c_contiguous else None
+        if match is None:
             place = {"location": name}
             by_reference[name] = lasting(array)
-        else:  # as `Emitter.finish` does it
-            place = {"location": found[0][1:], "offset": str(found[1]), "length": str(array.nbytes)}
+        else:  # as in `Emitter.finish`
+            place = {"location": match[0][1:], "offset": str(match[1]), "length": str(array.nbytes)}
         for key, text in place.items():
             tensor.external_data.add(key=key, value=text)
     return hand_over(options, by_reference, nodes)
 
 
 def readers(nodes: Iterable[Any], is_flat: bool = False) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
-    """NodeProtos and those of their sub-graphs, as `hand_over` wants them; results of sub-graphs are read, too.
+    """Yield (operator, inputs, outputs) of NodeProtos and the nodes of their sub-graphs, for `hand_over`.
+
+    A sub-graph's outputs count as inputs of the node that contains the sub-graph.
 
     Args:
-        nodes: the nodes.
-        is_flat: whether it is known that they have no sub-graphs: to look for them takes longer than all else.
+        nodes: the NodeProtos.
+        is_flat: whether the nodes have no sub-graphs; the search for sub-graphs takes most of the time.
     """
     for node in nodes:
         yield node.op_type, node.input[:], node.output[:]
@@ -74,13 +76,13 @@ def readers(nodes: Iterable[Any], is_flat: bool = False) -> Iterator[tuple[str, 
 
 
 def sub_graphs(node: Any) -> list[Any]:
-    """The GraphProtos in the attributes of a NodeProto."""
-    attributes = node.attribute[:]  # a list: to go through the field itself takes five times as long
+    """Return the GraphProtos in the attributes of a NodeProto."""
+    attributes = node.attribute[:]  # iterating over a list takes a fifth of the time
     return [graph for a in attributes for graph in (*([a.g] if a.HasField("g") else ()), *a.graphs[:])]
 
 
 def all_graphs(graph: Any) -> Iterator[Any]:
-    """A GraphProto and all graphs inside of it."""
+    """Yield a GraphProto and all graphs nested in it."""
     yield graph
     for node in graph.node:
         for inner in sub_graphs(node):
@@ -88,5 +90,5 @@ def all_graphs(graph: Any) -> Iterator[Any]:
 
 
 def is_plain(array: np.ndarray) -> bool:
-    """Whether NumPy itself knows the data type: bfloat16, float8, int4 and the like come from ml_dtypes."""
+    """Whether the data type is NumPy's own, unlike bfloat16, float8 and int4, which come from ml_dtypes."""
     return array.dtype.isbuiltin == 1 and array.dtype.kind in "fiub"

@@ -1,4 +1,4 @@
-"""Dequantised operands: in which form the engine gets their scales, and along which axis these are."""
+"""Dequantised operands: shapes and axes of scales that the engine's DequantizeLinear accepts."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ...ops.movement import transpose
 from ...ops.quantization import dequantize_linear
 
 BYTES = ("int8", "uint8")
-"""The data types that the engine's operators dequantise, besides constants of int32."""
+"""Data types that the engine dequantises, besides constants of int32."""
 
 _PRODUCTS = (conv2d, conv_transpose2d, gemm, matmul)
 
 Shape = Sequence[int]
 Form = tuple[Shape, Shape, dict[str, Any]]
-"""The shape of the input, the shape of scale and zero point, and the attributes of the engine's operator."""
+"""Shape of the input, shape of scale and zero point, and attributes of the engine's operator."""
 
 
 def native_form(shape: Shape, part: Shape) -> Form | None:
-    """The form in which the engine's operator accepts scales of the shape `part`; None if it does not."""
+    """Return the form in which the engine's operator accepts scales of shape `part`; None if there is none."""
     varying = [axis for axis, size in enumerate(part) if size > 1]
     if not varying:
         return shape, (), {}
@@ -33,18 +33,19 @@ def native_form(shape: Shape, part: Shape) -> Form | None:
 
 
 def block_form(shape: Shape, part: Shape) -> Form | None:
-    """The form with a scale for each block of elements along one axis; None if there are blocks along several."""
+    """Return the form with one scale per block along one axis; None if several axes have blocks."""
     blocked = [axis for axis in range(len(shape)) if part[axis] < shape[axis]] or [0]
     if len(blocked) == 1:
         return shape, part, {"axis": blocked[0], "block_size": shape[blocked[0]] // part[blocked[0]]}
     return None
 
 
-def merged(shape: Shape, part: Shape) -> tuple[Shape, Shape]:
-    """Split `shape` into blocks and the elements of a block, and merge adjacent dimensions of the same kind; return it
-    with the shape of `part` that broadcasts to it.
+def merge_axes(shape: Shape, part: Shape) -> tuple[Shape, Shape]:
+    """Split each dimension into (blocks, elements of a block), and merge adjacent dimensions of the same kind.
 
-    >>> merged((6, 5, 4), (2, 5, 4))
+    Return the new shape, and the shape of `part` that broadcasts to it.
+
+    >>> merge_axes((6, 5, 4), (2, 5, 4))
     ([2, 3, 20], [2, 1, 20])
     """
     runs: list[tuple[int, bool]] = []
@@ -58,8 +59,8 @@ def merged(shape: Shape, part: Shape) -> tuple[Shape, Shape]:
 
 
 def native_forms(shape: Shape, part: Shape) -> list[Form]:
-    """All native forms, the one that leaves the input as it is first."""
-    pairs = ((shape, part), merged(shape, part))
+    """Return all forms that the engine accepts; the form with the original shape comes first."""
+    pairs = ((shape, part), merge_axes(shape, part))
     return [form for form in (native_form(*pair) for pair in pairs) if form is not None]
 
 
@@ -69,7 +70,7 @@ def is_dequantised(operand: Operand) -> bool:
 
 
 def is_scaled_along(operand: Operand, axis: int | None) -> bool:
-    """Whether an operand is dequantised, perhaps before it is transposed, with one scale, or one for each index of an axis."""
+    """Whether an operand is dequantised, and perhaps transposed, with one scale per tensor or per index of `axis`."""
     while (node := operand.node) is not None and node.op is transpose:
         axis = None if axis is None else node.arguments["permutation"][axis]
         operand = node.arguments["input"]
@@ -80,10 +81,9 @@ def is_scaled_along(operand: Operand, axis: int | None) -> bool:
 
 
 def shared_constants(graph: Graph) -> set[Node]:
-    """The nodes of a graph that dequantise a constant, perhaps a computed one, if it or the result is read repeatedly.
+    """Return the nodes that dequantise a constant (or a value computed from constants) with several readers.
 
-    Readers of what is computed from the result count, too, up to a product: the engine's optimiser may remove the operations
-    in between.
+    The count includes indirect readers up to the next product: the engine's optimiser may remove the nodes in between.
     """
     reads = Counter(graph.outputs.values())
     for node in reversed(graph.nodes):

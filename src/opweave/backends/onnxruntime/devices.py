@@ -1,4 +1,4 @@
-"""The devices that ONNX Runtime can drive here: the CPU, and those of plug-in execution providers."""
+"""Devices of ONNX Runtime on this machine: the CPU, and the devices of plug-in execution providers."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .. import Device, Precision
 
 @cache
 def version() -> str:
-    """The version of the engine, read in its package without loading it, which processes on OpenVINO need not do.
+    """Read the engine's version from its source, without importing it: processes that use OpenVINO never load it.
 
-    Packages of several names contain the module, so that those that describe themselves are not looked for.
+    Package metadata would not do: distributions of several names contain the module.
     """
     if "onnxruntime" not in sys.modules:
         spec = importlib.util.find_spec("onnxruntime")
         if spec is not None and spec.origin:
             with open(spec.origin, encoding="utf-8") as file:
-                found = re.search(r'^__version__ = "([^"]+)"', file.read(), re.MULTILINE)
-            if found:
-                return found[1]
+                match = re.search(r'^__version__ = "([^"]+)"', file.read(), re.MULTILINE)
+            if match:
+                return match[1]
     import onnxruntime
 
     return str(onnxruntime.__version__)
@@ -32,7 +32,7 @@ def version() -> str:
 
 @cache
 def cpu() -> Device:
-    """The CPU, by the engine's own kernels."""
+    """Describe the CPU, which runs the engine's own kernels."""
     precisions: tuple[Precision, ...] = ("float32", "ieee")
     if has_bfloat16():
         precisions += ("bfloat16",)
@@ -41,21 +41,21 @@ def cpu() -> Device:
 
 
 def has_bfloat16() -> bool:
-    """Whether the engine has products of bfloat16 for this processor: on Linux, for ARM processors with such instructions."""
+    """Whether the engine has bfloat16 products for this processor: Linux on ARM with bf16 instructions."""
     if platform.system() != "Linux" or platform.machine() not in ("aarch64", "arm64"):
         return False
     return any("bf16" in line.split() for line in processor_lines("Features"))
 
 
 def devices() -> list[Device]:
-    """The CPU, and the devices of plug-in providers."""
+    """List the CPU and the devices of plug-in providers."""
     from .plugins import plugins
 
     return [cpu(), *(plugin.device(processor_name()) for plugin in plugins())]
 
 
 def named(name: str) -> Device | None:
-    """The device that a name means; plug-ins are registered only if it is not the CPU."""
+    """Return the device with this name; registers plug-ins only if the name is not the CPU's."""
     if name == cpu().name:
         return cpu()
     from .plugins import plugins

@@ -1,9 +1,8 @@
-"""Write ONNX models, lean: the protocol buffers by hand, weights by reference.
+"""Write ONNX models: the protocol buffers by hand, weights by reference.
 
-An `Emitter` collects nodes; `finish()` gives the bytes of a ModelProto. Small constants lie inside the model, where the
-engine's shape inference and folding see them. Large ones are declared as external data: those in a memory-mapped file by
-the place in the file, which the engine maps itself (locations are relative to `/`), others are passed to the session.
-Field numbers are those of onnx.proto3.
+An `Emitter` collects nodes; `finish()` returns the bytes of a ModelProto. Small constants are inlined, which shape inference
+and constant folding require. Large constants are external data: arrays of a memory-mapped file by path (relative to `/`) and
+offset, which the engine maps itself; other arrays are passed to the session. Field numbers are those of onnx.proto3.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ T = TypeVar("T")
 
 MICROSOFT = "com.microsoft"
 
-# What an integer type is widened to where the engine has no kernel for it; each holds all values of the narrower one.
+# Wider types to try, in this order, where the engine has no kernel for an integer type.
 _WIDER = {"int8": ("int32", "int64"), "uint8": ("int32", "uint32", "int64"), "int32": ("int64",), "uint32": ("int64",)}
 
-# Kernels that are wrong for int64 when two numbers differ in bit 31 but not above it; the cause and its repair:
-# https://github.com/microsoft/onnxruntime/pull/32475. The comparisons and Where are right.
+# Kernels that are wrong for int64 if two numbers differ in bit 31 but not above:
+# https://github.com/microsoft/onnxruntime/pull/32475. Comparisons and Where are correct.
 _COMPARED_WRONGLY = {"Clip", "Max", "Min"}
 
 
@@ -43,7 +42,7 @@ _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value of the ONNX graph. The shape is None where no rule needed to know it."""
+    """A value of the ONNX graph. The shape is None if no rule needed it."""
 
     name: str
     data_type: str
@@ -51,32 +50,33 @@ class Value:
 
     @property
     def rank(self) -> int:
-        """Number of dimensions, of values whose shape is known."""
+        """Number of dimensions; the shape must be known."""
         return len(self.dims)
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """The shape, of values whose shape is known."""
+        """The shape, which must be known."""
         assert self.shape is not None, f"the shape of {self.name} is not known; pass shape= where it is emitted"
         return self.shape
 
 
 def _for_any_size(old: Sequence[int], new: Sequence[int]) -> list[int]:
-    """The shape for a Reshape from `old` to `new` that fits other sizes, too: 0 for a size that stays, -1 for what is left.
+    """Return the argument of a size-independent Reshape from `old` to `new`: 0 keeps a size, -1 infers it.
 
     >>> _for_any_size((1, 64, 576), (1, 64, 18, 32)), _for_any_size((1, 64, 576), (64, 576))
     ([0, 0, 18, 32], [-1, 576])
     """
-    if len(new) == len(old) - 1 and list(new[1:]) == list(old[2:]):  # the first two become one
+    # The first two dimensions are merged.
+    if len(new) == len(old) - 1 and list(new[1:]) == list(old[2:]):
         return [-1, *new[1:]]
     if len(new) > 1 and list(new) == [1, *old]:
         return [1, -1, *new[2:]]
-    found = list(new)
+    sizes = list(new)
     for axis, (one, other) in enumerate(zip(old, new, strict=False)):
         if one != other:
             break
-        found[axis] = 0
-    return found
+        sizes[axis] = 0
+    return sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,8 @@ class _Widened:
     """A float16 value in float32.
 
     Attributes:
-        value: the float32.
-        maker: the node that has computed it and rounded it to float16; None if it was float16 before.
+        value: the float32 value.
+        maker: the node that computed the value and rounded it to float16; None for a value that was float16 before.
     """
 
     value: Value
@@ -93,37 +93,37 @@ class _Widened:
 
 
 class Emitter:
-    """Collects the ONNX nodes that the rules emit.
+    """Collect the ONNX nodes that the rules emit.
 
     Args:
-        portable: whether the nodes are written to a file, to be run elsewhere; rules then leave out rewrites that only help
-            here, and inputs keep their names.
-        prefix: what the names of inner values begin with; no input or output may be called so.
-        any_size: whether the model takes inputs of any sizes, except that the last dimension of each is fixed. Graphs that
-            differ only in sizes then become the same model.
-        precision: that of the context.
+        portable: whether the model is written to a file for other engines; rules then omit rewrites for this engine, and
+            inputs keep their names.
+        prefix: prefix of the names of intermediate values; no input or output may begin with it.
+        any_size: whether inputs may have any size in all dimensions but the last. Graphs that differ only in sizes then
+            become the same model.
+        precision: precision of the context.
         has_halves: whether all operators run in float16. The engine's provider for the CPU has few such kernels.
 
-    A rule gets the emitter, and the op's operands as `Value`s. While it runs, `node` is the node being lowered, and
-    `graph` what it is a part of.
+    A rule gets the emitter, and the op's operands as `Value`s. While the rule runs, `node` is the node being lowered, and
+    `graph` is the graph of that node.
     """
 
     graph: Graph
     node: Node
     has_kernels: bool
-    """Whether the engine has kernels, of the very data types, for all that was emitted for `node`."""
+    """Whether the engine has kernels of the same data type for all nodes emitted for `node`."""
     disabled_optimizers: set[str]
-    """Optimisers of the engine that the session must not run; rules add them."""
+    """Optimiser passes that the session must not run; rules add to the set."""
     sizes: dict[str, int]
-    """The bytes of inputs, and of the results of nodes that have been lowered, by name."""
+    """Size in bytes of inputs and of results of lowered nodes, by name."""
     parameters: dict[str, np.ndarray]
-    """Inputs of the model that the graph does not have, and what they must be given: see `parameter`."""
+    """Additional inputs of the model, with the values to pass: see `parameter`."""
 
     written: dict[Node, list[tuple[str, str]]]
-    """The name and the operator of each ONNX node that a node has become."""
+    """Name and operator of each ONNX node emitted for a node."""
 
     unrounded: set[Node]
-    """Nodes with a result of float16 that another node reads before it is rounded."""
+    """Nodes with a float16 result that another node reads in float32, before it is rounded."""
 
     def __init__(
         self,
@@ -152,10 +152,11 @@ class Emitter:
         self._inputs: list[bytes] = []
         self._makers: dict[str, OnnxNode] = {}
         self._moves_first: set[str] = set()
-        self._foldable: set[str] = set()  # values computed from constants alone, which the engine computes beforehand
+        # Values that depend on constants only: the engine folds them.
+        self._foldable: set[str] = set()
         self._count = 0
 
-    # What rules use --------------------------------------------------------------------------------------------------
+    # For rules -------------------------------------------------------------------------------------------------------
 
     @property
     def output(self) -> Desc:
@@ -177,21 +178,21 @@ class Emitter:
         Args:
             op_type: the ONNX operator.
             domain: empty for ONNX's own operators, `MICROSOFT` for the engine's.
-            outputs: how many outputs it has.
-            inputs: its inputs; None for an optional input left out.
-            data_type: of the outputs; default: that of the first input that is not a bool.
-            shape: of the outputs, where a later step of the rule needs it.
-            attributes: the ONNX attributes; those that are None are left out. Floats must be Python floats.
+            outputs: number of outputs.
+            inputs: operands; None for an omitted optional operand.
+            data_type: data type of the outputs; default: that of the first input that is not a bool.
+            shape: shape of the outputs, if a later step of the rule needs it.
+            attributes: the ONNX attributes; None omits one. Floats must be Python floats.
 
-        Where the engine has no kernel for an integer type, operands are cast to the next wider one that has, and the
-        result is cast back, which wraps around as the narrow type would. Min, Max and Clip of int64 are composed,
-        since their kernels are wrong. float16 is widened to float32, and later operators read a result as it was before it
-        was rounded; `round` ends that.
+        If the engine has no kernel for an integer type, operands are cast to the next wider type with a kernel, and the
+        result is cast back, which wraps around. Min, Max and Clip of int64 are composed, since their kernels are wrong.
+        float16 is widened to float32. Later operators read the float32 result, before it is rounded, unless `round` is
+        called.
         """
         deciding = next((v for v in inputs if v is not None and v.data_type != "bool"), None)
         narrow = deciding.data_type if deciding is not None else "bool"
         if deciding is not None and narrow == "int64" and op_type in _COMPARED_WRONGLY:
-            return self._compared(op_type, deciding, *inputs[1:])
+            return self._emit_by_comparison(op_type, deciding, *inputs[1:])
         result_type = data_type or narrow
         wide = self._kernel_type(op_type, narrow, domain, inputs)
         if wide != narrow:
@@ -199,27 +200,27 @@ class Emitter:
         names = ["" if v is None else v.name for v in inputs]
         while names and not names[-1]:
             names.pop()
-        made = [self.fresh() for _ in range(outputs)]
+        results = [self.fresh() for _ in range(outputs)]
         encoded = b"".join(field(5, attribute(k, v)) for k, v in attributes.items() if v is not None)
-        self._append(op_type, names, made, encoded, domain)
+        self._append(op_type, names, results, encoded, domain)
         computed = wide if result_type == narrow else result_type
-        known = tuple(shape) if shape is not None else None
-        values = [self._narrow(Value(name, computed, known), result_type) for name in made]
+        dims = tuple(shape) if shape is not None else None
+        values = [self._narrow(Value(name, computed, dims), result_type) for name in results]
         return values[0] if outputs == 1 else values
 
     def round(self, value: Value) -> None:
-        """Let operators after this one read a float16 value as it is, not as the float32 that it was rounded from."""
+        """Let later operators read the float16 value, not the float32 value that was rounded to it."""
         self._widened_halves.pop(value.name, None)
 
     def about(self, question: Callable[[Graph], T]) -> T:
-        """`question(graph)`, computed once for all nodes of the graph."""
+        """Return `question(graph)`, computed once per graph."""
         if question not in self._answers:
             self._answers[question] = question(self.graph)
         answer: T = self._answers[question]
         return answer
 
     def constant(self, value: Any, data_type: str = "int64") -> Value:
-        """A constant made by a rule (axes, shapes, scalars); equal ones are stored once."""
+        """Add a constant of a rule (axes, shapes, scalars); equal constants are stored once."""
         array = np.array(value, data_type, order="C")
         key = (data_type, array.shape, array.tobytes())
         if key not in self._values:
@@ -227,27 +228,27 @@ class Emitter:
         return self._values[key]
 
     def scalar(self, value: float, like: Value) -> Value:
-        """A constant of rank 0 in the data type of `like`."""
+        """Add a constant of rank 0 with the data type of `like`."""
         return self.constant(value, like.data_type)
 
     def parameter(self, value: Any, data_type: str = "int64") -> Value:
-        """A constant that depends on sizes. It is an input of a model that takes any sizes."""
+        """Add a constant that depends on sizes; with `any_size` it becomes an input of the model."""
         if not self.any_size:
             return self.constant(value, data_type)
         array = np.array(value, data_type)
         key = ("parameter", data_type, array.shape, array.tobytes())
         if key not in self._values:
-            self._values[key] = made = Value(f"p{len(self.parameters)}", data_type, array.shape)
-            self.parameters[made.name] = array
-            self._inputs.append(value_info(made.name, data_type, array.shape))
+            self._values[key] = parameter = Value(f"p{len(self.parameters)}", data_type, array.shape)
+            self.parameters[parameter.name] = array
+            self._inputs.append(value_info(parameter.name, data_type, array.shape))
         return self._values[key]
 
     def array_of(self, value: Value) -> np.ndarray | None:
-        """The array of a constant, None for what is computed: for choices at build time."""
+        """Return the array of a constant; None for a computed value."""
         return self.constants.get(value.name)
 
     def cast(self, value: Value, data_type: str) -> Value:
-        """`value` in another data type; unchanged if it has that already. A number made from a bool gives that bool."""
+        """Cast `value`; no node if it has the data type. A number that was cast from a bool returns that bool."""
         if value.data_type == data_type:
             return value
         if data_type == "bool" and value.name in self._bools:
@@ -260,10 +261,10 @@ class Emitter:
         return Value(name, data_type, value.shape)
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
-        """`value` with other dimensions; itself where it has those already.
+        """Reshape `value`; no node if it has the shape.
 
-        A constant is reshaped here, without a node: the engine's optimiser ignores scales and zero points that a node makes.
-        Of several reshapes in a row, only the last one runs: in small networks, a kernel that does nothing takes time, too.
+        Constants are reshaped at build time: the engine's optimiser ignores scales and zero points that a node computes.
+        Consecutive reshapes become one, which saves the overhead of a kernel in small networks.
         """
         value = self._before_reshape.get(value.name, value)
         if value.shape == tuple(shape):
@@ -271,13 +272,13 @@ class Emitter:
         array = self.array_of(value)
         if array is not None:
             return self.add_constant(array.reshape(shape))
-        wanted = _for_any_size(value.shape or (), shape) if self.any_size else list(shape)
-        made: Value = self.emit("Reshape", value, self.constant(wanted), shape=shape)
-        self._before_reshape[made.name] = value
-        return made
+        target = _for_any_size(value.shape or (), shape) if self.any_size else list(shape)
+        result: Value = self.emit("Reshape", value, self.constant(target), shape=shape)
+        self._before_reshape[result.name] = value
+        return result
 
     def transpose(self, value: Value, permutation: Sequence[int]) -> Value:
-        """`value` with its axes permuted; itself where nothing moves, reshaped where only axes of size 1 do."""
+        """Permute the axes of `value`; no node for the identity, a Reshape if only axes of size 1 move."""
         if list(permutation) == sorted(permutation):
             return value
         shape = None if value.shape is None else [value.shape[axis] for axis in permutation]
@@ -285,14 +286,15 @@ class Emitter:
             longer = [axis for axis in permutation if value.dims[axis] > 1]
             if longer == sorted(longer):
                 return self.reshape(value, shape)
-        made: Value = self.emit("Transpose", value, perm=list(permutation), shape=shape)
+        result: Value = self.emit("Transpose", value, perm=list(permutation), shape=shape)
         if permutation[0] != 0:
-            self._moves_first.add(made.name)
-        return made
+            self._moves_first.add(result.name)
+        return result
 
     def makers(self, name: str, through: Container[str] = ()) -> Iterator[OnnxNode]:
-        """The node that has computed the value called `name`; while its operator is one of `through`, also that of its first
-        operand. Casts, and what changes nothing, do not count.
+        """Yield the node that computes the value `name`; while its operator is in `through`, follow its first operand.
+
+        Casts and neutral operations, such as a product by 1, are skipped.
         """
         while (node := self._makers.get(name)) is not None:
             kept = self.operand_of_nothing(node)
@@ -303,8 +305,9 @@ class Emitter:
             name = node.inputs[kept or 0]
 
     def operand_of_nothing(self, node: OnnxNode) -> int | None:
-        """The position of the operand that a node returns, perhaps in another data type, such as a product by 1: the engine's
-        optimiser may remove the node. None if there is no such operand. A number that the engine computes is taken for 1.
+        """Return the position of the operand that a node passes on unchanged, such as a in a * 1 or Cast(a); None if none.
+
+        The engine's optimiser may remove such a node. An operand that the engine folds may be neutral, so it counts as such.
         """
         if node.op_type in ("Cast", "Identity"):
             return 0
@@ -319,16 +322,16 @@ class Emitter:
         return None
 
     def apart(self, value: Value) -> Value:
-        """`value` behind a node that the engine's optimiser neither removes nor joins with others; it copies nothing."""
+        """Return `value` behind a barrier: an Identity, without a copy, which the engine's optimiser keeps."""
         self.disabled_optimizers.add("EliminateIdentity")
-        made: Value = self.emit("Identity", value, shape=value.shape)
-        return made
+        result: Value = self.emit("Identity", value, shape=value.shape)
+        return result
 
-    def relayout(self, value: Value, layout: str, wanted: str) -> Value:
-        """`value` with its axes, named by the letters of `layout`, in the order of `wanted`."""
-        return value if layout == wanted else self.transpose(value, [layout.index(letter) for letter in wanted])
+    def relayout(self, value: Value, layout: str, target: str) -> Value:
+        """Transpose `value` from `layout` to the layout `target`; each letter names an axis."""
+        return value if layout == target else self.transpose(value, [layout.index(letter) for letter in target])
 
-    # What the back end uses ------------------------------------------------------------------------------------------
+    # For the back end ------------------------------------------------------------------------------------------------
 
     def add_input(self, name: str, desc: Desc) -> Value:
         """Declare an input of the model."""
@@ -340,7 +343,7 @@ class Emitter:
         return Value(name, desc.data_type, desc.shape)
 
     def add_constant(self, array: np.ndarray, inline_bytes: int = INLINE_BYTES) -> Value:
-        """Declare an initializer; the array is kept by reference if it is larger than `inline_bytes`."""
+        """Declare an initializer: inline up to `inline_bytes`, else by reference."""
         name = f"{self._prefix}c{len(self.constants)}"
         self.constants[name] = array
         if array.nbytes <= inline_bytes:
@@ -348,25 +351,25 @@ class Emitter:
         return Value(name, name_of(array.dtype), array.shape)
 
     def finish(self, outputs: Mapping[str, tuple[Value, Desc]]) -> tuple[bytes, dict[str, np.ndarray]]:
-        """The model's bytes, and the arrays that the session must be given, by initializer name."""
-        made = {name for node in self.nodes for name in node.outputs}
+        """Return the bytes of the model, and the arrays to pass to the session, by initializer name."""
+        computed = {name for node in self.nodes for name in node.outputs}
         renamed: dict[str, str] = {}
         for name, (value, _) in outputs.items():
-            if value.name in made and value.name not in renamed:
+            if value.name in computed and value.name not in renamed:
                 renamed[value.name] = name
-            else:  # an input, a constant, or an output already: the engine needs a node in between
+            else:  # an input, a constant or another output: the engine requires a node in between
                 self.nodes.append(OnnxNode("Identity", [value.name], [name], b"", "", name))
         if not self.portable:
             keep_casts_apart(self, self._moves_first)
-            keep_outputs_apart(self, made.intersection(value.name for value, _ in outputs.values()))
+            keep_outputs_apart(self, computed.intersection(value.name for value, _ in outputs.values()))
         body = bytearray()
-        nodes = self._needed({*outputs, *(value.name for value, _ in outputs.values())})
+        nodes = self._nodes_for({*outputs, *(value.name for value, _ in outputs.values())})
         for node in nodes:
             proto = b"".join(field(1, renamed.get(name, name)) for name in node.inputs)
             proto += b"".join(field(2, renamed.get(name, name)) for name in node.outputs)
             proto += field(3, node.name) + field(4, node.op_type) + node.attributes
             body += field(1, proto + field(7, node.domain) if node.domain else proto)
-        # The engine refuses an external initializer that no node reads, and rules read constants that no node needs.
+        # The engine refuses external initializers without readers, and some constants serve only choices of rules.
         read = {name for node in nodes for name in node.inputs}
         constants = {name: array for name, array in self.constants.items() if name in read}
         by_reference: dict[str, np.ndarray] = {}
@@ -377,12 +380,12 @@ class Emitter:
             if name in self._inline:
                 proto += field(9, array.tobytes())
             else:
-                found = memory.find_in_files(array, files)
-                if found is None:
+                match = memory.find_in_files(array, files)
+                if match is None:
                     by_reference[name] = array
                     place = {"location": name}
                 else:
-                    place = {"location": found[0][1:], "offset": str(found[1]), "length": str(array.nbytes)}
+                    place = {"location": match[0][1:], "offset": str(match[1]), "length": str(array.nbytes)}
                 proto += b"".join(field(13, field(1, key) + field(2, text)) for key, text in place.items()) + field(
                     14, 1
                 )
@@ -396,7 +399,7 @@ class Emitter:
         return model + opsets, by_reference
 
     def _append(self, op_type: str, inputs: list[str], outputs: list[str], attributes: bytes, domain: str = "") -> None:
-        # The engine wants names that differ; they appear in its profiles and errors.
+        # Names must be unique; they appear in the engine's profiles and errors.
         label = (self.node.label or self.node.op.name).encode("ascii", "backslashreplace").decode()
         name = f"{label}#{len(self.nodes)}"
         node = OnnxNode(op_type, inputs, outputs, attributes, domain, name)
@@ -405,8 +408,8 @@ class Emitter:
         if inputs and all(self.is_foldable(name) for name in inputs if name):
             self._foldable.update(outputs)
 
-    def _needed(self, names: set[str]) -> list[OnnxNode]:
-        """The nodes that the values called `names` depend on; the bytes of a bool that only decides are made for nothing."""
+    def _nodes_for(self, names: set[str]) -> list[OnnxNode]:
+        """Return the nodes that the values `names` depend on; omit, for example, casts of bools that only `where` reads."""
         needed: list[OnnxNode] = []
         for node in reversed(self.nodes):
             if not names.isdisjoint(node.outputs):
@@ -415,24 +418,24 @@ class Emitter:
         return needed[::-1]
 
     def is_foldable(self, name: str) -> bool:
-        """Whether the value called `name` is a constant, or one that the engine computes from constants beforehand."""
+        """Whether the value `name` is a constant, or computed from constants only, which the engine folds."""
         return name in self.constants or name in self._foldable
 
     def is_number(self, name: str) -> bool:
-        """Whether the value called `name` is a constant of one element, or may be one once the engine has computed it."""
+        """Whether the value `name` is a constant of one element, or may become one by folding."""
         array = self.constants.get(name)
         return name in self._foldable if array is None else array.size == 1
 
     def maker(self, name: str) -> OnnxNode | None:
-        """The node that has computed the value called `name`; None for inputs and constants."""
+        """Return the node that computes the value `name`; None for inputs and constants."""
         return self._makers.get(name)
 
     def fresh(self) -> str:
-        """A name for a value."""
+        """Return an unused name for a value."""
         self._count += 1
         return f"{self._prefix}t{self._count}"
 
-    def _compared(self, op_type: str, first: Value, *others: Value | None) -> Value:
+    def _emit_by_comparison(self, op_type: str, first: Value, *others: Value | None) -> Value:
         """Emit Clip, Max or Min of int64 without the faulty kernels."""
         self.has_kernels = False
         result = first
@@ -444,9 +447,9 @@ class Emitter:
         return result
 
     def _kernel_type(self, op_type: str, data_type: str, domain: str, inputs: Sequence[Value | None]) -> str:
-        """The data type in which to run `op_type` for operands of `data_type`: one that the engine has a kernel for."""
+        """Return a data type for which the engine has a kernel of `op_type`, to run operands of `data_type` in."""
         if data_type == "float32" or (data_type == "float16" and self._has_halves):
-            return data_type  # there is a kernel for every operator; the registry, which takes megabytes, is not asked
+            return data_type  # every operator has a kernel; reading the registry would take megabytes
         have = kernels.data_types(op_type, domain)
         if have is None or data_type in have:
             return "float32" if data_type == "float16" and not domain and self._are_wide(inputs) else data_type
@@ -456,15 +459,15 @@ class Emitter:
         return next((wide for wide in _WIDER.get(data_type, ()) if wide in have), data_type)
 
     def _are_wide(self, inputs: Sequence[Value | None]) -> bool:
-        """Whether all operands of float16 that are computed also exist as float32."""
+        """Whether all computed float16 operands also exist as float32."""
         halves = [v.name for v in inputs if v is not None and v.data_type == "float16" and v.name not in self.constants]
         return bool(halves) and all(name in self._widened_halves for name in halves)
 
     def _widen(self, value: Value, data_type: str) -> Value:
-        """`value` in a wider data type, for a kernel.
+        """Cast `value` to the wider data type of a kernel.
 
-        Of float16, the engine would widen operands itself. It would then remove its cast, and with it the one before that
-        rounds to float16, even if that is an operation of the graph. It keeps a pair of casts that the model has.
+        The engine would widen float16 operands itself, and then remove the new cast together with a preceding cast to float16,
+        even if the graph asks for that rounding. It keeps pairs of casts that the model contains.
         """
         if value.data_type != "float16":
             return self.cast(value, data_type)
@@ -481,7 +484,7 @@ class Emitter:
         return widened.value
 
     def _narrow(self, value: Value, data_type: str) -> Value:
-        """The result of a kernel in the data type of the operation."""
+        """Cast the result of a kernel back to the data type of the operation."""
         result = self.cast(value, data_type)
         if data_type == "float16" and value is not result:
             self._widened_halves[result.name] = _Widened(value, self.node)

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from .emit import Emitter, Value
 
 IN_PLACE = {"GroupQueryAttention": ((3, 1), (4, 2))}
-"""For each such operator, the positions of inputs and of the outputs that may use their memory: all of them, or none.
+"""Pairs (input, output) that may alias, by operator: all pairs of a node, or none.
 
-Where they do not, the kernel copies the inputs. Where only one of two does, it fills that one with zeros, and loses the past:
+Without aliasing, the kernel copies the inputs. If only one of two pairs aliases, the kernel overwrites the past with zeros:
 https://github.com/microsoft/onnxruntime/blob/main/onnxruntime/contrib_ops/cpu/bert/gqa_attention_base.h"""
 
 
@@ -28,57 +28,57 @@ def find_updates(
     outputs: Mapping[str, int],
     sizes: Mapping[str, int] = MappingProxyType({}),
 ) -> list[Update]:
-    """The inputs of a model that its nodes update; in place only where no other node, and no output, takes them.
+    """Find the inputs of a model that its nodes update. Only an input without other readers is updated in place.
 
     Args:
-        nodes: the operator, the inputs and the outputs of all nodes, also of those in sub-graphs.
-        inputs: the positions of the model's inputs, by name.
-        outputs: likewise of the outputs that may use the memory of inputs.
-        sizes: the sizes in bytes of results of nodes, by name, where they are known.
+        nodes: (operator, inputs, outputs) of all nodes, including sub-graphs.
+        inputs: positions of the model's inputs, by name.
+        outputs: positions of the outputs that may alias inputs, by name.
+        sizes: sizes in bytes of results of nodes, by name, where known.
     """
-    known = list(nodes)
-    updating = [node for node in known if node[0] in IN_PLACE]
+    all_nodes = list(nodes)
+    updating = [node for node in all_nodes if node[0] in IN_PLACE]
     if not updating:
         return []
     readers = Counter(list(outputs))
-    readers.update(name for _, read, _ in known for name in read)
-    found = []
+    readers.update(name for _, read, _ in all_nodes for name in read)
+    updates = []
     for op_type, read, written in updating:
         places = IN_PLACE[op_type]
         pairs = [(read[i], written[o]) for i, o in places if i < len(read) and o < len(written)]
         fits = len(pairs) == len(places) and all(i in inputs and o in outputs and readers[i] == 1 for i, o in pairs)
         copied = [read[i] for i, _ in places if i < len(read) and read[i]]
         if copied:
-            found.append(
+            updates.append(
                 Update(
                     tuple((inputs[i], outputs[o]) for i, o in pairs) if fits else (),
                     tuple(inputs[i] for i in copied if i in inputs),
                     tuple(sizes[i] for i in copied if i in sizes and i not in inputs),
                 )
             )
-    return found
+    return updates
 
 
 def updates_of(ctx: Emitter, emitted: Mapping[str, tuple[Value, Desc]], graph: Graph) -> list[Update]:
-    """The updates in place by the nodes that an emitter wrote for a graph, whose inputs are called `i0`, `i1`, …"""
+    """Find the updates by the nodes that an emitter wrote for a graph with the inputs `i0`, `i1`, …"""
     places: dict[str, int] = {}
     for k, (value, _) in enumerate(emitted.values()):
-        places.setdefault(value.name, k)  # an output that is given twice has an Identity of its own
+        places.setdefault(value.name, k)  # the second output of the same value is a separate Identity
     nodes = ((node.op_type, node.inputs, node.outputs) for node in ctx.nodes)
     return find_updates(nodes, {f"i{k}": k for k in range(len(graph.inputs))}, places, ctx.sizes)
 
 
 def count_copies(updates: Sequence[Update], inputs: Sequence[Memory], outputs: Sequence[Memory] = ()) -> None:
-    """Count what a run on this memory has copied inside of the engine; without `outputs`, these are in memory of their own."""
+    """Count the copies that the engine made in a run on this memory; without `outputs`, no output aliases an input."""
     sizes = [size for update in updates for size in update.copied(inputs, outputs)]
     if sizes:
         copies.add(sum(sizes), NOT_IN_PLACE, len(sizes))
 
 
-def counting(
+def wrap_to_count(
     call: Callable[[], None], updates: Sequence[Update], inputs: Sequence[Memory], outputs: Sequence[Memory]
 ) -> Callable[[], None]:
-    """A function that calls `call`, bound to this memory, and counts copies inside of the engine; `call` if there are none."""
+    """Wrap `call`, bound to this memory, to count the engine's copies; return `call` itself if there are none."""
     if not any(update.copied(inputs, outputs) for update in updates):
         return call
 

@@ -1,4 +1,4 @@
-"""What ONNX Runtime's kernels can do: their data types, from the engine's registry, and whether integer products saturate."""
+"""Capabilities of ONNX Runtime's kernels: data types, from the engine's registry, and saturation of integer products."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from functools import cache
 
 PROVIDER = "CPUExecutionProvider"
 _NAMES = {"float": "float32", "double": "float64"}
-"""Data types that ONNX Runtime names differently -> WebNN's names."""
+"""ONNX Runtime's names of data types -> WebNN's, where they differ."""
 
 
 @cache
 def _registry() -> dict[tuple[str, str], set[str]]:
-    """The data types of the first operand, by domain and operator."""
+    """Map (domain, operator) to the data types of the first operand."""
     from onnxruntime.capi import _pybind_state as engine
 
     from .records import OPSET
@@ -25,7 +25,7 @@ def _registry() -> dict[tuple[str, str], set[str]]:
         if not kernel.domain and not first <= OPSET <= last:  # `OPSET` is a version of ONNX's own domain, ""
             continue
         constraints = kernel.type_constraints
-        # "T", or "T1" where there are several, is the type of the first operand in nearly all schemas.
+        # In nearly all schemas the type of the first operand is "T", or "T1" if there are several.
         types = constraints.get("T") or constraints.get("T1") or ()
         names = (name.removeprefix("tensor(").removesuffix(")") for name in types)
         table[kernel.domain, kernel.op_name].update(_NAMES.get(name, name) for name in names)
@@ -33,18 +33,18 @@ def _registry() -> dict[tuple[str, str], set[str]]:
 
 
 def data_types(op_type: str, domain: str = "") -> frozenset[str] | None:
-    """The data types of the first operand for which there is a kernel; None if the registry does not list them."""
-    found = _registry().get((domain, op_type))
-    return frozenset(found) if found else None
+    """Return the data types of the first operand that have a kernel; None if the registry does not list them."""
+    types = _registry().get((domain, op_type))
+    return frozenset(types) if types else None
 
 
 @cache
 def saturates() -> bool:
     """Whether matrix products of uint8 by int8 are wrong on this processor.
 
-    On x86 without VNNI instructions, the engine adds up pairs of products in 16 bits, which saturate. Its maintainers consider
-    this acceptable (https://github.com/microsoft/onnxruntime/issues/6004). The option `PRECISE_PRODUCTS` in `sessions`
-    avoids it for constant operands only. The answer is measured once, by a product of two vectors.
+    On x86 without VNNI instructions, the engine adds pairs of products in 16 bits, which saturate. Its maintainers consider
+    this acceptable (https://github.com/microsoft/onnxruntime/issues/6004). The option `PRECISE_PRODUCTS` in `options`
+    avoids it for constant operands only. One product of two vectors measures it.
     """
     import numpy as np
     from onnxruntime import SessionOptions

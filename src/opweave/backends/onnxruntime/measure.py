@@ -1,4 +1,4 @@
-"""Sessions that measure their kernels, with the engine's own profiler."""
+"""Measure the kernels of a session with the engine's profiler."""
 
 from __future__ import annotations
 
@@ -16,24 +16,29 @@ from .emit import Emitter, Value
 from .sessions import Session
 
 SUFFIX = "_kernel_time"
-"""Suffix of the names of profiler events that have the duration of a kernel."""
+"""Name suffix of the profiler events that hold the duration of a kernel."""
 MAX_FUSED_OPERATORS = 4
-"""How many operators to follow back from a fused kernel's result, to find the one it is named after."""
+"""Number of operators to follow back from a fused kernel's result, to find the operator that the kernel is named after."""
 
 
 class MeasuredSession(Session, Measured):
-    """A session whose kernels' times can be read once it has run."""
+    """A session that records the times of its kernels.
 
-    def __init__(self, folder: TemporaryDirectory[str], owners: Owners, *given: Any) -> None:
-        """Take the folder that the profiler writes into, and what a session takes."""
-        super().__init__(*given)
+    Args:
+        folder: folder that the profiler writes into.
+        owners: finds the operations of a kernel.
+        arguments: arguments of `Session`.
+    """
+
+    def __init__(self, folder: TemporaryDirectory[str], owners: Owners, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._folder, self._owners = folder, owners
 
     def finish(self) -> list[KernelTime]:
-        """End the measurement: the kernels in the order in which they ran, without the first run of each.
+        """End the measurement and return the kernels in the order of their execution, without the first run of each.
 
         Raises:
-            OperationError: the profiler wrote nothing that can be read.
+            OperationError: the profiler's output cannot be read.
         """
         with self._folder:
             try:
@@ -47,24 +52,26 @@ class MeasuredSession(Session, Measured):
                 key = event["name"].removesuffix(SUFFIX), str(event["args"].get("node_index"))
                 times.setdefault(key, []).append(event["dur"])
                 about[key] = event["args"]
-        found = []
+        kernels = []
         for (name, index), measured in times.items():
             later = measured[1:] or measured
             arguments = about[name, index]
             shapes = ", ".join(
-                f"{kind}{shape}" for each in arguments["output_type_shape"] for kind, shape in each.items()
+                f"{kind}{shape}" for output in arguments["output_type_shape"] for kind, shape in output.items()
             )
             kernel = arguments["op_name"]
-            found.append(KernelTime(self._owners(name, kernel), kernel, shapes, median(later) / 1e6, min(later) / 1e6))
-        return found
+            kernels.append(
+                KernelTime(self._owners(name, kernel), kernel, shapes, median(later) / 1e6, min(later) / 1e6)
+            )
+        return kernels
 
 
 class Owners:
-    """Finds the operations of a kernel: the engine names it after the node that it runs, or after its result if it is fused.
+    """Find the operations that a kernel computes. The engine names a kernel after its node, a fused one after its result.
 
     Args:
         ctx: the emitter of the model.
-        outputs: the values of the model's outputs, by the names that they have there.
+        outputs: values of the model's outputs, by output name.
     """
 
     def __init__(self, ctx: Emitter, outputs: Mapping[str, tuple[Value, Desc]]) -> None:
@@ -73,8 +80,8 @@ class Owners:
         self._outputs = {name: value.name for name, (value, _) in outputs.items()}
 
     def __call__(self, name: str, kernel: str) -> str:
-        """The label or name of the operation, or operations, that a kernel computes; empty for what the engine has added."""
-        stem = name.removesuffix("_nchwc")  # convolutions in the engine's own layout
+        """Return the labels or names of the operations that a kernel computes; empty for a kernel that the engine added."""
+        stem = name.removesuffix("_nchwc")  # suffix of convolutions in the engine's blocked layout
         node = self._nodes.get(stem) or self._makers.get(self._outputs.get(stem, stem))
         labels: list[str] = []
         while node is not None:

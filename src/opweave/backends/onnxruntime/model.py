@@ -1,4 +1,4 @@
-"""An ONNX model as one session of the engine, which runs it with any sizes of its dynamic dimensions."""
+"""Run a whole ONNX model as one session of the engine, with dynamic dimensions."""
 
 from __future__ import annotations
 
@@ -26,40 +26,40 @@ from .scatters import write_scatters_in_order
 from .values import PLAIN_TYPES, from_engine, to_engine
 
 KNOWN_IR, KNOWN_OPSET = 10, 21
-"""Models up to this version of the file format and of ONNX's operators need not be lowered for the engine."""
+"""Newest versions of the file format and of ONNX's operator set that the engine runs without lowering."""
 
 QUANTISED = re.compile("Integer|uantize|^Q")
-"""What is in the names of all operators of the engine that multiply integers, and only of few others."""
+"""Pattern in the names of all operators of the engine that multiply integers, and of few others."""
 
 FLOAT16 = 10
-"""ONNX's number of the data type."""
+"""TensorProto.FLOAT16."""
 
 BROADCASTING_SUM = 8
-"""The operator set from which on Sum broadcasts, as Add does."""
+"""First operator set in which Sum broadcasts, as Add does."""
 
 
 class ModelSession(Runner):
-    """An ONNX model, or a part of one, that the engine runs as it is. Several threads may run it at the same time.
+    """A session of an ONNX model, or of a part of one. Several threads may run it at the same time.
 
-    It reads and writes arrays, in which bool may be uint8, and cells; it reads lists of arrays, too. An output of unknown
-    shape may be an array, which must have its shape, or None if it is not wanted.
+    Inputs are arrays, cells or lists of arrays; outputs are arrays, cells, or None for an unwanted output. Arrays of bool may
+    be uint8. An array for an output of unknown shape must have the actual shape.
 
     Args:
-        proto: the ModelProto, without the constants that it uses; it gets those.
-        constants: their arrays, by name; large ones are passed by reference, those in mapped files by their place there.
-        power_preference: that of the context.
-        threads: how many threads an operation may use; None for as many as there are processors.
-        alone: whether it does not take turns with other sessions.
-        title: what it computes, for messages.
-        precision: that of the context.
-        whole: whether it is a user's model as it is.
+        proto: the ModelProto without its constants, which are added to it.
+        constants: arrays by name; large ones are passed by reference, mapped ones by file and offset.
+        power_preference: power preference of the context.
+        threads: number of threads of an operation; None for all processors.
+        alone: whether no other session runs in alternation with this one.
+        title: name of the model, for messages.
+        precision: precision of the context.
+        whole: whether the model is a user's whole model.
 
     Attributes:
-        inputs: the names of its inputs, in order.
-        outputs: likewise of its outputs.
-        types: the type of each input and output, by name.
+        inputs: names of the inputs, in order.
+        outputs: names of the outputs, in order.
+        types: the engine's type of each input and output, by name.
         is_plain: whether NumPy has all these types.
-        session: the engine's own.
+        session: the engine's session.
 
     Raises:
         OperationError: the engine refuses the model.
@@ -95,9 +95,8 @@ class ModelSession(Runner):
                 write_scatters_in_order(constants, graphs)
             disabled = _keep_casts_to_halves(graphs) + _keep_transpositions(graphs, constants)
             nodes = list(readers(proto.graph.node, is_flat=len(graphs) == 1))
-            self._constants = add_constants(
-                proto.graph, constants, options, nodes
-            )  # kept: the engine reads their memory
+            # Keep the constants: the engine reads their memory.
+            self._constants = add_constants(proto.graph, constants, options, nodes)
             model = proto.SerializeToString()
             session = NativeSession(model, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled)
         except ENGINE_ERRORS as error:
@@ -109,21 +108,21 @@ class ModelSession(Runner):
         self.outputs = [value.name for value in session.get_outputs()]
         self.types = {value.name: value.type for value in (*session.get_inputs(), *session.get_outputs())}
         self._bools = {k for k, name in enumerate(self.inputs) if self.types[name] == "tensor(bool)"}
-        found = set(self.types.values())
-        self.is_plain = found <= PLAIN_TYPES
+        types = set(self.types.values())
+        self.is_plain = types <= PLAIN_TYPES
         # Strings, sequences and optionals cannot be bound to memory.
-        self._can_bind = all(type.startswith("tensor(") and type != "tensor(string)" for type in found)
+        self._can_bind = all(type.startswith("tensor(") and type != "tensor(string)" for type in types)
         takes = {name: k for k, name in enumerate(self.inputs)}
         gives = {name: k for k, name in enumerate(self.outputs) if self._can_bind}
         self.updates = find_updates(nodes, takes, gives)
-        # The Python wrapper costs microseconds; the engine's own session is called.
+        # Bypass the Python wrapper, which costs microseconds.
         self.session = session._sess
 
     def check_types(self) -> None:
         """Require types whose values NumPy can hold.
 
         Raises:
-            OperationError: the name of an input or an output that has another.
+            OperationError: an input or output has another type.
         """
         for name, type in self.types.items():
             # the innermost type: optional(seq(tensor(float))) -> tensor(float)
@@ -132,74 +131,76 @@ class ModelSession(Runner):
                 raise OperationError(f"{name!r} is {type}, which has no equivalent in NumPy")
 
     def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> Callable[[], None]:
-        """Tie it to arrays and cells; a `BoundModel`, except where the engine cannot bind the types.
+        """Bind the session to arrays and cells; return a `BoundModel`, if the engine can bind the types.
 
         Raises:
-            OperationError: the engine does not take the memory.
+            OperationError: the engine refuses the memory.
         """
         if not self._can_bind:
             return partial(self.run, inputs, outputs)
         try:
             return BoundModel(self, inputs, outputs)
         except ENGINE_ERRORS as error:
-            raise self.failed(error) from error
+            raise self.error_of(error) from error
 
     def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
-        """Run it once: arrays are written in place, cells get what the engine makes.
+        """Run the session once: write arrays in place, and put new arrays of the engine into cells.
 
         Raises:
-            OtherShapes: arrays have other shapes than their outputs.
-            OperationError: the engine failed.
+            OtherShapes: an array has another shape than its output.
+            OperationError: the engine error_of.
         """
         if self._can_bind and (not self.is_plain or any(isinstance(target, np.ndarray) for target in outputs)):
             self.bind(inputs, outputs)()
             return
-        wanted = [k for k, target in enumerate(outputs) if target is not None]
-        found = self.returning(wanted)([self.value(k, given) for k, given in enumerate(inputs)])
-        results = list(zip(wanted, found, strict=True))
+        positions = [k for k, target in enumerate(outputs) if target is not None]
+        values = self.returning(positions)([self.value(k, source) for k, source in enumerate(inputs)])
+        results = list(zip(positions, values, strict=True))
         fill(results, outputs, self.outputs, "an output of a model with strings or sequences")
 
     def returning(self, outputs: Sequence[int]) -> Returning:
-        """A function that runs it once on arrays and lists of arrays, and returns these outputs in memory of the engine."""
+        """Return a function from arrays and lists of arrays to these outputs, in the engine's memory."""
         if self._can_bind and not self.is_plain:
             return partial(self._run_bound, outputs)
-        return engine_call(self.session, self.inputs, [self.outputs[k] for k in outputs], {}, self.updates, self.failed)
+        return engine_call(
+            self.session, self.inputs, [self.outputs[k] for k in outputs], {}, self.updates, self.error_of
+        )
 
     def taking_feeds(self, outputs: Sequence[int]) -> TakingFeeds | None:
-        """The engine's own call; None if copies are to be counted, or its types must be bound."""
+        """Return the engine's own call; None if copies must be counted, or types must be bound."""
         if self.updates or (self._can_bind and not self.is_plain):
             return None
         run, names = self.session.run, [self.outputs[k] for k in outputs]
         return lambda feed: run(names, feed, None)
 
     def _run_bound(self, outputs: Sequence[int], inputs: Sequence[Memory]) -> list[Any]:
-        """These outputs, of a session with types that the engine exchanges in bindings only."""
+        """Return these outputs of a session with types that the engine exchanges in bindings only."""
         cells = {k: Cell() for k in outputs}
         self.bind(inputs, [cells.get(k) for k in range(len(self.outputs))])()
         return [cell.value for cell in cells.values()]
 
-    def value(self, position: int, given: Memory) -> Any:
-        """The value of an input, in the type that the engine has for it."""
-        if isinstance(given, Cell):
-            given = given.value
-        return given.view(bool) if position in self._bools and given.dtype == np.uint8 else given
+    def value(self, position: int, source: Memory) -> Any:
+        """Return the value of an input in the type that the engine requires."""
+        if isinstance(source, Cell):
+            source = source.value
+        return source.view(bool) if position in self._bools and source.dtype == np.uint8 else source
 
-    def failed(self, error: Exception) -> OperationError:
-        """The error for one of the engine's."""
+    def error_of(self, error: Exception) -> OperationError:
+        """Convert an error of the engine."""
         return OperationError(f"ONNX Runtime failed to run {self.title}: {error}")
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
-        """It computes nodes of an ONNX model, none of a graph."""
+        """Describe the engine: the session has nodes of an ONNX model, not of a graph."""
         return "native", "ONNX Runtime"
 
 
 class BoundModel:
-    """A session that is tied to memory; calling it runs the session once. One thread at a time may do so.
+    """A session bound to memory. A call runs the session once; only one thread at a time may call.
 
     Args:
         model: the session.
-        inputs: arrays and cells; the contents of cells are read again at each run.
-        outputs: arrays, cells, and None for outputs that are not wanted.
+        inputs: arrays and cells; each run reads the current contents of cells.
+        outputs: arrays, cells, and None for unwanted outputs.
     """
 
     __slots__ = ("_binding", "_changing", "_inputs", "_made", "_model", "_outputs", "_updates", "_values")
@@ -207,16 +208,17 @@ class BoundModel:
     def __init__(self, model: ModelSession, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
         self._model, self._binding = model, engine.SessionIOBinding(model.session)
         self._inputs, self._outputs = list(inputs), outputs
-        self._values: list[Any] = [None] * len(inputs)  # the engine's: the binding holds addresses only
+        # Keep the engine's values: the binding holds addresses only.
+        self._values: list[Any] = [None] * len(inputs)
         types = [model.types[name] for name in model.inputs]
-        # What is bound at each run: contents of cells, and what the engine gets a copy of.
+        # Inputs to bind at each run: cells, and types that are copied for the engine.
         self._changing = [k for k, i in enumerate(inputs) if isinstance(i, Cell) or types[k] not in PLAIN_TYPES]
-        for k, given in enumerate(inputs):
+        for k, source in enumerate(inputs):
             if k not in self._changing:
-                self.read(k, given)
+                self.read(k, source)
         copies = self._changing or any(update.copied(inputs, outputs) for update in model.updates)
         self._updates = model.updates if copies else ()
-        # The outputs in new memory: their places in the binding, and their positions.
+        # Outputs in new memory: (index in the binding, position).
         self._made: list[tuple[int, int]] = []
         place = 0
         for k, (name, target) in enumerate(zip(model.outputs, outputs, strict=True)):
@@ -228,18 +230,18 @@ class BoundModel:
                 self._made.append((place, k))
             place += target is not None
 
-    def read(self, position: int, given: Memory) -> None:
-        """Take an input that no kernel updates from other memory, of the same data type, from now on."""
-        self._inputs[position] = given
-        value = self._values[position] = to_engine(self._model.value(position, given))
+    def read(self, position: int, source: Memory) -> None:
+        """Bind an input to other memory of the same data type. No kernel may update this input in place."""
+        self._inputs[position] = source
+        value = self._values[position] = to_engine(self._model.value(position, source))
         self._binding.bind_ortvalue_input(self._model.inputs[position], value)
 
     def __call__(self) -> None:
         """Run the session once.
 
         Raises:
-            OtherShapes: arrays have other shapes than their outputs.
-            OperationError: the engine failed.
+            OtherShapes: an array has another shape than its output.
+            OperationError: the engine error_of.
         """
         model = self._model
         try:
@@ -248,22 +250,23 @@ class BoundModel:
             model.session.run_with_iobinding(self._binding, None)
         except ENGINE_ERRORS as error:
             if not self._run_elsewhere():
-                raise model.failed(error) from error
+                raise model.error_of(error) from error
             return
         if self._updates:
-            values = [given.value if isinstance(given, Cell) else given for given in self._inputs]
+            values = [source.value if isinstance(source, Cell) else source for source in self._inputs]
             count_copies(self._updates, values, self._outputs)
         if self._made:
             values = self._binding.get_outputs()
-            found = [(k, from_engine(values[place])) for place, k in self._made]
-            for k, _ in found:
-                self._binding.bind_output(model.outputs[k], CPU)  # the next run would write into the same memory
-            fill(found, self._outputs, model.outputs, "an output of a type that NumPy does not have")
+            results = [(k, from_engine(values[place])) for place, k in self._made]
+            for k, _ in results:
+                # Bind again, else the next run would write into the same memory.
+                self._binding.bind_output(model.outputs[k], CPU)
+            fill(results, self._outputs, model.outputs, "an output of a type that NumPy does not have")
 
     def _run_elsewhere(self) -> bool:
-        """Run in new memory, if the engine has found its results and refused the arrays for them; whether that was so.
+        """Run in new memory and copy the results into the arrays; return whether the run succeeded.
 
-        Its inference may expect shapes that its kernels do not compute.
+        The engine's shape inference may expect shapes that its kernels do not compute, and then refuse the arrays.
         """
         cells = {k: Cell() for k, target in enumerate(self._outputs) if isinstance(target, np.ndarray)}
         try:
@@ -271,28 +274,28 @@ class BoundModel:
                 self._model.run(self._inputs, [cells.get(k, target) for k, target in enumerate(self._outputs)])
         except OperationError:
             return False
-        found = [(k, cell.value) for k, cell in cells.items()]
-        fill(found, self._outputs, self._model.outputs, "an output that the engine does not write into given memory")
+        results = [(k, cell.value) for k, cell in cells.items()]
+        fill(results, self._outputs, self._model.outputs, "an output that the engine does not write into given memory")
         return bool(cells)
 
 
-def fill(found: Sequence[tuple[int, Any]], outputs: Sequence[Memory], names: Sequence[str], reason: str) -> None:
-    """Put results into cells, and copy others into arrays.
+def fill(results: Sequence[tuple[int, Any]], outputs: Sequence[Memory], names: Sequence[str], reason: str) -> None:
+    """Put results into cells, or copy them into arrays.
 
     Args:
-        found: the positions of results, and these.
-        outputs: the memory that they are for.
-        names: the names of all outputs.
-        reason: why they are copied.
+        results: (position, result) pairs.
+        outputs: arrays and cells of all outputs.
+        names: names of all outputs.
+        reason: reason for the copies, for the counter.
 
     Raises:
-        OtherShapes: arrays have other shapes.
+        OtherShapes: an array has another shape than its result.
     """
-    arrays = [(k, value) for k, value in found if isinstance(outputs[k], np.ndarray)]
+    arrays = [(k, value) for k, value in results if isinstance(outputs[k], np.ndarray)]
     shapes = {names[k]: value.shape for k, value in arrays if value.shape != outputs[k].shape}
     if shapes:
         raise OtherShapes(shapes)
-    for k, value in found:
+    for k, value in results:
         if isinstance(target := outputs[k], Cell):
             target.value = value
         else:
@@ -300,7 +303,7 @@ def fill(found: Sequence[tuple[int, Any]], outputs: Sequence[Memory], names: Seq
 
 
 def _forbid_rounding(proto: Any) -> None:
-    """Let the products of a ModelProto keep their operands as float32."""
+    """Forbid products of a ModelProto to round float32 operands."""
     from .rounding import FLOAT_LEVEL
 
     for graph in all_graphs(proto.graph):
@@ -311,7 +314,7 @@ def _forbid_rounding(proto: Any) -> None:
 
 
 def _write_sums_as_additions(proto: Any, graphs: Sequence[Any]) -> None:
-    """Write Sum of two operands as Add: the engine's optimiser joins only Add with a convolution and an activation."""
+    """Replace Sum of two operands by Add: the engine's optimiser fuses only Add with a convolution and an activation."""
     if any(entry.domain in ("", "ai.onnx") and entry.version < BROADCASTING_SUM for entry in proto.opset_import):
         return
     for graph in graphs:
@@ -321,21 +324,20 @@ def _write_sums_as_additions(proto: Any, graphs: Sequence[Any]) -> None:
 
 
 def _keep_casts_to_halves(graphs: Sequence[Any]) -> list[str]:
-    """Let casts to float16 round, whatever reads them.
+    """Insert an Identity after casts to float16, so that they round.
 
-    The engine widens float16 for kernels that it has in float32 only, and removes its cast together with the one before, but
-    not across an Identity.
+    Without a float16 kernel, the engine casts to float32, and removes this cast together with a preceding cast to float16,
+    but not across an Identity.
 
     Returns:
-        The optimisers that the session must not run: the one that removes Identity. Empty if no node was added.
+        Optimiser passes to disable: the one that removes Identity. Empty if no node was added.
     """
     is_changed = False
     for graph in graphs:
         casts = {node.output[0] for node in graph.node if node.op_type == "Cast" and _target(node) == FLOAT16}
         others = (node for inner in graphs for node in inner.node if node.op_type != "Cast")
-        read = casts.intersection(
-            name for node in others for name in node.input
-        )  # the engine keeps pairs of the model's casts
+        # The engine keeps pairs of the model's own casts.
+        read = casts.intersection(name for node in others for name in node.input)
         if not read:
             continue
         nodes = list(graph.node)
@@ -352,7 +354,7 @@ def _keep_casts_to_halves(graphs: Sequence[Any]) -> list[str]:
 
 
 _ARITHMETIC = frozenset({"Add", "Div", "Mul", "Sub", "Sum"})
-"""Operators that the engine's optimiser may remove, or move into a product, if the other operands are numbers."""
+"""The engine's optimiser may remove these operators, or move them into a product, if the other operands are numbers."""
 
 _REMOVABLE = frozenset(
     {
@@ -360,22 +362,21 @@ _REMOVABLE = frozenset(
         *("Resize", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
     }
 )
-"""Operators that the engine's optimiser may remove where they change nothing, or move."""
+"""The engine's optimiser may move these operators, or remove them where they change nothing."""
 
 
 def _keep_transpositions(graphs: Sequence[Any], constants: Mapping[str, np.ndarray]) -> list[str]:
-    """Let products of transposed and cast operands run: one optimiser may end the process for them.
+    """Disable an optimiser pass that may end the process for products of operands that are transposed and cast.
 
-    It changes the order of a transposition and a cast before a product, and the session cannot be made if it then cannot join
-    all three. The engine adds such casts to products of float16 itself. It removes, or moves into the product, what may be
-    between a cast and a product.
+    The pass swaps the transposition and the cast, and the engine fails if it then cannot fuse both with the product. For
+    products of float16, the engine itself inserts such casts. Other passes may remove nodes between a cast and a product.
 
     Args:
         graphs: all graphs of the model.
-        constants: the arrays of initializers that hold no data in the model, by name.
+        constants: arrays of external initializers, by name.
 
     Returns:
-        This optimiser; empty if no product may have such an operand. It also joins transpositions and products without casts.
+        The pass, which also fuses transpositions and products without casts. Empty if no product may have such an operand.
     """
     nodes = [node for graph in graphs for node in graph.node]
     products = [node for node in nodes if node.op_type in ("FusedMatMul", "MatMul")]
@@ -392,7 +393,7 @@ def _keep_transpositions(graphs: Sequence[Any], constants: Mapping[str, np.ndarr
 
 
 def _have_cast_operands(products: Sequence[Any], nodes: Sequence[Any], numbers: Mapping[str, bool]) -> bool:
-    """Whether an operand of a product is cast, perhaps before operations that the engine's optimiser may remove."""
+    """Whether an operand of a product is the result of a cast, perhaps followed by removable operations."""
     makers = {name: node for node in nodes for name in node.output}
     pending = [name for node in products for name in node.input]
     seen = set(pending)
@@ -415,9 +416,7 @@ def _have_cast_operands(products: Sequence[Any], nodes: Sequence[Any], numbers: 
 
 
 def _numbers(graphs: Sequence[Any], nodes: Sequence[Any], constants: Mapping[str, np.ndarray]) -> dict[str, bool]:
-    """The constants of a model, and the values that the engine may compute from these alone; whether each may have a single
-    element.
-    """
+    """Map each constant or foldable value to whether it may have a single element."""
     numbers = {tensor.name: prod(tensor.dims) == 1 for graph in graphs for tensor in graph.initializer}
     numbers |= {name: array.size == 1 for name, array in constants.items()}
     for node in nodes:
@@ -427,14 +426,14 @@ def _numbers(graphs: Sequence[Any], nodes: Sequence[Any], constants: Mapping[str
 
 
 def _target(node: Any) -> int:
-    """The ONNX type that a Cast converts to."""
+    """Return the ONNX type that a Cast converts to."""
     return next((int(attribute.i) for attribute in node.attribute if attribute.name == "to"), 0)
 
 
 def evaluate(proto: Any, feed: Mapping[str, np.ndarray]) -> list[Any] | None:
-    """The outputs of a model that is run once; None where the engine cannot."""
+    """Run a model once and return its outputs; None if the engine fails."""
     try:
-        session = ModelSession(proto, {}, "default", threads=1)  # to start threads would take longer
+        session = ModelSession(proto, {}, "default", threads=1)  # starting threads would take longer
         return session.returning(range(len(session.outputs)))([feed[name] for name in session.inputs])
     except MLError:
         return None

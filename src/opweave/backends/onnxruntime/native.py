@@ -1,4 +1,4 @@
-"""ONNX Runtime's own session class, even if a program has replaced `InferenceSession`; its errors, and calls of sessions."""
+"""ONNX Runtime's own session class, even if a program has replaced `InferenceSession`; its errors and calls."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
-# Taken from the module that defines it: programs replace `onnxruntime.InferenceSession`.
+# Import from the defining module: programs replace `onnxruntime.InferenceSession`.
 from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession
 
 from ...support.errors import OperationError
 from .. import Returning, Update
 from .in_place import count_copies
 
-# Whatever the engine raises; its classes have no base of their own.
+# All exceptions of the engine, which have no common base class.
 ENGINE_ERRORS: tuple[type[Exception], ...] = (
     *(value for value in vars(engine).values() if isinstance(value, type) and issubclass(value, Exception)),
     RuntimeError,
-    UnicodeError,  # its messages may quote what is no UTF-8, and it cannot take strings with lone surrogates
+    UnicodeError,  # messages that quote invalid UTF-8; strings with lone surrogates
     MemoryError,
 )
 
@@ -27,9 +27,9 @@ CPU = engine.OrtDevice(engine.OrtDevice.cpu(), engine.OrtDevice.default_memory()
 
 
 class NativeSession(InferenceSession):  # type: ignore[misc]
-    """A session of ONNX Runtime itself, also while `opweave.onnx.replacing_onnxruntime` is active.
+    """ONNX Runtime's own session, even while `opweave.onnx.replacing_onnxruntime` is active.
 
-    `replacing_onnxruntime` changes `InferenceSession.__init__`; this class keeps the one that was there before.
+    `replacing_onnxruntime` replaces `InferenceSession.__init__`; this class keeps the original.
     """
 
     __init__ = InferenceSession.__init__
@@ -41,17 +41,17 @@ def engine_call(
     outputs: Sequence[str],
     parameters: dict[str, np.ndarray],
     updates: Sequence[Update],
-    failed: Callable[[Exception], OperationError],
+    error_of: Callable[[Exception], OperationError],
 ) -> Returning:
-    """A function that runs a session of the engine on values of its inputs, and returns outputs in memory of the engine.
+    """Return a function that runs a session of the engine on input values, and returns outputs in the engine's memory.
 
     Args:
-        session: the session.
-        inputs: the names of the inputs that are given.
-        outputs: the names of the outputs to return.
-        parameters: the values of the other inputs, by name.
-        updates: what its kernels copy.
-        failed: makes the error for one of the engine's.
+        session: the engine's session.
+        inputs: names of the inputs that the caller passes.
+        outputs: names of the outputs to return.
+        parameters: values of the other inputs, by name.
+        updates: inputs that kernels copy or update.
+        error_of: converts an error of the engine.
     """
     run = session.run
 
@@ -62,7 +62,7 @@ def engine_call(
         try:
             results: list[Any] = run(outputs, feed, None)
         except ENGINE_ERRORS as error:
-            raise failed(error) from error
+            raise error_of(error) from error
         if updates:
             count_copies(updates, values)
         return results

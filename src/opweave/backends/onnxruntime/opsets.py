@@ -1,4 +1,4 @@
-"""Operator sets that ONNX Runtime runs: models are lowered to one that has its kernels, where their nodes mean the same."""
+"""Lower models to an operator set for which ONNX Runtime has kernels, if their nodes mean the same there."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from .native import ENGINE_ERRORS, NativeSession
 from .options import session_options
 
 OLDEST_TARGET = 21
-"""The oldest operator set that models are lowered to.
+"""Oldest operator set that models are lowered to.
 
-The engine has kernels for RoiAlign, Multinomial and the random numbers of set 21, but not of set 22. Before set 21, more
-operators mean something else.
+The engine has kernels for RoiAlign, Multinomial and random numbers of set 21, but not of set 22. Before set 21, more
+operators have another meaning.
 """
 
 MEANING_CHANGED = frozenset({"BitShift"})
-"""Operators whose newest version computes something else from the same node than the one of `OLDEST_TARGET`.
+"""Operators whose newest version gives another result for the same node than the version of `OLDEST_TARGET`.
 
-Before opset 28, shifting by as many bits as there are, or more, was left to the machine.
+Before opset 28, a shift by the number of bits or more was undefined.
 """
 
 DEFINED_BY = {"Bernoulli": "RandomUniformLike"}
-"""Operators without a kernel -> the operator of their definition whose kernels stop at an older operator set."""
+"""Operator without a kernel -> an operator of its definition with kernels for older operator sets only."""
 
 NO_LAST_VERSION = 2**31 - 1
-"""The end of a kernel's range of operator sets in the engine's registry, if it has none."""
+"""End of a kernel's range of operator sets in the engine's registry, if the range is open."""
 
 
 @cache
 def newest_opset() -> int:
-    """The newest of ONNX's own operator sets that the engine takes."""
-    known = onnx.defs.onnx_opset_version()
-    return next((version for version in range(known, 1, -1) if _takes(opset=version)), 1)
+    """Return the newest of ONNX's own operator sets that the engine accepts."""
+    newest = onnx.defs.onnx_opset_version()
+    return next((version for version in range(newest, 1, -1) if _takes(opset=version)), 1)
 
 
 def _takes(opset: int) -> bool:
@@ -56,18 +56,18 @@ def _takes(opset: int) -> bool:
 
 @cache
 def engine_operators() -> Mapping[tuple[str, str], frozenset[str]]:
-    """(domain, operator) of all operators in the operator sets that the engine takes -> the attributes of the newest."""
-    newest, found = newest_opset(), {}
+    """Map (domain, operator) to the operator's attributes in the newest operator set that the engine accepts."""
+    newest, operators = newest_opset(), {}
     for schema in sorted(engine.get_all_operator_schema(), key=lambda schema: schema.since_version):
         if schema.domain or schema.since_version <= newest:
-            found[schema.domain, schema.name] = frozenset(schema.attributes)
-    return found
+            operators[schema.domain, schema.name] = frozenset(schema.attributes)
+    return operators
 
 
 def knows(node: NodeProto, domain: str) -> bool:
-    """Whether the engine has the operator of a node, with the attributes that it has there."""
-    known = engine_operators().get((domain, node.op_type))
-    return known is not None and all(attribute.name in known for attribute in node.attribute)
+    """Whether the engine has the operator of a node with all its attributes."""
+    attributes = engine_operators().get((domain, node.op_type))
+    return attributes is not None and all(attribute.name in attributes for attribute in node.attribute)
 
 
 def unknown_operator(
@@ -75,12 +75,12 @@ def unknown_operator(
     needs_none: Callable[[NodeProto], bool] = lambda node: False,
     advice: Callable[[NodeProto], str] = lambda node: "",
 ) -> str:
-    """Name the first operator of a model that the engine does not know, and how to supply it; empty if it knows all.
+    """Describe the first operator of a model that the engine does not have, with advice; empty if it has all.
 
     Args:
         proto: the model.
-        needs_none: whether a node needs no engine; without it, all need one.
-        advice: what to do about a node; empty for the usual advice.
+        needs_none: predicate for nodes that need no engine; default: none.
+        advice: advice about a node; empty for the usual advice.
     """
     local = {(function.domain, function.name) for function in proto.functions}
     for node in (node for graph in all_graphs(proto.graph) for node in graph.node):
@@ -101,18 +101,18 @@ def unknown_operator(
 
 @cache
 def kernel_versions() -> Mapping[str, frozenset[tuple[int, int]]]:
-    """Operator of ONNX's own -> the first and last version that each of its kernels on the CPU is for."""
-    found: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    """Map ONNX's own operators to the (first, last) version of each kernel on the CPU."""
+    table: dict[str, set[tuple[int, int]]] = defaultdict(set)
     for kernel in engine.get_all_opkernel_def():
         if not kernel.domain and kernel.provider == "CPUExecutionProvider":
-            found[kernel.op_name].add(kernel.version_range)
-    return {name: frozenset(versions) for name, versions in found.items()}
+            table[kernel.op_name].add(kernel.version_range)
+    return {name: frozenset(versions) for name, versions in table.items()}
 
 
 def has_kernel(operator: str, opset: int) -> bool:
-    """Whether the engine has a kernel for an operator of ONNX's own as it is in an operator set, for some data types.
+    """Whether the engine has a kernel for one of ONNX's own operators in an operator set, for some data types.
 
-    True as well where the engine has no kernel in any set: it then runs the operator by its definition, or not at all.
+    Also true without a kernel in any set: the engine then runs the operator's function body, or fails.
     """
     kernels = kernel_versions().get(operator)
     version = _version(operator, opset)
@@ -123,13 +123,13 @@ def has_kernel(operator: str, opset: int) -> bool:
 
 
 def lower(proto: onnx.ModelProto) -> None:
-    """Lower a model in place to a file format and an operator set that the engine has kernels for.
+    """Lower a model in place to a file format and an operator set for which the engine has kernels.
 
-    Of the sets that have kernels for all nodes, and in which all mean the same, the newest is taken. If there is none, it is
-    the newest that the engine takes: creating a session shows which kernel is missing.
+    Choose the newest set in which all nodes have kernels and the same meaning. If there is none, choose the newest set that
+    the engine accepts: creating a session then reports the missing kernel.
 
     Raises:
-        OperationError: a node means something else in the older operator set, or is not in it.
+        OperationError: a node has another meaning in the older operator set, or is not in it.
     """
     proto.ir_version = min(proto.ir_version, KNOWN_IR)
     for entry in proto.opset_import:
@@ -139,7 +139,7 @@ def lower(proto: onnx.ModelProto) -> None:
             target = _target(nodes, entry.version)
             if target < entry.version:
                 for node in nodes:
-                    for attribute in _unknown(node, entry.version, target):
+                    for attribute in _unknown_attributes(node, entry.version, target):
                         node.attribute.remove(attribute)
                 entry.version = target
 
@@ -157,7 +157,7 @@ def _target(nodes: Sequence[NodeProto], version: int) -> int:
 
 
 def _refusal(nodes: Sequence[NodeProto], version: int, target: int) -> str | None:
-    """Why nodes of operator set `version` cannot be written in the older set `target`; None if they can."""
+    """Return the reason against writing nodes of operator set `version` in the older set `target`; None if there is none."""
     changed = {name for name in {n.op_type for n in nodes} if _version(name, version) != _version(name, target)}
     for node in nodes:
         if node.op_type not in changed:
@@ -167,7 +167,7 @@ def _refusal(nodes: Sequence[NodeProto], version: int, target: int) -> str | Non
         if _version(node.op_type, target) is None:
             return f"{subject} is not in it"
         old = onnx.defs.get_schema(node.op_type, target)
-        for attribute in _unknown(node, version, target):
+        for attribute in _unknown_attributes(node, version, target):
             declared = new.attributes.get(attribute.name)
             if declared is None or declared.default_value != attribute:
                 return f"{subject} has {attribute.name}, which it did not have before"
@@ -176,8 +176,8 @@ def _refusal(nodes: Sequence[NodeProto], version: int, target: int) -> str | Non
     return None
 
 
-def _unknown(node: NodeProto, version: int, target: int) -> list[AttributeProto]:
-    """The attributes of a node of operator set `version` that its operator does not have in the older set `target`."""
+def _unknown_attributes(node: NodeProto, version: int, target: int) -> list[AttributeProto]:
+    """Return the attributes of a node of operator set `version` that the operator lacks in the older set `target`."""
     if _version(node.op_type, version) == _version(node.op_type, target):
         return []
     old = onnx.defs.get_schema(node.op_type, target)
@@ -185,7 +185,7 @@ def _unknown(node: NodeProto, version: int, target: int) -> list[AttributeProto]
 
 
 def _version(operator: str, opset: int) -> int | None:
-    """The version of an operator in an operator set; None for a function of the model, or the engine's own."""
+    """Return the version of an operator in an operator set; None for functions of the model and the engine's own operators."""
     try:
         since: int = onnx.defs.get_schema(operator, opset).since_version
     except onnx.defs.SchemaError:

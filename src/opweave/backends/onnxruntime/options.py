@@ -1,4 +1,4 @@
-"""The options of Opweave's sessions of ONNX Runtime, and the weights that they bring."""
+"""Options of Opweave's ONNX Runtime sessions, and registration of weights in them."""
 
 from __future__ import annotations
 
@@ -16,30 +16,29 @@ from . import kernels
 from .native import ENGINE_ERRORS
 
 PRECISE_PRODUCTS = ("session.x64quantprecision", "1")
-"""A session option: convert int8 constants to uint8, for processors where `kernels.saturates` holds. The engine does so on
-others, too, where it only costs: with VNNI instructions, an LSTM of ddddocr's text recogniser takes 1.55 times as long."""
+"""Session option that converts int8 constants to uint8, for processors where `kernels.saturates` holds. On others it only
+costs: with VNNI instructions, an LSTM of ddddocr's text recogniser takes 1.55 times as long."""
 
 PRECISION_OPTIONS: dict[Precision, tuple[str, ...]] = {
     "ieee": ("session.disable_quant_qdq",),
     "bfloat16": ("mlas.enable_gemm_fastmath_arm64_bfloat16",),
 }
-"""The session options that make the engine compute in a precision. Without the first, it joins products with the nodes that
-dequantise their constants, and then rounds the other operand to 8 bits. The second has no effect on other processors."""
+"""Session options for each precision. `disable_quant_qdq` keeps the engine from fusing products with the nodes that dequantise
+their constants, which rounds the other operand to 8 bits. The option for bfloat16 has no effect on other processors."""
 
 SPIN_MICROSECONDS = {True: 200, False: 50}
-"""How long threads wait for more work before they sleep: of a session that is alone, and of those that take turns. Without
-spinning, networks of many small operations are slower. While they spin, threads take the cores from other sessions and from
-the program's own threads: with the engine's default (tens of milliseconds), a graph that follows another took twice its time
-on two cores. In `benchmarks/threads.py`, two dense layers took 1.02 to 1.14 of ONNX Runtime's time with 2,000 us, and 0.93 to
-1.00 with 200.
+"""Time that threads spin for more work before they sleep, by whether the session is alone. Without spinning, networks of many
+small operations are slower. Spinning threads take cores from other sessions and from the program's own threads: with the
+engine's default (tens of milliseconds), a graph that runs after another took twice its time on two cores. In
+`benchmarks/threads.py`, two dense layers took 1.02 to 1.14 of ONNX Runtime's time with 2,000 us, and 0.93 to 1.00 with 200.
 
-A session that runs a user's model as it is keeps the engine's default: there are no other graphs that it takes turns with, and
-its calls are to cost what they cost in the engine, also after pauses. After 30 ms threads of the engine still spin by default.
-With 200, they sleep by then, and each call wakes them."""
+A session of a user's whole model keeps the engine's default: there are no other graphs, and calls must cost the same as in the
+engine, also after pauses. After 30 ms, the engine's threads still spin by default; with 200 us they sleep, and each call has
+to wake them."""
 
 FOLDED_BYTES = 2**28
-"""The largest result that the engine may compute from constants when it makes a session. Without a limit, a few nodes that
-double their input take all memory while a model is loaded."""
+"""Largest result of constant folding by the engine. Without a limit, a few nodes that double their input take all memory
+while a model is loaded."""
 
 USED_IN_PLACE = frozenset(
     {
@@ -49,10 +48,10 @@ USED_IN_PLACE = frozenset(
         *("FusedGemm", "FusedMatMul", "GatherBlockQuantized", "MatMulBnb4", "MoE", "QAttention", "QMoE"),
     }
 )
-"""Operators whose constants the engine's optimiser leaves as they are, or replaces under another name.
+"""Operators whose constants the engine's optimiser does not change, or replaces under a new name.
 
-Through others it moves transpositions: it transposes a constant that they read, in place and under its old name, and would
-not find what the kernels get. That is why kernels get copies of what any other operator reads."""
+It moves transpositions through all other operators, and thereby transposes their constants in place, under the old name. The
+kernels must not get the original array then, so the engine copies every constant that another operator reads."""
 
 
 def hand_over(
@@ -60,13 +59,13 @@ def hand_over(
     weights: Mapping[str, np.ndarray],
     readers: Iterable[tuple[str, Sequence[str], Sequence[str]]] | None,
 ) -> dict[str, Any]:
-    """Let sessions of `options` read weights where they lie.
+    """Register weights in `options`, so that sessions read them in place.
 
     Args:
-        options: where they are registered.
-        weights: the arrays of external initializers, by name.
-        readers: the operator, the inputs and the outputs of all nodes, also of those in sub-graphs. None if kernels may not
-            be on the CPU: then the engine brings weights to where they are.
+        options: session options.
+        weights: arrays of external initializers, by name.
+        readers: (operator, inputs, outputs) of all nodes, including sub-graphs. None if kernels may run on another device:
+            the engine then copies weights to it.
 
     Returns:
         The engine's values, which the caller must keep as long as the session.
@@ -86,7 +85,7 @@ def hand_over(
             dequantised.append((inputs, outputs))
         elif op_type not in USED_IN_PLACE:
             changed.update(inputs)
-    for inputs, outputs in dequantised:  # the optimiser looks through this one
+    for inputs, outputs in dequantised:  # the optimiser moves transpositions through DequantizeLinear, too
         if not changed.isdisjoint(outputs):
             changed.update(inputs)
     for name, value in values.items():
@@ -103,15 +102,15 @@ def session_options(
     quantised: bool = True,
     whole: bool = False,
 ) -> onnxruntime.SessionOptions:
-    """The options of all our sessions.
+    """Make the options of a session.
 
     Args:
-        power_preference: that of the context.
-        alone: whether the session does not take turns with others.
-        threads: how many threads an operation may use; None for as many as there are processors.
-        precision: that of the context.
+        power_preference: power preference of the context.
+        alone: whether no other session runs in alternation with this one.
+        threads: number of threads of an operation; None for all processors.
+        precision: precision of the context.
         quantised: whether the session may multiply integers.
-        whole: whether it runs a user's model as it is; then threads spin as long as they do in the engine by default.
+        whole: whether the session runs a user's whole model; threads then spin as long as by the engine's default.
     """
     options = onnxruntime.SessionOptions()
     for key in PRECISION_OPTIONS.get(precision, ()):
@@ -120,16 +119,16 @@ def session_options(
     options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", str(FOLDED_BYTES))
     if quantised and kernels.saturates():
         options.add_session_config_entry(*PRECISE_PRODUCTS)
-    options.log_severity_level = 4  # its errors are raised; its warnings speak of graphs that are meant to be so
+    options.log_severity_level = 4  # errors are raised anyway; warnings concern intended properties of graphs
     if _shares_memory():
         options.add_session_config_entry("session.use_env_allocators", "1")
     allowed = processors()
     if allowed < (os.cpu_count() or 1):
-        # The engine would start, and pin, a thread for each processor of the machine, also for those we may not use.
+        # The engine would start and pin a thread for each processor of the machine, including those we may not use.
         options.intra_op_num_threads = allowed
     if threads is not None:
         options.intra_op_num_threads = threads
-    # Each session has threads of its own. How long they spin for more work, before they sleep, decides who else can run.
+    # Each session has its own threads. While they spin for more work, they block other sessions.
     if power_preference == "low-power":
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     elif not whole:
@@ -139,15 +138,15 @@ def session_options(
 
 @cache
 def _shares_memory() -> bool:
-    """Whether our sessions use one arena, made by the first of them; others' sessions keep arenas of their own.
+    """Whether all Opweave sessions share one arena, which the first session creates.
 
-    An arena keeps the most memory that a run has needed: one for all keeps it once, not once for each session.
+    An arena keeps the peak memory of all runs: a shared one keeps it once, not once per session.
     """
     where = onnxruntime.OrtMemoryInfo(
         "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
     )
-    # The default growth, to the next power of two: regions of just the size that is asked for are not used again by
-    # tensors that grow a little at each call.
+    # Default growth, to the next power of two: regions of the exact size could not be reused by tensors that grow a little at
+    # each call.
     growth = onnxruntime.OrtArenaCfg(0, -1, -1, -1)
     try:
         onnxruntime.create_and_register_allocator(where, growth)
@@ -157,5 +156,5 @@ def _shares_memory() -> bool:
 
 
 def pool_threads(threads: int | None = None) -> int:
-    """How many threads the engine starts for a session: the calling thread works, too. None: one thread for each processor."""
+    """Return the number of threads that the engine starts for a session: all but the calling thread. None: all processors."""
     return (processors() if threads is None else threads) - 1

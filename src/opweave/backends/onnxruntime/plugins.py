@@ -1,8 +1,7 @@
-"""ONNX Runtime's plug-in execution providers: the packages that bring them, and the devices that they list.
+"""ONNX Runtime's plug-in execution providers: installed packages and their devices.
 
-A package `onnxruntime_ep_…` has functions `get_library_path` and `get_ep_names`. Its library is registered with the engine
-when devices are listed for the first time, which takes milliseconds. The engine then lists the devices that the provider can
-drive, and a session gets one of them.
+A package `onnxruntime_ep_…` has functions `get_library_path` and `get_ep_names`. The first listing of devices registers its
+library with the engine, which takes milliseconds. The engine then lists the provider's devices; a session uses one of them.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ from typing import Any, Literal
 from .. import Device, Precision
 
 PREFIXES = ("onnxruntime_ep_", "onnxruntime_qnn")
-"""What the names of packages with plug-ins begin with."""
+"""Prefixes of the modules of plug-in packages."""
 
 OWN_PROVIDERS = frozenset({"CPUExecutionProvider"})
-"""Providers whose devices other names stand for: `cpu`."""
+"""Providers of the engine itself; their device is `cpu`."""
 
 QNN, OPENVINO = "QNNExecutionProvider", "OpenVINOExecutionProvider"
-"""Providers that need options of their own."""
+"""Providers that need specific options."""
 
 OPENVINO_PRECISIONS: dict[Precision, str] = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
-"""What OpenVINO calls precisions."""
+"""OpenVINO's names of precisions."""
 
 _CAPABILITIES: dict[str, Precision] = {"FP32": "float32", "BF16": "bfloat16", "FP16": "float16"}
 
 VENDORS = {0x8086: "intel", 0x10DE: "nvidia", 0x1002: "amd", 0x1022: "amd", 0x106B: "apple", 0x13B5: "arm"}
 VENDORS |= {0x5143: "qualcomm", 0x4D4F4351: "qualcomm", 0x1414: "microsoft"}
-"""Names by the numbers of PCI and ACPI; the engine itself knows names of some only."""
+"""Vendor names by PCI and ACPI identifier; the engine names only some vendors."""
 
 Kind = Literal["cpu", "gpu", "npu"]
 
@@ -45,11 +44,11 @@ class Plugin:
     """A device of a plug-in provider.
 
     Attributes:
-        kind: of the device.
-        vendor: who made the hardware, one word.
+        kind: kind of the device.
+        vendor: vendor of the hardware, one word.
         provider: ONNX Runtime's name of the provider.
         handle: the engine's `OrtEpDevice`.
-        number: counts devices that do not differ in the others.
+        number: index among devices of equal kind, vendor and provider.
         options: the user's options for the provider.
     """
 
@@ -62,7 +61,7 @@ class Plugin:
 
     @property
     def short_provider(self) -> str:
-        """The provider without what all of them end with.
+        """The provider's name in lower case, without "ExecutionProvider".
 
         >>> Plugin("npu", "intel", "OpenVINOExecutionProvider", None).short_provider
         'openvino'
@@ -80,7 +79,7 @@ class Plugin:
         return ":".join([*parts, *([str(self.number)] if self.number else [])])
 
     def answers_to(self, name: str) -> bool:
-        """Whether a name means this device: its own name, or one that leaves out vendor, provider or both.
+        """Whether a name means this device; vendor and provider may be omitted.
 
         >>> device = Plugin("npu", "intel", "OpenVINOExecutionProvider", None)
         >>> [device.answers_to(name) for name in ("npu", "npu:intel", "npu:openvino", "npu:qnn")]
@@ -88,16 +87,16 @@ class Plugin:
         """
         kind, *parts = name.split(":")
         number = parts.pop() if parts and parts[-1].isdecimal() else "0"
-        known = {self.vendor, self.short_provider}
-        return kind == self.kind and int(number) == self.number and known.issuperset(parts)
+        qualifiers = {self.vendor, self.short_provider}
+        return kind == self.kind and int(number) == self.number and qualifiers.issuperset(parts)
 
     def device(self, processor: str) -> Device:
-        """What `opweave.devices()` lists."""
-        known = {**self.handle.device.metadata, **self.handle.ep_metadata}
-        hardware = known.get("FULL_DEVICE_NAME") or known.get("Description") or ""
+        """Return the entry of `opweave.devices()`."""
+        metadata = {**self.handle.device.metadata, **self.handle.ep_metadata}
+        hardware = metadata.get("FULL_DEVICE_NAME") or metadata.get("Description") or ""
         if not hardware:
             hardware = processor if self.kind == "cpu" else f"{self.vendor}'s {self.kind.upper()}"
-        low = self.kind == "npu" or (self.kind == "gpu" and known.get("Discrete") == "0")
+        low = self.kind == "npu" or (self.kind == "gpu" and metadata.get("Discrete") == "0")
         text = f"{hardware}, {self.provider} of ONNX Runtime"
         provider, precisions = self.provider, self.precisions
         return Device(
@@ -106,20 +105,20 @@ class Plugin:
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        """The precisions that contexts on the device may have."""
+        """Precisions of contexts on the device."""
         stated = self.handle.ep_metadata.get("OPTIMIZATION_CAPABILITIES")  # OpenVINO's
         if stated is not None:
             able = [precision for name, precision in _CAPABILITIES.items() if name in stated.split()]
-            # Its CPUs compute float16 wrongly: docs/engine.md says what.
+            # float16 is wrong on OpenVINO's CPUs: see docs/engine.md.
             return tuple(precision for precision in able if (self.kind, precision) != ("cpu", "float16"))
         return ("float16",) if self.kind == "npu" or self.provider == QNN else ("float32",)
 
     def add_to(self, session_options: Any, precision: Precision) -> None:
-        """Let sessions of these options use the device, and record which nodes they place there."""
+        """Add the device to session options, and let the session record the nodes that it assigns to the device."""
         options: dict[str, str] = {}
         if self.provider == QNN and self.kind == "cpu":
             options["backend_type"] = "htp"  # it has no default there, and emulates the NPU
-        if self.provider == OPENVINO and self.kind != "npu":  # by default it rounds to what is fast
+        if self.provider == OPENVINO and self.kind != "npu":  # the default precision is the fastest one
             import json
 
             hint = {"INFERENCE_PRECISION_HINT": OPENVINO_PRECISIONS[precision]}
@@ -129,40 +128,40 @@ class Plugin:
 
 
 def packages() -> list[str]:
-    """The modules of the installed packages with plug-ins, those that drive hardware of any vendor last."""
-    found: set[str] = set()
+    """Return the modules of installed plug-in packages; those for hardware of any vendor come last."""
+    modules: set[str] = set()
     for place in sys.path:
         try:
             folder = os.path.abspath(place)
-            found.update(_modules(folder, os.stat(folder).st_mtime_ns))
-        except OSError:  # a place of the path that is no folder, or is not there
+            modules.update(_modules(folder, os.stat(folder).st_mtime_ns))
+        except OSError:  # an entry of sys.path that does not exist, or is no folder
             continue
-    return sorted(found, key=lambda name: (name.endswith("webgpu"), name))
+    return sorted(modules, key=lambda name: (name.endswith("webgpu"), name))
 
 
 @lru_cache(maxsize=64)
 def _modules(place: str, changed: int) -> tuple[str, ...]:
-    """The modules with plug-ins in a folder since it was changed. To list a folder of packages takes a millisecond or more."""
+    """Return the plug-in modules in a folder; cached by modification time, since listing takes a millisecond or more."""
     return tuple(name for name in os.listdir(place) if name.isidentifier() and name.startswith(PREFIXES))
 
 
 def names_of(module: str) -> list[str]:
-    """ONNX Runtime's names of the providers of a package that could be registered."""
+    """Return ONNX Runtime's names of a registered package's providers."""
     return list(_providers.get(module, ()))
 
 
 _lock = RLock()
 _states: dict[str, str] = {}
-"""What is wrong with a package that has been registered, by module; empty for those that work."""
+"""Error of each package whose registration was tried, by module; empty if the package works."""
 _providers: dict[str, list[str]] = {}
-"""The providers of packages, by module."""
+"""Provider names of packages, by module."""
 
 
 def register() -> Mapping[str, str]:
     """Register the plug-ins of all installed packages that are not registered yet.
 
     Returns:
-        By module, why its plug-in cannot be used; empty where it can. One that fails does not keep others from working.
+        Error of each plug-in by module; empty if the plug-in works. A plug-in that fails does not affect the others.
     """
     with _lock:
         for module in packages():
@@ -178,32 +177,32 @@ def _register(module: str) -> str:
         package = import_module(module)
         names, library = list(package.get_ep_names()), str(package.get_library_path())
         _providers[module] = names
-        # Some plug-ins call their provider what the library is registered as.
+        # Some plug-ins name their provider after the registration.
         onnxruntime.register_execution_provider_library(names[0] if len(names) == 1 else module, library)
-    except Exception as error:  # whatever goes wrong in a package of others must not break the CPU
-        if "already registered" in str(error):  # the program has done it
+    except Exception as error:  # an error in a third-party package must not break the CPU
+        if "already registered" in str(error):  # by the program
             return ""
         return " ".join(f"{type(error).__name__}: {error}".split())
     return ""
 
 
 def plugins() -> list[Plugin]:
-    """The devices of the plug-ins that are installed, and of those that the program itself has registered."""
+    """List the devices of installed plug-ins and of plug-ins that the program has registered."""
     import onnxruntime
 
     register()
-    found: list[Plugin] = []
+    devices: list[Plugin] = []
     counts: Counter[str] = Counter()
     for handle in onnxruntime.get_ep_devices():
         provider, kind = handle.ep_name, _KINDS.get(handle.device.type.name)
-        # A provider may list a device twice, the second time to choose between its devices by itself.
+        # A provider may also list a meta-device, which chooses between its devices.
         is_meta = "ov_meta_device" in handle.ep_metadata
         if provider not in OWN_PROVIDERS and kind is not None and not is_meta:
             vendor = VENDORS.get(handle.device.vendor_id) or (handle.device.vendor.split() or ["unknown"])[0].lower()
             first = Plugin(kind, vendor, provider, handle)
-            found.append(replace(first, number=counts[first.name]))
+            devices.append(replace(first, number=counts[first.name]))
             counts[first.name] += 1
-    return found
+    return devices
 
 
 _KINDS: dict[str, Kind] = {"CPU": "cpu", "GPU": "gpu", "NPU": "npu"}

@@ -1,4 +1,4 @@
-"""Products of dequantised operands: keep the engine from joining those that it would compute in another way."""
+"""Products of dequantised operands: barriers against fusions that would change results."""
 
 from __future__ import annotations
 
@@ -11,32 +11,36 @@ from .records import OnnxNode
 from .rounding import rounds_input
 
 MOVED_OR_REMOVED = MOVES | {"Clip", "Expand", "Relu"}
-"""Operators that the engine's optimiser may move a quantisation or dequantisation through, or remove next to one."""
+"""The engine's optimiser may move a quantisation or dequantisation across these operators, or remove them next to one."""
 
 _ROUNDING = frozenset({"Gemm", "MatMul"})
-"""Operators that the engine joins with a dequantised constant, and then rounds their first operand to 8 bits."""
+"""The engine fuses these operators with a dequantised constant, and then rounds the first operand to 8 bits."""
 
 
 def emit_product(
-    ctx: Emitter, op_type: str, a: Value, b: Value, *others: Value | None, axis: int | None, **given: Any
+    ctx: Emitter, op_type: str, a: Value, b: Value, *others: Value | None, axis: int | None, **attributes: Any
 ) -> Any:
-    """Emit a product of the operands `a` and `b` of the node, with a barrier where the engine would compute another one.
+    """Emit a product of the node's operands `a` and `b`, with a barrier where a fusion of the engine would change the result.
 
-    The engine computes products of two dequantised operands in integers. It takes several scales for those along any axis of
-    `b` that its kernel knows, with wrong results, and some kernels fail if there are several for `a`. If only `b` is
-    dequantised, and known when the session is made, it rounds `a` to 8 bits. Only `rounds_input` may say so: the engine
-    also finds constants that it has computed itself, and dequantised values behind operations that it removes.
+    The engine computes products of two dequantised operands in integers. It assumes that several scales of `b` are those of
+    its kernel's axis, with wrong results for other axes, and some kernels fail for several scales of `a`. If only `b` is
+    dequantised, and foldable, the engine rounds `a` to 8 bits. That is allowed only where `rounds_input` reports it; the
+    engine also does so for constants that it has folded, and for dequantised values behind operations that it removes.
 
     Args:
         op_type: the ONNX operator.
         others: further operands.
-        axis: the one of the second operand of the node along which the engine's kernel has several scales: columns of a
-            matrix, filters of a convolution. None if it has one scale only, as for a stack of matrices.
-        given: the ONNX attributes.
+        axis: axis of the node's second operand along which the engine's kernel supports several scales: columns of a
+            matrix, filters of a convolution. None if it supports one scale only, as for a stack of matrices.
+        attributes: the ONNX attributes.
     """
-    if not ctx.portable and ctx.precision != "ieee" and _must_be_apart(ctx, op_type, a, b, axis, given.get("alpha", 1)):
+    if (
+        not ctx.portable
+        and ctx.precision != "ieee"
+        and _must_be_apart(ctx, op_type, a, b, axis, attributes.get("alpha", 1))
+    ):
         b = ctx.apart(b)
-    return ctx.emit(op_type, a, b, *others, **given)
+    return ctx.emit(op_type, a, b, *others, **attributes)
 
 
 def _must_be_apart(ctx: Emitter, op_type: str, a: Value, b: Value, axis: int | None, alpha: float) -> bool:
@@ -51,18 +55,18 @@ def _must_be_apart(ctx: Emitter, op_type: str, a: Value, b: Value, axis: int | N
     ):
         return True
     is_joined = left is not None and left is ctx.maker(a.name)
-    # The engine takes an alpha within 1e-6 for 1.
+    # The engine treats an alpha within 1e-6 of 1 as 1.
     may_round = op_type in _ROUNDING and abs(alpha - 1) < 1e-5 and not is_joined
     return may_round and all(map(ctx.is_foldable, right.inputs)) and not rounds_input(ctx.node)
 
 
 def dequantiser(ctx: Emitter, name: str) -> OnnxNode | None:
-    """The node that dequantises the value called `name`, perhaps before the value is moved; None if there is none."""
+    """Return the node that dequantises the value `name`, perhaps before movements; None if there is none."""
     *_, last = None, *ctx.makers(name, MOVED_OR_REMOVED)
     return last if last is not None and last.op_type == "DequantizeLinear" else None
 
 
 def has_one_scale(ctx: Emitter, node: OnnxNode) -> bool:
-    """Whether a node quantises or dequantises with the same constant scale and zero point everywhere."""
+    """Whether a node quantises or dequantises with a single constant scale and zero point."""
     arrays = [ctx.constants.get(name) for name in node.inputs[1:]]
     return all(array is not None and array.size == 1 for array in arrays)

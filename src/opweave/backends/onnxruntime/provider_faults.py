@@ -1,4 +1,4 @@
-"""What plug-in providers compute wrongly: such operations run on the CPU, since no error would tell.
+"""Operations that plug-in providers compute wrongly, without an error; they run on the CPU instead.
 
 Found by the conformance cases of the specification on onnxruntime-ep-openvino 1.8.1 and onnxruntime-qnn 2.7.0.
 """
@@ -13,11 +13,11 @@ FLOATS = ("float32", "float16")
 WIDE = ("int64", "uint64", "uint32")
 
 INTEGERS = "providers compute integers in narrower types, or as floats"
-"""OpenVINO carries 64-bit integers in 32 bits, and clamps 32-bit ones as float32; QNN does so, too."""
+"""OpenVINO and QNN compute 64-bit integers in 32 bits, and clamp 32-bit ones as float32."""
 
 
 def why_not(provider: str, node: Node) -> str:
-    """Why a node must not run on a plug-in provider; empty if it may."""
+    """Return the reason why a node must not run on a plug-in provider; empty if it may."""
     types = [operand.data_type for operand in (*node.operands, *node.outputs)]
     if not any(data_type in FLOATS for data_type in types):
         return INTEGERS
@@ -60,4 +60,4 @@ FAULTS: Mapping[str, Mapping[str, tuple[Fault, ...]]] = {
         "conv_transpose2d": ((_has_output_padding, "padded outputs"),),
     },
 }
-"""By provider and operation: which nodes, and what to say of them."""
+"""(predicate of nodes, reason) pairs, by provider and operation."""

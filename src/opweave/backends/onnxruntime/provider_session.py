@@ -1,4 +1,4 @@
-"""Sessions on the device of a plug-in provider: where their nodes run, and what is copied to the device and back."""
+"""Sessions on the device of a plug-in provider: assignment of nodes, and copies to and from the device."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from .. import How, Returning
 from .sessions import Session
 
 TO_DEVICE = "inside an engine: to the device of a plug-in provider, or back"
-"""The reason for copies of inputs and outputs that a provider wants in memory of its own."""
+"""Reason for copies of inputs and outputs that a provider keeps in device memory."""
 
 Written = Mapping[Node, Sequence[tuple[str, str]]]
 
 
 class ProviderSession(Session):
-    """A graph compiled for the device of a plug-in provider. Nodes that it does not take run on the CPU.
+    """A graph compiled for the device of a plug-in provider. Nodes that the provider does not take run on the CPU.
 
     Args:
         provider: ONNX Runtime's name of the provider.
-        written: the name and the operator of each ONNX node that a node of the graph has become.
-        given: what a session takes.
+        written: name and operator of the ONNX nodes emitted for each node of the graph.
+        arguments: arguments of `Session`.
     """
 
-    def __init__(self, provider: str, written: Written, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, provider: str, written: Written, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._assignment = Assignment(provider, self._session, written)
-        # The device may have copies of the memory, so no kernel can count on an output to be in that of an input.
+        # The device may hold copies of the memory, so aliased inputs and outputs may be separate there.
         self.updates = [replace(update, pairs=()) for update in self.updates]
         self._reads = [_is_on_device(place) for place in self._session.get_input_memory_infos()]
         self._writes = [_is_on_device(place) for place in self._session.get_output_memory_infos()]
         self.copies_nothing = not any((*self._reads, *self._writes))
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        # A binding copies inputs to the device when it is made, so each run needs a new one.
+        # Creating a binding copies inputs to the device, so each run needs a new binding.
         return lambda: self.run(inputs, outputs)
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
@@ -52,10 +52,10 @@ class ProviderSession(Session):
 
         def run(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
             results: list[np.ndarray] = call(inputs)
-            made: list[np.ndarray | None] = [None] * len(self._outputs)
+            arrays: list[np.ndarray | None] = [None] * len(self._outputs)
             for k, result in zip(outputs, results, strict=True):
-                made[k] = result
-            self._count(inputs, made)
+                arrays[k] = result
+            self._count(inputs, arrays)
             return results
 
         return run
@@ -75,17 +75,17 @@ class ProviderSession(Session):
 
 
 def _is_on_device(place: Any) -> bool:
-    """Whether a value lies in memory that the processor cannot reach."""
+    """Whether a value is in memory that the processor cannot access."""
     return place is not None and "cpu" not in place.name.lower()
 
 
 class Assignment:
-    """Which nodes of a session its provider takes, and which run on ONNX Runtime's kernels for the CPU.
+    """Assignment of a session's nodes to the provider, or to ONNX Runtime's kernels for the CPU.
 
     Args:
         provider: ONNX Runtime's name of the provider.
-        session: the engine's session, which has recorded it.
-        written: the names of the ONNX nodes that each node of the graph was written as, and their operators.
+        session: the engine's session, which has recorded the assignment.
+        written: name and operator of the ONNX nodes emitted for each node of the graph.
     """
 
     def __init__(self, provider: str, session: Any, written: Written) -> None:
@@ -94,7 +94,7 @@ class Assignment:
         self._homes = {node.name: part.ep_name for part in subgraphs for node in part.get_nodes()}
 
     def text(self, nodes: Sequence[Node]) -> str:
-        """Where nodes of the graph run."""
+        """Describe the assignment of nodes of the graph."""
         taken, left = set[str](), list[str]()
         for name, op_type, home in self._parts(nodes):
             if home == self.provider:
@@ -114,7 +114,7 @@ class Assignment:
         return bool(homes) and self.provider not in homes
 
     def _parts(self, nodes: Sequence[Node]) -> Iterator[tuple[str, str, str]]:
-        """The name, the operator and the provider of each ONNX node that is left after optimisation."""
+        """Yield name, operator and provider of each ONNX node that the optimiser has kept."""
         for node in nodes:
             for name, op_type in self._written[node]:
                 if name in self._homes:

@@ -1,7 +1,7 @@
-"""Quotients of integers in ONNX models, written so that they cannot end the process.
+"""Guard integer quotients of ONNX models against overflow, which would end the process.
 
-ONNX Runtime divides with the instruction of the processor. On x86 it raises a signal for the smallest int32 or int64 divided
-by -1 (https://github.com/microsoft/onnxruntime/pull/32369). Here such a quotient is the dividend, and the remainder 0.
+ONNX Runtime divides with the processor's instruction. On x86, the smallest int32 or int64 divided by -1 raises a signal
+(https://github.com/microsoft/onnxruntime/pull/32369). With a guard, the quotient is the dividend, and the remainder is 0.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ...support.errors import OperationError
 from .constants import all_graphs, sub_graphs
 
 DTYPES = {6: "<i4", 7: "<i8"}
-"""TensorProto.INT32 and INT64 -> NumPy's data types of their raw data: only these quotients raise signals."""
+"""TensorProto.INT32 and INT64, the types whose quotients raise signals -> NumPy's data type of the raw data."""
 
 QUOTIENTS = frozenset({"Div", "Mod"})
 
 FLOATS = frozenset({"Exp", "Log", "Sigmoid", "Softmax", "Softplus", "Sqrt", "Tanh"})
-"""Operators of ONNX that make floats. By their results, and by constants, most models divide."""
+"""Operators of ONNX whose results are floats. In most models, all divisors are such results, or constants."""
 
 FIRST = frozenset(
     {
@@ -56,20 +56,20 @@ FIRST = frozenset(
         "Unsqueeze",
     }
 )
-"""Operators of ONNX whose result has the type of their first input. For those that are in neither table, the schemas of all
-operators are read, which takes time and memory."""
+"""Operators of ONNX whose result has the type of their first input. Other operators are looked up in the engine's schemas,
+which takes time and memory."""
 
 OLDEST_OPSET = 9
-"""The first operator set with Where, and with Less for integers."""
+"""First operator set with Where, and with Less for integers."""
 
 
 def guard_quotients(proto: Any, constants: Mapping[str, np.ndarray], graphs: Sequence[Any] | None = None) -> None:
-    """Guard the integer quotients of a model and its sub-graphs in place, unless their divisors are constants other than -1.
+    """Guard the integer quotients of a model and its sub-graphs in place, except those by a constant other than -1.
 
     Args:
-        proto: a ModelProto, whose functions are inlined.
-        constants: the arrays of initializers that hold no data in the model, by name.
-        graphs: those of `all_graphs`, if the caller has them; the nodes of those that have quotients are replaced.
+        proto: a ModelProto with inlined functions.
+        constants: arrays of external initializers, by name.
+        graphs: result of `all_graphs`, if the caller has it; the nodes of graphs with quotients are replaced.
 
     Raises:
         OperationError: the operator set is too old.
@@ -86,7 +86,7 @@ def guard_quotients(proto: Any, constants: Mapping[str, np.ndarray], graphs: Seq
         operators = " and ".join(sorted({node.op_type for node in quotients}))
         raise OperationError(f"{operators} of integers needs operator set {OLDEST_OPSET}, and the model has {opset}")
     outputs = {node.output[0] for node in quotients}
-    for graph in reversed(graphs):  # inner ones first: the graph around them gets copies of its nodes
+    for graph in reversed(graphs):  # inner graphs first: the outer graph's nodes are replaced by copies
         nodes = list(graph.node)
         if not any(node.output[:1] and node.output[0] in outputs for node in nodes):
             continue
@@ -98,7 +98,7 @@ def guard_quotients(proto: Any, constants: Mapping[str, np.ndarray], graphs: Seq
 
 
 def _is_quotient(node: Any) -> bool:
-    """Whether a node divides with remainder; Mod with `fmod` does not use the processor's division."""
+    """Whether a node is Div, or Mod by integer division; Mod with `fmod` does not use the processor's instruction."""
     if node.domain not in ("", "ai.onnx") or len(node.input) != 2 or len(node.output) != 1:
         return False
     return node.op_type == "Div" or (
@@ -107,9 +107,9 @@ def _is_quotient(node: Any) -> bool:
 
 
 def _add_guard(graph: Any, node: Any) -> None:
-    """Add nodes that replace a divisor of -1 by 1, and change the sign of what it divides, to a graph; `node` takes them.
+    """Rewrite a / -1 as -a / 1 (and a mod -1 as a mod 1): add nodes to a graph, and let `node` read them.
 
-    They are right for all data types, since the type of a value is not always known.
+    The nodes are correct for all data types, since the type of a value is not always known.
     """
     a, b = node.input
     name = f"{node.output[0]}/opweave/"
@@ -120,27 +120,27 @@ def _add_guard(graph: Any, node: Any) -> None:
         return output
 
     zero, one = add("Sub", b, b), add("Div", b, b)
-    # The second condition is for unsigned integers, of which the largest one and 1 are 0.
+    # The second condition is for unsigned integers: the largest one + 1 is 0.
     is_minus_one = add("And", add("Equal", add("Add", b, one), zero), add("Less", b, zero))
     node.input[1] = add("Where", is_minus_one, one, b)
     if node.op_type == "Div":
         node.input[0] = add("Where", is_minus_one, add("Mul", a, b), a)
 
 
-# What is known of values ---------------------------------------------------------------------------------------------
+# Types and constants -------------------------------------------------------------------------------------------------
 
 
 class _Values:
-    """What is known of the values of a model, by name only: where branches use one name for several, all of them count.
+    """Types and constants among the values of a model, by name. Branches may use a name several times; all uses count.
 
     Args:
-        graphs: those of the model.
-        constants: the arrays of initializers that hold no data in the model, by name.
+        graphs: the graphs of the model.
+        constants: arrays of external initializers, by name.
     """
 
     def __init__(self, graphs: Sequence[Any], constants: Mapping[str, np.ndarray]) -> None:
         self._constants = constants
-        # Each maps a name to what defines it: an initializer, an input, or a node and the position of its output.
+        # Definitions of each name: initializers, inputs, or (node, position of the output).
         self._tensors: dict[str, list[Any]] = {}
         self._inputs: dict[str, list[Any]] = {}
         self._nodes: dict[str, list[tuple[Any, int]]] = {}
@@ -154,42 +154,44 @@ class _Values:
                     self._nodes.setdefault(name, []).append((node, position))
 
     def may_overflow(self, dividend: str, divisor: str) -> bool:
-        """Whether a quotient may be one of int32 or int64 whose divisor may be -1."""
+        """Whether a quotient may be int32 or int64 with a divisor of -1."""
         if any(self._is_other(name) for name in (dividend, divisor)) or self._is_harmless(divisor):
             return False
         return self._may_be_integer(dividend)
 
-    def _known(self, name: str) -> list[tuple[str, np.ndarray | None]] | None:
-        """The data type of each constant of a name (empty if it is not in `DTYPES`) and its elements, where they are known.
+    def _constants_of(self, name: str) -> list[tuple[str, np.ndarray | None]] | None:
+        """Return data type (empty if not in `DTYPES`) and elements, if known, of each constant with this name.
 
-        None if the name may stand for what is no constant.
+        None if the name may also stand for a value that is no constant.
         """
         if name in self._inputs:
             return None
-        found = []
+        constants = []
         if name in self._constants:
             array = self._constants[name]
-            found.append((array.dtype.str if array.dtype.str in DTYPES.values() else "", array))
-        tensors = [*self._tensors.get(name, ())] if not found else []
+            constants.append((array.dtype.str if array.dtype.str in DTYPES.values() else "", array))
+        tensors = [*self._tensors.get(name, ())] if not constants else []
         for node, _ in self._nodes.get(name, ()):
             tensor = _tensor_of(node)
             if tensor is None:
                 return None
             tensors.append(tensor)
-        return found + [(DTYPES.get(tensor.data_type, ""), _elements(tensor)) for tensor in tensors]
+        return constants + [(DTYPES.get(tensor.data_type, ""), _elements(tensor)) for tensor in tensors]
 
     def _is_other(self, name: str) -> bool:
         """Whether a value is surely neither int32 nor int64."""
         makers = self._nodes.get(name, ())
         if makers and all(n.op_type in FLOATS and n.domain in ("", "ai.onnx") for n, _ in makers):
             return name not in self._inputs and name not in self._tensors and name not in self._constants
-        known = self._known(name)
-        return bool(known) and all(not data_type for data_type, _ in known or ())
+        constants = self._constants_of(name)
+        return bool(constants) and all(not data_type for data_type, _ in constants or ())
 
     def _is_harmless(self, name: str) -> bool:
-        """Whether a value is a constant of int32 or int64 in which no element is -1."""
-        known = self._known(name)
-        return bool(known) and all(t and array is not None and not (array == -1).any() for t, array in known or ())
+        """Whether a value is a constant of int32 or int64 without an element of -1."""
+        constants = self._constants_of(name)
+        return bool(constants) and all(
+            t and array is not None and not (array == -1).any() for t, array in constants or ()
+        )
 
     def _may_be_integer(self, name: str) -> bool:
         """Whether a value may be int32 or int64."""
@@ -206,15 +208,15 @@ class _Values:
             if any(info.type.tensor_type.elem_type in (0, *DTYPES) for info in self._inputs.get(name, ())):
                 return True
             for node, position in self._nodes.get(name, ()):
-                found = _integer_if(node, position)
-                if found is True:
+                answer = _integer_if(node, position)
+                if answer is True:
                     return True
-                pending += found or ()
+                pending += answer or ()
         return False
 
 
 def _tensor_of(node: Any) -> Any | None:
-    """The tensor of a Constant node; None for other nodes, and if the constant is given in another form."""
+    """Return the tensor of a Constant node; None for other nodes and other forms of constants."""
     if node.op_type != "Constant" or len(node.attribute) != 1 or len(node.output) != 1:
         return None
     (attribute,) = node.attribute
@@ -222,7 +224,7 @@ def _tensor_of(node: Any) -> Any | None:
 
 
 def _elements(tensor: Any) -> np.ndarray | None:
-    """The elements of a TensorProto of integers; None for other tensors, and those that lie elsewhere."""
+    """Return the elements of a TensorProto of int32 or int64; None for other and for external tensors."""
     if tensor.data_type not in DTYPES or tensor.external_data:
         return None
     data_type = DTYPES[tensor.data_type]
@@ -232,7 +234,7 @@ def _elements(tensor: Any) -> np.ndarray | None:
 
 
 def _integer_if(node: Any, position: int) -> bool | list[str]:
-    """Whether the output of a node may be int32 or int64; if it is where a value is, the names of such values."""
+    """Return whether the output of a node may be int32 or int64, or the names of the values that decide this."""
     attributes = {attribute.name: attribute for attribute in node.attribute[:]}
     if bodies := sub_graphs(node):
         return [output.name for body in bodies for output in body.output]
@@ -257,9 +259,9 @@ def _integer_if(node: Any, position: int) -> bool | list[str]:
 
 @cache
 def _signatures() -> Mapping[tuple[str, str], tuple[list[str], list[tuple[str, bool]]]]:
-    """(domain, operator) -> the types of its inputs, and of its outputs with whether they may be int32 or int64."""
-    found = {}
+    """Map (domain, operator) to the input types, and to pairs (output type, whether it allows int32 or int64)."""
+    signatures = {}
     for schema in sorted(engine.get_all_operator_schema(), key=lambda schema: schema.since_version):
         outputs = [(o.typeStr, any("(int32" in type or "(int64" in type for type in o.types)) for o in schema.outputs]
-        found[schema.domain, schema.name] = ([i.typeStr for i in schema.inputs], outputs)
-    return found
+        signatures[schema.domain, schema.name] = ([i.typeStr for i in schema.inputs], outputs)
+    return signatures

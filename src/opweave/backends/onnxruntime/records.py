@@ -1,4 +1,4 @@
-"""The protocol buffers of ONNX models, written by hand; field numbers are those of onnx.proto3."""
+"""Encode the protocol buffers of ONNX models by hand, with the field numbers of onnx.proto3."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ...core.dtypes import ONNX_TYPES
 from ...support.varint import varint
 
 OPSET = 21
-"""The ONNX operator set that models are written in; the engine's optimiser knows its forms best."""
+"""ONNX operator set of written models; the engine's optimiser supports its forms best."""
 POOLING_OPSET = 18
-"""The one for graphs with AveragePool, where it can be: from 19 on, its kernel for the CPU is several times slower."""
+"""Operator set for graphs with AveragePool, if possible: from 19 on, the CPU kernel is several times slower."""
 IR_VERSION = 10
-"""The version of ONNX's file format that came with this operator set."""
+"""Version of ONNX's file format that belongs to `OPSET`."""
 
 _UNCHANGED = """
 Add AveragePool BatchNormalization Clip Concat Conv ConvTranspose Div Elu Erf Exp Expand Gather Gemm GlobalAveragePool
@@ -24,14 +24,14 @@ Mul Neg PRelu Pad Pow Reciprocal Relu Reshape Sigmoid Slice Softmax Softplus Sof
 Transpose Unsqueeze Where
 """
 _SAME_FOR_POOLING = frozenset(_UNCHANGED.split())
-"""Operators that in `POOLING_OPSET` are what they are in `OPSET`, with kernels for the same types."""
+"""Operators with the same meaning and kernels for the same types in `POOLING_OPSET` and `OPSET`."""
 
 _NUMBERS = tuple(bytes([byte]) for byte in range(128))
-"""The varints of one byte: what begins most fields."""
+"""Encoded varints below 128."""
 
 
 def field(number: int, value: bytes | str | int) -> bytes:
-    """A protobuf field: a length-delimited one for bytes and strings, a varint for integers."""
+    """Encode a protobuf field: length-delimited for bytes and strings, varint for integers."""
     if isinstance(value, int):
         return varint(number << 3) + varint(value)
     data = value.encode() if isinstance(value, str) else value
@@ -41,7 +41,7 @@ def field(number: int, value: bytes | str | int) -> bytes:
 
 
 def attribute(name: str, value: Any) -> bytes:
-    """An AttributeProto for an int, float, str, bytes, or a sequence of ints or floats."""
+    """Encode an AttributeProto of an int, float, str, bytes, or a sequence of ints, floats or strings."""
     if isinstance(value, (bool, int)):
         return field(1, name) + field(3, int(value)) + field(20, 2)
     if isinstance(value, float):
@@ -57,7 +57,7 @@ def attribute(name: str, value: Any) -> bytes:
 
 
 def value_info(name: str, data_type: str, shape: Sequence[int | str | None]) -> bytes:
-    """A ValueInfoProto; dimensions may be names, or unknown."""
+    """Encode a ValueInfoProto; a dimension may be a size, a name, or None for an unknown size."""
     dims = b"".join(field(1, _dimension(size)) for size in shape)
     return field(1, name) + field(2, field(1, field(1, ONNX_TYPES[data_type]) + field(2, dims)))
 
@@ -73,12 +73,12 @@ class OnnxNode:
     """A node of the model.
 
     Attributes:
-        op_type: its operator.
-        inputs: the names of its operands; empty for one that is left out.
-        outputs: the names of its results.
-        attributes: its attributes, encoded.
-        domain: that of the operator.
-        name: its own name.
+        op_type: the ONNX operator.
+        inputs: names of the operands; empty for an omitted one.
+        outputs: names of the results.
+        attributes: encoded attributes.
+        domain: domain of the operator.
+        name: name of the node.
     """
 
     op_type: str
@@ -90,12 +90,12 @@ class OnnxNode:
 
     @property
     def is_same_for_pooling(self) -> bool:
-        """Whether it means the same in `POOLING_OPSET`; AveragePool has no dilations there."""
+        """Whether the node means the same in `POOLING_OPSET`; AveragePool has no dilations there."""
         dilated = self.op_type == "AveragePool" and b"dilations" in self.attributes
         return bool(self.domain) or (self.op_type in _SAME_FOR_POOLING and not dilated)
 
 
 def opset_of(nodes: Sequence[OnnxNode]) -> int:
-    """The operator set to write nodes in."""
+    """Return the operator set to write nodes in."""
     pools = any(node.op_type == "AveragePool" for node in nodes)
     return POOLING_OPSET if pools and all(node.is_same_for_pooling for node in nodes) else OPSET

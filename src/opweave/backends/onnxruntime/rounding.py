@@ -1,6 +1,6 @@
-"""Where the engine rounds an operand of a product to 8 bits, because the other one has weights of 8 or 4 bits.
+"""Predict products in which the engine rounds an operand to 8 bits, since the other operand has weights of 8 or 4 bits.
 
-With `precision="ieee"` it never does.
+With `precision="ieee"` the engine never rounds.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from ...ops.movement import transpose
 from .dequantised import BYTES, is_dequantised, native_forms
 
 FLOAT_LEVEL, INT8_LEVEL = 1, 4
-"""Values of `accuracy_level` of MatMulNBits: float32, and operands of 8 bits."""
+"""Values of `accuracy_level` of MatMulNBits: float32 operands, and 8-bit operands."""
 
 SMALLEST_BLOCK = 16
-"""The shortest blocks of the engine's kernel."""
+"""Smallest block size of the engine's kernel."""
 
 
 def rounds_input(node: Node) -> bool:
-    """Whether the engine rounds an operand of a node to 8 bits, in blocks; the error is about 0.5% of the largest result."""
+    """Whether the engine rounds an operand of a node to 8 bits, by blocks; the error is about 0.5% of the largest result."""
     arguments = node.arguments
     if node.op is matmul_n_bits:
         return bool(arguments["accuracy"] == "int8")
@@ -35,23 +35,25 @@ def _is_dequantised_by_engine(operand: Operand) -> bool:
     """Whether the engine's own operator dequantises an operand, perhaps in another shape."""
     if not is_dequantised(operand):
         return False
-    given = operand.node.arguments  # type: ignore[union-attr]
-    return given["input"].data_type in BYTES and bool(native_forms(given["input"].shape, given["scale"].shape))
+    arguments = operand.node.arguments  # type: ignore[union-attr]
+    return arguments["input"].data_type in BYTES and bool(
+        native_forms(arguments["input"].shape, arguments["scale"].shape)
+    )
 
 
 def _is_quantised_weight(weight: Operand) -> bool:
-    """Whether a matrix is a constant of 8 bits that is dequantised by column, or by blocks of a column."""
+    """Whether a matrix is a dequantised 8-bit constant with one scale per column, or per block of a column."""
     is_turned = weight.node is not None and weight.node.op is transpose
     if is_turned:
         weight = weight.node.arguments["input"]  # type: ignore[union-attr]
     if weight.rank != 2 or not is_dequantised(weight):
         return False
-    given = weight.node.arguments  # type: ignore[union-attr]
-    if not all(given[name].is_constant for name in ("input", "scale", "zero_point")):
+    arguments = weight.node.arguments  # type: ignore[union-attr]
+    if not all(arguments[name].is_constant for name in ("input", "scale", "zero_point")):
         return False
     (rows, columns), (blocks, scales) = (
-        (each.shape[::-1] if is_turned else each.shape) for each in (weight, given["scale"])
+        (operand.shape[::-1] if is_turned else operand.shape) for operand in (weight, arguments["scale"])
     )
     if blocks == 1:
-        return given["input"].data_type in ("int8", "uint8") and scales in (1, columns)
+        return arguments["input"].data_type in ("int8", "uint8") and scales in (1, columns)
     return not is_turned and scales == columns and rows // blocks >= SMALLEST_BLOCK

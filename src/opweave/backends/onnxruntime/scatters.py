@@ -1,7 +1,7 @@
-"""Scatters with a reduction in ONNX models, written so that all updates count.
+"""Rewrite scatters with a reduction in ONNX models, so that no update is lost.
 
-Threads of ONNX Runtime's ScatterND combine updates with one element at the same time, and lose some. Its ScatterElements has
-one thread. Sessions with one thread keep ScatterND.
+The threads of ONNX Runtime's ScatterND race for elements with several updates, and lose some of these. ScatterElements runs
+in one thread. Sessions with one thread keep ScatterND.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Any
 import numpy as np
 
 LARGEST = 2**63 - 1
-"""The end of a slice that goes to the end of its axis."""
+"""Slice end that means the end of the axis."""
 
 _INT, _INTS = 2, 7
-"""The types of attributes, in AttributeProto."""
+"""AttributeProto.INT and INTS."""
 
 
 def write_scatters_in_order(constants: Mapping[str, np.ndarray], graphs: Sequence[Any]) -> None:
-    """Replace ScatterND with a reduction by ScatterElements of rows, unless its indices are constants that differ.
+    """Replace each ScatterND with a reduction by ScatterElements of rows, unless the indices are distinct constants.
 
     Args:
-        constants: the arrays of initializers that hold no data in the model, by name.
-        graphs: the graphs of the model; the nodes of those that have such scatters are replaced.
+        constants: arrays of external initializers, by name.
+        graphs: the graphs of the model; the nodes of graphs with such scatters are replaced.
     """
-    for graph in reversed(graphs):  # inner ones first: the graph around them gets copies of its nodes
+    for graph in reversed(graphs):  # inner graphs first: the outer graph's nodes are replaced by copies
         if not any(_may_repeat(node, constants) for node in graph.node):
             continue
         nodes = list(graph.node)
@@ -38,7 +38,7 @@ def write_scatters_in_order(constants: Mapping[str, np.ndarray], graphs: Sequenc
 
 
 def _may_repeat(node: Any, constants: Mapping[str, np.ndarray]) -> bool:
-    """Whether a node is a ScatterND with a reduction, whose indices may refer to one element several times."""
+    """Whether a node is a ScatterND with a reduction whose indices may repeat."""
     if node.op_type != "ScatterND" or node.domain not in ("", "ai.onnx") or len(node.input) != 3:
         return False
     if not any(a.name == "reduction" and a.s in (b"add", b"mul", b"min", b"max") for a in node.attribute):
@@ -53,7 +53,7 @@ def _may_repeat(node: Any, constants: Mapping[str, np.ndarray]) -> bool:
 class _Rows:
     """The nodes that replace a ScatterND.
 
-    Data become a matrix, with a row for each slice that coordinates refer to; the shapes may be known only at run time.
+    They reshape the data to a matrix with one row per slice that an index tuple addresses. Shapes are computed at run time.
 
     Args:
         graph: the graph that gets the nodes.
@@ -64,7 +64,7 @@ class _Rows:
         self._graph, self._node = graph, node
 
     def add(self) -> None:
-        """Add the nodes; the last one has the output of the ScatterND."""
+        """Add the nodes; the last one computes the output of the ScatterND."""
         data, indices, updates = self._node.input
         whole = self._op("Shape", data)
         coordinates = self._op("Slice", self._op("Shape", indices), self._integers(-1), self._integers(LARGEST))
@@ -73,7 +73,7 @@ class _Rows:
         one = self._integers(1)
         width = self._op("ReduceProd", self._op("Concat", inner, one, axis=0), keepdims=1)
         count = self._op("ReduceProd", sizes, keepdims=0)
-        # The numbers of all rows, of which the indices select some, negative ones from the end.
+        # Number all rows; the indices, perhaps negative, select from these numbers.
         line = self._op("Range", self._integer(0), count, self._integer(1))
         rows = self._op("GatherND", self._reshape(line, sizes), indices)
         chosen = self._reshape(self._op("Size", rows), one)

@@ -17,7 +17,7 @@ from ...memory import is_same, trim
 from ...support.errors import OperationError
 from .. import KEEPS_FLOAT32, How, Measured, PowerPreference, Returning, Runner, Update
 from .emit import Emitter, Value
-from .in_place import count_copies, counting, updates_of
+from .in_place import count_copies, updates_of, wrap_to_count
 from .native import CPU, ENGINE_ERRORS as ENGINE_ERRORS, NativeSession, engine_call
 from .options import (
     PRECISE_PRODUCTS as PRECISE_PRODUCTS,
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 _to_engine = engine.OrtValue.ortvalue_from_numpy
 
 SERIAL_ELEMENTS = 8192
-"""Graphs whose operations all read and write arrays of fewer elements get no threads of their own. To
-wake a thread takes longer than it would save. An estimate."""
+"""Graphs get no additional threads if all arrays have fewer elements: waking a thread would take longer than it saves. An
+estimate."""
 
 
 def compile(
@@ -48,13 +48,13 @@ def compile(
     alone: bool = True,
     measures: bool = False,
 ) -> Session:
-    """Make a session of `graph`, one that measures its kernels or not.
+    """Compile `graph` into a session, a `MeasuredSession` if `measures`.
 
     Raises:
         OperationError: the engine refuses the graph.
     """
     plugin = backend.plugin
-    # Providers for accelerators may take known sizes only.
+    # Providers of accelerators may require static shapes.
     ctx, emitted, done = emit(backend, graph, any_size=plugin is None and packs_weights(graph))
     model, weights = ctx.finish(emitted)
     options = session_options(power_preference, alone, backend.threads, backend.precision)
@@ -74,7 +74,7 @@ def compile(
         options.enable_profiling, options.profile_file_prefix = True, os.path.join(folder.name, "times")
     if ctx.any_size and not measures:
         settings = power_preference, alone, options.intra_op_num_threads, backend.precision
-        loaded = _shared(model, weights, settings, lambda: _load(model, weights, ctx, options))
+        loaded = _share(model, weights, settings, lambda: _load(model, weights, ctx, options))
     else:
         loaded = _load(model, weights, ctx, options, plugin)
     again = partial(compile, backend, graph, power_preference, alone, measures=True)
@@ -82,32 +82,32 @@ def compile(
     may_round = plugin is None and backend.precision != "ieee"
     rounded = [node for node in graph.nodes if may_round and rounds_input(node)]
     notes = dict.fromkeys(ctx.unrounded, KEEPS_FLOAT32) | dict.fromkeys(rounded, "an operand rounded to 8 bits")
-    given = (loaded, ctx.parameters, len(graph.inputs), len(emitted), done, again, threads, updates, notes)
+    arguments = (loaded, ctx.parameters, len(graph.inputs), len(emitted), done, again, threads, updates, notes)
     if folder is not None:
         from .measure import MeasuredSession, Owners
 
-        return MeasuredSession(folder, Owners(ctx, emitted), *given)
+        return MeasuredSession(folder, Owners(ctx, emitted), *arguments)
     if plugin is not None:
         from .provider_session import ProviderSession
 
-        return ProviderSession(plugin.provider, ctx.written, *given)
-    return Session(*given)
+        return ProviderSession(plugin.provider, ctx.written, *arguments)
+    return Session(*arguments)
 
 
 def packs_weights(graph: Graph) -> bool:
-    """Whether each session of a graph would hold its weights once more, rearranged, and would not be faster for known sizes.
+    """Whether a session of the graph holds a packed copy of the weights, and gains nothing from static shapes.
 
-    Language models are such graphs. There is one that reads several tokens of a prompt at once, and one for single tokens.
+    This holds for language models, which have one graph for the tokens of a prompt, and one for single tokens.
     """
     return any(node.op in (matmul_n_bits, group_query_attention) for node in graph.nodes)
 
 
 class Loaded:
-    """A session of the engine, and what it reads.
+    """A session of the engine with its weights.
 
     Attributes:
-        session: the session.
-        weights: the arrays that it was given, by name.
+        session: the engine's session.
+        weights: arrays passed by reference, by name.
     """
 
     def __init__(self, session: NativeSession, weights: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
@@ -115,20 +115,20 @@ class Loaded:
 
 
 TRIMMED_BYTES = 2**24
-"""Once a session with more weights is made, freed memory is returned to the system: the engine frees copies of weights while
-it rearranges them. With fewer weights there is too little to return for a pass over all heaps. An estimate."""
+"""Sessions with more weights return freed memory to the system after compilation: the engine frees copies of weights while it
+packs them. For fewer weights, a pass over all heaps returns too little. An estimate."""
 
 _loaded: WeakValueDictionary[Any, Loaded] = WeakValueDictionary()
-"""The sessions in use that take any sizes, by model and settings."""
+"""Sessions in use with dynamic shapes, by model and settings."""
 
 
-def _shared(model: bytes, weights: Mapping[str, np.ndarray], settings: Any, load: Callable[[], Loaded]) -> Loaded:
-    """The session in use of the same model with equal weights; a new one if there is none."""
+def _share(model: bytes, weights: Mapping[str, np.ndarray], settings: Any, load: Callable[[], Loaded]) -> Loaded:
+    """Return a session in use of the same model with equal weights; load a new one if there is none."""
     key = model, settings
-    known = _loaded.get(key)
-    if known is None or not all(_is_equal(array, known.weights[name]) for name, array in weights.items()):
-        _loaded[key] = known = load()
-    return known
+    cached = _loaded.get(key)
+    if cached is None or not all(_is_equal(array, cached.weights[name]) for name, array in weights.items()):
+        _loaded[key] = cached = load()
+    return cached
 
 
 def _is_equal(one: np.ndarray, other: np.ndarray) -> bool:
@@ -143,7 +143,7 @@ def _load(
     options: SessionOptions,
     plugin: Plugin | None = None,
 ) -> Loaded:
-    """Make a session of the model that `ctx` has written, on the CPU or on the device of a plug-in that `options` name."""
+    """Load the model that `ctx` has written, on the CPU or on the plug-in's device in `options`."""
     nodes, disabled = ctx.nodes, sorted(ctx.disabled_optimizers)
     try:
         if plugin is None:
@@ -151,7 +151,7 @@ def _load(
             session = NativeSession(model, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled)
         else:
             values = hand_over(options, weights, None)
-            # Without the fallback, by which the engine's class would run the graph on the CPU if the provider fails.
+            # Disable the fallback of the engine's class to the CPU if the provider fails.
             session = NativeSession(model, options, disabled_optimizers=disabled, enable_fallback=0)
     except ENGINE_ERRORS as error:
         engine_name = "ONNX Runtime" if plugin is None else f"ONNX Runtime with {plugin.provider}"
@@ -162,7 +162,7 @@ def _load(
 
 
 def gains_from_threads(graph: Graph) -> bool:
-    """Whether some operation of a graph is large enough for several threads."""
+    """Whether an operation of the graph is large enough for several threads."""
     operands = (operand for node in graph.nodes for operand in (*node.operands, *node.outputs))
     return any(is_large(operand.desc.element_count) for operand in operands)
 
@@ -175,7 +175,7 @@ def is_large(elements: int) -> bool:
 def emit(
     backend: OnnxRuntime, graph: Graph, any_size: bool = False
 ) -> tuple[Emitter, dict[str, tuple[Value, Desc]], dict[Node, How]]:
-    """Write a legal graph as ONNX: the emitter that holds it, its outputs, and how each node is done."""
+    """Emit a legal graph as ONNX; return the emitter, the outputs, and the kind of implementation of each node."""
     ctx = Emitter(any_size=any_size, precision=backend.precision, has_halves=backend.plugin is not None)
     values, done = backend.emit(ctx, graph)
     descs = [operand.desc for operand in graph.outputs.values()]
@@ -187,16 +187,18 @@ class Session(Runner):
     """A compiled graph.
 
     Args:
-        loaded: the session, which several graphs may use.
-        parameters: what it takes beside the inputs of the graph, by name.
-        inputs: how many inputs the graph has.
-        outputs: likewise of its outputs.
-        done: how each node is done.
+        loaded: the session, which several graphs may share.
+        parameters: additional inputs of the session, by name.
+        inputs: number of inputs of the graph.
+        outputs: number of outputs of the graph.
+        done: kind of implementation of each node.
         again: makes a session of the graph that measures its kernels.
-        notes: on how precisely it computes nodes, for tables.
+        threads: number of threads that the engine starts for the session.
+        updates: inputs that kernels copy or update.
+        notes: remarks on the precision of nodes, for tables.
 
     Attributes:
-        threads: how many threads of its own the engine has for it.
+        threads: number of threads that the engine starts for the session.
     """
 
     def __init__(
@@ -220,29 +222,29 @@ class Session(Runner):
         self._done = done
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        """Tie the session to arrays, which it reads and writes in place."""
-        call = Call(self._session._sess, self._bound(inputs, outputs), [*inputs, *outputs])
-        return counting(call, self.updates, inputs, outputs)
+        """Bind the session to arrays, which it reads and writes in place."""
+        call = Call(self._session._sess, self._new_binding(inputs, outputs), [*inputs, *outputs])
+        return wrap_to_count(call, self.updates, inputs, outputs)
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        """Run the session once on arrays: a new binding costs less than to remember one."""
+        """Run the session once on arrays; a new binding costs less than caching one."""
         try:
-            self._session._sess.run_with_iobinding(self._bound(inputs, outputs), None)
+            self._session._sess.run_with_iobinding(self._new_binding(inputs, outputs), None)
         except ENGINE_ERRORS as error:
-            raise failed(error) from error
+            raise error_of(error) from error
         if self.updates:
             count_copies(self.updates, inputs, outputs)
 
     def returning(self, outputs: Sequence[int]) -> Returning:
-        """A function that runs the session once on arrays, and returns these outputs in new memory of the engine.
+        """Return a function from arrays to these outputs, in new memory of the engine.
 
-        It needs no binding. For small networks, the overhead (the time without the kernels) is half of that of `run`.
+        The function needs no binding: for small networks, its overhead (the time without kernels) is half of that of `run`.
         """
         names = [self._outputs[k] for k in outputs]
-        return engine_call(self._session._sess, self._inputs, names, self._parameters, self.updates, failed)
+        return engine_call(self._session._sess, self._inputs, names, self._parameters, self.updates, error_of)
 
-    def _bound(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Any:
-        # The Python wrappers around bindings, values and run() cost several microseconds; the engine's own are called.
+    def _new_binding(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Any:
+        # Bypass the Python wrappers of bindings, values and run(), which cost several microseconds.
         binding = engine.SessionIOBinding(self._session._sess)
         for slot, array in zip(self._inputs, inputs, strict=True):
             binding.bind_input(slot, array)  # in place, since arrays are contiguous
@@ -253,24 +255,24 @@ class Session(Runner):
         return binding
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
-        """How nodes are done: by one kernel of the engine's, or by several."""
+        """Return the kind of implementation of nodes, and the engine's name with notes on precision."""
         notes = dict.fromkeys(self._notes[node] for node in nodes if node in self._notes)
         detail = ", ".join(("ONNX Runtime", *notes))
         return (self._done[nodes[0]] if len(nodes) == 1 else "decomposed"), detail
 
     def measured(self) -> Measured:
-        """The same session once more, which measures its kernels."""
-        made: Measured = self._again()
-        return made
+        """Compile the graph once more, with measurement of kernels."""
+        session: Measured = self._again()
+        return session
 
 
-def failed(error: Exception) -> OperationError:
-    """The error for one of the engine's."""
+def error_of(error: Exception) -> OperationError:
+    """Convert an error of the engine."""
     return OperationError(f"ONNX Runtime failed: {error}")
 
 
 class Call:
-    """A session bound to memory; calling it runs the graph. The engine releases the GIL meanwhile."""
+    """A session bound to memory. A call runs the graph; the engine releases the GIL."""
 
     __slots__ = ("_arrays", "_binding", "_run")
 
@@ -282,4 +284,4 @@ class Call:
         try:
             self._run(self._binding, None)
         except ENGINE_ERRORS as error:
-            raise failed(error) from error
+            raise error_of(error) from error

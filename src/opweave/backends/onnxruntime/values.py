@@ -1,4 +1,4 @@
-"""Arrays as tensors of ONNX Runtime, and back."""
+"""Convert arrays to tensors of ONNX Runtime, and back."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ...core.dtypes import ONNX_TYPES
 from .constants import is_plain
 from .native import CPU
 
-_NAMES = {"float32": "float", "float64": "double"}  # the engine calls other types as NumPy does
+_NAMES = {"float32": "float", "float64": "double"}  # other types have NumPy's names
 
 PLAIN_TYPES = frozenset(f"tensor({_NAMES.get(name, name)})" for name in ONNX_TYPES)
-"""The engine's names for the types that NumPy itself has."""
+"""The engine's names of NumPy's own types."""
 
 
 def to_engine(array: np.ndarray) -> Any:
-    """The engine's tensor for an array. Types that NumPy itself has share the memory; others are copied, and counted."""
+    """Return the engine's tensor for an array. NumPy's own types share the memory; others are copied, and counted."""
     if is_plain(array):
         return engine.OrtValue.ortvalue_from_numpy(array, CPU)
     from onnx import numpy_helper
@@ -34,7 +34,7 @@ def to_engine(array: np.ndarray) -> Any:
 
 
 def from_engine(value: Any) -> np.ndarray:
-    """A view of the engine's tensor, which the wrapper keeps alive; a copy of types that NumPy does not have."""
+    """Return a view of the engine's tensor, which the wrapper keeps alive; a copy for types that are not NumPy's own."""
     wrapper = onnxruntime.OrtValue(value)
     if wrapper.data_type() in PLAIN_TYPES:
         array: np.ndarray = wrapper.numpy()
@@ -48,7 +48,7 @@ def from_engine(value: Any) -> np.ndarray:
 
 
 def type_proto(name: str) -> Any:
-    """The `onnx.TypeProto` of the type that the engine writes as `name`, without a shape.
+    """Parse the engine's name of a type into an `onnx.TypeProto` without a shape.
 
     >>> type_proto("seq(tensor(int64))").sequence_type.elem_type.tensor_type.elem_type
     7
@@ -63,6 +63,6 @@ def type_proto(name: str) -> Any:
         case "optional":
             return helper.make_optional_type_proto(type_proto(inner))
         case "tensor":
-            if inner.upper() in dict(TensorProto.DataType.items()):  # else it is one that only the engine has
+            if inner.upper() in dict(TensorProto.DataType.items()):  # other types exist in the engine only
                 return helper.make_tensor_type_proto(TensorProto.DataType.Value(inner.upper()), None)
     return TypeProto()

@@ -1,4 +1,4 @@
-"""The OpenVINO back end itself; its rules are in `rules`."""
+"""The OpenVINO back end. The package `rules` holds the rules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .emit import Emitter, Value
 
 MOST_FOLDED = 2**24
-"""The elements of operands and results of an operation on constants that is computed here."""
+"""Largest number of elements, operands and results together, of an operation on constants that Opweave folds."""
 
 
 class OpenVino(Backend):
@@ -39,13 +39,13 @@ class OpenVino(Backend):
         return devices.may_have_accelerators()
 
     def may_accelerate(self) -> bool:
-        # Only Linux says in files who made a device.
+        # Only Linux has files that name the vendor of a device.
         return devices.may_have_accelerators() and (sys.platform == "linux" or super().may_accelerate())
 
     def rename(self, names: Mapping[Op[..., Any], str], when: Any = None) -> None:
-        """Declare ops that are an operator of the engine under another name, with the same operands and no attributes."""
+        """Register rules for ops without attributes that only differ from an engine's operator in name."""
         for op, name in names.items():
-            self.lower(op, when=when)(_renamed(op, name))
+            self.lower(op, when=when)(_operator_rule(op, name))
 
     def how(self, node: Node) -> How | None:
         if not self.supports(node) or not devices.is_installed():
@@ -62,7 +62,7 @@ class OpenVino(Backend):
         return f"its kernels of bfloat16 are wrong for {reason}" if reason else super().why_not(node)
 
     def _fault(self, node: Node) -> str:
-        """The reason why the kernels of the context's precision compute a node wrongly; empty if they do not."""
+        """Return the reason why kernels of the context's precision are wrong for a node; empty if they are correct."""
         if self.precision != "bfloat16":
             return ""
         from ...ops.convolution import conv2d
@@ -100,8 +100,8 @@ class OpenVino(Backend):
         return compile(self, graph, device)
 
     def emit(self, ctx: Emitter, graph: Graph) -> tuple[list[Value], dict[Node, How]]:
-        """Emit all nodes of a legal graph: the value of each output, and how each node is done."""
-        from .dequantised import dequantised, quantises, takes_over
+        """Emit all nodes of a legal graph; return the value of each output, and the kind of implementation of each node."""
+        from .dequantised import choose_forms, quantises, takes_over
         from .exact import EXACT
 
         done: dict[Node, How] = {}
@@ -113,7 +113,7 @@ class OpenVino(Backend):
                 readers.setdefault(operand, []).append(node)
         ctx.readers = {operand: nodes for operand, nodes in readers.items() if operand not in graph.outputs.values()}
         multiplies_bytes = self.precision != "ieee" and quantises(graph) and not saturates()
-        ctx.dequantised = dequantised(graph, ctx.readers, multiplies_bytes)
+        ctx.dequantised = choose_forms(graph, ctx.readers, multiplies_bytes)
 
         def lookup(operand: Operand) -> Value:
             if operand in ctx.factors and ctx.node in ctx.dequantised.products:
@@ -133,11 +133,11 @@ class OpenVino(Backend):
             result = rule((ctx,), {**each(node.inputs, lookup), **node.attributes})
             results = result if isinstance(result, (tuple, list)) else (result,)
             if node in ctx.dequantised.products and not takes_over(ctx.readers.get(node.outputs[0], ())):
-                # The engine moves the scales of integers through other readers, takes those of columns for those of channels
-                # there, and multiplies a convolution by its scales once for each reader.
+                # The engine moves the scales of integer products through other readers, mistakes scales of columns for scales
+                # of channels there, and multiplies a convolution by its scales once per reader.
                 results = [ctx.emit("multiply", value, ctx.factor(1.0)) for value in results]
             if self.precision == "ieee" and node.op not in EXACT:
-                results = [ctx.rounded(value) if value.data_type == "float16" else value for value in results]
+                results = [ctx.round_to_float16(value) if value.data_type == "float16" else value for value in results]
             for operand, value in zip(node.outputs, results, strict=True):
                 got = value.data_type, value.shape
                 assert got == (operand.data_type, operand.shape), (
@@ -149,10 +149,10 @@ class OpenVino(Backend):
 
 
 def _constants(ctx: Emitter, node: Node, operands: Iterable[Value]) -> list[Value] | None:
-    """The results of a node whose operands are constants, computed as the reference does; None for others.
+    """Fold a node of constants with the reference back end; return None for other nodes.
 
-    The engine computes them as it does what varies: with its rounding, and in place, where others read the operand, too.
-    Weights and tables stay integers of 8 bits, and large constants are left to the engine.
+    The engine would fold with the rounding of its kernels, and in place, even if other nodes read the operand. 8-bit weights
+    and tables stay as they are, and large constants are left to the engine.
     """
     from ..reference import reference
 
@@ -170,9 +170,9 @@ def _constants(ctx: Emitter, node: Node, operands: Iterable[Value]) -> list[Valu
     return [ctx.add_constant(array) for array in reference.evaluate(node, arrays)]
 
 
-def _renamed(op: Op[..., Any], name: str) -> Any:
-    def rule(ctx: Emitter, **given: Any) -> Value:
-        return ctx.emit(name, *[given[operand] for operand in op.operands])
+def _operator_rule(op: Op[..., Any], name: str) -> Any:
+    def rule(ctx: Emitter, **arguments: Any) -> Value:
+        return ctx.emit(name, *[arguments[operand] for operand in op.operands])
 
     return rule
 

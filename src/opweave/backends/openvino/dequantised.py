@@ -1,11 +1,10 @@
-"""Dequantised operands, in the forms that the engine computes rightly.
+"""Choose forms of dequantised operands that the engine computes correctly.
 
-The engine has passes for constants of 8 bits that a graph dequantises: some keep weights and tables of 8 bits, others multiply
-integers, if the graph quantises anything. They recognise a conversion, a difference and a product, and take all scales for
-those of columns, filters or rows: for others, results are wrong, or the process ends
-(`tests/backends/openvino/test_openvino_compressed.py`). So constants are written in this form only for the readers that
-compute them rightly; for all others they are constants of floats. Computed integers have it for products alone: the passes
-would move their scales through other readers than products.
+The engine has passes for dequantised 8-bit constants: some keep 8-bit weights and tables, others multiply integers if the
+graph quantises anything. They recognise the pattern convert, subtract, multiply, and assume one scale per column, filter or
+row: with other scales, results are wrong, or the process ends (`tests/backends/openvino/test_openvino_compressed.py`).
+Constants are emitted as this pattern only for readers with correct results, and as float constants for all others. Computed
+integers are emitted as this pattern for products only, since the passes would move scales through other readers.
 """
 
 from __future__ import annotations
@@ -32,20 +31,19 @@ TAKEN_OVER = frozenset(
         *(elementwise.add, elementwise.sub, quantize_linear),
     }
 )
-"""Operations that may follow a product of integers directly; so may `clamp`."""
+"""Operations, besides `clamp`, that may directly follow a product of integers."""
 
 
 @dataclass
 class Dequantised:
-    """The nodes that turn constants of 8 bits into floats in the engine's graph.
+    """Nodes that become dequantisations in the engine's graph.
 
     Attributes:
-        weights: dequantisations, and casts in dequantisations that are written out, for products that multiply integers, or
-            keep their weights in 8 bits.
-        tables: dequantisations whose readers gather integers, and dequantise what they have gathered.
-        factors: dequantisations of what is computed, for products by weights. Their other readers take another form.
-        products: these products.
-        shifted: those of them that are products of matrices, with a zero point other than 0.
+        weights: dequantisations of 8-bit weights (or the casts of decomposed ones), for products.
+        tables: dequantisations whose readers gather integers, and dequantise the result.
+        factors: dequantisations of computed values, for `products`; other readers get another form.
+        products: products of factors by weights.
+        shifted: matrix products in `products` with a zero point other than 0.
     """
 
     weights: set[Node] = field(default_factory=set)
@@ -60,13 +58,13 @@ def quantises(graph: Graph) -> bool:
     return any(node.op is quantize_linear for node in graph.nodes)
 
 
-def dequantised(graph: Graph, readers: Mapping[Operand, Sequence[Node]], multiplies_bytes: bool) -> Dequantised:
+def choose_forms(graph: Graph, readers: Mapping[Operand, Sequence[Node]], multiplies_bytes: bool) -> Dequantised:
     """Choose the forms of a graph's dequantised operands.
 
     Args:
         graph: the graph.
-        readers: the nodes that read each operand which is not an output of the graph.
-        multiplies_bytes: whether there are products of 8 bits.
+        readers: readers of each operand that is not an output of the graph.
+        multiplies_bytes: whether products of 8 bits are allowed.
     """
     result = Dequantised()
     has_integers = quantises(graph)
@@ -76,7 +74,7 @@ def dequantised(graph: Graph, readers: Mapping[Operand, Sequence[Node]], multipl
             continue
         source, scales, zeros = match
         operand = node.outputs[0]
-        if _are_weights(operand, [_shape(each, operand.rank) for each in (*scales, *zeros)], _any(zeros), readers):
+        if _are_weights(operand, [_shape(part, operand.rank) for part in (*scales, *zeros)], _any(zeros), readers):
             result.weights.add(source)
         elif source is node and (not has_integers or scales[0].desc.element_count == 1):
             users = readers.get(operand, ())
@@ -96,7 +94,7 @@ def dequantised(graph: Graph, readers: Mapping[Operand, Sequence[Node]], multipl
 
 
 def _is_factor(node: Node) -> bool:
-    """Whether it dequantises what is computed by one scale: by more, products by it are wrong, or refused."""
+    """Whether a node dequantises a computed value with one scale: with more, products are wrong or refused."""
     if node.op is not dequantize_linear:
         return False
     input, scale, zero_point = (node.arguments[name] for name in ("input", "scale", "zero_point"))
@@ -111,36 +109,36 @@ def _is_factor(node: Node) -> bool:
 
 
 def _multiplies(user: Node, operand: Operand, weights: set[Node]) -> bool:
-    """Whether a node is a product of an operand by weights of 8 bits, which the engine's kernels of 8 bits compute rightly."""
-    given = user.arguments
+    """Whether a node is a product of `operand` by 8-bit weights for which the engine's 8-bit kernels are correct."""
+    arguments = user.arguments
     if user.op in (matmul, gemm):
-        first, second = given["a"], given["b"]
+        first, second = arguments["a"], arguments["b"]
     elif user.op is conv2d and not kernel_faults.why_not(user, 1):
-        first, second = given["input"], given["filter"]
+        first, second = arguments["input"], arguments["filter"]
     else:
         return False
-    if first is not operand or second is operand or operand in (given.get("c"), given.get("bias")):
+    if first is not operand or second is operand or operand in (arguments.get("c"), arguments.get("bias")):
         return False
     source = second.node
     while source is not None and source.op in (transpose, cast) and source not in weights:
         source = source.operands[0].node
-    return not given.get("a_transpose") and (source in weights or _is_written_out(source, weights))
+    return not arguments.get("a_transpose") and (source in weights or _is_written_out(source, weights))
 
 
 def _is_written_out(node: Node | None, weights: set[Node]) -> bool:
-    """Whether a product ends a dequantisation of weights."""
+    """Whether a node is part of a decomposed dequantisation of weights."""
     if node is None or node.op not in (mul, sub):
         return False
-    return any(each.node in weights or _is_written_out(each.node, weights) for each in node.operands)
+    return any(operand.node in weights or _is_written_out(operand.node, weights) for operand in node.operands)
 
 
 def _match(node: Node, readers: Mapping[Operand, Sequence[Node]]) -> tuple[Node, list[Operand], list[Operand]] | None:
-    """The node that takes a constant of 8 bits, the scales and the zero points, if `node` ends a dequantisation of it."""
+    """Match a dequantised 8-bit constant that ends in `node`; return the constant's reader, scales and zero points."""
     if node.op is dequantize_linear:
-        given = node.arguments
-        is_plain = given["input"].data_type in BYTES and given["scale"].data_type == "float32"
+        arguments = node.arguments
+        is_plain = arguments["input"].data_type in BYTES and arguments["scale"].data_type == "float32"
         is_known = is_plain and all(operand.is_constant for operand in node.operands)
-        return (node, [given["scale"]], [given["zero_point"]]) if is_known and _broadcasts(node) else None
+        return (node, [arguments["scale"]], [arguments["zero_point"]]) if is_known and _broadcasts(node) else None
     if node.op is not mul or node.outputs[0].data_type not in FLOATS:
         return None
     for number, scale in zip(node.operands, reversed(node.operands), strict=True):
@@ -158,7 +156,7 @@ def _match(node: Node, readers: Mapping[Operand, Sequence[Node]]) -> tuple[Node,
 
 
 def _only_reader(operand: Operand, readers: Mapping[Operand, Sequence[Node]]) -> Node | None:
-    """The node that computes `operand`, if one node reads it."""
+    """Return the node that computes `operand`, if the operand has a single reader."""
     return operand.node if len(readers.get(operand, ())) == 1 else None
 
 
@@ -168,7 +166,7 @@ def _broadcasts(node: Node) -> bool:
 
 
 def _shape(operand: Operand, rank: int) -> tuple[int, ...]:
-    """The shape of an operand with the axes of size 1 that it lacks."""
+    """Return the shape of an operand, padded to `rank` with leading axes of size 1."""
     return (1,) * (rank - operand.rank) + tuple(operand.shape)
 
 
@@ -179,15 +177,15 @@ def _any(zeros: Sequence[Operand]) -> bool:
 def _are_weights(
     operand: Operand, parts: Sequence[Sequence[int]], has_zeros: bool, readers: Mapping[Operand, Sequence[Node]]
 ) -> bool:
-    """Whether all readers are products by a second operand whose scales and zero points are one, or one for each column.
+    """Whether all readers are products by `operand`, with scales and zero points per tensor or per column.
 
-    A product of matrices has one of rank 2.
+    For matmul, the operand must have rank 2.
 
     Args:
-        operand: what the readers take.
-        parts: the shapes of scales and zero points, with as many axes as the operand.
+        operand: the second operand of the products.
+        parts: shapes of scales and zero points, of the operand's rank.
         has_zeros: whether a zero point is not 0.
-        readers: the nodes that read each operand.
+        readers: readers of each operand.
     """
     users = readers.get(operand, ())
     for user in users:
@@ -198,7 +196,7 @@ def _are_weights(
                 return False
             continue
         axis = _column_axis(user, operand)
-        if user.op is matmul and operand.rank != 2:  # refused where the others are of size 1
+        if user.op is matmul and operand.rank != 2:  # the engine refuses leading axes of size 1
             return False
         if axis is None or (user.op is conv_transpose2d and has_zeros):
             return False
@@ -208,21 +206,21 @@ def _are_weights(
 
 
 def _column_axis(user: Node, operand: Operand) -> int | None:
-    """The axis of a product's second operand that is one of the result; None if the operand is not that of a product."""
-    given = user.arguments
+    """Return the column axis of `operand` as the second operand of a product; None if `user` is no such product."""
+    arguments = user.arguments
     if user.op in (matmul, gemm):
-        if given["b"] is not operand or given["a"] is operand or given.get("c") is operand:
+        if arguments["b"] is not operand or arguments["a"] is operand or arguments.get("c") is operand:
             return None
-        return operand.rank - 2 if given.get("b_transpose") else operand.rank - 1
+        return operand.rank - 2 if arguments.get("b_transpose") else operand.rank - 1
     if user.op in (conv2d, conv_transpose2d):
-        if given["filter"] is not operand or given["input"] is operand or given.get("bias") is operand:
+        if arguments["filter"] is not operand or arguments["input"] is operand or arguments.get("bias") is operand:
             return None
-        return int(given["filter_layout"].index("o"))
+        return int(arguments["filter_layout"].index("o"))
     return None
 
 
 def takes_over(readers: Sequence[Node]) -> bool:
-    """Whether there is one reader of a product of integers, which the kernel takes over, or which quantises."""
+    """Whether a product of integers has a single reader, which the kernel fuses as an epilogue, or which quantises."""
     if len(readers) != 1:
         return False
     if readers[0].op is elementwise.clamp:

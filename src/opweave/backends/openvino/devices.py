@@ -1,4 +1,4 @@
-"""The devices that OpenVINO can drive here."""
+"""Devices of OpenVINO on this machine."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ INSTALL = "pip install 'opweave[openvino]'"
 PURPOSE = "running on OpenVINO"
 
 VENDORS = ("/sys/class/accel/accel*/device/vendor", "/sys/class/drm/renderD*/device/vendor")
-"""Files on Linux that say who made an NPU or a GPU."""
+"""Patterns of files on Linux that hold the vendor of an NPU or GPU."""
 
 INTEL = "0x8086"
-"""Intel in these files: the engine drives no others' NPUs and GPUs."""
+"""PCI vendor of Intel, the only vendor of NPUs and GPUs that the engine supports."""
 
 WINDOWS_GPU = "/dev/dxg"
-"""The device file of GPUs of all vendors in the Windows Subsystem for Linux."""
+"""Device file of GPUs of all vendors in the Windows Subsystem for Linux."""
 
 Kind = Literal["cpu", "gpu", "npu"]
 
@@ -31,41 +31,41 @@ NAMES: dict[str, tuple[str, Kind]] = {
     "GPU": ("gpu:intel", "gpu"),
     "NPU": ("npu", "npu"),
 }
-"""Names and kinds of devices by what the engine calls them, without the number of a second one."""
+"""The engine's name of a device, without the number -> Opweave's name and the kind."""
 
 
 def is_installed() -> bool:
-    """Whether the package openvino is there."""
+    """Whether the package openvino is installed."""
     return packages.is_installed("openvino")
 
 
 @cache
 def version() -> str:
-    """The version of the installed package, from the name of the folder that describes it: the engine takes 0.1 s to load."""
+    """Read the package's version from the name of its .dist-info folder: loading the engine takes 0.1 s."""
     spec = importlib.util.find_spec("openvino")
     folder = os.path.dirname(os.path.dirname(spec.origin)) if spec is not None and spec.origin else "."
-    names = os.listdir(folder)  # without patterns, whose module takes longer to load
+    names = os.listdir(folder)  # not glob, which takes longer to import
     ends = "openvino-", ".dist-info"
-    found = [
+    versions = [
         name[len(ends[0]) : -len(ends[1])] for name in names if name.startswith(ends[0]) and name.endswith(ends[1])
     ]
-    if found:
-        return found[0]
+    if versions:
+        return versions[0]
     try:
         return str(engine().__version__).partition("-")[0]
     except MissingExtraError:
-        return "broken"  # a trial of the engine says why
+        return "broken"  # a trial of the engine reports the reason
 
 
 def may_have_accelerators() -> bool:
-    """Whether there may be a GPU or an NPU for the engine, without loading it."""
+    """Whether the engine may have a GPU or an NPU; does not load the engine."""
     if not is_installed():
         return False
     return sys.platform != "linux" or os.path.exists(WINDOWS_GPU) or any(map(_is_intel, VENDORS))
 
 
 def _is_intel(pattern: str) -> bool:
-    """Whether one of the files says Intel; one that cannot be read may do so."""
+    """Whether one of the files may name Intel; an unreadable file counts."""
     from glob import glob
 
     try:
@@ -80,15 +80,15 @@ def _text(path: str) -> str:
 
 
 TELEMETRY = "openvino_telemetry"
-"""The package by which openvino reports each import to its makers over the network, and that writes into the user's home."""
+"""Package that reports each import of openvino to its makers over the network, and writes into the user's home."""
 
 
 @cache
 def engine() -> Any:
-    """The package openvino, imported without its telemetry: all of Opweave's uses of openvino begin here.
+    """Import the package openvino without telemetry; all of Opweave's uses of openvino begin here.
 
-    There is no option against the telemetry but a file in the user's home. Where the package for it cannot be imported,
-    openvino takes a stub of its own, for the life of the process.
+    The only option against telemetry is a file in the user's home. If the telemetry package cannot be imported, openvino
+    uses a stub for the life of the process.
 
     Raises:
         MissingExtraError: openvino is not installed.
@@ -105,13 +105,13 @@ def engine() -> Any:
 
 @cache
 def operators() -> Any:
-    """The operators that rules emit."""
+    """Return the operator set of the rules."""
     return engine().opset15
 
 
 @cache
 def core() -> Any:
-    """The engine itself, which lists devices and compiles graphs for them.
+    """Return the engine's core object, which lists devices and compiles graphs.
 
     Raises:
         MissingExtraError: openvino is not installed.
@@ -120,54 +120,54 @@ def core() -> Any:
 
 
 def engine_name(device: str) -> str:
-    """What the engine calls a device that is here.
+    """Return the engine's name of an existing device.
 
-    The engine loads the plug-ins for all kinds of devices to list them, which takes memory: it is not asked about the CPU.
+    The CPU needs no listing of devices, for which the engine would load all plug-ins, which takes memory.
     """
     return "CPU" if device == "cpu" else engine_names()[device]
 
 
 def engine_names() -> dict[str, str]:
-    """What the engine calls the devices that are here, by their names."""
-    found = {}
+    """Map the names of existing devices to the engine's names."""
+    names = {}
     for engine_name in core().available_devices:
         kind, _, number = engine_name.partition(".")
         if kind in NAMES:
             name = NAMES[kind][0]
-            found[f"{name}:{number}" if number not in ("", "0") else name] = engine_name
-    return found
+            names[f"{name}:{number}" if number not in ("", "0") else name] = engine_name
+    return names
 
 
 def devices(backend: str) -> list[Device]:
-    """The devices of the engine, and those that it should have, or does not describe, which are unavailable."""
+    """List the engine's devices; missing ones, and those that the engine fails to describe, are unavailable."""
     if not is_installed():
         return [Device("cpu", "cpu", backend, PROCESSORS, available=False, hint=INSTALL)]
     try:
         names = engine_names()
-    except Exception as error:  # the package is broken, or its plug-ins are
+    except Exception as error:  # the package or a plug-in is broken
         return [_unavailable(backend, "cpu", "cpu", error)]
-    # An engine that was built without the plug-in for CPUs does not list it; asking for it says why.
-    found = [_listed(backend, name, engine_name) for name, engine_name in ({"cpu": "CPU"} | names).items()]
-    if not any(device.kind == "npu" for device in found):
+    # An engine built without the CPU plug-in does not list the CPU; describing it reports the reason.
+    entries = [_describe(backend, name, engine_name) for name, engine_name in ({"cpu": "CPU"} | names).items()]
+    if not any(device.kind == "npu" for device in entries):
         hint = "OpenVINO lists no NPU; Intel's driver for it makes one"
-        found.append(Device("npu", "npu", backend, "a neural processing unit", available=False, hint=hint))
-    return found
+        entries.append(Device("npu", "npu", backend, "a neural processing unit", available=False, hint=hint))
+    return entries
 
 
 def named(backend: str, name: str) -> Device | None:
-    """The device of this name, if it is here; the others are not looked for where it is the CPU."""
+    """Return the device of this name, if it exists; the CPU needs no listing of devices."""
     if name == "cpu" and is_installed():
-        device = _listed(backend, name, engine_name(name))
+        device = _describe(backend, name, engine_name(name))
         return device if device.available else None
     return next((device for device in devices(backend) if device.name == name and device.available), None)
 
 
 PROCESSORS = "Intel's and other processors through OpenVINO"
-"""The description of the CPU where the engine gives none."""
+"""Description of the CPU if the engine gives none."""
 
 
-def _listed(backend: str, name: str, engine_name: str) -> Device:
-    """A device as the engine describes it; unavailable, with the reason, if the engine fails to."""
+def _describe(backend: str, name: str, engine_name: str) -> Device:
+    """Describe a device; if the engine fails, the device is unavailable, with the reason."""
     try:
         return _device(backend, name, engine_name)
     except Exception as error:  # the engine raises RuntimeError
@@ -175,14 +175,14 @@ def _listed(backend: str, name: str, engine_name: str) -> Device:
 
 
 def _unavailable(backend: str, name: str, kind: Kind, error: Exception) -> Device:
-    """A device that cannot be used because the engine, or the package, raised an error."""
+    """Describe a device for which the engine or the package raised an error."""
     fault = str(error) if isinstance(error, MissingExtraError) else f"OpenVINO fails: {cause_text(error)}"
     text = PROCESSORS if kind == "cpu" else f"{name} through OpenVINO"
     return Device(name, kind, backend, text, available=False, hint=fault, fault=fault)
 
 
 def _device(backend: str, name: str, engine_name: str) -> Device:
-    """A device that is here, as the engine describes it."""
+    """Describe an existing device by the engine's properties."""
     kind = NAMES[engine_name.partition(".")[0]][1]
     hardware = core().get_property(engine_name, "FULL_DEVICE_NAME").strip()
     is_low = kind == "npu" or (kind == "gpu" and "iGPU" in hardware)  # the plug-in for GPUs writes (iGPU) or (dGPU)
@@ -195,11 +195,11 @@ CAPABILITIES: dict[str, tuple[Precision, ...]] = {
     "BF16": ("bfloat16",),
     "FP16": ("float16",),
 }
-"""The precisions that a capability of a device means. CPUs state BF16 and FP16 where they have instructions for it, such as
-AVX512_BF16 and AMX_FP16; NPUs state no FP32."""
+"""Precisions by capability of a device. CPUs state BF16 and FP16 if they have instructions for it, such as AVX512_BF16 and
+AMX_FP16; NPUs state no FP32."""
 
 FAULTY: dict[str, tuple[Precision, ...]] = {"cpu": ("float16",)}
-"""The precisions that devices of a kind state, but compute wrongly: docs/engine.md says what."""
+"""Precisions that devices of a kind state, but compute wrongly: see docs/engine.md."""
 
 
 def _precisions(engine_name: str, kind: str) -> tuple[Precision, ...]:

@@ -1,4 +1,4 @@
-"""The operations that need no rounding to float16 after them."""
+"""Operations whose results need no rounding to float16."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ EXACT = frozenset(
         *(movement.reverse, movement.slice, movement.split, movement.tile, movement.transpose, movement.triangular),
     }
 )
-"""Operations whose results are float16 if their operands are, or that round them themselves."""
+"""Operations that return float16 values for float16 operands, or round in their rules."""

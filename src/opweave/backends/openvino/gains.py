@@ -1,4 +1,4 @@
-"""The rule of thumb for graphs on a CPU: which of them OpenVINO runs faster than ONNX Runtime."""
+"""Heuristic for graphs on a CPU: predict whether OpenVINO is faster than ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from ...ops import convolution, matrix, normalization, recurrent
 from ...support.words import size
 
 MIN_PRODUCTS = 20_000_000
-"""Graphs with fewer multiplications in convolutions and matrix products stay with ONNX Runtime: two cores compute so many in
-less than a millisecond, a call of OpenVINO takes 5 us longer, and compiling for it 26 ms at least."""
+"""Graphs with fewer multiplications in convolutions and matrix products stay on ONNX Runtime: two cores compute this number in
+less than a millisecond, an OpenVINO call takes 5 us longer, and compiling takes at least 26 ms."""
 
 MAX_WIDE_ELEMENTS = 16_384
-"""Graphs with an operation that computes more 64-bit integers stay with ONNX Runtime: OpenVINO's kernels have no such
-integers, and compute them as pairs of int32."""
+"""Graphs with an operation that computes more 64-bit integers stay on ONNX Runtime: OpenVINO's kernels do not support them, so
+rules emulate them by pairs of int32."""
 
 MAX_CONSTANT_BYTES = 2**29
-"""Graphs with more constants stay with ONNX Runtime: OpenVINO has matrices several times while it compiles, so a process with
-1 GiB of them took 3.3 GiB instead of 1.1 (`tests/onnx/test_onnx_large.py` without this limit). A vision transformer with 330
-MiB takes 0.7 of ONNX Runtime's time, and 0.8 GiB instead of 0.4 (`benchmarks/engines.py`)."""
+"""Graphs with more constants stay on ONNX Runtime: OpenVINO copies matrices several times while it compiles, so a process with
+1 GiB of matrices took 3.3 GiB instead of 1.1 (`tests/onnx/test_onnx_large.py` without this limit). A vision transformer with
+330 MiB takes 0.7 of ONNX Runtime's time, and 0.8 GiB instead of 0.4 (`benchmarks/engines.py`)."""
 
 RECURRENT = frozenset({recurrent.gru, recurrent.gru_cell, recurrent.lstm, recurrent.lstm_cell})
-"""ONNX Runtime runs networks with these a little faster: a small GRU took 1.09 times as long on OpenVINO."""
+"""Operations that ONNX Runtime runs a little faster: a small GRU took 1.09 times as long on OpenVINO."""
 
 DECOMPOSED = frozenset({normalization.batch_normalization})
-"""Operations whose parts are as fast as a kernel: element-wise ones, which the engine joins. PP-OCRv4's detector has such
-normalisations, and takes 0.3 of ONNX Runtime's time."""
+"""Operations whose decomposition is as fast as a kernel, since the engine fuses element-wise operations. PP-OCRv4's detector
+has such normalisations, and takes 0.3 of ONNX Runtime's time."""
 
 
 def gains(graph: Graph) -> tuple[bool, str]:
-    """Whether OpenVINO is likely to run a graph faster than ONNX Runtime, and why."""
+    """Predict whether OpenVINO runs a graph faster than ONNX Runtime; return the reason, too."""
     if updated := graph.in_place():
         return False, f"{next(iter(updated))} is updated in place"
     for node in graph.nodes:
@@ -48,15 +48,15 @@ def gains(graph: Graph) -> tuple[bool, str]:
 
 
 def _products(node: Node) -> int:
-    """The multiplications of a convolution or a matrix product; 0 for other operations."""
-    given = node.arguments
+    """Count the multiplications of a convolution or a matrix product; 0 for other operations."""
+    arguments = node.arguments
     if node.op is convolution.conv2d:
-        filter, channels = given["filter"].desc, given["filter_layout"].index("o")
+        filter, channels = arguments["filter"].desc, arguments["filter_layout"].index("o")
         return int(node.outputs[0].desc.element_count * filter.element_count // filter.shape[channels])
     if node.op is convolution.conv_transpose2d:
-        filter, channels = given["filter"].desc, given["filter_layout"].index("i")
-        return int(given["input"].desc.element_count * filter.element_count // filter.shape[channels])
+        filter, channels = arguments["filter"].desc, arguments["filter_layout"].index("i")
+        return int(arguments["input"].desc.element_count * filter.element_count // filter.shape[channels])
     if node.op is matrix.matmul or node.op is matrix.gemm:
-        depth = given["a"].shape[-2 if given.get("a_transpose") else -1]
+        depth = arguments["a"].shape[-2 if arguments.get("a_transpose") else -1]
         return int(node.outputs[0].desc.element_count * depth)
     return 0

@@ -1,7 +1,7 @@
-"""Convolutions that the engine's kernels of 8 and of 16 bits compute wrongly.
+"""Convolutions for which the engine's 8-bit and 16-bit kernels are wrong.
 
-Found by 39,307 random convolutions in bfloat16 and in 8 bits, on a processor with AMX. It is not known which processors and
-kernels have these faults, so such convolutions are avoided wherever the engine may choose such kernels.
+Found by 39,307 random convolutions in bfloat16 and in 8 bits, on a processor with AMX. The affected processors and kernels are
+not known, so these convolutions are avoided wherever the engine may choose such kernels.
 """
 
 from __future__ import annotations
@@ -11,40 +11,42 @@ from ...core.shapes import Window, window_extent
 from .windows import inside
 
 ROW = 64
-"""Bytes of a row of AMX's tiles."""
+"""Bytes in a row of an AMX tile."""
 
 
 def why_not(node: Node, size: int) -> str:
-    """The reason why a kernel must not compute a `conv2d`; empty if it may.
+    """Return the reason why a kernel must not compute a `conv2d`; empty if it may.
 
     Args:
         node: the convolution.
-        size: bytes of an element of the kernel's operands: 1 or 2.
+        size: bytes per element of the kernel's operands: 1 or 2.
     """
-    given = node.arguments
-    image = dict(zip(given["input_layout"], given["input"].shape, strict=True))
-    filter = dict(zip(given["filter_layout"], given["filter"].shape, strict=True))
-    counts = dict(zip(given["input_layout"], node.outputs[0].shape, strict=True))
+    arguments = node.arguments
+    image = dict(zip(arguments["input_layout"], arguments["input"].shape, strict=True))
+    filter = dict(zip(arguments["filter_layout"], arguments["filter"].shape, strict=True))
+    counts = dict(zip(arguments["input_layout"], node.outputs[0].shape, strict=True))
     for number, axis in enumerate("hw"):
-        before, after = given["padding"][2 * number : 2 * number + 2]
-        taps, dilation = filter[axis], given["dilations"][number]
-        window = Window(image[axis], taps, before, given["strides"][number], dilation if taps > 1 else 1, counts[axis])
+        before, after = arguments["padding"][2 * number : 2 * number + 2]
+        taps, dilation = filter[axis], arguments["dilations"][number]
+        window = Window(
+            image[axis], taps, before, arguments["strides"][number], dilation if taps > 1 else 1, counts[axis]
+        )
         if max(before, after) >= window_extent(taps, window.dilation) or not inside(window).all():
             return "windows of padding alone"  # the kernel reads beyond the input, or ends the process
         if axis == "w" and _is_regrouped(window, filter["i"] * size):
             return "widths and strides with a common factor"
-    is_depthwise = filter["i"] == 1 and filter["o"] == given["groups"]
-    if size == 1 and given["groups"] > 1 and not is_depthwise:
+    is_depthwise = filter["i"] == 1 and filter["o"] == arguments["groups"]
+    if size == 1 and arguments["groups"] > 1 and not is_depthwise:
         return "groups of several channels in 8 bits"
     return ""
 
 
 def _is_regrouped(window: Window, depth: int) -> bool:
-    """Whether neighbours along the width may become channels, and these several whole rows of a tile.
+    """Whether the kernel may regroup neighbours along the width as channels that fill several whole rows of a tile.
 
     Args:
-        window: the windows along the width.
-        depth: bytes of an element's channels.
+        window: windows along the width.
+        depth: bytes of all channels at one position.
     """
     if window.dilation > 1 or depth >= ROW:
         return False

@@ -1,4 +1,4 @@
-"""Sessions that measure their kernels, with the engine's own counters."""
+"""Measure the kernels of a session with the engine's counters."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .. import KernelTime, Measured
 from .sessions import Session
 
 NOT_KERNELS = ("Input", "Output", "Const")
-"""Types of the engine's nodes that compute nothing."""
+"""Node types of the engine that compute nothing."""
 
 
 class MeasuredSession(Session, Measured):
-    """A session whose kernels' times can be read once it has run."""
+    """A session that records the times of its kernels."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._runs: list[Sequence[Any]] = []
 
     def _call(self, request: Any, arrays: Sequence[np.ndarray]) -> Callable[[], None]:
@@ -32,25 +32,25 @@ class MeasuredSession(Session, Measured):
         return measured_call
 
     def finish(self) -> list[KernelTime]:
-        """End the measurement: the kernels in the order in which they ran, without the first run of each."""
+        """End the measurement and return the kernels in the order of their execution, without the first run of each."""
         nodes = {node.get_friendly_name(): node for node in self._compiled.get_runtime_model().get_ordered_ops()}
         times: dict[str, list[float]] = {}
         for run in self._runs:
             for info in run:
                 if info.status == info.EXECUTED and info.node_type not in NOT_KERNELS:
                     times.setdefault(info.node_name, []).append(info.real_time.total_seconds())
-        found = []
+        kernels = []
         for name, measured in times.items():
             later = measured[1:] or measured
             about = {key: value.astype(str) for key, value in nodes[name].get_rt_info().items()}
             result = f"{about['outputPrecisions']}{list(map(int, nodes[name].get_output_shape(0)))}"
             owners = _owners(about["originalLayersNames"])
-            found.append(KernelTime(owners, about["layerType"], result, median(later), min(later)))
-        return found
+            kernels.append(KernelTime(owners, about["layerType"], result, median(later), min(later)))
+        return kernels
 
 
 def _owners(names: str) -> str:
-    """The labels or names of the operations whose nodes the engine has made one kernel of; empty for what it has added.
+    """Return the labels or names of the operations that a kernel fuses; empty for a kernel that the engine added.
 
     >>> _owners("conv2d#0,conv2d#1,constant_5,relu#2")
     'conv2d + relu'

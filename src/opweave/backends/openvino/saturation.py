@@ -1,4 +1,4 @@
-"""Whether the engine's products of 8 bits are right on this processor."""
+"""Test whether the engine's 8-bit products saturate on this processor."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 from . import devices
 
 SIZES = (8, 64, 8)
-"""Rows, summed elements and columns of the product that is measured."""
+"""Rows, inner dimension and columns of the test product."""
 
 
 @cache
 def saturates() -> bool:
     """Whether products of uint8 by int8 are wrong on this processor.
 
-    On x86 without VNNI instructions, the engine adds up pairs of products in 16 bits, which saturate. The answer is measured
-    once, by a product of two matrices.
+    On x86 without VNNI instructions, the engine adds pairs of products in 16 bits, which saturate. One product of two matrices
+    tests it.
     """
     ops, float32 = devices.operators(), devices.engine().Type.f32
     rows, depth, columns = SIZES
@@ -25,7 +25,7 @@ def saturates() -> bool:
     bounds = [ops.constant(np.full((1, 1), end, np.float32)) for end in (0, 255)]
     numbers = ops.convert(ops.fake_quantize(a, *bounds, *bounds, 256), "u8")
     factors = [
-        ops.multiply(ops.convert(each, "f32"), ops.constant(np.ones((1, 1), np.float32))) for each in (numbers, b)
+        ops.multiply(ops.convert(operand, "f32"), ops.constant(np.ones((1, 1), np.float32))) for operand in (numbers, b)
     ]
     model = devices.engine().Model([ops.result(ops.matmul(*factors, False, False))], [a, b], "products")
     options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 0}

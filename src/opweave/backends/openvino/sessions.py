@@ -1,4 +1,4 @@
-"""Compile a graph with OpenVINO, and bind it to memory."""
+"""Compile a graph with OpenVINO, and bind the session to memory."""
 
 from __future__ import annotations
 
@@ -20,56 +20,58 @@ if TYPE_CHECKING:
     from .backend import OpenVino
 
 ENGINE_ERRORS = (RuntimeError, MemoryError)
-"""What the engine raises."""
+"""Exceptions of the engine."""
 
 SERIAL_ELEMENTS = 8192
-"""Graphs whose operations all read and write arrays of fewer elements run on the caller's thread alone."""
+"""Graphs run on the caller's thread alone if all arrays have fewer elements."""
 
 SESSION_THREADS = 2
-"""The threads that the engine starts for a compiled model, besides those that compute for all of them: of a stream, and of
-callbacks. Models without streams have none, and run on the caller's thread alone."""
+"""Threads that the engine starts for each compiled model, besides its shared pool: one for the stream, and one for callbacks.
+Models without streams have none, and run on the caller's thread alone."""
 
 HINTS: dict[Precision, str] = {"float32": "f32", "ieee": "f32", "bfloat16": "bf16", "float16": "f16"}
-"""What the engine calls precisions. Its own default is bfloat16 on processors that have it."""
+"""The engine's names of precisions. Its default is bfloat16 on processors that support it."""
 
 
 def compile(backend: OpenVino, graph: Graph, device: str, is_measured: bool = False) -> Session:
     """Compile a legal graph.
 
     Args:
-        backend: the back end, with the choices of the context.
-        graph: what to compile.
-        device: the name of the device.
-        is_measured: whether the session measures its kernels; it is a `MeasuredSession` then.
+        backend: the back end, with the options of the context.
+        graph: the graph.
+        device: name of the device.
+        is_measured: whether to return a `MeasuredSession`, which measures its kernels.
 
     Raises:
-        OperationError: the engine refuses it.
+        OperationError: the engine refuses the graph.
     """
     engine = devices.engine()
     ctx = Emitter(backend.precision)
     try:
         outputs, done = backend.emit(ctx, graph)
-        results = [devices.operators().result(ctx.computed(value).output) for value in outputs]
+        results = [devices.operators().result(ctx.convert_output(value).output) for value in outputs]
         model = engine.Model(results, ctx.parameters, "opweave")
         options = _options(backend, graph, device, bool(ctx.dequantised.products)) | {"PERF_COUNT": is_measured}
         compiled = devices.core().compile_model(model, devices.engine_name(device), options)
     except ENGINE_ERRORS as error:
         raise OperationError(f"OpenVINO does not take the graph: {error}") from error
-    made: type[Session] = Session
+    session_type: type[Session] = Session
     if is_measured:
         from .measure import MeasuredSession
 
-        made = MeasuredSession
-    session = made(compiled, ctx.arrays, done, backend.precision, partial(compile, backend, graph, device, True))
+        session_type = MeasuredSession
+    session = session_type(
+        compiled, ctx.arrays, done, backend.precision, partial(compile, backend, graph, device, True)
+    )
     session.threads = 0 if options.get("NUM_STREAMS") == 0 else SESSION_THREADS
     return session
 
 
 def _options(backend: OpenVino, graph: Graph, device: str, multiplies_bytes: bool) -> dict[str, Any]:
-    """The options of all our sessions; the last argument is whether the graph has products of 8 bits."""
+    """Make the options of a session; `multiplies_bytes` is whether the graph has products of 8 bits."""
     options: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
     if device.partition(":")[0] == "npu":
-        return options  # it computes in float16, and has no threads
+        return options  # an NPU computes in float16, and has no threads
     options["INFERENCE_PRECISION_HINT"] = HINTS[backend.precision]
     options["EXECUTION_MODE_HINT"] = "ACCURACY" if HINTS[backend.precision] == "f32" else "PERFORMANCE"
     if device == "cpu":
@@ -80,13 +82,13 @@ def _options(backend: OpenVino, graph: Graph, device: str, multiplies_bytes: boo
         if options["INFERENCE_NUM_THREADS"] == 1:
             options["NUM_STREAMS"] = 0
         options["ENABLE_CPU_PINNING"] = False  # other engines run beside it
-        options["CPU_DENORMALS_OPTIMIZATION"] = False  # denormal numbers are not taken for 0
-        # Kernels made for whole subgraphs save at most 5% of a transformer's time. The pass that looks for them ends the
-        # process where an element-wise operation reads an attention and another such subgraph.
+        options["CPU_DENORMALS_OPTIMIZATION"] = False  # do not flush subnormal numbers to 0
+        # Kernels for whole subgraphs save at most 5% of a transformer's time. The pass that creates them ends the process if
+        # an element-wise operation reads an attention and another such subgraph.
         options["SNIPPETS_MODE"] = "DISABLE"
         options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0  # products of float32 stay products of float32
         if not multiplies_bytes:
-            options["LP_TRANSFORMS_MODE"] = False  # which would also move scales through other operations
+            options["LP_TRANSFORMS_MODE"] = False  # the passes would also move scales through other operations
     return options
 
 
@@ -103,16 +105,17 @@ class Session(Runner):
     ) -> None:
         self._compiled, self._weights, self._done, self._precision = compiled, weights, done, precision
         self._again = again  # compiles the graph once more, with counters
-        self._idle: list[Any] = []  # requests of runs that have ended; adding to a list and taking from it are atomic
+        # Requests without a run in flight; append() and pop() of a list are atomic.
+        self._idle: list[Any] = []
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        """Tie the graph to arrays, which it reads and writes in place."""
+        """Bind the graph to arrays, which it reads and writes in place."""
         request = self._compiled.create_infer_request()
         self._tie(request, inputs, outputs)
         return self._call(request, [*inputs, *outputs])
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        """Run the graph once on arrays, with a request that an earlier run has made, if one is idle."""
+        """Run the graph once on arrays; reuse an idle request, if there is one."""
         try:
             request = self._idle.pop()
         except IndexError:
@@ -131,19 +134,21 @@ class Session(Runner):
             request.set_output_tensor(slot, tensor(array, name_of(array.dtype)))
 
     def measured(self) -> Measured:
-        """The same graph compiled once more, with counters of its kernels."""
-        made: Measured = self._again()
-        return made
+        """Compile the graph once more, with measurement of kernels."""
+        session: Measured = self._again()
+        return session
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
         engine = "OpenVINO" if HINTS[self._precision] == "f32" else f"OpenVINO in {self._precision}"
-        if self._precision == "float32" and any(each.data_type == "float16" for node in nodes for each in node.outputs):
+        if self._precision == "float32" and any(
+            output.data_type == "float16" for node in nodes for output in node.outputs
+        ):
             engine += ", float32 until stored"
         return (self._done[nodes[0]] if len(nodes) == 1 else "decomposed"), engine
 
 
 class Call:
-    """A request bound to memory; calling it runs the graph. The engine releases the GIL meanwhile."""
+    """A request bound to memory. A call runs the graph; the engine releases the GIL."""
 
     __slots__ = ("_arrays", "_infer")
 
@@ -153,6 +158,6 @@ class Call:
 
     def __call__(self) -> None:
         try:
-            self._infer(share_outputs=True)  # the results are views, which are not used
+            self._infer(share_outputs=True)  # returns views, which are not used
         except ENGINE_ERRORS as error:
             raise OperationError(f"OpenVINO failed: {error}") from error

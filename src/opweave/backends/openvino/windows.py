@@ -1,4 +1,4 @@
-"""The elements of the input that windows along an axis have."""
+"""Count the input elements of windows along an axis."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ...core.shapes import Window
 
 
 def inside(window: Window) -> np.ndarray:
-    """How many elements of the input each of the windows along an axis has."""
+    """Return the number of input elements in each window along an axis."""
     starts = np.arange(window.count) * window.stride - window.before
     positions = starts[:, None] + np.arange(window.taps) * window.dilation
     counts: np.ndarray = ((positions >= 0) & (positions < window.size)).sum(1)

@@ -20,15 +20,14 @@ ort.rename({ops.softplus: "Softplus", ops.softsign: "Softsign"})
 ort.rename({ops.elu: "Elu", ops.hard_sigmoid: "HardSigmoid", ops.leaky_relu: "LeakyRelu"})
 ort.rename({composites.thresholded_relu: "ThresholdedRelu"}, when=is_single)
 ort.rename({composites.quick_gelu: "QuickGelu"}, when=is_single, domain=MICROSOFT)
-ort.rename(  # the kernel refuses scalars
-    {composites.fast_gelu: "FastGelu"}, when=lambda input: is_single(input) and input.rank > 0, domain=MICROSOFT
-)
+# The kernel refuses scalars.
+ort.rename({composites.fast_gelu: "FastGelu"}, when=lambda input: is_single(input) and input.rank > 0, domain=MICROSOFT)
 
 
 @ort.lower(ops.tanh)
 def _(ctx: Emitter, input: Value) -> Value:
     result: Value = ctx.emit("Tanh", input, shape=input.shape)
-    # The optimiser joins what GELU is composed of to FastGelu, whose kernel refuses scalars.
+    # The optimiser fuses the parts of GELU to FastGelu, whose kernel refuses scalars.
     return result if input.rank > 0 or ctx.portable else ctx.apart(result)
 
 
@@ -39,7 +38,7 @@ def _(ctx: Emitter, input: Value, alpha: float, beta: float) -> Value:
 
 
 def _slope_fits(input: Operand, slope: Operand) -> bool:
-    """Whether the PRelu kernel is correct: it multiplies zeros by the slope, too, so that NaN and infinity give NaN."""
+    """Whether the PRelu kernel is correct: it computes 0 * slope for an input of 0, which is NaN for NaN and infinity."""
     if not broadcasts_to(slope.shape, input.shape):
         return False
     return input.data_type in FLOATS and slope.is_constant and bool(np.isfinite(slope.value).all())
@@ -72,7 +71,7 @@ def _(ctx: Emitter, input: Value) -> Value:
 _SUMS = frozenset(
     {convolution.conv2d, convolution.conv_transpose2d, matrix.gemm, matrix.matmul, recurrent.gru, recurrent.lstm}
 )
-"""Operations that sum many products: an error smaller than the rounding of the sum is negligible."""
+"""Operations that add many products: errors below the rounding error of the sum are negligible."""
 
 _CARRIERS = frozenset(
     {
@@ -87,7 +86,7 @@ _CARRIERS = frozenset(
 
 
 def _exact(graph: Graph) -> set[Operand]:
-    """The values whose relative error must be small: all that do not end up in sums."""
+    """Return the values whose relative error must be small: all that are not added up."""
     exact = set(graph.outputs.values())
     for node in reversed(graph.nodes):
         if node.op not in _SUMS and (node.op not in _CARRIERS or not exact.isdisjoint(node.outputs)):
@@ -97,15 +96,15 @@ def _exact(graph: Graph) -> set[Operand]:
 
 @ort.lower(ops.sigmoid)
 def _(ctx: Emitter, input: Value) -> Value:
-    """Use the engine's Sigmoid if the result ends up in sums, else a form that is accurate for small results.
+    """Use the engine's Sigmoid if the result is added up, else a form that is accurate for small results.
 
-    The absolute error of the engine's kernel is up to 1.7e-7, which is 3 ULP near 1, 182 ULP at -5 (the specification's
-    tests allow 34), 10% at -14, and 100% below -18. A sum loses as much by rounding. The engine fuses its kernel with a
-    product (SiLU), and runs it in the layout of its convolutions: NudeNet 320n has 221 kernels, and 474 with the
+    The absolute error of the engine's kernel is up to 1.7e-7: 3 ULP near 1, 182 ULP at -5 (the specification's tests
+    allow 34), 10% at -14, and 100% below -18. A sum loses as much by rounding. The engine fuses its kernel with a
+    product (SiLU), and runs it in the blocked layout of convolutions: NudeNet 320n has 221 kernels, and 474 with the
     accurate form.
 
-    The accurate form is a softsign: with y = exp(x), the result is y / (1 + |y|). x is clipped at 80, where the result
-    is 1, to keep y finite.
+    The accurate form is a softsign: with y = exp(min(x, 80)), the result is y / (1 + |y|). The bound keeps y finite; the
+    result is 1 there.
     """
     if ctx.node.outputs[0] not in ctx.about(_exact):
         return ctx.emit("Sigmoid", input)

@@ -18,7 +18,7 @@ from ..emit import MICROSOFT, Emitter, Value
 
 
 def _sees_always(query: Operand, key: Operand, mask: Operand | None, causal: bool) -> bool:
-    """Whether each query is known to see a key; the engine returns NaN for a query that sees none."""
+    """Whether each query surely sees a key; the engine returns NaN for a query that sees none."""
     if query.data_type != "float32" or (mask is not None and not mask.is_constant):
         return False
     if mask is None:
@@ -28,7 +28,7 @@ def _sees_always(query: Operand, key: Operand, mask: Operand | None, causal: boo
 
 
 def _bias(mask: np.ndarray | None, causal: bool, queries: int, keys: int) -> np.ndarray:
-    """The bias of the scores, as float32 that broadcasts to [batches, heads, queries, keys]."""
+    """Return the bias of the scores as float32, broadcastable to [batches, heads, queries, keys]."""
     bias = np.zeros((1, 1, queries, keys), np.float32)
     if mask is not None:
         bias = bias + (hidden(mask) if mask.dtype == np.uint8 else mask)
@@ -58,9 +58,7 @@ def _(
 
 
 MIN_FUSED_SCORES = 2**20
-"""Scores per head from which MultiHeadAttention is faster, although it requires transpositions: it never stores all
-scores.
-"""
+"""Scores per head from which MultiHeadAttention is faster in spite of transpositions, since it never stores all scores."""
 
 
 def _is_long(query: Operand, key: Operand, mask: Operand | None, causal: bool) -> bool:
@@ -102,29 +100,28 @@ def _has_kernel(
 
 
 def _has_no_past(lengths: Operand | None, bias: Operand | None) -> bool:
-    """Whether the kernel can be told that no key of the past is valid. A bias would have to end with the new keys then."""
+    """Whether the past has no valid key, and the kernel can ignore it; a bias would have to end with the new keys."""
     return bias is None and lengths is not None and lengths.is_constant and not lengths.value.any()
 
 
 IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
 
 MAX_SCORES_OF_PRODUCTS = 2**24
-"""The most scores for which GroupQueryAttention computes all of them with the engine's matrix products: it bounds the memory
-for them, to 64 MB.
+"""Largest number of scores that GroupQueryAttention computes with the engine's matrix products: 64 MB of memory.
 
-Its other kernel stores few scores, and skips those of keys that a query does not see, but uses instructions for four floats
-only (https://github.com/microsoft/onnxruntime/pull/29216)."""
+The other kernel stores few scores, and skips hidden keys, but uses instructions for four floats only
+(https://github.com/microsoft/onnxruntime/pull/29216)."""
 
 
 def _gains_from_products(
     ctx: Emitter, query: Value, past_key: Value | None, bias: Value | None, heads: int, window: int
 ) -> bool:
-    """Whether GroupQueryAttention is faster with matrix products. They use a thread for each head, and ignore windows.
+    """Whether GroupQueryAttention is faster with matrix products, which use one thread per head and ignore windows.
 
-    A query whose keys are all hidden by the bias gives NaN with products, and zeros with the other kernel.
+    If the bias hides all keys of a query, products return NaN, and the other kernel returns zeros.
     """
     batches, new = query.dims[:2]
-    if bias is not None and ((known := ctx.array_of(bias)) is None or np.isneginf(known).any()):
+    if bias is not None and ((array := ctx.array_of(bias)) is None or np.isneginf(array).any()):
         return False
     if not IS_X86 or ctx.portable or query.data_type != "float32" or past_key is None or window:
         return False
@@ -160,8 +157,8 @@ def _(
     else:
         is_single = new == 1 and not ctx.any_size
         last = lengths if is_single else ctx.emit("Add", lengths, ctx.parameter([new - 1], "int32"))
-    # With as many keys as new ones the kernel ignores the past. Otherwise it reads the lengths from `last`, and only the room
-    # that it returns from `all_keys`: the size of the past, where the new keys fit.
+    # If `all_keys` is the number of new keys, the kernel ignores the past. Otherwise it reads the lengths from `last`, and the
+    # capacity of the returned KV cache from `all_keys`.
     all_keys = new if _has_no_past(arguments["lengths"], arguments["bias"]) else total
     gains = _gains_from_products(ctx, query, past_key, bias, heads, window)
     if bias is not None:
@@ -172,7 +169,7 @@ def _(
     if gains:
         # With a scale other than 1, the product of a single query would copy all keys first.
         query, scale = ctx.emit("Mul", query, ctx.scalar(scale, query)), 1.0
-        if sinks is None:  # the kernel of products is used where there are sinks; these have no weight
+        if sinks is None:  # sinks of -inf have no weight, and select the kernel with products
             sinks = ctx.constant([-inf] * heads, query.data_type)
     operands = (query, key, value, past_key, past_value, last, ctx.constant(all_keys, "int32"), cosines, sines)
     flags: dict[str, Any] = {
@@ -199,7 +196,7 @@ def _(
 ) -> Value:
     heads, size = (input.dims[1], input.dims[3]) if input.rank == 4 else (heads, input.dims[2] // heads)
     turned = 2 * cosines.dims[1]
-    # A single position is the start of all sequences.
+    # A constant single position is the start of all sequences.
     operands = (input, ctx.constant([0]) if positions is None else positions, cosines, sines)
     flags: dict[str, Any] = {
         "interleaved": int(interleaved),

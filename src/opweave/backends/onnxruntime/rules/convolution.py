@@ -29,7 +29,7 @@ def _(
     input_layout: str,
     filter_layout: str,
     bias: Value | None,
-    **given: Any,
+    **attributes: Any,
 ) -> Value:
     is_transposed = ctx.node.op is ops.conv_transpose2d
     x = ctx.relayout(input, input_layout, "nchw")
@@ -38,7 +38,7 @@ def _(
     if is_transposed:
         windows = zip(x.dims[2:], w.dims[2:], padding[::2], padding[1::2], strides, dilations, strict=True)
         smallest = [conv_transpose_size(*window) for window in windows]
-        output_padding = [size - least for size, least in zip(given["output_sizes"], smallest, strict=True)]
+        output_padding = [size - least for size, least in zip(attributes["output_sizes"], smallest, strict=True)]
     y = emit_product(
         ctx,
         "ConvTranspose" if is_transposed else "Conv",
@@ -55,9 +55,9 @@ def _(
 
 
 def engine_agrees(input: int, output: int) -> bool:
-    """Whether the engine, which computes positions in float32, finds the same nearest elements as the specification.
+    """Whether the engine, which computes positions in float32, chooses the same nearest elements as the specification.
 
-    It may differ if a position is close to half-way between two elements, unless the scale is an exact power of two.
+    The choice may differ for positions close to half-way between two elements, unless the scale is a power of two.
     """
     numerators, denominator = sample_positions(input, output)
     beyond = (2 * np.array(numerators) - denominator) % (2 * denominator)  # distance from the last tie, in half units
@@ -103,9 +103,9 @@ def _nearest(ctx: Emitter, x: Value, changed: Sequence[tuple[int, int]]) -> Valu
 
 
 def _linear_of_integers(ctx: Emitter, x: Value, changed: Sequence[tuple[int, int]]) -> Value:
-    """Linear interpolation rounded to nearest, ties to even; the engine would truncate.
+    """Interpolate linearly and round to nearest, ties to even; the engine would truncate.
 
-    The weights are integers and the sum is divided at the end, so all steps are exact in float64.
+    Weights are integers, and the sum is divided last, so all steps are exact in float64.
     """
     total, divisor = ctx.cast(x, "float64"), 1
     for axis, size in changed:

@@ -47,7 +47,7 @@ def _(ctx: Emitter, a: Value, b: Value) -> Value:
 
 
 def _keep_shape_of_ones(ctx: Emitter, a: Value) -> None:
-    """The engine's optimiser writes 1 / b * c as c / b, and forgets the axes that only the 1 has."""
+    """Disable an optimiser pass that rewrites 1 / b * c as c / b and drops axes that only the 1 has."""
     ones = ctx.array_of(a)
     if ones is not None and ones.ndim and ones.size == 1 and ones.item() == 1:
         ctx.disabled_optimizers.add("DivMulFusion")
@@ -58,7 +58,7 @@ ort.rename({ops.pow: "Pow"}, when=is_float)
 
 @ort.lower(ops.pow)
 def _(ctx: Emitter, a: Value, b: Value) -> Value:
-    """Integer powers by squaring. The engine computes them in float64, which cannot hold all 64-bit integers."""
+    """Compute integer powers by squaring. The engine computes them in float64, which cannot hold all 64-bit integers."""
     info = INFO[ctx.output.data_type]
     bits, has_negatives = info.bits - (info.kind == "i"), info.kind == "i"
     exponents = ctx.array_of(b)
@@ -92,8 +92,8 @@ ort.rename({ops.sign: "Sign"}, when=lambda input: input.data_type not in ("float
 
 @ort.lower(ops.sign)
 def _(ctx: Emitter, input: Value) -> Value:
-    # The sign of NaN must be 0; the engine's float32 kernel returns NaN (float16 does not), and takes twice as long. The
-    # kernel of int64 is wrong where numbers differ in bit 31: https://github.com/microsoft/onnxruntime/pull/32475
+    # The sign of NaN must be 0. The engine's float32 kernel returns NaN, unlike float16, and takes twice as long. The int64
+    # kernel is wrong if numbers differ in bit 31: https://github.com/microsoft/onnxruntime/pull/32475
     zero = ctx.scalar(0, input)
     above, below = (ctx.emit(op_type, input, zero, data_type="bool") for op_type in ("Greater", "Less"))
     return ctx.emit("Sub", ctx.cast(above, input.data_type), ctx.cast(below, input.data_type))
@@ -129,7 +129,7 @@ def _(ctx: Emitter, condition: Value, true_value: Value, false_value: Value) -> 
 
 
 def choose(ctx: Emitter, condition: Value, true_value: Value, false_value: Value) -> Value:
-    """ONNX's Where, for a bool condition and any data type; uint64 has no kernel, and is cast to int64."""
+    """Emit Where for any data type; uint64 has no kernel, and is cast to int64."""
     if true_value.data_type == "uint64":
         carried = (ctx.cast(value, "int64") for value in (true_value, false_value))
         return ctx.cast(ctx.emit("Where", condition, *carried), "uint64")

@@ -1,4 +1,4 @@
-"""All rules of ONNX Runtime: they register themselves when they are imported."""
+"""Import all modules of ONNX Runtime rules, which registers the rules."""
 
 from . import (
     activation as activation,

@@ -1,7 +1,7 @@
 """ONNX Runtime rules: gather and scatter.
 
-Like WebNN, the engine counts negative indices from the end, but it raises an error for indices out of range, which
-WebNN clamps. They are clamped here; constant indices at build time, and only if necessary.
+Like WebNN, the engine counts negative indices from the end. It raises an error for indices out of range, which WebNN
+clamps, so the rules clamp indices: constants at build time, and only if necessary.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ def _(ctx: Emitter, input: Value, indices: Value, updates: Value) -> Value:
 
 @ort.lower(scatter_reduce)
 def _(ctx: Emitter, input: Value, indices: Value, updates: Value, axis: int, reduction: str) -> Value:
-    wide = "float32" if input.data_type == "float16" else input.data_type  # the kernels do not add float16
+    wide = "float32" if input.data_type == "float16" else input.data_type  # the kernels cannot reduce float16
     data, more = ctx.cast(input, wide), ctx.cast(updates, wide)
     if _are_rows(ctx, input, indices, updates, axis):
         result = ctx.emit("ScatterND", data, _along(ctx, indices, input, 0, "int64"), more, reduction=reduction)
     else:
-        # ScatterND would be wrong here: several of its threads combine updates with one element at a time, and lose some.
+        # ScatterND would lose updates: its threads race for elements with several updates.
         positions = _along(ctx, indices, input, axis)
         if indices.dims != updates.dims:
             positions = ctx.emit("Expand", positions, ctx.constant(updates.dims), shape=updates.dims)
@@ -86,7 +86,7 @@ def _(ctx: Emitter, input: Value, indices: Value, updates: Value, axis: int, red
 
 
 def _are_rows(ctx: Emitter, input: Value, indices: Value, updates: Value, axis: int) -> bool:
-    """Whether updates are whole rows of a matrix, at constant positions that differ."""
+    """Whether updates are whole rows of a matrix, at distinct constant positions."""
     array = ctx.array_of(indices)
     if array is None or axis or len(input.dims) != 2 or indices.dims[1] != 1 or updates.dims[1] != input.dims[1]:
         return False

@@ -1,7 +1,7 @@
 """ONNX Runtime rules: comparisons and logic.
 
-The engine's truth values are bool, WebNN's are uint8. The emitter remembers which bool a uint8 was cast from, so that
-chains of logic and the conditions of `where` use bools directly.
+The engine's truth values are bool, WebNN's are uint8. The emitter records the bool that each uint8 was cast from, so that
+chains of logic and conditions of `where` read the bool.
 """
 
 from __future__ import annotations

@@ -27,10 +27,10 @@ def _(ctx: Emitter, input: Value, new_shape: Sequence[int]) -> Value:
 
 
 def _widest_safe_padding(graph: Graph) -> float:
-    """The largest padding that the engine's optimiser can fuse into the poolings of `graph` without changing results.
+    """Return the largest padding that the engine's optimiser can fuse into poolings of `graph` without changing results.
 
-    It fuses zero padding into a MaxPool, whose padding is -inf, and into an AveragePool, even if its kernel does not
-    support that much padding. It does not fuse a Pad with explicit axes:
+    The optimiser fuses zero padding into a MaxPool, whose padding is -inf, and into an AveragePool, even if the kernel does
+    not support that much padding. It does not fuse a Pad with explicit axes:
     https://github.com/microsoft/onnxruntime/blob/v1.23.0/onnxruntime/core/optimizer/pad_fusion.cc
     """
     widest = math.inf
@@ -117,7 +117,7 @@ def _(ctx: Emitter, input: Value, permutation: Sequence[int]) -> Value:
 @ort.lower(ops.triangular)
 def _(ctx: Emitter, input: Value, upper: bool, diagonal: int) -> Value:
     *_, rows, columns = input.dims
-    # There is no kernel for uint64, so its bits are passed as int64.
+    # There is no kernel for uint64; pass the bits as int64.
     moved = ctx.cast(input, "int64") if input.data_type == "uint64" else input
     nearest = ctx.constant(min(max(diagonal, -rows), columns))  # diagonals further away keep everything, or nothing
     return ctx.cast(ctx.emit("Trilu", moved, nearest, upper=int(upper)), input.data_type)

@@ -23,16 +23,16 @@ from . import is_single
 def _scale_and_bias(
     ctx: Emitter, shape: Sequence[int], like: Value, scale: Value | None, bias: Value | None
 ) -> tuple[Value, Value]:
-    """Both operands, with ones and zeros for absent ones."""
+    """Return scale and bias, with ones and zeros as defaults."""
     return scale or ctx.constant(np.ones(shape), like.data_type), bias or ctx.constant(np.zeros(shape), like.data_type)
 
 
 LARGE_MEAN = 16.0
-"""If abs(mean) / standard deviation exceeds this, subtract the mean first, to avoid cancellation."""
+"""Largest |mean| / deviation for the engine's kernel; beyond, subtract the mean first, to avoid cancellation."""
 
 
 def _is_native(node: Node) -> bool:
-    """Whether the engine folds the normalisation into the weights of the convolution before it, or computes it accurately."""
+    """Whether the engine folds the normalisation into the weights of a preceding convolution, or computes it accurately."""
     input, mean, variance, axis = (node.arguments[name] for name in ("input", "mean", "variance", "axis"))
     if not all(operand.is_constant for operand in node.operands if operand is not input):
         return False
@@ -57,13 +57,13 @@ def _(
 ) -> Value:
     k, c = _scale_and_bias(ctx, mean.dims, input, scale, bias)
     if _is_native(ctx.node):
-        # Between convolutions, the engine's optimiser converts this form to a convolution, and fuses it with what follows.
+        # Between convolutions, the engine's optimiser converts this form to a convolution, and fuses it with later nodes.
         layout = "nchw" if axis == 1 else "nhwc"  # this transposition cancels that of the convolution's result
         x = ctx.relayout(input, layout, "nchw")
         y = ctx.emit("BatchNormalization", x, k, c, mean, variance, epsilon=epsilon, shape=x.dims)
         return ctx.relayout(y, "nchw", layout)
-    # The kernel computes x k + (bias - mean k), which is inaccurate for large means, so subtract the mean first. The
-    # dimensions before and after the axis are merged.
+    # The kernel computes x k + (bias - mean k), which is inaccurate for large means, so subtract the mean first. Merge the
+    # dimensions before and after the axis.
     channels, zeros = input.dims[axis], ctx.constant(np.zeros(mean.dims), input.data_type)
     shape = (prod(input.dims[:axis]), channels, prod(input.dims[axis + 1 :]))
     x = ctx.emit("Sub", ctx.reshape(input, shape), ctx.reshape(mean, [channels, 1]), shape=shape)

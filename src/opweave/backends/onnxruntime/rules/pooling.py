@@ -1,11 +1,11 @@
 """ONNX Runtime rules: pooling.
 
-The engine's kernels require padding smaller than the window, and at least one element in each window; otherwise the
-input is padded first. Windows that extend beyond the end are also expressed as padding, because the engine's
-`ceil_mode` omits some.
+The engine's kernels require padding smaller than the window, and at least one element in each window; otherwise a Pad
+precedes the kernel. Windows that extend beyond the end are also expressed as padding, because the engine's `ceil_mode`
+omits some.
 
-The engine's maximum keeps some NaN and drops others (the specification leaves it open). With padding, a window that
-contains only -inf gives the lowest finite float.
+The engine's maximum keeps some NaN and drops others, which the specification allows. With padding, a window that contains
+only -inf gives the lowest finite float.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from ..emit import Emitter, Value
 
 
 class _Axis(Window):
-    """Windows along one axis, and the elements that they cover."""
+    """Windows along one axis, with the elements that they cover."""
 
     @cached_property
     def positions(self) -> np.ndarray:
-        """The positions of each window, [window, tap]; those outside of [0, size) are padding."""
+        """Positions as [window, tap]; a position outside of [0, size) is padding."""
         starts = np.arange(self.count) * self.stride - self.before
         return starts[:, None] + np.arange(self.taps) * self.dilation
 
     @property
     def inside(self) -> np.ndarray:
-        """Whether each position is inside of the input."""
+        """Whether each position is inside of the input, as [window, tap]."""
         return (self.positions >= 0) & (self.positions < self.size)
 
     @property
@@ -44,17 +44,17 @@ class _Axis(Window):
 
     @property
     def regular(self) -> bool:
-        """Whether the engine's kernels support it."""
+        """Whether the engine's kernels support the padding."""
         return max(self.before, self.after) < self.taps and bool(self.inside.any(1).all())
 
 
 def _on_nchw(rule: Callable[[Emitter, Value, list[_Axis]], Value]) -> Callable[..., Value]:
-    """The rule for images of any layout, from one that takes and returns nchw images."""
+    """Adapt a rule for nchw images to any layout."""
 
-    def rule_of_layout(ctx: Emitter, input: Value, layout: str, **given: Any) -> Value:
+    def rule_of_layout(ctx: Emitter, input: Value, layout: str, **attributes: Any) -> Value:
         x = ctx.relayout(input, layout, "nchw")
-        y = rule(ctx, x, _Axis.along(x.dims[2:], given))
-        return ctx.relayout(Value(y.name, y.data_type, (*x.dims[:2], *given["output_sizes"])), "nchw", layout)
+        y = rule(ctx, x, _Axis.along(x.dims[2:], attributes))
+        return ctx.relayout(Value(y.name, y.data_type, (*x.dims[:2], *attributes["output_sizes"])), "nchw", layout)
 
     return rule_of_layout
 
@@ -115,7 +115,7 @@ def _(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
 
 
 def _fill(ctx: Emitter, y: Value, axes: Sequence[_Axis], lowest: float) -> Value:
-    """Set the maxima of windows without elements to `lowest`."""
+    """Set the maximum of each window without elements to `lowest`."""
     filled = np.logical_and.outer(*(axis.inside.any(1) for axis in axes))
     if filled.all():
         return y
@@ -123,7 +123,7 @@ def _fill(ctx: Emitter, y: Value, axes: Sequence[_Axis], lowest: float) -> Value
 
 
 def _max_of_int64(ctx: Emitter, x: Value, axes: Sequence[_Axis]) -> Value:
-    """The maxima of 64-bit integers: gather the elements of all windows along one axis at a time, and reduce."""
+    """Compute maxima of 64-bit integers: for each axis, gather the elements of all windows, and reduce."""
     lowest = ctx.constant(np.iinfo(np.int64).min)
     unsigned = x.data_type == "uint64"
     # The engine cannot reduce uint64; flipping the top bit maps its order to that of int64.

@@ -1,8 +1,8 @@
 """ONNX Runtime rules: quantisation.
 
-The engine supports one scale per tensor, per index of an axis, or per block along one axis. Blocks along several axes
-are reduced to these by merging adjacent dimensions. Otherwise each dimension is split into blocks and the elements of a
-block, to which the scale broadcasts, so that scales are never repeated in memory.
+The engine supports one scale per tensor, per index of an axis, or per block along one axis. Merging adjacent dimensions
+may reduce blocks along several axes to one of these forms. Otherwise each dimension is split into (blocks, elements of a
+block), and the scale broadcasts, so that scales are never repeated in memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ....ops import quantization as ops
 from ... import Precision
 from .. import kernels
 from ..backend import ort
-from ..dequantised import BYTES, Form, merged, native_forms, shared_constants
+from ..dequantised import BYTES, Form, merge_axes, native_forms, shared_constants
 from ..emit import MICROSOFT, Emitter, Value
 from ..products import MOVED_OR_REMOVED, dequantiser, has_one_scale
 from ..rounding import FLOAT_LEVEL, INT8_LEVEL
@@ -26,8 +26,8 @@ from ..rounding import FLOAT_LEVEL, INT8_LEVEL
 def _keep_int8_apart(ctx: Emitter, integer: str) -> None:
     """Disable an optimiser pass of the engine that creates invalid graphs.
 
-    The pass inserts QuantizeLinear of int8, with its type as an attribute, after operations that move elements; a later
-    pass changes the zero point to uint8, but not the attribute.
+    The pass inserts QuantizeLinear of int8, with the type as an attribute, after operations that move elements. A later pass
+    changes the zero point to uint8, but not the attribute.
     """
     if integer == "int8":
         ctx.disabled_optimizers.add("QDQPropagationTransformer")
@@ -41,25 +41,24 @@ def _emit(ctx: Emitter, op_type: str, form: Form, input: Value, scale: Value, ze
     return ctx.reshape(y, ctx.output.shape)
 
 
-def _widened(ctx: Emitter, integer: str, input: Value, scale: Value, zero_point: Value) -> list[Value]:
-    """The operands as floats in which sums of two values of type `integer` are exact, in shapes that broadcast."""
+def _widen(ctx: Emitter, integer: str, input: Value, scale: Value, zero_point: Value) -> list[Value]:
+    """Cast the operands to floats that hold sums of two `integer` values exactly, and reshape them so that they broadcast."""
     wide = "float32" if integer in BYTES else "float64"
-    shape, part = merged(input.dims, scale.dims)
+    shape, part = merge_axes(input.dims, scale.dims)
     shaped = ctx.reshape(input, shape), ctx.reshape(scale, part), ctx.reshape(zero_point, part)
     return [ctx.cast(value, wide) for value in shaped]
 
 
 def _finish(ctx: Emitter, result: Value) -> Value:
-    """Convert a result computed on `_widened` operands to the data type and shape of the output."""
+    """Convert a result computed on `_widen` operands to the data type and shape of the output."""
     return ctx.reshape(ctx.cast(result, ctx.output.data_type), ctx.output.shape)
 
 
-def _unsigned(ctx: Emitter, input: Value, zero_point: Value) -> tuple[Value, Value]:
-    """Convert int8 `input` and `zero_point` to uint8 if the engine might multiply them by uint8 in a kernel that
-    saturates.
+def _to_unsigned(ctx: Emitter, input: Value, zero_point: Value) -> tuple[Value, Value]:
+    """Convert int8 `input` and `zero_point` to uint8, if the engine might multiply them by uint8 in a saturating kernel.
 
-    The engine itself converts int8 that is constant, or produced by QuantizeLinear, to uint8. It refuses to convert a
-    constant for several readers.
+    The engine itself converts int8 constants, and int8 results of QuantizeLinear, to uint8, but not a constant with several
+    readers.
     """
     source = ctx.node.inputs["input"]
     assert isinstance(source, Operand)
@@ -72,7 +71,7 @@ def _unsigned(ctx: Emitter, input: Value, zero_point: Value) -> tuple[Value, Val
 
 
 def flip_sign(ctx: Emitter, value: Value) -> Value:
-    """int8 plus 128 as uint8, or uint8 minus 128 as int8."""
+    """Return int8 + 128 as uint8, or uint8 - 128 as int8."""
     signed = value.data_type == "int8"
     array = ctx.array_of(value)
     if array is not None:
@@ -85,47 +84,47 @@ def flip_sign(ctx: Emitter, value: Value) -> Value:
 @ort.lower(ops.dequantize_linear)
 def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     _keep_int8_apart(ctx, input.data_type)
-    input, zero_point = _unsigned(ctx, input, zero_point)
+    input, zero_point = _to_unsigned(ctx, input, zero_point)
     forms, zeros = native_forms(input.dims, scale.dims), ctx.array_of(zero_point)
     if forms and input.data_type in BYTES:
         return _emit(ctx, "DequantizeLinear", forms[0], input, scale, zero_point)
     if input.data_type == "int32" and zeros is not None and not zeros.any():
-        # The kernel subtracts zero points in int32, which may overflow, so it is used without zero points only.
-        if forms and ctx.array_of(input) is not None:  # a bias, which is fused into a convolution or product
+        # Without zero points only: the kernel subtracts them in int32, which may overflow.
+        if forms and ctx.array_of(input) is not None:  # a bias, fused into a convolution or product
             return _emit(ctx, "DequantizeLinear", forms[0], input, scale, None)
         # Avoid the kernel: the optimiser inserts QuantizeLinear of int32 after it, for which there is no kernel.
-        shape, part = merged(input.dims, scale.dims)
+        shape, part = merge_axes(input.dims, scale.dims)
         x = ctx.cast(ctx.reshape(input, shape), scale.data_type)
         return _finish(ctx, ctx.emit("Mul", x, ctx.reshape(scale, part)))
-    x, s, z = _widened(ctx, input.data_type, input, scale, zero_point)
+    x, s, z = _widen(ctx, input.data_type, input, scale, zero_point)
     return _finish(ctx, ctx.emit("Mul", ctx.emit("Sub", x, z), s))
 
 
 ROUNDS_WEIGHTS = "WeightBiasQuantization"
-"""The engine's optimiser that rounds weights of floats to 8 bits, and biases to steps of the product of two scales, where the
-input of a convolution or product is dequantised and its result quantised."""
+"""Optimiser pass of the engine for convolutions and products with a dequantised input and a quantised result. It rounds float
+weights to 8 bits, and biases to multiples of a product of two scales."""
 
 _ROUNDED_WITH_ZERO_POINT = frozenset({"Add", "AveragePool", "Mul"})
-"""Operators that the engine joins with the nodes that dequantise their operands and quantise their result, to kernels that
-round after the zero point is added: an odd one moves halves between two steps to the other of them.
+"""Operators that the engine fuses with the nodes that dequantise their operands and quantise their result. The kernels round
+after they add the zero point, so an odd zero point changes the rounding of ties.
 https://github.com/microsoft/onnxruntime/issues/11759"""
 
 _ROUNDED_OTHERWISE = frozenset({"Softmax"})
-"""Likewise those whose kernel is off by a step for other reasons: it computes with tables of integers."""
+"""Operators with a fused kernel that is off by one step for any zero point: it computes with integer tables."""
 
 _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
-"""Operators that the engine joins with operands of several scales, which `emit_product` checks."""
+"""Operators that the engine fuses with operands of several scales; `emit_product` checks these."""
 
 
 def _keep_apart(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
-    """`input`, kept apart from the operation before if the engine would wrongly join both.
+    """Return `input`, behind a barrier if the engine would wrongly fuse the preceding operation with the quantisation.
 
-    It joins most operations with the nodes that dequantise their operands, and with the quantisation of the result, to
-    kernels. Some of these round in another way, and nearly all take one scale only. It merges two quantisations in a row into
-    one with another scale and zero point.
+    The engine fuses most operations with the nodes that dequantise their operands and quantise their result. Some of these
+    kernels round differently, and nearly all support one scale only. It also merges two consecutive quantisations into one
+    with another scale and zero point.
     """
     zeros, scales = ctx.array_of(zero_point), ctx.array_of(scale)
-    if ctx.portable or zeros is None or scales is None:  # else nothing is joined
+    if ctx.portable or zeros is None or scales is None:  # the engine fuses constants only
         return input
     rounded = _ROUNDED_OTHERWISE | _ROUNDED_WITH_ZERO_POINT if (zeros % 2).any() else _ROUNDED_OTHERWISE
     is_single = scales.size == 1
@@ -154,14 +153,14 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
         ctx.disabled_optimizers.add(ROUNDS_WEIGHTS)
         x = _keep_apart(ctx, x, s, zero_point)
         return _emit(ctx, "QuantizeLinear", forms[0], x, s, zero_point)
-    x, s, z = _widened(ctx, zero_point.data_type, input, scale, zero_point)
+    x, s, z = _widen(ctx, zero_point.data_type, input, scale, zero_point)
     shifted = ctx.emit("Add", ctx.emit("Round", ctx.emit("Div", x, s)), z)
     info = INFO[ctx.output.data_type]
     return _finish(ctx, ctx.emit("Clip", shifted, ctx.scalar(info.lowest, shifted), ctx.scalar(info.highest, shifted)))
 
 
 def _per_column(a_zero_point: Operand, b_zero_point: Operand) -> bool:
-    """Whether `a` has one zero point, and `b` one, or one for each column: what the engine takes."""
+    """Whether the engine supports the zero points: one for `a`, and one, or one per column, for `b`."""
     one, columns = prod(a_zero_point.shape) == 1, prod(b_zero_point.shape)
     return one and (columns == 1 or (columns == b_zero_point.shape[-1]))
 
@@ -177,10 +176,10 @@ def _(ctx: Emitter, a: Value, b: Value, a_zero_point: Value, b_zero_point: Value
 
 
 def _has_fast_kernel(minimum: Operand | None, bits: int, accuracy: str, precision: Precision) -> bool:
-    """Whether the kernel takes all operands, and is faster than a product of floats.
+    """Whether the kernel supports all operands, and is faster than a product of floats.
 
-    With 8 bits and accuracy "float32" it takes more than ten times as long. Minima could be zero points of floats, with which
-    it is slower still; they are products of their own.
+    With 8 bits and accuracy "float32", the kernel takes more than ten times as long. Minima as float zero points would make
+    it slower still; the decomposition computes them by a separate product.
     """
     return minimum is None and (bits == 4 or (accuracy == "int8" and precision != "ieee"))
 

@@ -1,7 +1,7 @@
-"""ONNX Runtime rules: recurrent networks, by the engine's kernels of sequences.
+"""ONNX Runtime rules: recurrent networks, by the engine's kernels for sequences.
 
-Unrolled graphs take up to 18 times as long for small sizes. A single step has no rule: its decomposition takes as long as
-LSTM with one step, and half as long as GRU.
+For small sizes, unrolled graphs take up to 18 times as long. Single steps have no rule: the decomposition takes as long as
+LSTM with one step, and half as long as GRU with one step.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def _concat(ctx: Emitter, values: Sequence[Value]) -> Value:
     return ctx.emit("Concat", *values, axis=1)
 
 
-def _ordered(ctx: Emitter, value: Value, layout: str, wanted: str) -> Value:
-    """Put the gates of a weight or bias, along axis 1, into the order `wanted`; constants are folded."""
-    if layout == wanted:
+def _order_gates(ctx: Emitter, value: Value, layout: str, target: str) -> Value:
+    """Put the gates of a weight or bias, along axis 1, into the order `target`; constants are folded."""
+    if layout == target:
         return value
     array, count = ctx.array_of(value), len(layout)
     if array is None:
@@ -40,7 +40,7 @@ def _ordered(ctx: Emitter, value: Value, layout: str, wanted: str) -> Value:
         blocks = ctx.emit("Split", value, sizes, axis=1, outputs=count)
     else:
         blocks = [ctx.add_constant(np.ascontiguousarray(block)) for block in np.split(array, count, axis=1)]
-    return _concat(ctx, [blocks[layout.index(gate)] for gate in wanted])
+    return _concat(ctx, [blocks[layout.index(gate)] for gate in target])
 
 
 def _lower(
@@ -55,9 +55,9 @@ def _lower(
     Args:
         both: the operation, and the composite for sequences of different lengths.
         op_type: the ONNX operator.
-        order: its order of the gates (ONNX calls n "h" and g "c").
-        states: the operands that are initial states.
-        when: which nodes the rule accepts.
+        order: the operator's order of gates (ONNX calls n "h" and g "c").
+        states: names of the operands that are initial states.
+        when: predicate for the nodes that the rule accepts.
     """
 
     @ort.lower(*both, when=when)
@@ -72,19 +72,27 @@ def _lower(
         activations: Sequence[str],
         layout: str = order,  # composites have this order, and always return the sequence
         return_sequence: bool = True,
-        **given: Any,
+        **attributes: Any,
     ) -> tuple[Value, ...]:
-        w, r = (_ordered(ctx, value, layout, order) for value in (weight, recurrent_weight))
+        w, r = (_order_gates(ctx, value, layout, order) for value in (weight, recurrent_weight))
         b = None
         if bias is not None or recurrent_bias is not None:
             zeros = ctx.constant(np.zeros(weight.dims[:2]), weight.data_type)
-            b = _concat(ctx, [_ordered(ctx, value or zeros, layout, order) for value in (bias, recurrent_bias)])
+            b = _concat(ctx, [_order_gates(ctx, value or zeros, layout, order) for value in (bias, recurrent_bias)])
         sequence, *last = ctx.emit(
             op_type,
-            *(input, w, r, b, given.get("lengths"), *map(given.get, states), given.get("peephole_weight")),
+            *(
+                input,
+                w,
+                r,
+                b,
+                attributes.get("lengths"),
+                *map(attributes.get, states),
+                attributes.get("peephole_weight"),
+            ),
             outputs=1 + len(states),
             hidden_size=recurrent_weight.dims[2],
-            linear_before_reset=given.get("reset_after"),
+            linear_before_reset=attributes.get("reset_after"),
             direction=_DIRECTIONS[direction],
             activations=[_FUNCTIONS[name] for name in activations] * ops.direction_count(direction),
         )
@@ -92,7 +100,7 @@ def _lower(
 
 
 def _is_native(peephole_weight: Operand | None) -> bool:
-    # ONNX's output gate reads the new cell state, the specification's the old one; without weights it does not matter.
+    # ONNX's output gate reads the new cell state, the specification's reads the old one; without weights both agree.
     if peephole_weight is None:
         return True
     hidden_size = peephole_weight.shape[1] // 3

@@ -1,9 +1,9 @@
 """ONNX Runtime rules: reductions.
 
 The engine reduces integers in float64 and saturates, although they should wrap around
-(https://github.com/microsoft/onnxruntime/pull/28743). It finds wrong extremes of int64 if numbers differ in bit 31 but
-not in the bits above (https://github.com/microsoft/onnxruntime/pull/32475). Its kernels are therefore used for floats,
-for integers whose sums are exact in float64, and for positions; other reductions are composed.
+(https://github.com/microsoft/onnxruntime/pull/28743). Its extremes of int64 are wrong if numbers differ in bit 31 but not
+above (https://github.com/microsoft/onnxruntime/pull/32475). Rules use its kernels for floats, for integers whose sums are
+exact in float64, and for positions; other reductions are composed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FLOAT_KERNELS = {
 _ORDER_KERNELS = {ops.reduce_max: "ReduceMax", ops.reduce_min: "ReduceMin"}
 
 MAX_EXACT_COUNT = 2**21
-"""The sum of up to this many 32-bit integers is exact in float64."""
+"""Number of 32-bit integers whose sum is exact in float64."""
 
 
 def _reduce(ctx: Emitter, op_type: str, input: Value, axes: Sequence[int], keep_dimensions: bool) -> Value:
@@ -69,7 +69,7 @@ def _(ctx: Emitter, input: Value, axes: Sequence[int], keep_dimensions: bool) ->
 
 
 def _as_one_axis(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
-    """Reshape `input` to [before, reduced, after]; transpose it only if the axes are not adjacent."""
+    """Reshape `input` to [before, reduced, after]; transpose only if the axes are not adjacent."""
     first, *_ = ordered = sorted(axes) or [input.rank]
     if axes and ordered != list(range(first, first + len(axes))):
         others = [axis for axis in range(input.rank) if axis not in axes]
@@ -112,14 +112,14 @@ def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
 
 
 def _positions(ctx: Emitter, op_type: str, input: Value, axis: int, keep_dimensions: bool) -> Value:
-    """The (first) position of the extreme value along `axis`, as int64."""
+    """Return the first position of the extreme value along `axis`, as int64."""
     if input.data_type == "uint64":  # flipping the top bit maps the order of uint64 to that of int64
         input = ctx.cast(ctx.emit("BitwiseXor", input, ctx.scalar(2**63, input)), "int64")
     return ctx.emit(op_type, input, data_type="int64", axis=axis, keepdims=int(keep_dimensions))
 
 
 def _by_position(op_type: str, positions: Op[..., Operand], extremes: Op[..., Operand]) -> None:
-    """Register the rules of the positions of extreme values, and of integers' extreme values themselves."""
+    """Register the rules for positions of extreme values, and for the extreme values of integers."""
 
     @ort.lower(positions)
     def _(ctx: Emitter, input: Value, axis: int, keep_dimensions: bool, output_data_type: DataType) -> Value:
@@ -127,11 +127,11 @@ def _by_position(op_type: str, positions: Op[..., Operand], extremes: Op[..., Op
 
     @ort.lower(extremes)
     def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
-        # The value is gathered at its position: ArgMin and ArgMax of int64 are correct, ReduceMin and ReduceMax are not.
+        # Gather the value at its position: ArgMin and ArgMax of int64 are correct, ReduceMin and ReduceMax are not.
         x = _as_one_axis(ctx, input, axes)
         before, _, after = x.dims
-        found = _positions(ctx, op_type, x, axis=1, keep_dimensions=True)
-        return ctx.reshape(ctx.emit("GatherElements", x, found, axis=1, shape=(before, 1, after)), ctx.output.shape)
+        places = _positions(ctx, op_type, x, axis=1, keep_dimensions=True)
+        return ctx.reshape(ctx.emit("GatherElements", x, places, axis=1, shape=(before, 1, after)), ctx.output.shape)
 
 
 _by_position("ArgMin", ops.arg_min, ops.reduce_min)

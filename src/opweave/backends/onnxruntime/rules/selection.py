@@ -19,21 +19,20 @@ SORTED = (*FLOATS, "int64", "int32", "int8", "uint8")
 """Data types of the TopK kernel; the engine converts float16 to float32."""
 
 _WIDER = {"float16": ("float32", 1e30), "float32": ("float64", 1e300)}
-"""A type for the keys of floats, and a number beyond all finite ones, which stands for infinity there."""
+"""Wider type for the keys of floats, and a number above all finite floats, which replaces infinity in keys."""
 
 
 @ort.lower(composites.top_k, when=lambda input: input.data_type in SORTED)
 def _(ctx: Emitter, input: Value, k: int, axis: int, largest: bool, index_type: str) -> tuple[Value, Value]:
     keys, shape = input, ctx.output.shape
-    if (
-        input.data_type in FLOATS
-    ):  # before version 1.32, the kernel's order of NaN is arbitrary: infinity stands for NaN
+    # Before version 1.32, the kernel's order of NaN is arbitrary, so infinity replaces NaN in keys.
+    if input.data_type in FLOATS:
         data_type, beyond = _WIDER[input.data_type]
         wide = ctx.cast(input, data_type)
         numbers = ctx.emit("Min", wide, ctx.scalar(beyond, wide))
         keys = ctx.emit("Where", ctx.emit("IsNaN", input, data_type="bool"), ctx.scalar(inf, wide), numbers)
-    values, found = ctx.emit("TopK", keys, ctx.constant([k]), axis=axis, largest=int(largest), outputs=2, shape=shape)
-    positions = Value(found.name, "int64", shape)
+    values, indices = ctx.emit("TopK", keys, ctx.constant([k]), axis=axis, largest=int(largest), outputs=2, shape=shape)
+    positions = Value(indices.name, "int64", shape)
     if keys is not input:
         values = ctx.emit("GatherElements", input, positions, axis=axis, shape=shape)
     return values, ctx.cast(positions, index_type)

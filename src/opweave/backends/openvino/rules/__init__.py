@@ -1,8 +1,8 @@
 """OpenVINO rules, one file for each family of operations, including composites.
 
-What OpenVINO does otherwise than WebNN has no rule, or one for some data types only: the expression, the decomposition or ONNX
-Runtime takes such nodes. On CPUs the engine compares and divides int32 as float32, narrows integers of 64 bits to 32, and
-saturates those of 8; `emit` carries all of them so that moving them is exact.
+Where OpenVINO deviates from WebNN, there is no rule, or a rule for some data types only; other nodes use the expression, the
+decomposition or ONNX Runtime. On CPUs the engine compares and divides int32 as float32, narrows 64-bit integers to 32 bits,
+and saturates 8-bit integers; `emit` carries integers in other types, so that moving them is exact.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ....ops.normalization import batch_normalization
 from ..emit import Emitter, Value
 
 SUMS = (conv2d, conv_transpose2d, gemm, matmul)
-"""Operations whose kernels take the element-wise operations that follow."""
+"""Operations whose kernels fuse element-wise operations as an epilogue."""
 
 TAKEN = (add, sub, mul, div, batch_normalization)
-"""What such kernels take before an activation."""
+"""Operations that such kernels fuse before an activation."""
 
 MAX_TAKEN = 3
-"""How many of these may stand between a sum and its activation: a bias, a normalisation, and what a residual block adds."""
+"""Number of fused operations between a sum and its activation: a bias, a normalisation, and a residual."""
 
 
 def is_float(input: Operand) -> bool:
@@ -31,11 +31,11 @@ def is_float(input: Operand) -> bool:
 
 
 def follows_sum(input: Operand, most: int = MAX_TAKEN) -> bool:
-    """Whether `input` is computed by a kernel that takes the element-wise operation after it: a sum, or what follows one.
+    """Whether the kernel that computes `input`, a sum with its epilogue, fuses the next element-wise operation.
 
     Args:
         input: the operand.
-        most: how many operations may stand between.
+        most: largest number of operations in between.
     """
     node = input.node
     if node is None or node.op in SUMS:
@@ -45,10 +45,10 @@ def follows_sum(input: Operand, most: int = MAX_TAKEN) -> bool:
     return any(follows_sum(operand, most - 1) for operand in node.operands)
 
 
-def keeping_nan(ctx: Emitter, input: Value, result: Value) -> Value:
-    """`result`, but NaN where the input is: the engine's maxima, minima and exponentials lose it.
+def keep_nan(ctx: Emitter, input: Value, result: Value) -> Value:
+    """Return `result`, but NaN where the input is NaN: the engine's maxima, minima and exponentials lose it.
 
-    Not for what follows a sum: there the engine's own operation becomes part of the kernel before it.
+    Not for operations after a sum, where the engine's own operation becomes part of the epilogue.
     """
-    is_nan = ctx.emit("not_equal", input, input, data_type="bool")  # IsNaN would not be joined with what is around it
+    is_nan = ctx.emit("not_equal", input, input, data_type="bool")  # IsNaN would not be fused with its neighbours
     return ctx.emit("select", is_nan, input, result, data_type=result.data_type)

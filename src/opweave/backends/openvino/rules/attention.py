@@ -1,7 +1,7 @@
 """OpenVINO rules: attention.
 
-RMS normalisation has none: the engine has no operator for it, and finds it in its parts. So it does with rotary embeddings if
-they are written as below. It has an operator for attention with a past, but not in its public operator sets.
+RMS normalisation has no rule: the engine has no operator, but recognises the decomposition. Likewise it recognises rotary
+embeddings in the form below. It has an operator for attention with a KV cache, but not in its public operator sets.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from .indexing import positions_of
 
 
 def _sees_always(query: Operand, key: Operand, mask: Operand | None, causal: bool) -> bool:
-    """Whether each query is known to see a key, without which the engine returns NaN; and no keys are shared by heads."""
+    """Whether heads share no keys, and each query surely sees a key; the engine returns NaN for a query that sees none."""
     if query.shape[1] != key.shape[1] or (mask is not None and not mask.is_constant):
         return False
     return mask is None or bool((_bias(mask.value, query, key, causal).max(axis=-1) > -np.inf).all())
 
 
 def _bias(mask: np.ndarray, query: Operand, key: Operand, causal: bool) -> np.ndarray:
-    """The bias of the scores for a mask, and for order."""
+    """Return the bias of the scores for the mask and causality."""
     bias = hidden(mask) if mask.dtype == np.uint8 else mask.astype(np.float32)
     sees = np.tri(query.shape[2], key.shape[2], dtype=bool) if causal else np.ones((1, 1), bool)
     total: np.ndarray = bias + hidden(sees)
@@ -43,7 +43,7 @@ def _(ctx: Emitter, query: Value, key: Value, value: Value, mask: Value | None, 
 
 
 def _is_whole(input: Operand, cosines: Operand, interleaved: bool) -> bool:
-    """Whether all elements of each head are rotated, in halves."""
+    """Whether the rotation covers all elements of each head, and pairs its halves."""
     return input.rank == 4 and not interleaved and 2 * cosines.shape[1] == input.shape[3]
 
 
@@ -52,7 +52,7 @@ def _(ctx: Emitter, input: Value, cosines: Value, sines: Value, positions: Value
     length, size = input.shape[2:]
 
     def angles(table: Value) -> Value:
-        """The rows of a table for each position, twice: [batches or 1, 1, length, size]."""
+        """Return the rows of a table by position, twice: [batches or 1, 1, length, size]."""
         if positions is not None:
             rows = ctx.emit("gather", table, positions_of(ctx, positions, table.shape[0]), ctx.constant(0))
         elif table.array is not None:
@@ -69,9 +69,9 @@ def _(ctx: Emitter, input: Value, cosines: Value, sines: Value, positions: Value
 
     minus = ctx.constant(np.full((1, 1, 1, 1), -1), input.data_type)
     second = ctx.emit("multiply", half(size // 2, _HIGHEST), minus)
-    turned = ctx.emit("concat", [second, half(0, size // 2)], -1)  # by this number: with 3, the engine does not find it
+    turned = ctx.emit("concat", [second, half(0, size // 2)], -1)  # not 3: the engine would not recognise the pattern
     return ctx.emit("add", ctx.emit("multiply", input, angles(cosines)), ctx.emit("multiply", turned, angles(sines)))
 
 
 _HIGHEST = 2**31 - 1
-"""The end of a slice that goes to the end."""
+"""Slice end that means the end of the axis."""

@@ -25,14 +25,14 @@ def _(
     input_layout: str,
     filter_layout: str,
     bias: Value | None,
-    **given: Any,
+    **attributes: Any,
 ) -> Value:
     is_transposed = ctx.node.op is ops.conv_transpose2d
     x = ctx.relayout(input, input_layout, "nchw")
     w = ctx.relayout(filter, filter_layout, "iohw" if is_transposed else "oihw")
     is_grouped = groups > 1
     if not is_transposed and w.shape[2:] == (1, 1) and max(strides) > 1 and any(padding):
-        # Of filters of one element, the engine moves the strides to what computes the input, though not of those in groups.
+        # The engine moves the strides of 1x1 filters to the operation before, except for grouped convolutions.
         is_grouped = True
     if not is_transposed and (ctx.precision == "bfloat16" or ctx.node in ctx.dequantised.products):
         x, padding, strides = _cut(ctx, x, w.shape[2:], padding, strides, dilations)
@@ -46,7 +46,7 @@ def _(
     if is_transposed:
         axes = zip(x.shape[2:], w.shape[2:], padding[::2], padding[1::2], strides, dilations, strict=True)
         smallest = [conv_transpose_size(*axis) for axis in axes]
-        added = [size - least for size, least in zip(given["output_sizes"], smallest, strict=True)]
+        added = [size - least for size, least in zip(attributes["output_sizes"], smallest, strict=True)]
         window |= {"output_padding": added}
     if is_grouped:
         name = f"group_{name}"
@@ -65,10 +65,10 @@ def _cut(
     strides: Sequence[int],
     dilations: Sequence[int],
 ) -> tuple[Value, list[int], list[int]]:
-    """Cut the input of a convolution to its window along each axis with one position; return padding and strides, too.
+    """Cut the input of a convolution to the window, along each axis with one output; return padding and strides, too.
 
-    There strides mean nothing, but AMX's kernels of bfloat16 and of 8 bits are wrong for widths with strides and one position
-    (https://github.com/pytorch/pytorch/pull/188426).
+    The stride has no effect there, so it becomes 1: AMX kernels of bfloat16 and of 8 bits are wrong for an output width of 1
+    with a stride (https://github.com/pytorch/pytorch/pull/188426).
     """
     before, after, steps, sizes = list(padding[::2]), list(padding[1::2]), list(strides), list(x.shape[2:])
     for axis in (0, 1):
@@ -87,8 +87,8 @@ def _cut(
     return x, [before[0], after[0], before[1], after[1]], steps
 
 
-def _interpolated(ctx: Emitter, input: Value, axes: Sequence[int], mode: str, **attributes: Any) -> Value:
-    """`input` resampled along `axes`, by the engine's kernel for the last two."""
+def _interpolate(ctx: Emitter, input: Value, axes: Sequence[int], mode: str, **attributes: Any) -> Value:
+    """Resample `input` along `axes`; the engine's kernel resamples the last two axes."""
     order = [axis for axis in range(4) if axis not in axes] + sorted(axes)
     x = ctx.transpose(input, order)
     shape = ctx.constant([ctx.output.shape[axis] for axis in sorted(axes)])
@@ -97,7 +97,7 @@ def _interpolated(ctx: Emitter, input: Value, axes: Sequence[int], mode: str, **
 
 
 def _is_repeated(input: Operand, mode: str, sizes: Sequence[int], axes: Sequence[int]) -> bool:
-    """Whether sizes are multiples of the input's: the engine then divides positions by an integer, which rounds nothing."""
+    """Whether all scales are integers: the engine then divides positions by an integer, which is exact."""
     is_whole = all(size % input.shape[axis] == 0 for size, axis in zip(sizes, axes, strict=True))
     return mode == "nearest-neighbor" and is_float(input) and is_whole
 
@@ -105,12 +105,12 @@ def _is_repeated(input: Operand, mode: str, sizes: Sequence[int], axes: Sequence
 @openvino.lower(ops.resample2d, when=_is_repeated)
 def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
     transformation = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    return _interpolated(ctx, input, axes, "nearest", **transformation)
+    return _interpolate(ctx, input, axes, "nearest", **transformation)
 
 
 @openvino.lower(ops.resample2d, when=lambda mode: mode == "nearest-neighbor")
 def _(ctx: Emitter, input: Value, sizes: Sequence[int], axes: Sequence[int]) -> Value:
-    # Gathered, not interpolated: the engine computes positions in float32, and finds other neighbours near ties.
+    # Gather, not interpolate: the engine computes positions in float32, and chooses other neighbours near ties.
     y = input
     for axis, size in zip(axes, sizes, strict=True):
         if size != input.shape[axis]:
@@ -121,4 +121,4 @@ def _(ctx: Emitter, input: Value, sizes: Sequence[int], axes: Sequence[int]) -> 
 
 @openvino.lower(ops.resample2d, when=is_float)
 def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
-    return _interpolated(ctx, input, axes, "linear_onnx")
+    return _interpolate(ctx, input, axes, "linear_onnx")

@@ -1,7 +1,7 @@
 """OpenVINO rules: element-wise operations.
 
-Integers are computed as int32, whose sums and products wrap around. There are no rules for quotients and powers of integers:
-the engine computes them as float32.
+Integers are computed as int32, whose sums and products wrap around. Quotients and powers of integers have no rules: the engine
+computes them as float32.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ....ops import elementwise as ops
 from ... import Precision
 from ..backend import openvino
 from ..emit import WIDE, Emitter, Value, source_type
-from . import follows_sum, is_float, keeping_nan
+from . import follows_sum, is_float, keep_nan
 
 openvino.rename(
     {ops.ceil: "ceiling", ops.floor: "floor", ops.sqrt: "sqrt", ops.log: "log", ops.erf: "erf"}, when=is_float
@@ -33,11 +33,11 @@ def _is_float(a: Operand) -> bool:
 
 
 def as_int32(ctx: Emitter, value: Value) -> Value:
-    """Integers of at most 32 bits as int32; floats as they are."""
+    """Cast integers of at most 32 bits to int32; return floats unchanged."""
     return value if value.data_type in FLOATS else ctx.cast(value, "int32")
 
 
-def _wrapping(name: str) -> Callable[[Emitter, Value, Value], Value]:
+def _wrapping_rule(name: str) -> Callable[[Emitter, Value, Value], Value]:
     def rule(ctx: Emitter, a: Value, b: Value) -> Value:
         left = ctx.left(a) if name == "subtract" else a
         return ctx.cast(ctx.emit(name, as_int32(ctx, left), as_int32(ctx, b)), ctx.output.data_type)
@@ -46,7 +46,7 @@ def _wrapping(name: str) -> Callable[[Emitter, Value, Value], Value]:
 
 
 for _op, _name in {ops.add: "add", ops.sub: "subtract", ops.mul: "multiply"}.items():
-    openvino.lower(_op, when=_is_narrow)(_wrapping(_name))
+    openvino.lower(_op, when=_is_narrow)(_wrapping_rule(_name))
 
 
 @openvino.lower(ops.div, when=_is_float)
@@ -60,7 +60,7 @@ def _(ctx: Emitter, a: Value, b: Value) -> Value:
 
 
 def _minimum(ctx: Emitter, a: Value, b: Value) -> Value:
-    """The lower of two int32. From a maximum and a minimum, the engine would make a clamp, which computes with float32."""
+    """Return min(a, b) of int32 as ~max(~a, ~b): the engine fuses a maximum and a minimum to a clamp in float32."""
     return ctx.emit("bitwise_not", ctx.emit("maximum", ctx.emit("bitwise_not", a), ctx.emit("bitwise_not", b)))
 
 
@@ -72,7 +72,7 @@ def _extreme(name: str) -> Callable[[Emitter, Value, Value], Value]:
         result = ctx.emit(name, a, b)
         for value in (a, b):
             if value.array is None or bool((value.array != value.array).any()):
-                result = keeping_nan(ctx, value, result)
+                result = keep_nan(ctx, value, result)
         return result
 
     return rule
@@ -90,14 +90,14 @@ for _op, _name in {ops.max: "maximum", ops.min: "minimum"}.items():
 def _(ctx: Emitter, input: Value) -> Value:
     x = as_int32(ctx, input)
     if source_type(x) == "Concat":
-        # The engine's kernel writes |x| over x there, also if others read x.
-        x = ctx.emit("multiply", x, ctx.kept(ctx.scalar(1, x)))
+        # There the engine's kernel overwrites x with |x|, even if x has other readers.
+        x = ctx.emit("multiply", x, ctx.hide(ctx.scalar(1, x)))
     return ctx.cast(ctx.emit("abs", x), input.data_type)
 
 
 @openvino.lower(ops.neg, when=is_float)
 def _(ctx: Emitter, input: Value) -> Value:
-    return ctx.emit("multiply", input, ctx.factor(-1))  # the engine's own operation is 0 - x, which makes 0 of 0
+    return ctx.emit("multiply", input, ctx.factor(-1))  # the engine's own operation is 0 - x, which is 0 for 0, not -0
 
 
 @openvino.lower(ops.neg, when=lambda input: input.data_type not in WIDE)
@@ -108,12 +108,12 @@ def _(ctx: Emitter, input: Value) -> Value:
 
 @openvino.lower(ops.exp, when=is_float)
 def _(ctx: Emitter, input: Value) -> Value:
-    return keeping_nan(ctx, input, ctx.emit("exp", input))
+    return keep_nan(ctx, input, ctx.emit("exp", input))
 
 
 @openvino.lower(ops.reciprocal, when=is_float)
 def _(ctx: Emitter, input: Value) -> Value:
-    return ctx.emit("power", input, ctx.scalar(-1, input))  # a quotient, which becomes part of the kernel before it
+    return ctx.emit("power", input, ctx.scalar(-1, input))  # an exact quotient, which may become an epilogue
 
 
 @openvino.lower(ops.round_even, when=is_float)
@@ -123,7 +123,7 @@ def _(ctx: Emitter, input: Value) -> Value:
 
 @openvino.lower(ops.sign, when=is_float)
 def _(ctx: Emitter, input: Value) -> Value:
-    # The sign of NaN must be 0; comparisons with NaN are right in the engine if they ask for less.
+    # The sign of NaN must be 0. The engine's `less` is correct for NaN, unlike `greater`.
     zero = ctx.scalar(0, input)
     above, below = ctx.emit("less", zero, input, data_type="bool"), ctx.emit("less", input, zero, data_type="bool")
     return ctx.emit("subtract", ctx.cast(above, input.data_type), ctx.cast(below, input.data_type))
@@ -135,17 +135,17 @@ def _(ctx: Emitter, input: Value) -> Value:
 
 
 def _rounds(input: Operand, data_type: DataType, precision: Precision) -> bool:
-    """Whether a conversion to float16 can be computed, if it is one: the engine must compute in float32 for that."""
+    """Whether the rule can round, if the cast is to float16: emulated rounding requires a precision of float32."""
     return data_type != "float16" or precision in ("float32", "ieee") or input.data_type in ("int8", "uint8")
 
 
 def _keeps_value(input: Operand, data_type: DataType, precision: Precision) -> bool:
-    """Whether the engine converts as WebNN does: not between floats and the integers that it does not have."""
+    """Whether the engine converts as WebNN does: all but casts between floats and the integers that it lacks."""
     source, carried = input.data_type, (*WIDE, "uint32")
     if not _rounds(input, data_type, precision):
         return False
     if source in FLOATS:
-        # From float16 in its registers, the engine rounds to integers instead of cutting off the fraction.
+        # In lower precisions, the engine rounds to integers instead of truncating.
         cuts = data_type in FLOATS or precision in ("float32", "ieee")
         return cuts and data_type not in carried
     return not (source in carried and data_type in FLOATS)
@@ -157,8 +157,8 @@ def _(ctx: Emitter, input: Value, data_type: DataType) -> Value:
         return ctx.emit("convert", input, "f32", data_type=data_type)
     result = ctx.cast(input, data_type)
     if input.data_type in ("int8", "uint8") and data_type in FLOATS and input.varies and ctx.dequantised.products:
-        # The passes for 8 bits take this conversion for a dequantisation, and drop it with a conversion of floats before it,
-        # so that 4.5 is not cut to 4.
+        # The passes for 8 bits treat this conversion as a dequantisation, and drop it together with a preceding conversion
+        # from floats, so that 4.5 would not be truncated to 4.
         result = ctx.emit("multiply", result, ctx.factor(1.0))
     return result
 
@@ -169,8 +169,8 @@ def _is_wide(input: Operand, data_type: DataType, precision: Precision) -> bool:
 
 @openvino.lower(ops.cast, when=_is_wide)
 def _(ctx: Emitter, input: Value, data_type: DataType) -> Value:
-    # high 2^32 + low, both signed: a negative lower half stands for 2^32 more. Exact in 32 bits, else to one unit in the last
-    # place. Exporters of transformers write masks so.
+    # (high - (low >> 31)) 2^32 + low, since low is signed. Exact for 32-bit numbers, else to one unit in the last place.
+    # Exporters of transformers cast masks this way.
     low, high = (ctx.lane(input, half) for half in (0, 1))
     carry = ctx.emit("bitwise_right_shift", low, ctx.constant(31))
     high = ctx.emit("subtract", ctx.cast(high, "float32"), ctx.cast(carry, "float32"))
@@ -184,7 +184,7 @@ def _(ctx: Emitter, input: Value, min_value: Number | None, max_value: Number | 
         return input
     low = min_value if ops.is_bound(min_value) else -math.inf
     high = max_value if ops.is_bound(max_value) else math.inf
-    return clamped(ctx, input, float(low), float(high))
+    return emit_clamp(ctx, input, float(low), float(high))
 
 
 @openvino.lower(ops.clamp, when=lambda input: _is_signed(input))
@@ -197,8 +197,8 @@ def _(ctx: Emitter, input: Value, min_value: Number | None, max_value: Number | 
     return ctx.cast(x, input.data_type)
 
 
-def clamped(ctx: Emitter, input: Value, low: float, high: float) -> Value:
-    """`input`, which is an operand of the node, limited to [low, high]; NaN stays."""
+def emit_clamp(ctx: Emitter, input: Value, low: float, high: float) -> Value:
+    """Clamp `input`, the node's operand `input` or a function of it, to [low, high]; NaN stays."""
     operand = ctx.node.inputs.get("input")
     if isinstance(operand, Operand) and follows_sum(operand) and low < high:
         return ctx.emit("clamp", input, low, high)
@@ -207,12 +207,12 @@ def clamped(ctx: Emitter, input: Value, low: float, high: float) -> Value:
         result = ctx.emit("maximum", result, ctx.scalar(low, input))
     if high < math.inf:
         result = ctx.emit("minimum", result, ctx.scalar(high, input))
-    return keeping_nan(ctx, input, result)
+    return keep_nan(ctx, input, result)
 
 
 @openvino.lower(ops.where)
 def _(ctx: Emitter, condition: Value, true_value: Value, false_value: Value) -> Value:
     chosen = ctx.cast(condition, "bool")
     if true_value.data_type in WIDE:
-        chosen = ctx.reshape(chosen, [*chosen.shape, 1])  # beside the halves
+        chosen = ctx.reshape(chosen, [*chosen.shape, 1])  # the axis of the halves
     return ctx.choice(chosen, true_value, false_value)

@@ -1,4 +1,4 @@
-"""All rules of OpenVINO: they register themselves when they are imported."""
+"""Import all modules of OpenVINO rules, which registers the rules."""
 
 from . import (
     activation as activation,

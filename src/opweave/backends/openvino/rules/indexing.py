@@ -1,6 +1,6 @@
 """OpenVINO rules: gather and scatter.
 
-Positions are computed before: the engine returns 0 for indices out of range, which WebNN clamps.
+The rules clamp indices, as WebNN does: the engine returns 0 for indices out of range.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from ....core.graph import Operand
 from ....ops import indexing as ops
 from ..backend import openvino
 from ..emit import WIDE, Emitter, Value
-from .quantization import dequantised
+from .quantization import dequantise_hidden
 
 _HIGHEST = 2**31 - 1  # of int32
 
 
 def _int32(ctx: Emitter, indices: Value) -> Value:
-    """Indices as int32; those that it cannot hold become its highest or lowest value."""
+    """Convert indices to int32; values out of its range become its highest or lowest value."""
     if indices.data_type == "int64":
         low, high = ctx.lane(indices, 0), ctx.lane(indices, 1)
         sign = ctx.emit("bitwise_right_shift", low, ctx.constant(31))
@@ -37,7 +37,7 @@ def _int32(ctx: Emitter, indices: Value) -> Value:
 
 
 def positions_of(ctx: Emitter, indices: Value, sizes: int | Sequence[int]) -> Value:
-    """Positions in [0, size) for indices; `sizes` is one size, or one for each of the last axis of the indices."""
+    """Convert indices to positions in [0, size); `sizes` is one size, or one per index on the last axis of `indices`."""
     low, high = np.negative(sizes), np.subtract(sizes, 1)
     if indices.array is not None:
         clamped = np.clip(indices.array.astype(np.int64), low, high)
@@ -57,12 +57,12 @@ def _(ctx: Emitter, input: Value, indices: Value, axis: int) -> Value:
         return ctx.emit("gather", input, positions, ctx.constant(axis))
 
     def rows(part: Value) -> Value:
-        if part.shape[axis] == 1 < input.shape[axis]:  # one scale or zero point for all of them
+        if part.shape[axis] == 1 < input.shape[axis]:  # one scale or zero point for all rows
             return ctx.reshape(part, [*part.shape[:axis], *[1] * indices.rank, *part.shape[axis + 1 :]])
         return ctx.emit("gather", part, positions, ctx.constant(axis))
 
     numbers, *parts = map(rows, table)
-    return dequantised(ctx, ctx.cast(numbers, "float32"), *parts)
+    return dequantise_hidden(ctx, ctx.cast(numbers, "float32"), *parts)
 
 
 @openvino.lower(ops.gather_elements, when=lambda input: input.data_type not in WIDE)
@@ -77,8 +77,8 @@ def _(ctx: Emitter, input: Value, indices: Value) -> Value:
 
 @openvino.lower(ops.scatter_elements, when=lambda input: input.data_type not in WIDE)
 def _(ctx: Emitter, input: Value, indices: Value, updates: Value, axis: int) -> Value:
-    found = positions_of(ctx, indices, input.shape[axis])
-    return ctx.emit("scatter_elements_update", input, found, updates, ctx.constant(axis))
+    positions = positions_of(ctx, indices, input.shape[axis])
+    return ctx.emit("scatter_elements_update", input, positions, updates, ctx.constant(axis))
 
 
 @openvino.lower(ops.scatter_nd)
@@ -91,10 +91,10 @@ _REDUCTIONS = {"add": "sum", "mul": "prod", "min": "min", "max": "max"}
 
 @openvino.lower(scatter_reduce, when=lambda input: input.data_type in ("float32", "float16", "int32"))
 def _(ctx: Emitter, input: Value, indices: Value, updates: Value, axis: int, reduction: str) -> Value:
-    found = positions_of(ctx, indices, input.shape[axis])
-    if found.shape != updates.shape:
-        found = ctx.emit("broadcast", found, ctx.constant(updates.shape))
+    positions = positions_of(ctx, indices, input.shape[axis])
+    if positions.shape != updates.shape:
+        positions = ctx.emit("broadcast", positions, ctx.constant(updates.shape))
     result = ctx.emit(
-        "scatter_elements_update", input, found, updates, ctx.constant(axis), reduction=_REDUCTIONS[reduction]
+        "scatter_elements_update", input, positions, updates, ctx.constant(axis), reduction=_REDUCTIONS[reduction]
     )
-    return ctx.rounded(result) if input.data_type == "float16" else result
+    return ctx.round_to_float16(result) if input.data_type == "float16" else result

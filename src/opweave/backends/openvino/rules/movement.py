@@ -1,6 +1,6 @@
 """OpenVINO rules: operations that move elements. A rule that moves nothing returns its input and emits no node.
 
-64-bit integers are moved in pairs of int32, whose axis comes after those of the operand.
+64-bit integers are moved as pairs of int32 along an additional last axis.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..backend import openvino
 from ..emit import Emitter, Value, lanes
 
 _HIGHEST_EXACT = 2**24
-"""Float32 holds all integers up to this one."""
+"""float32 holds all integers up to this value."""
 
 BEFORE_FIRST = -(2**31)
 """End of a slice with a negative step that includes the first element."""
@@ -54,7 +54,7 @@ def _(
     if numbers.dtype.kind == "f" or (abs(first) <= _HIGHEST_EXACT and others in ([], [first])):
         fill = ctx.constant(first, numbers.dtype.name)
         return ctx.emit("pad", input, before, after, "constant", fill)
-    # The engine pads with one number, which it takes for a float32: choose between the input and the value.
+    # The engine pads with a single number, which it converts to float32, so select between the padded input and the value.
     whole = [sum(sizes) for sizes in zip(beginning_padding, input.shape, ending_padding, strict=True)]
     filled = ctx.emit("broadcast", ctx.scalar(value, input), ctx.constant([*whole, *[2] * len(still)]))
     inside = np.zeros([*whole, *[1] * len(still)], "bool")
@@ -68,7 +68,7 @@ def _(ctx: Emitter, input: Value, new_shape: Sequence[int]) -> Value:
     return ctx.reshape(input, new_shape)
 
 
-def _sliced(
+def _slice(
     ctx: Emitter, input: Value, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int], steps: Sequence[int]
 ) -> Value:
     return ctx.emit("slice", input, *map(ctx.constant, (list(starts), list(ends), list(steps), list(axes))))
@@ -78,7 +78,7 @@ def _sliced(
 def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
     moving = [axis for axis in axes if input.shape[axis] > 1]
     count = len(moving)
-    return _sliced(ctx, input, moving, [-1] * count, [BEFORE_FIRST] * count, [-1] * count) if moving else input
+    return _slice(ctx, input, moving, [-1] * count, [BEFORE_FIRST] * count, [-1] * count) if moving else input
 
 
 @openvino.lower(ops.slice)
@@ -90,10 +90,10 @@ def _(ctx: Emitter, input: Value, starts: Sequence[int], sizes: Sequence[int], s
     steps = [min(strides[axis], input.shape[axis]) for axis in cut]  # larger ones may be too large for the engine
     begin = [starts[axis] for axis in cut]
     if not any(begin):
-        # The first element, counted from the end: where all slices begin at 0, the engine drops them before GatherElements,
-        # whose indices then have another shape than its input.
+        # Count the start from the end: if all starts are 0, the engine drops the slice before GatherElements, whose indices
+        # then have another shape than its input.
         begin[0] = -input.shape[cut[0]]
-    return _sliced(ctx, input, cut, begin, ends, steps)
+    return _slice(ctx, input, cut, begin, ends, steps)
 
 
 @openvino.lower(ops.split)

@@ -1,6 +1,6 @@
 """OpenVINO rules: normalisations and softmax.
 
-There is none for log_softmax: after a NaN, the engine's kernel returns -inf for the other elements.
+log_softmax has no rule: for a slice with a NaN, the engine's kernel returns -inf for the other elements.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ..emit import Emitter, Value
 _PARAMETERS = ("mean", "variance", "scale", "bias")
 
 
-def _follows_conv(input: Operand, axis: int, **given: Any) -> bool:
-    """Whether the engine folds the normalisation into the weights of the convolution before it, or before a constant bias.
+def _follows_conv(input: Operand, axis: int, **operands: Any) -> bool:
+    """Whether the engine folds the normalisation into the weights of a preceding convolution, perhaps with a constant bias.
 
-    Elsewhere it would compute x k + (bias - mean k), which is inaccurate for large means.
+    Otherwise it would compute x k + (bias - mean k), which is inaccurate for large means.
     """
     before = input.node
     if before is not None and before.op is add:
@@ -33,7 +33,7 @@ def _follows_conv(input: Operand, axis: int, **given: Any) -> bool:
         before = sums[0] if len(sums) == 1 else None
     if before is None or before.op not in (conv2d, conv_transpose2d) or before.attributes["input_layout"][axis] != "c":
         return False
-    return all(value is None or value.is_constant for value in (given[name] for name in _PARAMETERS))
+    return all(value is None or value.is_constant for value in (operands[name] for name in _PARAMETERS))
 
 
 @openvino.lower(ops.batch_normalization, when=_follows_conv)
@@ -55,9 +55,9 @@ def _(
     return ctx.relayout(y, "nchw", layout)
 
 
-def _is_constant(input: Operand, **given: Any) -> bool:
-    """Whether the factor of each channel can be computed here: that takes the engine one operation instead of four."""
-    parameters = [value for value in (given[name] for name in _PARAMETERS) if value is not None]
+def _is_constant(input: Operand, **operands: Any) -> bool:
+    """Whether the factor of each channel can be folded here, so that the engine runs one operation instead of four."""
+    parameters = [value for value in (operands[name] for name in _PARAMETERS) if value is not None]
     return input.data_type == "float32" and all(value.is_constant for value in parameters)
 
 
@@ -75,15 +75,16 @@ def _(
     shape = [size if a == axis else 1 for a, size in enumerate(input.shape)]
     assert variance.array is not None
     k = None if scale is None else scale.array
-    with np.errstate(all="ignore"):  # infinite and NaN as the formula has it
+    with np.errstate(all="ignore"):  # infinity and NaN by the formula
         factor = (1 if k is None else k) / np.sqrt(np.add(variance.array, epsilon, dtype=np.float64))
         factor = factor.astype(np.float32).reshape(shape)
-    y = ctx.emit("subtract", input, ctx.reshape(mean, shape))  # before the product, where large means would cancel
+    # Before the product, to avoid cancellation for large means.
+    y = ctx.emit("subtract", input, ctx.reshape(mean, shape))
     y = ctx.emit("multiply", y, ctx.add_constant(factor))
     return y if bias is None else ctx.emit("add", y, ctx.reshape(bias, shape))
 
 
-def _normalised(
+def _normalise(
     ctx: Emitter,
     input: Value,
     axes: Sequence[int],
@@ -92,7 +93,7 @@ def _normalised(
     along: Sequence[int],
     epsilon: float,
 ) -> Value:
-    """Normalise over `axes`; the dimensions of scale and bias are those of the input's axes `along`, in this order."""
+    """Normalise over `axes`; the axes of scale and bias are the input's axes `along`, in this order."""
     y = ctx.emit("mvn", input, ctx.constant(sorted(axes)), True, epsilon, "inside_sqrt")
     order = sorted(range(len(along)), key=lambda i: along[i])
     shape = [size if axis in along else 1 for axis, size in enumerate(input.shape)]
@@ -105,11 +106,11 @@ def _normalised(
 @openvino.lower(ops.instance_normalization)
 def _(ctx: Emitter, input: Value, scale: Value | None, bias: Value | None, epsilon: float, layout: str) -> Value:
     x = ctx.relayout(input, layout, "nchw")
-    return ctx.relayout(_normalised(ctx, x, [2, 3], scale, bias, [1], epsilon), "nchw", layout)
+    return ctx.relayout(_normalise(ctx, x, [2, 3], scale, bias, [1], epsilon), "nchw", layout)
 
 
 def _has_kernel(axes: Sequence[int], epsilon: float) -> bool:
-    """Whether the engine takes it: over some axes it builds MVN of other operations, and float16 constants must be finite."""
+    """Whether the engine has a kernel: for some axes it decomposes MVN, with epsilon as a finite float16 constant."""
     return len(axes) > 0 and math.isfinite(epsilon)
 
 
@@ -117,17 +118,17 @@ def _has_kernel(axes: Sequence[int], epsilon: float) -> bool:
 def _(
     ctx: Emitter, input: Value, scale: Value | None, bias: Value | None, axes: Sequence[int], epsilon: float
 ) -> Value:
-    return _normalised(ctx, input, axes, scale, bias, axes, epsilon)
+    return _normalise(ctx, input, axes, scale, bias, axes, epsilon)
 
 
-# Of a slice with a NaN, the kernel returns NaN there and numbers elsewhere; to look for NaN would be another pass.
+# For a slice with a NaN, the kernel returns NaN there and numbers elsewhere; a test for NaN would take another pass.
 @openvino.lower(ops.softmax)
 def _(ctx: Emitter, input: Value, axis: int) -> Value:
     return ctx.emit("softmax", input, axis)
 
 
 MAX_BIAS = 2.0**20
-"""Biases up to this one, and from its reciprocal on, can be divided by: neither quotients nor powers overflow."""
+"""Division by a bias in [1 / MAX_BIAS, MAX_BIAS] is safe: neither quotients nor powers overflow."""
 
 
 def _has_window(size: int, bias: float) -> bool:
@@ -136,6 +137,6 @@ def _has_window(size: int, bias: float) -> bool:
 
 @openvino.lower(composites.local_response_normalization, when=_has_window)
 def _(ctx: Emitter, input: Value, size: int, alpha: float, beta: float, bias: float) -> Value:
-    # (bias + alpha s)^beta = bias^beta (1 + alpha / bias s)^beta: the engine cuts the bias to an integer.
+    # (bias + alpha s)^beta = bias^beta (1 + alpha / bias s)^beta: the engine truncates the bias to an integer.
     y = ctx.emit("lrn", input, ctx.constant([1]), alpha / bias, beta, 1.0, size)
     return y if bias == 1 else ctx.emit("multiply", y, ctx.number(bias**-beta, y))

@@ -1,7 +1,7 @@
 """OpenVINO rules: pooling of floats.
 
-Padding is given to the engine where it is smaller than the window and no window lies in it alone; elsewhere the input is
-padded first. Averages with dilations have no rule: the engine has no kernel.
+The engine's kernels pad if padding is smaller than the window, and each window has an input element; otherwise a Pad precedes
+the kernel. Averages with dilations have no rule: the engine has no kernel.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def _pool(ctx: Emitter, name: str, x: Value, windows: list[Window], fill: float,
 
 
 @openvino.lower(ops.max_pool2d, when=is_float)
-def _(ctx: Emitter, input: Value, layout: str, **given: Any) -> Value:
+def _(ctx: Emitter, input: Value, layout: str, **attributes: Any) -> Value:
     x = ctx.relayout(input, layout, "nchw")
-    windows = Window.along(x.shape[2:], given)
+    windows = Window.along(x.shape[2:], attributes)
     y = _pool(ctx, "max_pool", x, windows, -np.inf, dilations=[w.dilation for w in windows])
     filled = np.logical_and.outer(*(inside(w) > 0 for w in windows))
-    if not filled.all():  # the engine's maximum of nothing but -inf is the lowest finite float
+    if not filled.all():  # the engine returns the lowest finite float for a window of -inf alone
         y = ctx.emit("select", ctx.constant(filled, "bool"), y, ctx.scalar(-np.inf, y), data_type=y.data_type)
     return ctx.relayout(y, "nchw", layout)
 
@@ -50,9 +50,9 @@ def _is_dense(input: Operand, window_dimensions: Any, dilations: Any) -> bool:
 
 
 @openvino.lower(ops.average_pool2d, when=_is_dense)
-def _(ctx: Emitter, input: Value, layout: str, **given: Any) -> Value:
+def _(ctx: Emitter, input: Value, layout: str, **attributes: Any) -> Value:
     x = ctx.relayout(input, layout, "nchw")
-    windows = Window.along(x.shape[2:], given)
+    windows = Window.along(x.shape[2:], attributes)
     y = _pool(ctx, "avg_pool", x, windows, 0, exclude_pad=True)
     if not all(map(_is_regular, windows)):  # the explicit padding was counted
         with np.errstate(divide="ignore"):

@@ -1,10 +1,10 @@
-"""OpenVINO rules: quantisation to 8 bits, with a scale for each tensor or for each index of some axes.
+"""OpenVINO rules: quantisation to 8 bits, with a scale per tensor or per index of some axes.
 
-Before products by weights of 8 bits, a pair that quantises and dequantises becomes the engine's `fake_quantize`, from which it
-makes kernels of 8 bits. (There it multiplies by the reciprocal of the scale: a quotient next to the middle between two steps
-may get the other step.) It rounds the sum of quotient and zero point, where WebNN adds the zero point to what is rounded: for
-odd zero points, the even one of two steps would be the other one, so these are quotients, as all others are, and as all are
-with the precision "ieee". Blocks have no rule, nor have integers of 32 bits that are computed.
+Before products by 8-bit weights, a pair that quantises and dequantises becomes the engine's `fake_quantize`, from which it
+makes 8-bit kernels. There, x (1 / scale) replaces x / scale, so a quotient close to a tie may be rounded to the other step.
+The engine computes round(x / scale + zero), WebNN round(x / scale) + zero: for odd zero points, ties to even differ. Odd zero
+points, other pairs, and all pairs with the precision "ieee" are emitted as exact quotients. Blocks and computed 32-bit
+integers have no rule.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ..emit import Emitter, Value
 _BYTES = ("int8", "uint8")
 
 _MERGED = ("Multiply", "Divide", "Subtract")
-"""What the engine merges with a quantisation after it: a constant for each column then becomes one for each row."""
+"""Operations that the engine merges with a following quantisation, and thereby treats per-column constants as per-row."""
 
 
 def _broadcasts(input: Operand, scale: Operand) -> bool:
-    """Whether each dimension of the scale is that of the input, or 1."""
+    """Whether each dimension of the scale is 1 or that of the input."""
     return all(part in (1, whole) for part, whole in zip(scale.shape, input.shape, strict=True))
 
 
@@ -41,10 +41,10 @@ def _is_constant(input: Operand, scale: Operand, zero_point: Operand) -> bool:
 @openvino.lower(ops.dequantize_linear, when=_is_constant)
 def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     if ctx.node in ctx.dequantised.weights:
-        return _recognised(ctx, ctx.emit("convert", input, "f32", data_type="float32"), scale, zero_point)
+        return _dequantise(ctx, ctx.emit("convert", input, "f32", data_type="float32"), scale, zero_point)
     if ctx.node in ctx.dequantised.tables:
         ctx.tables[ctx.node] = [input, scale, zero_point]
-        return Value(None, "float32", None, input.shape, varies=False)  # which only lookups read
+        return Value(None, "float32", None, input.shape, varies=False)  # a placeholder: lookups read `ctx.tables`
     assert input.array is not None
     assert scale.array is not None
     assert zero_point.array is not None
@@ -56,24 +56,24 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
 def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     number = ctx.cast(input, "float32")
     if ctx.node not in ctx.dequantised.factors:
-        return dequantised(ctx, number, scale, zero_point)
+        return dequantise_hidden(ctx, number, scale, zero_point)
     output = ctx.node.outputs[0]
-    ctx.factors[output] = result = _recognised(ctx, number, scale, zero_point)
+    ctx.factors[output] = result = _dequantise(ctx, number, scale, zero_point)
     if all(reader in ctx.dequantised.products for reader in ctx.readers[output]):
         return result
     return ctx.emit("multiply", result, ctx.factor(1.0))
 
 
-def dequantised(ctx: Emitter, number: Value, scale: Value, zero_point: Value) -> Value:
-    """The floats for integers that have been converted, where none of the engine's passes finds the scale.
+def dequantise_hidden(ctx: Emitter, number: Value, scale: Value, zero_point: Value) -> Value:
+    """Dequantise converted integers with a scale that is hidden from the engine's passes.
 
-    They would multiply zero points and other terms by it, or move it behind the readers, to which integers then are given.
+    The passes would multiply zero points and other terms by the scale, or move the scale behind readers of integers.
     """
-    return _recognised(ctx, number, ctx.kept(scale) if scale.array is not None else scale, zero_point)
+    return _dequantise(ctx, number, ctx.hide(scale) if scale.array is not None else scale, zero_point)
 
 
-def _recognised(ctx: Emitter, number: Value, scale: Value, zero_point: Value) -> Value:
-    """The floats in the form that the engine recognises."""
+def _dequantise(ctx: Emitter, number: Value, scale: Value, zero_point: Value) -> Value:
+    """Dequantise converted integers in the form that the engine recognises."""
     if zero_point.array is None:
         number = ctx.emit("subtract", number, ctx.cast(zero_point, "float32"))
     elif zero_point.array.any():

@@ -1,6 +1,6 @@
-"""OpenVINO rules: recurrent networks, by the engine's kernels of sequences, which have the usual activations only.
+"""OpenVINO rules: recurrent networks with the usual activations, by the engine's kernels for sequences.
 
-A single step has no rule: the parts of its decomposition are what the engine's cell consists of.
+Single steps have no rule: the engine's cell consists of the same operations as the decomposition.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ..emit import Emitter, Value
 _DIRECTIONS = {"forward": "forward", "backward": "reverse", "both": "bidirectional"}
 
 
-def _ordered(ctx: Emitter, value: Value, layout: str, wanted: str) -> Value:
-    """Put the gates of a weight or bias, along axis 1, into the order `wanted`; constants are folded."""
-    if layout == wanted:
+def _order_gates(ctx: Emitter, value: Value, layout: str, target: str) -> Value:
+    """Put the gates of a weight or bias, along axis 1, into the order `target`; constants are folded."""
+    if layout == target:
         return value
-    places = [layout.index(gate) for gate in wanted]
+    places = [layout.index(gate) for gate in target]
     directions, rows, *rest = value.shape
     blocks = [directions, len(layout), rows // len(layout), *rest]
     if value.array is not None:
@@ -32,7 +32,7 @@ def _ordered(ctx: Emitter, value: Value, layout: str, wanted: str) -> Value:
 
 
 def _sum(ctx: Emitter, values: Sequence[Value | None], like: Value) -> Value:
-    """The sum of the biases that are there; zeros where there is none."""
+    """Add the biases that are not None; return zeros if there is none."""
     total = None
     for value in values:
         if value is not None:
@@ -41,21 +41,21 @@ def _sum(ctx: Emitter, values: Sequence[Value | None], like: Value) -> Value:
 
 
 def _sequence(
-    ctx: Emitter, name: str, states: Sequence[Value | None], weights: Sequence[Value], given: Any
+    ctx: Emitter, name: str, states: Sequence[Value | None], weights: Sequence[Value], arguments: Any
 ) -> list[Value]:
-    """The last states, and the sequence where it is asked for, in WebNN's order of axes: the engine has batches first."""
-    x: Value = given["input"]
+    """Return the last states, and the sequence if requested, in WebNN's order of axes; the engine has batches first."""
+    x: Value = arguments["input"]
     steps, batches, _ = x.shape
-    directions, size = weights[0].shape[0], given["hidden_size"]
+    directions, size = weights[0].shape[0], arguments["hidden_size"]
     zeros = np.zeros((batches, directions, size))
     starts = [
         ctx.constant(zeros, x.data_type) if state is None else ctx.transpose(state, [1, 0, 2]) for state in states
     ]
     operands = [ctx.transpose(x, [1, 0, 2]), *starts, ctx.constant([steps] * batches), *weights]
-    options = {"linear_before_reset": given["reset_after"]} if "reset_after" in given else {}
-    sequence, *last = ctx.emit_all(name, *operands, size, _DIRECTIONS[given["direction"]], **options)
+    options = {"linear_before_reset": arguments["reset_after"]} if "reset_after" in arguments else {}
+    sequence, *last = ctx.emit_all(name, *operands, size, _DIRECTIONS[arguments["direction"]], **options)
     results = [ctx.transpose(state, [1, 0, 2]) for state in last]
-    return [*results, ctx.transpose(sequence, [2, 1, 0, 3])] if given["return_sequence"] else results
+    return [*results, ctx.transpose(sequence, [2, 1, 0, 3])] if arguments["return_sequence"] else results
 
 
 def _is_usual_gru(activations: Sequence[str]) -> bool:
@@ -71,22 +71,22 @@ def _(
     recurrent_bias: Value | None,
     initial_hidden_state: Value | None,
     layout: str,
-    **given: Any,
+    **arguments: Any,
 ) -> list[Value]:
-    w, r = (_ordered(ctx, value, layout, "zrn") for value in (weight, recurrent_weight))
-    b, c = (value and _ordered(ctx, value, layout, "zrn") for value in (bias, recurrent_bias))
-    if not given["reset_after"]:
+    w, r = (_order_gates(ctx, value, layout, "zrn") for value in (weight, recurrent_weight))
+    b, c = (value and _order_gates(ctx, value, layout, "zrn") for value in (bias, recurrent_bias))
+    if not arguments["reset_after"]:
         total = _sum(ctx, [b, c], w)
     else:
-        # The new gate's two biases stay apart: the reset gate is multiplied with one of them.
-        both = [_parted(ctx, value, w) for value in (b, c)]
+        # Keep the two biases of the new gate separate: the reset gate is multiplied by one of them.
+        both = [_split_bias(ctx, value, w) for value in (b, c)]
         gates = ctx.emit("add", both[0][0], both[1][0])
         total = ctx.emit("concat", [gates, both[0][1], both[1][1]], 1)
-    return _sequence(ctx, "gru_sequence", [initial_hidden_state], [w, r, total], given)
+    return _sequence(ctx, "gru_sequence", [initial_hidden_state], [w, r, total], arguments)
 
 
-def _parted(ctx: Emitter, bias: Value | None, like: Value) -> list[Value]:
-    """The bias of the update and reset gates, and that of the new gate; zeros where there is none."""
+def _split_bias(ctx: Emitter, bias: Value | None, like: Value) -> list[Value]:
+    """Split a bias into those of the update and reset gates and of the new gate; None means zeros."""
     rows = like.shape[1] // 3
     value = _sum(ctx, [bias], like)
     return ctx.emit_all("variadic_split", value, ctx.constant(1), ctx.constant([2 * rows, rows]))
@@ -106,9 +106,9 @@ def _(
     initial_hidden_state: Value | None,
     initial_cell_state: Value | None,
     layout: str,
-    **given: Any,
+    **arguments: Any,
 ) -> list[Value]:
-    w, r = (_ordered(ctx, value, layout, "figo") for value in (weight, recurrent_weight))
-    b, c = (value and _ordered(ctx, value, layout, "figo") for value in (bias, recurrent_bias))
+    w, r = (_order_gates(ctx, value, layout, "figo") for value in (weight, recurrent_weight))
+    b, c = (value and _order_gates(ctx, value, layout, "figo") for value in (bias, recurrent_bias))
     weights = [w, r, _sum(ctx, [b, c], w)]
-    return _sequence(ctx, "lstm_sequence", [initial_hidden_state, initial_cell_state], weights, given)
+    return _sequence(ctx, "lstm_sequence", [initial_hidden_state, initial_cell_state], weights, arguments)

@@ -1,6 +1,6 @@
-"""OpenVINO rules: reductions of floats, and the positions of extreme values.
+"""OpenVINO rules: reductions of floats, and positions of extreme values.
 
-Integers have none: the engine adds them up as float32.
+Reductions of integers have no rules: the engine adds them as float32.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ _RESHAPES = ("Reshape", "Squeeze", "Unsqueeze")
 
 
 def _lower(op: Op[..., Operand], name: str) -> None:
-    # Without axes, the engine returns its input, for some after the function of an element; the decomposition does that.
+    # Without axes, the engine returns its input, although some reductions map each element; the decomposition does that.
     @openvino.lower(op, when=lambda input, axes: is_float(input) and len(axes) > 0)
     def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
         shape = input.shape
         x, long = input, list(range(len(shape)))
         if input.output.get_node().get_type_name() in _RESHAPES:
-            # The engine moves a reshape that adds axes of size 1 behind the reduction, and loses their places.
+            # The engine moves a reshape that inserts axes of size 1 behind the reduction, and loses their positions.
             long = [axis for axis in long if shape[axis] > 1]
             x = ctx.reshape(input, [shape[axis] for axis in long])
         if all(shape[axis] == 1 for axis in axes):
             return ctx.reshape(ctx.emit("abs", x) if op in _NORMS else x, ctx.output.shape)
         along = ctx.constant([long.index(axis) for axis in axes if axis in long])
-        # All dimensions are kept: of a reduction that drops some before a reshape, the engine drops the reshape.
+        # Keep all dimensions: if a reduction drops some, the engine drops a reshape after it.
         result = ctx.emit(name, x, along, True)
         if op not in _EXTREMES:
             return ctx.reshape(result, ctx.output.shape)
-        # The engine's maximum of nothing but -inf is the lowest finite float.
+        # The engine returns the lowest finite float for a maximum of -inf alone.
         outermost = ctx.scalar(_EXTREMES[op], input)
         is_outermost = ctx.emit("equal", x, outermost, data_type="bool")
         are_all = ctx.emit("reduce_logical_and", is_outermost, along, True)
@@ -65,7 +65,7 @@ def _(ctx: Emitter, input: Value) -> Value:
 
 
 def _is_exact(input: Operand) -> bool:
-    """Whether float32 holds all values, in which the engine compares."""
+    """Whether all values are exact in float32, in which the engine compares."""
     return is_float(input) or input.data_type in ("int8", "uint8")
 
 
@@ -73,8 +73,8 @@ def _position(op: Op[..., Operand], mode: str) -> None:
     @openvino.lower(op, when=_is_exact)
     def _(ctx: Emitter, input: Value, axis: int, keep_dimensions: bool, output_data_type: DataType) -> Value:
         sort = {"index_element_type": "i32", "stable": True}  # the first of equal values
-        _, found = ctx.emit_all("topk", input, ctx.constant(1), axis, mode, "value", data_type="int32", **sort)
-        return ctx.cast(ctx.reshape(found, ctx.output.shape), output_data_type)
+        _, positions = ctx.emit_all("topk", input, ctx.constant(1), axis, mode, "value", data_type="int32", **sort)
+        return ctx.cast(ctx.reshape(positions, ctx.output.shape), output_data_type)
 
 
 _position(ops.arg_max, "max")
