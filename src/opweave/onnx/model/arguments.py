@@ -47,7 +47,7 @@ class Argument:
     Attributes:
         name: the name.
         type: the type as ONNX Runtime writes it.
-        element_type: ONNX's element type; 0 if it is not a tensor.
+        element_type: ONNX's element type; 0 if the value is not a tensor.
         dims: the dimensions as in `NodeArg`; None if the rank is not declared.
     """
 
@@ -89,15 +89,15 @@ class Argument:
         return tuple(size if isinstance(size, int) else 1 for size in self.dims or ())
 
     def random(self, shape: Sequence[int], generator: np.random.Generator, count: int = 2) -> np.ndarray:
-        """Random values: normally distributed floats, or integers 0 and 1, which are valid indices and masks.
+        """Return random values: normally distributed floats, or integers 0 and 1 (valid indices and masks).
 
         Args:
-            shape: of the array.
-            generator: of the numbers.
-            count: the number of different integers, from 0: the rows of a table, for indices into it.
+            shape: the shape of the array.
+            generator: generates the numbers.
+            count: integers are in [0, count); for indices into a table, its number of rows.
 
         Raises:
-            ValidationError: it does not take numbers, or not of this shape.
+            ValidationError: the input does not take numbers, or `shape` has too many elements.
             OperationError: there is not enough memory.
         """
         is_number = bool(self.element_type) and self.dtype.kind in "fiub"
@@ -125,11 +125,11 @@ class Argument:
 
         Args:
             array: the array.
-            what: names it in messages.
+            what: the array's name in messages.
             converts: whether the caller could pass a converted copy instead.
 
         Raises:
-            ValidationError: it has others.
+            ValidationError: the data type or the shape differs.
         """
         expected = self.dtype
         fits = array.dtype.kind in "OUS" if expected.kind == "O" else array.dtype == expected
@@ -152,7 +152,7 @@ class Argument:
         )
 
     def _on_device(self, tensor: MLTensor, context: MLContext, what: str) -> Memory:
-        """The device memory of a tensor; check that it fits.
+        """Check a tensor on the device, and return its memory.
 
         Raises:
             ValidationError: the tensor belongs to another context, or has another data type or shape.
@@ -237,12 +237,12 @@ class Argument:
 
     @property
     def fits_tensor(self) -> bool:
-        """Whether an `MLTensor` can hold it."""
+        """Whether an `MLTensor` can hold the value."""
         return self.element_type in DATA_TYPES
 
 
 def shape_text(dims: Sequence[int | str | None]) -> str:
-    """A declared shape in messages and tables. Names are quoted unless they are plain words: they may have any characters.
+    """Format a declared shape for messages and tables. Names that are not plain words are quoted.
 
     >>> shape_text([None, 3, "height", "a b", "?"])
     "[?, 3, height, 'a b', ?]"
@@ -252,16 +252,16 @@ def shape_text(dims: Sequence[int | str | None]) -> str:
 
 
 def check_target(name: str, target: Any, shape: tuple[int, ...]) -> None:
-    """Require that what an output is written into has its shape."""
+    """Require that the target of an output has the output's shape."""
     if target.shape != shape:
         raise ValidationError(f"out[{name!r}] must have shape {list(shape)}, got {list(target.shape)}")
 
 
 class HostValues(UserDict[str, Any]):
-    """Inputs as host arrays; an input in device memory is copied when it is first looked up.
+    """Inputs as host arrays; device memory is copied at the first lookup.
 
     Args:
-        feed: arrays and memory of the device, by name.
+        feed: arrays and device memory, by name.
         space: the memory of the device.
     """
 
@@ -332,7 +332,7 @@ def _size(what: str, size: Any) -> int:
 
 
 def _dimension(dim: Any, sizes: Mapping[str, int]) -> int | str | None:
-    """The size of a dimension; its name if it is dynamic; None if it has neither."""
+    """The size of a dimension, or the name of a dynamic one; None if it has neither."""
     if dim.HasField("dim_value"):
         return int(dim.dim_value) if dim.dim_value >= 0 else None
     return sizes.get(dim.dim_param, str(dim.dim_param)) if dim.dim_param else None

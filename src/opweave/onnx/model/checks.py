@@ -1,7 +1,7 @@
-"""Rules that ONNX Runtime does not check: a node that breaks one ends the process, or runs forever.
+"""Rules that ONNX Runtime does not check: a node that breaks one crashes the process, or never returns.
 
-All nodes of a model and its sub-graphs are checked when the model is read. Tracing checks them again, with the shapes and
-constants that it has found. Each rule comes from a model that did harm; `tests/fuzz/bombs.py` has these models.
+All nodes are checked when the model is read, and again by tracing, with the shapes and constants known then. Each rule comes
+from a model that did harm; `tests/fuzz/bombs.py` has these models.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _VARIADIC = {
     "Scan": 1,  # before operator set 9, the first one is optional
     "SequenceMap": 1,
 }
-"""ONNX's operators with any number of inputs, and the first position where none may be absent."""
+"""Operators with any number of inputs -> the position from which no input may be absent."""
 
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 
@@ -80,8 +80,8 @@ def check_node(
 
     Args:
         node: the node.
-        where: the end of its title in messages (" inside of If 'choice'").
-        shapes: the shapes of its inputs, by position; None if unknown.
+        where: the end of the node's title in messages (" inside of If 'choice'").
+        shapes: the shapes of the inputs, by position; None if unknown.
         values: the arrays of constant inputs, by position; None for others.
 
     Raises:
@@ -130,7 +130,7 @@ def needs_values(node: NodeProto) -> bool:
 
 
 def title_of(node: NodeProto, where: str = "") -> str:
-    """A node in messages: its operator, its name if it has one, and where it is."""
+    """Describe a node in messages: operator, name if any, and place."""
     return f"{node.op_type} {node.name[:200]!r}{where}" if node.name else f"{node.op_type}{where}"
 
 
@@ -142,8 +142,8 @@ def count_nodes(nodes: Sequence[NodeProto], functions: Iterable[FunctionProto]) 
     """Count the nodes of a model after functions are inlined.
 
     Args:
-        nodes: those of the model and of its sub-graphs.
-        functions: of the model.
+        nodes: the nodes of the model and of its sub-graphs.
+        functions: the functions of the model.
 
     Raises:
         DataError: a function calls itself, or sub-graphs are nested too deep.
@@ -165,10 +165,10 @@ def count_nodes(nodes: Sequence[NodeProto], functions: Iterable[FunctionProto]) 
 
 
 def with_expected_inputs(proto: ModelProto, nodes: list[NodeProto]) -> tuple[ModelProto, list[NodeProto]]:
-    """The model and its nodes, or a copy in which nodes have the inputs that ONNX Runtime reads without checking.
+    """The model and its nodes; copies if the inputs of a node must be rewritten for ONNX Runtime.
 
-    ONNX Runtime misreads an absent bias of LayerNormalization that is written as an empty name, and an absent last zero point
-    of QLinearLeakyRelu and QLinearSigmoid that is not.
+    ONNX Runtime misreads LayerNormalization if an absent bias is written as an empty name, and QLinearLeakyRelu and
+    QLinearSigmoid if an absent last zero point is not.
     """
     if all(_expected_inputs(node) is None for node in nodes):
         return proto, nodes
@@ -192,7 +192,7 @@ def _expected_inputs(node: NodeProto) -> list[str] | None:
 
 
 def callee_of(node: NodeProto) -> Callee:
-    """Domain, name and overload of the function that a node calls, if the model has that function."""
+    """The key of the function that a node calls, if the model has that function."""
     return node.domain, node.op_type, node.overload
 
 
@@ -298,4 +298,4 @@ RULES: dict[str, Rule] = {
     "TfIdfVectorizer": _tf_idf,
     "Unique": _unique,
 }
-"""Further rules for ONNX's operators, by operator."""
+"""Operator of ONNX -> its further rule."""

@@ -59,7 +59,7 @@ class Node:
 
 
 Rule = Callable[[Node], str]
-"""Returns what is wrong with a node, for a message; empty if nothing is."""
+"""Returns the fault of a node as text for a message; empty if there is none."""
 
 
 def _single(*positions: int) -> Rule:
@@ -76,7 +76,7 @@ def _single(*positions: int) -> Rule:
 
 
 def _given(positions: Sequence[int], message: str) -> Rule:
-    """A rule that there are inputs at these positions; `message` has a gap for the first that is absent."""
+    """A rule that there are inputs at these positions; `message` has a placeholder for the first absent one."""
 
     def rule(node: Node) -> str:
         absent = [position for position in positions if not node.is_given(position)]
@@ -121,7 +121,7 @@ def _quantized_matmul(single: tuple[int, ...], by_column: tuple[int, ...], bias:
 
     Args:
         single: the positions of scales and zero points that hold one value.
-        by_column: the positions of those that may hold one value for each column of the second matrix.
+        by_column: the positions of scales and zero points that may hold one value per column of the second matrix.
         bias: the position of the bias.
     """
 
@@ -156,7 +156,7 @@ def _inverse(node: Node) -> str:
 
 
 def _last_axis(node: Node) -> str:
-    """Kernels of mixtures of experts divide by the last size of the input."""
+    """Mixture-of-experts kernels divide by the last size of the input."""
     shape = node.shape(0)
     if not shape or shape[-1]:
         return ""
@@ -207,7 +207,7 @@ _FREQUENT = frozenset({"Attention", "MatMulIntegerToFloat", "MoE", "QMoE"})
 
 
 def check_decided(nodes: Iterable[NodeProto], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Require that rules can be checked before the sizes of a call are known; else the engine would run the node unchecked.
+    """Require that rules can be checked without the sizes of a call; else the engine would run the node unchecked.
 
     Frequent operators are exempt: many models with dynamic dimensions have them, and compiling each shape would take too long.
 

@@ -1,4 +1,4 @@
-"""Functions of a model: their attributes are bound, then their bodies take the place of the calls."""
+"""Inline the functions of a model: bind their attributes, then replace calls by bodies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .scopes import all_nodes, flattened
 
 
 def inlined(proto: ModelProto, limits: Limits, what: str, *, is_owned: bool) -> ModelProto:
-    """The model without functions.
+    """Inline all functions of a model.
 
     Args:
         proto: a model with functions, none of which calls itself.
@@ -36,9 +36,9 @@ def inlined(proto: ModelProto, limits: Limits, what: str, *, is_owned: bool) -> 
 
 
 class _Binder:
-    """Gives each call a function without attributes: a copy in which references to them are replaced by values.
+    """Gives each call a copy of its function in which values replace references to attributes.
 
-    The inliner of `onnx` knows the values that a call gives, but no default values.
+    The inliner of `onnx` binds the attributes of a call, but ignores default values.
     """
 
     def __init__(self, proto: ModelProto, limits: Limits, what: str) -> None:
@@ -51,14 +51,14 @@ class _Binder:
         self.pending: list[tuple[FunctionProto, dict[str, AttributeProto]]] = []
 
     def bind(self) -> None:
-        """Bind the attributes of all calls, and replace the functions of the model by those without attributes."""
+        """Bind the attributes of all calls, and replace the functions of the model by the copies."""
         self._bind_nodes(self.proto.graph.node, None)
         nodes = flattened(self.proto.graph)[0]
         node_count = len(nodes)
         while self.pending:
             copy, values = self.pending.pop()
             self._bind_nodes(copy.node, values)
-            # A graph that is an attribute is copied for each reference: sizes may double with each call.
+            # A graph attribute is copied for each reference: sizes may double with each call.
             node_count += len(list(all_nodes(copy.node)))
             check_node_count(node_count, self.limits, self.what)
         copies = list(self.copies.values())
@@ -70,8 +70,8 @@ class _Binder:
         """Bind the attributes of nodes in place.
 
         Args:
-            nodes: of a graph or a function.
-            values: the attributes of the function around them, by name; None outside of functions.
+            nodes: the nodes of a graph or a function.
+            values: the attributes of the enclosing function, by name; None outside of functions.
         """
         for node in nodes:
             for graph in sub_graphs(node):
@@ -86,7 +86,7 @@ class _Binder:
                 del node.attribute[:]
 
     def _copy(self, callee: Callee, attributes: Sequence[AttributeProto]) -> FunctionProto:
-        """The function of a call that gives these attributes: one copy for equal values."""
+        """Copy a function for a call with these attributes; calls with equal values share a copy."""
         function = self.functions[callee]
         values = {each.name: each for each in (*function.attribute_proto, *attributes)}
         texts = tuple(values[name].SerializeToString(deterministic=True) for name in sorted(values))
@@ -109,7 +109,7 @@ class _Binder:
 
 
 def _bound(attribute: AttributeProto, values: Mapping[str, AttributeProto]) -> AttributeProto | None:
-    """The attribute with the value that it refers to; None if there is no value, so that the operator's default applies."""
+    """Resolve a reference to a function's attribute; None if it has no value, so that the operator's default applies."""
     if not attribute.ref_attr_name:
         return attribute
     value = values.get(attribute.ref_attr_name)

@@ -54,10 +54,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KNOWN_OPSET = 21
-"""All versions of the `onnx` package that support NumPy 2 have the operator sets up to this one."""
+"""The newest operator set that every `onnx` package with support for NumPy 2 has."""
 
 SMALL_BYTES = 4096
-"""Weights up to this size are copied from mapped files: reading one also maps many pages around it, which stay resident."""
+"""Weights up to this size are copied from mapped files: a read also maps many neighbouring pages, and they stay resident."""
 
 
 @dataclass(eq=False, repr=False)
@@ -68,10 +68,10 @@ class Model:
         proto: the model; initializers with external data hold no data.
         folder: the folder of external data.
         opsets: the version of each operator set, by domain ("" for ONNX's own).
-        limits: bounds for loading it.
+        limits: bounds for loading the model.
         names: all names of values, including those of sub-graphs.
-        operations: the converters of the user's operations that its nodes use, as they were registered when it was read.
-        surprising: the names of values whose shapes differ from those that ONNX infers.
+        operations: the converters of the user's operations for its nodes, as registered when the model was read.
+        surprising: the names of values whose shapes differ from ONNX's inference.
     """
 
     proto: ModelProto
@@ -137,7 +137,7 @@ class Model:
                 proto = inlined(proto, limits, what, is_owned=proto is not source)
             except DataError:
                 raise
-            except Exception as error:  # it is written in C++, and raises errors of many types
+            except Exception as error:  # the C++ inliner raises errors of many types
                 raise DataError(f"{what}: its functions cannot be put in place ({_first_line(error)})") from None
             nodes, is_flat = flattened(proto.graph)
         proto, nodes = with_expected_inputs(proto, nodes)
@@ -151,12 +151,12 @@ class Model:
 
     @cached_property
     def nodes(self) -> list[NodeProto]:
-        """All nodes, those of sub-graphs included."""
+        """All nodes, including nodes of sub-graphs."""
         return flattened(self.proto.graph)[0]
 
     @cached_property
     def is_flat(self) -> bool:
-        """Whether no node has a sub-graph. To look for them takes longer than most of what is done with a node."""
+        """Whether no node has a sub-graph. Looking for sub-graphs takes longer than most other work on a node."""
         return flattened(self.proto.graph)[1]
 
     @cached_property
@@ -166,7 +166,7 @@ class Model:
 
     @property
     def updating(self) -> dict[Key, Converter]:
-        """The converters of its operators that may update an input. None of ONNX's own operators does."""
+        """The converters of operators that may update an input. No operator of ONNX itself does."""
         keys = [key for key in self.operators if key[0] or key in self.operations]
         if not keys:
             return {}
@@ -176,24 +176,24 @@ class Model:
         return {key: converter for key, converter in converters.items() if converter is not None and converter.updates}
 
     def converter(self, node: NodeProto) -> Converter | None:
-        """The converter of a node: of the user's operation, else Opweave's; None if neither has its operator."""
+        """The converter of a node: the user's operation, else Opweave's own; None if there is neither."""
         from ..convert.operators import CONVERTERS
 
         key = key_of(node)
         return self.operations.get(key) or CONVERTERS.get(key)
 
     def unknown_operators(self) -> frozenset[Key]:
-        """Its operators that have no converter."""
+        """The operators without a converter."""
         from ..convert.operators import CONVERTERS
 
         return self.operators - self.operations.keys() - CONVERTERS.keys()
 
     def operation(self, node: NodeProto) -> Converter | None:
-        """The converter of a node that the user's operation computes; None for other nodes."""
+        """The converter of the user's operation for a node; None if there is none."""
         return self.operations.get(key_of(node)) if self.operations else None
 
     def without_overrides(self) -> Model:
-        """The same model for the nodes of ONNX's definitions, in which no operation of the user replaces an operator."""
+        """A copy for tracing ONNX's definitions, in which the user's operations replace no operator of the engine."""
         if not self.operations:
             return self
         made = copy(self)
@@ -202,7 +202,7 @@ class Model:
 
     @property
     def required_inputs(self) -> list[ValueInfoProto]:
-        """The declared inputs that no initializer gives a value."""
+        """The declared inputs without an initializer."""
         initialised = set(initializer_names(self.proto.graph))
         return [info for info in self.proto.graph.input if info.name not in initialised]
 
@@ -223,7 +223,7 @@ class Model:
         for tensor in graph.initializer:
             weights.append((tensor.name, self.array(tensor)))
             if self._owned:
-                tensor.ClearField("raw_data")  # the array has a copy of its own
+                tensor.ClearField("raw_data")  # the array keeps the bytes
         for contents in self._contents():
             contents.forget()
         if self._here is not None and not self._here.is_fixed:
@@ -232,11 +232,11 @@ class Model:
         try:
             return weights + [(sparse.values.name, self.dense(sparse)) for sparse in graph.sparse_initializer]
         except DataError:
-            self._dense_bytes = before  # what was not kept does not count when they are read again
+            self._dense_bytes = before  # weights that were not kept do not count at the next attempt
             raise
 
     def small_weights(self, max_bytes: int) -> dict[str, np.ndarray]:
-        """The arrays of initializers that have at most so many bytes and can be read, by name. Nothing is kept or counted."""
+        """The readable initializers of at most `max_bytes`, by name. They are neither kept nor counted against limits."""
         with self._lock:
             arrays = dict(self._weights or ())
         for tensor in self.proto.graph.initializer:
@@ -250,7 +250,7 @@ class Model:
         return [*self._files.values(), *([self._here] if self._here is not None else [])]
 
     def _check(self) -> None:
-        """Ensure what tracing relies on: operator sets, and values that have names and are made once, before they are used."""
+        """Check what tracing relies on: known operator sets, and named values that are defined once, before their use."""
         if not self.opsets:
             raise DataError("the model does not say which operator sets it uses (opset_import)")
         for domain, version in self.opsets.items():
@@ -298,10 +298,10 @@ class Model:
 
         Args:
             graph: the graph.
-            outer: the names that the graphs around it define.
+            outer: the names that enclosing graphs define.
             where: the place of the graph, as the end of a title; empty for the graph of the model.
             shapes: the declared shapes of values, by name.
-            constants: the initializers and Constant nodes of the graphs around it, by name.
+            constants: the initializers and Constant nodes of enclosing graphs, by name.
 
         Raises:
             DataError: a node breaks a rule.
@@ -323,7 +323,7 @@ class Model:
                     why = "which is made only after it" if is_later else "which nothing makes"
                     raise DataError(f"{title_of(node, where)} uses {name!r}, {why}")
             known = [shapes.get(name) for name in inputs] if shapes and needs_inputs(node) else ()
-            # Tracing knows the constants of the model's graph; those of sub-graphs are read here.
+            # Tracing has the constants of the main graph; only constants of sub-graphs are read here.
             values = [self._known(constants.get(name)) for name in inputs] if where and needs_values(node) else ()
             check_node(node, where, known, values)
             if node.op_type == "Constant" and len(node.attribute) == len(node.output) == 1:
@@ -362,7 +362,7 @@ class Model:
         return None
 
     def array(self, tensor: TensorProto) -> np.ndarray:
-        """The array of an initializer; not a copy if its bytes are raw.
+        """The array of an initializer; a view if its bytes are raw.
 
         Raises:
             DataError: the data are missing, too short, or in a file outside of the model's folder.
@@ -381,7 +381,7 @@ class Model:
         if len(data) != size:
             raise DataError(f"{what} must have {size} bytes for {name}{list(shape)}, got {len(data)}")
         array = np.frombuffer(data, dtype).reshape(shape)
-        if external and not isinstance(data.obj, (mmap.mmap, bytes)):  # the user may change them
+        if external and not isinstance(data.obj, (mmap.mmap, bytes)):  # the user may change the bytes
             own = np.empty(shape, dtype)
             memory.copy(own, array, "weights of a model in a bytearray")
             array = own
@@ -390,7 +390,7 @@ class Model:
         return array
 
     def _unpacked(self, tensor: TensorProto, elements: int, what: str) -> np.ndarray:
-        """The array of a tensor whose data are in typed fields, or of a type that NumPy does not have."""
+        """The array of a tensor with typed fields, or of an element type that NumPy lacks."""
         if tensor.data_location == TensorProto.EXTERNAL:
             data = self._external(tensor, None)
             raw = TensorProto(dims=tensor.dims, data_type=tensor.data_type, name=tensor.name, raw_data=bytes(data))
@@ -449,14 +449,13 @@ class Model:
         return memoryview(bytes(data)) if found.path is not None and length <= SMALL_BYTES else data
 
     def _file(self, location: str, where: str) -> Contents:
-        """A file in the model's folder."""
+        """Map a file in the model's folder, once."""
         if location in self._locations:
             return self._locations[location]
         if self.folder is None:
             raise DataError(f"{where} are in a file, and a model of bytes has no folder to look in")
-        from pathlib import (
-            Path,  # here: it takes as long to import as all else that small models need of the file system
-        )
+        # Imported here: this takes as long as all other file access of small models.
+        from pathlib import Path
 
         try:
             path = Path(self.folder, location).resolve()

@@ -1,4 +1,4 @@
-"""Nested graphs: all of their nodes, which graph defines a name, and copies of nodes with other names."""
+"""Nested graphs: iterate over nodes, find the names that a graph defines or captures, rename values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_DEPTH = 100
 
 
 def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Iterate over nodes and those of their sub-graphs.
+    """Iterate over nodes and the nodes of their sub-graphs.
 
     Raises:
         DataError: sub-graphs are nested too deep.
@@ -51,7 +51,7 @@ def own_names(graph: GraphProto) -> set[str]:
 
 
 def free_names(graph: GraphProto) -> set[str]:
-    """The names that a sub-graph takes from the graphs around it."""
+    """The names that a sub-graph captures from enclosing graphs."""
     used = {value.name for value in graph.output}
     for node in graph.node:
         used.update(name for name in node.input if name)
@@ -61,7 +61,7 @@ def free_names(graph: GraphProto) -> set[str]:
 
 
 def used_names(node: NodeProto) -> list[str]:
-    """The names that a node takes, those of its sub-graphs included."""
+    """The names that a node reads, including captures of its sub-graphs."""
     names = dict.fromkeys(node.input[:])
     names.pop("", None)
     for graph in sub_graphs(node):

@@ -1,8 +1,8 @@
 """Parse a serialised model without copying its weights.
 
-A protocol buffer is a sequence of fields, each with its length, so initializers and Constant nodes of the main graph are found
-without parsing the fields between them. `without_weights` replaces their raw data by references to their place, in the form of
-external data. Field numbers are those of onnx.proto3.
+A protocol buffer is a sequence of fields with lengths, so initializers and Constant nodes of the main graph are found without
+parsing other fields. `without_weights` replaces their raw data by references to its place, in the form of external data. Field
+numbers are those of onnx.proto3.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 9, 13, 14
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 Field = tuple[int, int, int, int]
-"""The number of a field (negative if its value is not bytes), and the positions of its start, of its value, and of its end."""
+"""(number, start, value, end): number of a field, negative if the value is not bytes, and three positions in the data."""
 
 
 def without_weights(data: memoryview, nodes: bool = True) -> bytes | None:
@@ -32,7 +32,7 @@ def without_weights(data: memoryview, nodes: bool = True) -> bytes | None:
 
     Args:
         data: the model.
-        nodes: whether those in Constant nodes are replaced, too.
+        nodes: whether weights in Constant nodes are replaced, too.
     """
     try:
         graphs = [found for found in _fields(data, 0, len(data)) if found[0] == _MODEL_GRAPH]
@@ -47,11 +47,11 @@ def without_weights(data: memoryview, nodes: bool = True) -> bytes | None:
 
 
 Change = Callable[[memoryview, int, int], bytes | None]
-"""Gives the new value of the field between two positions; None if it stays."""
+"""Returns the new value of the field between two positions; None to keep the field."""
 
 
 def _changed(data: memoryview, start: int, end: int, changes: Mapping[int, Change]) -> bytes | None:
-    """A message with other values of some fields, by their numbers; None if all of them stay."""
+    """Replace fields of a message, by number; None if all fields stay."""
     kept: list[memoryview | bytes] = []
     done = start
     for number, first, value, last in _fields(data, start, end):
@@ -62,7 +62,7 @@ def _changed(data: memoryview, start: int, end: int, changes: Mapping[int, Chang
 
 
 def _node(data: memoryview, start: int, end: int) -> bytes | None:
-    """A Constant node that refers to the raw data of its tensor; None for all others."""
+    """Replace the raw data in a Constant node by a reference; None for other nodes."""
     if end - start < LEAST_BYTES:
         return None
     operator = domain = b""
@@ -77,13 +77,14 @@ def _node(data: memoryview, start: int, end: int) -> bytes | None:
 
 
 def _attribute(data: memoryview, start: int, end: int) -> bytes | None:
-    """An attribute that refers to the raw data of its tensor; None for all others."""
+    """Replace the raw data in an attribute's tensor by a reference; None for other attributes."""
     tensors = [number for number, *_ in _fields(data, start, end) if number == _ATTRIBUTE_TENSOR]
-    return _changed(data, start, end, {_ATTRIBUTE_TENSOR: _tensor}) if len(tensors) == 1 else None  # not to be merged
+    # Protobuf would merge several tensors.
+    return _changed(data, start, end, {_ATTRIBUTE_TENSOR: _tensor}) if len(tensors) == 1 else None
 
 
 def _tensor(data: memoryview, start: int, end: int) -> bytes | None:
-    """A TensorProto that refers to its raw data; None if it is small, or has external data already."""
+    """Replace the raw data of a TensorProto by a reference; None if it is small, or has external data already."""
     if end - start < LEAST_BYTES:
         return None
     raw: Field | None = None
@@ -101,7 +102,7 @@ def _tensor(data: memoryview, start: int, end: int) -> bytes | None:
 
 
 def _fields(data: memoryview, at: int, end: int) -> Iterator[Field]:
-    """The fields between two positions.
+    """Iterate over the fields between two positions.
 
     Raises:
         IndexError: the last field does not end at `end`.
