@@ -28,7 +28,7 @@ MAX_EMBEDDED_BYTES = 1_500_000_000
 _ALIGNMENT = 4096  # so that every tensor of a data file can be mapped into memory on its own
 
 Operators = Literal["onnx", "onnxruntime"]
-"""The operators that a model is written with: ONNX's own, or those that only ONNX Runtime has, too."""
+"""Operators of the written model: ONNX's own alone, or also ONNX Runtime's."""
 
 
 def save(graph: MLGraph, path: str | Path, *, operators: Operators = "onnx") -> None:
@@ -99,7 +99,7 @@ def save(graph: MLGraph, path: str | Path, *, operators: Operators = "onnx") -> 
 
 
 def to_onnx(graph: Graph, operators: Operators = "onnx") -> tuple[ModelProto, dict[str, np.ndarray]]:
-    """The ONNX model of a graph, and by name the arrays of the initializers that are stored outside it."""
+    """The ONNX model of a graph, and the arrays of its external initializers by name."""
     renamed = _output_names(graph)
     names, prefix = [*graph.inputs, *renamed.values()], "_"
     for name in names:
@@ -123,7 +123,7 @@ def to_onnx(graph: Graph, operators: Operators = "onnx") -> tuple[ModelProto, di
 
 
 def _name_by_labels(model: ModelProto) -> None:
-    """Call nodes `conv1` instead of `conv1#0` where that is the name of one node only."""
+    """Rename node `conv1#0` to `conv1` if no other node has that label."""
     labels = [node.name.rpartition("#")[0] for node in model.graph.node]
     taken = Counter([*labels, *(node.name for node in model.graph.node)])
     for node, label in zip(model.graph.node, labels, strict=True):
@@ -132,7 +132,7 @@ def _name_by_labels(model: ModelProto) -> None:
 
 
 def _output_names(graph: Graph) -> dict[str, str]:
-    """What each output is called in ONNX; see `save`."""
+    """Name of an output -> its name in ONNX; see `save`."""
     both = [name for name in graph.outputs if name in graph.inputs]
     names = {name: name for name in graph.outputs if name not in both}
     for name in both:

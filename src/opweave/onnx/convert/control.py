@@ -1,4 +1,4 @@
-"""Control flow that is decided while the graph is built: If becomes one branch, Loop and Scan are unrolled."""
+"""Control flow decided at build time: inline one branch of If, unroll Loop and Scan."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _ENDLESS = 2**31
 
 
 def inline_if(tracer: Tracer, node: NodeProto) -> list[Step]:
-    """Replace an If whose condition is constant by the branch that it chooses."""
+    """Inline the chosen branch of an If with a constant condition."""
     condition = _condition(tracer, node.input[0])
     graph = _graph(node, "then_branch" if condition else "else_branch")
     return _inline(tracer, graph, {}, node.output, tracer.fresh(node), whole=False)
 
 
 def unroll_loop(tracer: Tracer, node: NodeProto) -> list[Step]:
-    """Replace a Loop by all of its iterations, if neither their number nor the condition depends on data."""
+    """Unroll a Loop, if neither the number of iterations nor the condition depends on data."""
     body = _graph(node, "body")
     trips, condition, *state = [*node.input, "", ""][: max(len(node.input), 2)]
     limit = _known(tracer, trips, "its number of iterations", TensorProto.INT64)
@@ -60,7 +60,7 @@ def check_ends(tracer: Tracer, node: NodeProto) -> None:
     body = _graph(node, "body")
     try:
         limit = _known(tracer, next(iter(node.input), ""), "its number of iterations", TensorProto.INT64)
-    except Unsupported:  # it is known only when the graph runs
+    except Unsupported:  # the limit is known only when the graph runs
         return
     if (limit is not None and limit < _ENDLESS) or len(body.input) < 2 or not body.output:
         return
@@ -73,7 +73,7 @@ def check_ends(tracer: Tracer, node: NodeProto) -> None:
 
 
 def unroll_scan(tracer: Tracer, node: NodeProto) -> list[Step]:
-    """Replace a Scan by its body, once for each slice of its scanned inputs."""
+    """Unroll a Scan: one copy of the body for each slice of the scanned inputs."""
     unsupported_if(tracer.opset < 9, "before operator set 9, it scans batches")
     attributes = {a.name: attribute_value(a) for a in node.attribute if a.type != AttributeProto.GRAPH}
     body, count = _graph(node, "body"), len(node.input) - attributes["num_scan_inputs"]
@@ -108,22 +108,22 @@ CONTROL: Mapping[str, Callable[[Tracer, NodeProto], list[Step]]] = {
     "Loop": unroll_loop,
     "Scan": unroll_scan,
 }
-"""The functions that replace operators with sub-graphs; they raise `Unsupported` if they cannot."""
+"""Operator with sub-graphs -> the function that replaces it, or raises `Unsupported`."""
 
 
 class _Unrolled:
-    """The iterations of a loop's body, one after the other. WebNN must express all of their nodes.
+    """The unrolled iterations of a loop. WebNN must express all nodes.
 
     Args:
         tracer: traces the nodes.
         body: the graph of an iteration.
-        leading: the number of the body's outputs that come before its state.
-        state: the number of values that an iteration hands to the next one.
+        leading: the number of the body's outputs before the state.
+        state: the number of loop-carried values.
         prefix: the prefix of all new names.
 
     Attributes:
         count: the number of iterations so far.
-        gathered: for each output that is gathered over all iterations, its name in each of them.
+        gathered: for each output that is gathered over all iterations, the names in each iteration.
     """
 
     def __init__(self, tracer: Tracer, body: GraphProto, leading: int, state: int, prefix: str) -> None:
@@ -142,7 +142,7 @@ class _Unrolled:
         self._steps += self._tracer.steps(nodes, whole=True)
 
     def iterate(self, inputs: Sequence[str]) -> list[str]:
-        """Trace the body once more; returns the names of its outputs that are not gathered."""
+        """Trace the next iteration; return the names of the outputs that are not gathered."""
         if self.count == MAX_ITERATIONS:
             raise Unsupported(f"it has more than {MAX_ITERATIONS} iterations, and no more are unrolled")
         if len(self._body.input) != len(inputs):
@@ -157,7 +157,7 @@ class _Unrolled:
         return outputs[: self._kept]
 
     def finish(self, state: Sequence[str], outputs: Sequence[str], axes: Sequence[int]) -> list[Step]:
-        """All steps; the last ones name the final state, and join the gathered outputs along new axes."""
+        """Return all steps, after those that name the final state and stack the gathered outputs along new axes."""
         self.add(_copies(zip(state, outputs, strict=False)))
         for names, output, axis in zip(self.gathered, outputs[len(state) :], axes, strict=False):
             if output:
@@ -198,13 +198,13 @@ def _known(tracer: Tracer, name: str, what: str, element_type: int) -> int | Non
 def _inline(
     tracer: Tracer, graph: GraphProto, inputs: Mapping[str, str], outputs: Sequence[str], prefix: str, *, whole: bool
 ) -> list[Step]:
-    """Trace the nodes of a sub-graph in place of its node.
+    """Inline a sub-graph: trace its nodes in place of the node that contains it.
 
     Args:
         tracer: traces the nodes.
         graph: the sub-graph.
-        inputs: the names of the values that it gets, by the names of its inputs.
-        outputs: the names of its outputs outside; "" for those that are not used.
+        inputs: name of an input -> name of the value passed.
+        outputs: the names of the outputs outside; "" for unused ones.
         prefix: added to the names that the sub-graph defines.
         whole: WebNN must express all nodes.
     """
@@ -226,5 +226,5 @@ def _inline(
 
 
 def _copies(pairs: Iterable[tuple[str, str]]) -> list[NodeProto]:
-    """Nodes that copy values to other names; those to "" are left out."""
+    """Identity nodes that copy values to other names; copies to "" are left out."""
     return [make_node("Identity", [name], [output]) for name, output in pairs if output]

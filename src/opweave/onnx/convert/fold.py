@@ -1,8 +1,8 @@
 """Fold constants: compute nodes on known values while the graph is built.
 
-NumPy computes the operators that are frequent in the shape arithmetic of exported models, in microseconds. A session of ONNX
-Runtime computes the others; it takes about a millisecond for each node. An evaluator takes the node's inputs as arrays and
-its attributes as keywords, and returns the only output. It raises `Declined` where NumPy and ONNX Runtime might differ.
+NumPy computes operators that are frequent in the shape arithmetic of exported models, in microseconds. ONNX Runtime computes
+the others, in about a millisecond for each node. An evaluator takes the node's inputs as arrays and
+its attributes as keywords, and returns the only output. It raises `Declined` if NumPy and ONNX Runtime might differ.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ LARGE_BYTES = 2**24
 """Results up to this size are folded; the graph computes larger ones, such as generated weights."""
 
 GENERATED_BYTES = 65536
-"""Fold ConstantOfShape up to this size. The engine fills larger ones itself, and can free them once it has packed them, as it
-does with weights."""
+"""Fold ConstantOfShape up to this size. The engine fills larger results itself, and frees them after packing, like weights."""
 
 NEVER = frozenset(
     {
@@ -69,8 +68,8 @@ def fold(
 
     Args:
         node: the node.
-        values: its inputs, None for those that are absent.
-        model: the model that it is part of.
+        values: the inputs of the node; None for absent ones.
+        model: the model of the node.
         infer: infers the types of the node's outputs.
 
     Returns:
@@ -264,7 +263,7 @@ def _least_or_largest(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _converter(op_type: str) -> Callable[..., Any]:
-    """The converter of an operator whose result is an array, made without a builder, if all inputs are arrays."""
+    """Evaluate an operator by its converter, which needs no builder if all inputs are arrays."""
     return lambda *arrays, **attributes: CONVERTERS["", op_type].function(None, *arrays, **attributes)
 
 
@@ -293,7 +292,7 @@ EVALUATORS: Mapping[str, Callable[..., Any]] = {
     "Where": _where,
     **{op_type: _converter(op_type) for op_type in ("Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze")},
 }
-"""The functions that compute operators, by operator."""
+"""Operator -> the function that computes it."""
 
 SAME_TYPES = frozenset(
     {

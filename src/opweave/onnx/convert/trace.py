@@ -1,9 +1,9 @@
 """Walk over an ONNX graph with static shapes: fold constants, convert what WebNN can express, mark the rest as fallback.
 
 Every name gets a value: a `Constant` (known now), a `Tensor` (an operand, computed when the graph runs) or `Dynamic` (made by
-a node that falls back, of unknown shape). This module decides what becomes of each node; `fold` computes constants,
-`conversion` calls converters, `control` replaces If, Loop and Scan by other nodes, `labels` classifiers with labels that are
-strings, and `inference` asks ONNX for types and definitions.
+a node that falls back, of unknown shape). This module chooses the treatment of each node; `fold` computes constants,
+`conversion` calls converters, `control` inlines If, Loop and Scan, `labels` splits classifiers with string labels, and
+`inference` asks ONNX for types and definitions.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ Kind = Literal["webnn", "fallback", "folded"]
 
 @dataclass
 class Step:
-    """What became of one ONNX node.
+    """One ONNX node, and its treatment.
 
     Attributes:
         node: the node.
         kind: "webnn", "fallback" or "folded".
-        reason: why it fell back.
-        op: the user's operation that its operator is registered for; None for other nodes.
+        reason: the reason of a fallback.
+        op: the user's operation for its operator; None if there is none.
     """
 
     node: NodeProto
@@ -74,9 +74,9 @@ class Trace:
     """The result of tracing a graph.
 
     Attributes:
-        steps: what became of each node, in order.
+        steps: the treatment of each node, in order.
         values: the value of each name.
-        maker: the step that makes each name, for names made by nodes.
+        maker: name of a node's output -> the step that makes it.
         deciding: small inputs of the model (shapes, axes, conditions) whose values would avoid fallback if they were known.
     """
 
@@ -95,8 +95,8 @@ class Tracer:
         shapes: the shape of each input; None if it is unknown.
         values: the values of inputs that determine shapes.
         available: inputs whose values the caller can supply. If one of them determines shapes, tracing stops immediately
-            with `ValuesNeeded`: going on would be useless, and takes memory while branches and loops are not unrolled.
-        types: types of results of nodes that fall back, where these are known better than by inference.
+            with `ValuesNeeded`: continuing would be useless, and would take memory while branches and loops are not unrolled.
+        types: types of results of fallback nodes, where they are known better than by inference.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Tracer:
         """
         found: list[Step] = []
         for node in nodes:
-            checks.check_node(node)  # those of the model's graph have been checked when it was read
+            checks.check_node(node)  # nodes of the main graph were checked when the model was read
             steps = self._steps(node)
             for step in steps:
                 if whole and step.kind == "fallback":
@@ -240,7 +240,7 @@ class Tracer:
     # Nodes -----------------------------------------------------------------------------------------------------------
 
     def _steps(self, node: NodeProto) -> list[Step]:
-        """What becomes of a node: one step, or the steps of the nodes that replace it.
+        """Trace a node: one step, or the steps of the nodes that replace it.
 
         Raises:
             DataError: the node is invalid.
@@ -261,7 +261,7 @@ class Tracer:
         return steps
 
     def _trace(self, node: NodeProto) -> list[Step]:
-        """`_steps`, where an unexpected error means that the node is invalid."""
+        """Trace a node; an unexpected error means that the node is invalid."""
         known = self.trace.values
         operation = self.model.operation(node)
         op = operation.op if operation is not None else None
@@ -311,7 +311,7 @@ class Tracer:
         return [Step(node, "fallback", op, reason)]
 
     def _fold(self, node: NodeProto, values: Sequence[Value | None]) -> bool:
-        """Make a node's outputs constants, if they can be computed now; whether they are."""
+        """Make a node's outputs constants, if they can be computed now; return whether they are."""
         folded = fold(node, values, self.model, lambda: self._infer(node, values))
         if not folded:
             return False
@@ -324,7 +324,7 @@ class Tracer:
         return True
 
     def _expand(self, node: NodeProto, values: Sequence[Value | None]) -> list[Step]:
-        """The steps of the nodes that define an operator, if WebNN expresses all of them or ONNX Runtime lacks it."""
+        """Trace ONNX's definition of an operator, if WebNN expresses all of its nodes or ONNX Runtime lacks the operator."""
         from ...backends.onnxruntime.opsets import knows
 
         if not is_defined(node, self.model):
@@ -377,6 +377,6 @@ def _described(error: Exception) -> str:
     """The type and message of an error, on one line of limited length."""
     try:
         text = " ".join(str(error).split())
-    except Exception:  # the message may hold what cannot be decoded
+    except Exception:  # the message may not be decodable
         text = "no message"
     return f"{type(error).__name__}: {text[:300]}"

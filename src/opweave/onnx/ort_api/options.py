@@ -1,4 +1,4 @@
-"""ONNX Runtime's providers, SessionOptions and RunOptions applied to a session; `compatibility` lists what each one does."""
+"""Apply ONNX Runtime's providers, SessionOptions and RunOptions to a session; `compatibility` lists their effects."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ BACKENDS = {
     "CUDAExecutionProvider": "cuda",
     "OpenVINOExecutionProvider": "openvino",
 }
-"""The back end that has the devices of a provider."""
+"""Provider -> the back end with its devices."""
 
 options_set: WeakKeyDictionary[Any, list[str]] = WeakKeyDictionary()
 """The methods of `unreadable()` that were called on options objects; `replacing_onnxruntime` records them."""
 
 
 def unreadable() -> dict[str, list[str]]:
-    """Methods of ONNX Runtime's options, by class, that change results and whose effect cannot be read back."""
+    """Methods of ONNX Runtime's options, by class, that change results and cannot be read back."""
     from .compatibility import names, tables
 
     classes = ("SessionOptions", "RunOptions")
@@ -48,7 +48,7 @@ def unreadable() -> dict[str, list[str]]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Settings:
-    """How a session runs, decided by the arguments that ONNX Runtime's class takes.
+    """Settings of a session, from the arguments of ONNX Runtime's class.
 
     Attributes:
         context: where the session runs.
@@ -99,7 +99,7 @@ class Settings:
         inside = precision or _precision_at(*place)
         made = ml.create_context(device=place[0], backend=place[1], threads=threads, precision=inside)
         if _config(session_options, "session.intra_op.allow_spinning") == "0":
-            # The preference decides how threads wait; naming the device keeps it from choosing another one.
+            # The preference decides how threads wait. Naming the device keeps the preference from choosing another device.
             name, backend = made.device.name, "auto" if made.backend.rivals else made.device.backend
             made = ml.create_context(
                 device=name, backend=backend, power_preference="low-power", threads=threads, precision=inside
@@ -146,7 +146,7 @@ class Settings:
         return known, arguments
 
     def _overridden(self, inputs: Sequence[ValueInfoProto]) -> list[Argument]:
-        """The inputs with free dimension overrides, which SessionOptions apply but do not list."""
+        """Apply free dimension overrides to the inputs. SessionOptions do not list the overrides."""
         plain = [Argument.of(info) for info in inputs]
         free = any(dim.dim_param or dim.denotation for info in inputs for dim in info.type.tensor_type.shape.dim)
         if self.session_options is None or not free:
@@ -155,7 +155,7 @@ class Settings:
 
 
 def _probe(options: Any, inputs: Sequence[ValueInfoProto], plain: list[Argument]) -> list[Argument]:
-    """Read the overridden shapes from a session of ONNX Runtime, for a model that has only these inputs."""
+    """Read the overridden shapes from a session of ONNX Runtime for a model with only these inputs."""
     from ...backends.onnxruntime.native import ENGINE_ERRORS, NativeSession
 
     constant = AttributeProto(name="value_float", type=AttributeProto.FLOAT, f=0.0)
@@ -222,7 +222,7 @@ def log(level: int, severity: int, text: str, *values: Any) -> None:
 def available_providers() -> list[str]:
     """The providers of ONNX Runtime for which Opweave seems to have a device on this machine, the CPU last.
 
-    Programs ask often, and use few of them: installed packages and files of devices tell, and no engine is loaded.
+    Programs call this often and use few providers, so it looks at packages and device files, and loads no engine.
 
     >>> available_providers()[-1]
     'CPUExecutionProvider'
@@ -235,7 +235,7 @@ def available_providers() -> list[str]:
 
 
 def _devices_of(provider: str, kinds: Collection[str]) -> list[Device]:
-    """The devices of the back end that has those of a provider; other back ends, and engines without any, are not loaded."""
+    """The devices of a provider's back end; other back ends, and engines without such devices, are not loaded."""
     backend = backends.discover().get(BACKENDS.get(provider, ""))
     if backend is None or not ("cpu" in kinds or backend.may_accelerate()):
         return []
@@ -274,17 +274,17 @@ def _log_ignored(cls: str, name: str, found: Row, level: int) -> None:
 
 
 def _changed(cls: str, argument: str, wanted: str, options: Any) -> list[tuple[str, Row]]:
-    """The properties that differ between `options` and a new object, with what becomes of them.
+    """The properties that differ between `options` and a new object, with their rows in `compatibility`.
 
     Args:
         cls: the name of ONNX Runtime's class of options.
         argument: the argument, for messages.
-        wanted: what the argument takes, for messages.
-        options: what was passed.
+        wanted: the expected type, for messages.
+        options: the object passed.
 
     Raises:
         ValidationError: `options` is of another class.
-        NotSupportedError: a method of `unreadable()` was called on it.
+        NotSupportedError: a method of `unreadable()` was called on `options`.
     """
     import onnxruntime
 
@@ -310,7 +310,7 @@ def _config(options: Any, key: str) -> str | None:
 
 
 def _normalised(providers: Any, provider_options: Any) -> dict[str, dict[str, str]]:
-    """Providers and their options as one dictionary; ONNX Runtime takes names and options apart, or as pairs.
+    """Join providers and their options into one dictionary; ONNX Runtime takes names and options apart, or as pairs.
 
     >>> _normalised(["CPUExecutionProvider", ("WebGpuExecutionProvider", {"deviceId": 0})], None)
     {'CPUExecutionProvider': {}, 'WebGpuExecutionProvider': {'deviceId': '0'}}
@@ -342,7 +342,7 @@ def _normalised(providers: Any, provider_options: Any) -> dict[str, dict[str, st
 
 
 def _precision_at(device: str | None, backend: str | None) -> Precision:
-    """The precision of a session for which none is chosen: a provider that is named may have no float32."""
+    """The default precision on a device: float32, unless the device of a named provider lacks it."""
     if device is None:
         return "float32"
     precisions = find(backend).named(device).precisions if backend is not None else ()  # type: ignore[union-attr]
@@ -350,12 +350,12 @@ def _precision_at(device: str | None, backend: str | None) -> Precision:
 
 
 def _of_provider(options: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """The options that a plug-in provider gets: all but the one that has chosen its device."""
+    """The options for a plug-in provider: all except `device_type`, which chose the device."""
     return {key: value for given in options.values() for key, value in given.items() if key != "device_type"}
 
 
 def _place(chosen: Mapping[str, Mapping[str, str]], level: int) -> tuple[str, tuple[str | None, str | None]]:
-    """The first provider with a device on this machine, the CPU if there is none; and the names of the device and back end."""
+    """Choose the first provider with a device here, else the CPU; return its name, and the names of device and back end."""
     for name, options in chosen.items():
         if name == CPU_PROVIDER:
             break
