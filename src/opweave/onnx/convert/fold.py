@@ -1,8 +1,8 @@
 """Fold constants: compute nodes on known values while the graph is built.
 
 NumPy computes operators that are frequent in the shape arithmetic of exported models, in microseconds. ONNX Runtime computes
-the others, in about a millisecond for each node. An evaluator takes the node's inputs as arrays and
-its attributes as keywords, and returns the only output. It raises `Declined` if NumPy and ONNX Runtime might differ.
+the others, in about a millisecond for each node. An evaluator takes the node's inputs as arrays and its attributes as
+keywords, and returns the only output. It raises `Declined` if NumPy and ONNX Runtime might differ.
 """
 
 from __future__ import annotations

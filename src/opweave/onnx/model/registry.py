@@ -16,8 +16,8 @@ Older operator sets have attributes in place of some inputs. `moved` names them,
     def _(b: MLGraphBuilder, data: Tensor, axes: Tensor | None = None) -> Tensor: ...
 
 Besides attributes a converter may name `opset` (the version of the operator's domain), `outputs` (the number of outputs),
-`types` (the ONNX element types of the inputs, by position), and `label` (the node's name). It returns the output,
-or a tuple of them. It raises `Unsupported` where WebNN cannot express the node; an error of the builder means the same.
+`types` (the ONNX element types of the inputs, by position), and `label` (the node's name). It returns the output, or a tuple
+of outputs. It raises `Unsupported` if WebNN cannot express the node; an error of the builder means the same.
 
 Tensors of bool are uint8 operands that hold 0 and 1.
 """

@@ -83,7 +83,7 @@ class OnnxRuntimeMethods:
     >>> session.get_session_options().enable_profiling, session.end_profiling(), session.get_profiling_start_time_ns()
     (False, '', 0)
 
-    Methods that need an execution provider of ONNX Runtime refuse, or have no effect (`docs/onnxruntime.md` lists all):
+    Methods that need an execution provider of ONNX Runtime raise, or have no effect (`docs/onnxruntime.md` lists all):
 
     >>> session.get_input_epdevices()
     Traceback (most recent call last):
@@ -118,7 +118,7 @@ class OnnxRuntimeMethods:
     get_outputs: Callable[[], list[NodeArg]]
     get_overridable_initializers: Callable[[], list[NodeArg]]
 
-    # Properties of the session --------------------------------------------------------------------------------------------
+    # Properties of the session ---------------------------------------------------------------------------------------
 
     def get_modelmeta(self) -> ModelMetadata:
         """The model's metadata: its producer, its version, its custom entries."""

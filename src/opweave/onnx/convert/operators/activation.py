@@ -21,7 +21,7 @@ register(named(ops.gelu, fast_gelu, quick_gelu), domain=MICROSOFT)
 
 
 def activated(b: MLGraphBuilder, x: MLOperand, activation: str, parameters: Sequence[float]) -> MLOperand:
-    """The activation of a fused operator; `x` if it has none. Parameters beyond those that it takes are ignored."""
+    """Apply the activation of a fused operator, if it has one. Surplus parameters are ignored."""
     if not activation:
         return x
     op = _FUSED.get(activation)
@@ -76,7 +76,7 @@ def _(b: MLGraphBuilder, A: Tensor, B: Tensor) -> Tensor:
 
 
 def _along_axis(op: Callable[..., MLOperand]) -> Callable[..., Any]:
-    """The converter of an operator that is `op` along an axis."""
+    """Make the converter of an operator that applies `op` along an axis."""
 
     def convert(b: MLGraphBuilder, input: MLOperand, *, axis: int | None = None, opset: int) -> Tensor:
         shape, rank = input.shape, input.rank

@@ -174,7 +174,7 @@ def _(
         q, k, v = b.split(q, [num_heads * size, kv_num_heads * size, kv_num_heads * size], axis=2)
     else:
         k, v = operand(b, key), operand(b, value)
-    # Without a past, only the length of the keys that are returned depends on `total_sequence_length`.
+    # Without a KV cache, only the length of the returned keys depends on `total_sequence_length`.
     given = [past for past in (past_key, past_value) if past is not None]
     if len(given) == 1:
         raise Unsupported("it has one of past_key and past_value")
@@ -197,7 +197,7 @@ def _(
         bias = operand(b, attention_bias)
         if bias.shape[3] != total:
             raise Unsupported(f"attention_bias covers {bias.shape[3]} of {total} keys")
-        if total < capacity and lengths is not None:  # it has no columns for the room that is left
+        if total < capacity and lengths is not None:  # it has no columns for unused capacity
             bias = b.pad(bias, [0] * 4, [0, 0, 0, capacity - total])
     sinks = None if head_sink is None else operand(b, head_sink)
     if sinks is None and smooth_softmax == 1:
@@ -223,15 +223,15 @@ def _cache(
     capacity: int,
     total: int,
 ) -> tuple[list[MLOperand | None], MLOperand | None]:
-    """The past keys and values with room for the new ones, and how many of them are valid; None for all.
+    """The KV cache with capacity for the new keys, and the valid keys of each sequence; None if all are valid.
 
     Args:
         b: the builder.
-        given: the past keys and values [batch, groups, capacity, size]; or nothing.
-        seqlens_k: [batch], for each sequence the number of its keys less one; the new ones count.
+        given: past keys and values [batch, groups, capacity, size], or nothing.
+        seqlens_k: [batch], number of keys of each sequence, with the new ones, minus 1.
         q: [batch, new, heads * size].
-        capacity: the length of the past, of which the sequences may use less.
-        total: the least length of the keys that are returned. A mask of fixed length makes it longer than the sequences.
+        capacity: the length of the KV cache; sequences may use less.
+        total: the least length of the returned keys. A mask of fixed length makes it longer than the sequences.
     """
     none: list[MLOperand | None] = [None, None]
     batch, new, _ = q.shape
@@ -252,7 +252,7 @@ def _cache(
             return pasts, None
     else:
         lengths = seqlens_k if seqlens_k.shape == (batch,) else b.reshape(seqlens_k, [batch])
-        if new > 1:  # a sequence that is padded on its right has fewer keys than there are new ones
+        if new > 1:  # a right-padded sequence may have fewer keys than the new ones
             lengths = b.max(b.sub(lengths, np.full((), new - 1, np.int32)), np.zeros((), np.int32))
     if total > capacity:
         pasts = [b.pad(past, [0] * 4, [0, 0, total - capacity, 0]) for past in pasts if past is not None]

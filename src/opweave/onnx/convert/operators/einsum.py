@@ -72,7 +72,7 @@ def _labels(subscript: str, rank: int) -> tuple[str, ...]:
 
 
 def _diagonal(b: MLGraphBuilder, term: _Term) -> _Term:
-    """The term with each label once; two axes with the same label are replaced by their diagonal."""
+    """Replace pairs of axes with the same label by their diagonal."""
     for label in dict.fromkeys(term.labels):
         while term.labels.count(label) > 1:
             first = term.labels.index(label)
@@ -90,13 +90,13 @@ def _diagonal(b: MLGraphBuilder, term: _Term) -> _Term:
 
 
 def _without_broadcasts(b: MLGraphBuilder, term: _Term, largest: Mapping[str, int]) -> _Term:
-    """The term without the axes of size 1 that are larger in another term."""
+    """Drop the axes of size 1 that are larger in another term."""
     labels = tuple(label for label in term.labels if term.size(label) > 1 or largest[label] == 1)
     return _Term(_reshaped(b, term.operand, [term.size(label) for label in labels]), labels)
 
 
 def _summed(b: MLGraphBuilder, term: _Term, needed: set[str]) -> _Term:
-    """The term, summed over the axes whose labels are not in `needed`."""
+    """Sum a term over the axes whose labels are not in `needed`."""
     axes = [axis for axis, label in enumerate(term.labels) if label not in needed]
     if not axes:
         return term
@@ -104,7 +104,7 @@ def _summed(b: MLGraphBuilder, term: _Term, needed: set[str]) -> _Term:
 
 
 def _ordered(b: MLGraphBuilder, term: _Term, labels: Sequence[str]) -> _Term:
-    """The term with its axes in the order of `labels`; it has all of them."""
+    """Transpose a term to the order of `labels`."""
     permutation = [term.labels.index(label) for label in labels]
     if permutation == list(range(len(labels))):
         return term
@@ -112,7 +112,7 @@ def _ordered(b: MLGraphBuilder, term: _Term, labels: Sequence[str]) -> _Term:
 
 
 def _multiplied(b: MLGraphBuilder, first: _Term, second: _Term, needed: set[str], wanted: Sequence[str]) -> _Term:
-    """The product of two terms, summed over the axes that nothing else needs."""
+    """Multiply two terms, and sum over the axes that nothing else needs."""
     second = _summed(b, second, {*needed, *first.labels})
     common = [label for label in first.labels if label in second.labels]
     summed = [label for label in common if label not in needed]
@@ -140,7 +140,7 @@ def _multiplied(b: MLGraphBuilder, first: _Term, second: _Term, needed: set[str]
 
 
 def _spread(b: MLGraphBuilder, term: _Term, labels: Sequence[str]) -> MLOperand:
-    """The operand with an axis for each of `labels`, of size 1 where the term has none."""
+    """Give an operand an axis for each of `labels`, of size 1 where the term has none."""
     term = _ordered(b, term, [label for label in labels if label in term.labels])
     return _reshaped(b, term.operand, [term.size(label) for label in labels])
 
@@ -148,7 +148,7 @@ def _spread(b: MLGraphBuilder, term: _Term, labels: Sequence[str]) -> MLOperand:
 def _grouped(
     b: MLGraphBuilder, term: _Term, batch: Sequence[str], rows: Sequence[str], columns: Sequence[str]
 ) -> MLOperand:
-    """The operand as a stack of matrices [*batch, rows, columns]."""
+    """Reshape an operand to a stack of matrices [*batch, rows, columns]."""
     ordered = _ordered(b, term, [*batch, *rows, *columns])
     sizes = [term.size(label) for label in batch]
     shape = [*sizes, prod(term.size(label) for label in rows), prod(term.size(label) for label in columns)]

@@ -37,7 +37,7 @@ def _(b: MLGraphBuilder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Ten
 @converts("GatherElements")
 def _(b: MLGraphBuilder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
     axis = normalized(axis, len(shape_of(data)))
-    # The indices may be shorter than the data along the other axes. WebNN's are not, so the data is cut to their length.
+    # ONNX's indices may be shorter than the data along other axes, WebNN's may not: cut the data to their length.
     sizes = list(shape_of(indices))
     sizes[axis] = shape_of(data)[axis]
     if sizes != list(shape_of(data)):
@@ -55,7 +55,7 @@ def _(b: MLGraphBuilder, data: Tensor, indices: Tensor, *, batch_dims: int = 0) 
 
 
 def _joined(b: MLGraphBuilder, columns: Sequence[Tensor]) -> Tensor:
-    """Coordinates, joined along the last axis: an array if all of them are known."""
+    """Join coordinates along the last axis; arrays give an array."""
     arrays = [column for column in columns if isinstance(column, np.ndarray)]
     if len(arrays) == len(columns):
         return np.concatenate(arrays, -1)
@@ -79,7 +79,7 @@ def _(
         return _combined(b, data, indices, updates, axis, _reduction(reduction, types[0]))
     if all(a == axis or size == whole for a, (size, whole) in enumerate(zip(counts, shape, strict=True))):
         return b.scatter_elements(data, indices, updates, axis=axis)
-    # WebNN's indices are as long as the data along the other axes. For shorter ones, each element gets all coordinates.
+    # WebNN's indices must be as long as the data along other axes. For shorter ones, give each element all coordinates.
     count = prod(counts)
     columns: list[Tensor] = list(np.indices(counts, np.int64).reshape(len(counts), count, 1))
     columns[axis] = reshaped(b, indices, [count, 1])
@@ -87,7 +87,7 @@ def _(
 
 
 def _reduction(name: str, element_type: int) -> Any:
-    """The reduction of `scatter_reduce`; of bool, which is 0 and 1, a sum is the maximum, and a product the minimum."""
+    """The reduction of `scatter_reduce`. For bool (0 and 1), add becomes max, and mul becomes min."""
     reduction = {"add": "max", "mul": "min"}.get(name, name) if element_type == TensorProto.BOOL else name
     unsupported_if(reduction not in ("add", "mul", "min", "max"), f"its reduction is {name!r}")
     return reduction
@@ -105,7 +105,7 @@ def _(
 ) -> Tensor:
     if reduction == "none":
         return b.scatter_nd(data, indices, updates)
-    # As rows, the positions of which are counted through all dimensions that have coordinates.
+    # View the data as rows; a row's number is its flat position in the dimensions that have coordinates.
     shape, (*counts, coordinates) = shape_of(data), shape_of(indices)
     unsupported_if(coordinates > len(shape), f"it has {coordinates} coordinates for {len(shape)} dimensions")
     sizes, count = shape[:coordinates], prod(counts)
@@ -116,7 +116,7 @@ def _(
 
 
 def _row_numbers(b: MLGraphBuilder, indices: Tensor, sizes: Sequence[int]) -> Tensor:
-    """The positions, counted through all dimensions, of coordinates [count, dimensions] in dimensions of `sizes`."""
+    """Flatten coordinates [count, dimensions] to positions in an array of shape `sizes`."""
     if len(sizes) == 1:
         return indices
     if isinstance(indices, np.ndarray):

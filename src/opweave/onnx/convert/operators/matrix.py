@@ -10,7 +10,7 @@ from .activation import activated
 
 @converts("MatMul")
 def _product(b: MLGraphBuilder, left: MLOperand, right: MLOperand) -> MLOperand:
-    """A matrix product. A vector is multiplied as a row (left) or as a column (right), and the result has no axis for it."""
+    """A matrix product. A vector counts as a row (left) or a column (right); the result drops that axis."""
     unsupported_if(not left.rank or not right.rank, "a scalar is not a matrix")
     row = b.reshape(left, [1, *left.shape]) if left.rank == 1 else left
     column = b.reshape(right, [*right.shape, 1]) if right.rank == 1 else right
@@ -42,7 +42,7 @@ def _(
 
 
 def _transposed(b: MLGraphBuilder, x: MLOperand, trans: int, trans_batch: int) -> MLOperand:
-    """A factor as [batches..., rows, columns].
+    """Transpose a factor to [batches..., rows, columns].
 
     `trans_batch` means that `x` has the rows before the batches: [rows, batches..., columns]. `trans` means that rows and
     columns are exchanged; with both, `x` is [columns, batches..., rows].

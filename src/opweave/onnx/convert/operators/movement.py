@@ -31,7 +31,7 @@ def _(b: MLGraphBuilder, data: Tensor, *, perm: Sequence[int] | None = None) -> 
 @converts("Concat")
 def _(b: MLGraphBuilder, *inputs: Tensor, axis: int) -> Tensor:
     axis = normalized(axis, len(shape_of(inputs[0])))
-    parts = [part for part in inputs if shape_of(part)[axis]]  # empty ones, as caches are at first, add nothing
+    parts = [part for part in inputs if shape_of(part)[axis]]  # empty parts, such as new KV caches, add nothing
     return parts[0] if len(parts) == 1 else b.concat(parts, axis)
 
 
@@ -50,7 +50,7 @@ def _(
     if split is not None:
         sizes = integers(split, "the list of sizes")
     else:
-        # All are equal, but the last one, which may be smaller.
+        # All parts are equal, but the last may be smaller.
         count = num_outputs or outputs
         size = -(-whole // count)
         sizes = [size] * (count - 1) + [whole - size * (count - 1)]
@@ -80,13 +80,13 @@ def _(
 
 
 def sliced(size: int, start: int, end: int, step: int) -> range:
-    """The positions that ONNX's Slice picks of `size` elements; a start out of range is moved to the nearest end.
+    """The positions that ONNX's Slice picks from `size` elements; a start out of range is clamped.
 
     >>> sliced(5, -1, -(2**63), -2), sliced(5, 1, 2**63 - 1, 1), sliced(5, -9, -10, -1)
     (range(4, -1, -2), range(1, 5), range(0, -1, -1))
     """
     if step < 0 and end in (2**31 - 1, 2**63 - 1):
-        # By the operator's text the result is empty; ONNX Runtime goes on to the first element.
+        # By the specification the result is empty; ONNX Runtime continues to the first element.
         raise Unsupported(f"it goes backward from {start} to {end}, which is read in different ways")
     start, end = (bound + size if bound < 0 else bound for bound in (start, end))
     if step < 0:
@@ -100,7 +100,7 @@ def empty(like: Tensor, sizes: dict[int, int]) -> np.ndarray:
 
 
 def window(b: MLGraphBuilder, data: Tensor, picked: dict[int, range]) -> Tensor:
-    """The elements at the given positions of some axes; an array of those of an array."""
+    """Pick the elements at the given positions of some axes; arrays stay arrays."""
     if isinstance(data, np.ndarray):
         return reduce(lambda array, axis: np.take(array, picked[axis], axis), picked, data)
     shape = shape_of(data)

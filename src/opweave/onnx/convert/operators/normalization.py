@@ -43,7 +43,7 @@ def _(b: MLGraphBuilder, input: Tensor, scale: Tensor, B: Tensor, *, epsilon: fl
 
 
 def _with_two_axes(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
-    """An image of any rank with its spatial axes joined into the first of two; one of rank 4 as it is."""
+    """Join the spatial axes of an image into the first of two; an image of rank 4 stays as it is."""
     unsupported_if(x.rank < 3, f"it has no spatial axes, for its input has rank {x.rank}")
     return x if x.rank == 4 else b.reshape(x, [*x.shape[:2], prod(x.shape[2:]), 1])
 
@@ -176,5 +176,5 @@ def _(
     if segment_ids is not None and segment_embedding is not None:
         total = b.add(total, b.gather(operand(b, segment_embedding), operand(b, segment_ids), axis=0))
     y = b.layer_normalization(total, scale=gamma, bias=beta, axes=[2], epsilon=epsilon)
-    # Without a mask the engine's second output is zeros: no word ends early.
+    # Without a mask, the engine's second output is zeros.
     return y, np.zeros(ids.shape[0], np.int32), total

@@ -23,7 +23,7 @@ def _(
     X: Tensor,
     *,
     ceil_mode: int = 0,
-    storage_order: int = 0,  # of the indices, which WebNN does not give
+    storage_order: int = 0,  # for the indices, which WebNN does not return
     window: WindowAttributes = PLAIN,
 ) -> MLOperand:
     axes = [axis.reaching(axis.count(bool(ceil_mode))) for axis in window.of_pooling(X)]
@@ -49,7 +49,7 @@ def _(
 
 
 def _with_zeros(b: MLGraphBuilder, x: MLOperand, axes: Sequence[WindowAxis]) -> MLOperand:
-    """An image with zeros in place of the padding."""
+    """Pad an image with zeros."""
     before, after = [axis.before for axis in axes], [axis.after for axis in axes]
     return b.pad(x, [0, 0, *before], [0, 0, *after]) if any(before + after) else x
 
@@ -60,7 +60,7 @@ def _(b: MLGraphBuilder, X: Tensor, *, ceil_mode: int = 0, p: int = 2, window: W
     x = operand(b, with_two_axes(b, X))
     if p == 2:
         return without_added_axis(b, _pooled(b.l2_pool2d, x, axes), X)
-    # The mean of the powers times their number is their sum, because the zeros of the padding count.
+    # sum = mean * taps, because the zeros of the padding count.
     powers = _with_zeros(b, b.abs(x) if p == 1 else b.pow(b.abs(x), float(p)), axes)
     mean = _pooled(b.average_pool2d, powers, [axis.padded() for axis in axes])
     total = b.mul(mean, float(prod(axis.taps for axis in axes)))
@@ -76,7 +76,7 @@ def _spatial(x: MLOperand) -> list[int]:
 
 
 def _global(pool: Callable[..., Any], reduce: Callable[..., Any]) -> Callable[..., Any]:
-    """The converter of a pooling over all elements; images of other than two axes are reduced."""
+    """Make the converter of a global pooling; images without exactly two spatial axes use `reduce`."""
 
     def convert(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
         result: MLOperand = pool(b, x) if x.rank == 4 else reduce(b, x, axes=_spatial(x), keep_dimensions=True)

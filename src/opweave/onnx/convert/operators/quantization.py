@@ -32,9 +32,9 @@ from .windows import PLAIN, WindowAttributes, reshaped
 
 
 def _aligned(b: MLGraphBuilder, part: Tensor, whole: Sequence[int], axis: int) -> Tensor:
-    """A scale or zero point with as many axes as its tensor of shape `whole`.
+    """Reshape a scale or zero point to the rank of its tensor, of shape `whole`.
 
-    It has one value, one for each index of `axis`, or one for each block.
+    `part` has one value, one for each index of `axis`, or one for each block.
     """
     shape, rank = shape_of(part), len(whole)
     if len(shape) == rank and rank != 1:
@@ -47,11 +47,11 @@ def _aligned(b: MLGraphBuilder, part: Tensor, whole: Sequence[int], axis: int) -
 
 @dataclass(frozen=True)
 class Blocks:
-    """Which elements of a tensor share a scale and a zero point: all, those of one index of an axis, or those of a block.
+    """Granularity of scales and zero points: per tensor, per index of an axis, or per block.
 
     Attributes:
         axis: the axis along which scales differ, if there are several.
-        block_size: the number of neighbours along the axis that are a block; 0 without blocks.
+        block_size: the number of elements of a block along the axis; 0 without blocks.
     """
 
     axis: int = 1
@@ -60,11 +60,11 @@ class Blocks:
     def quantized(
         self, b: MLGraphBuilder, x: MLOperand, scale: Tensor, zero_point: Tensor | None, data_type: str = "uint8"
     ) -> MLOperand:
-        """`x` as integers; `data_type` is theirs without a zero point."""
+        """Quantise `x`; the result has `data_type` if there is no zero point."""
         return b.quantize_linear(x, *self._aligned(b, x.shape, scale, zero_point, data_type))
 
     def dequantized(self, b: MLGraphBuilder, x: Tensor, scale: Tensor, zero_point: Tensor | None) -> MLOperand:
-        """The numbers that the integers `x` stand for."""
+        """Dequantise the integers `x`."""
         y = operand(b, x)
         return b.dequantize_linear(y, *self._aligned(b, y.shape, scale, zero_point, y.data_type))
 
@@ -200,7 +200,7 @@ def _(
 
 
 def _difference(b: MLGraphBuilder, value: Tensor, zero_point: Tensor | None) -> MLOperand:
-    """A value without its zero point, which belongs to the first axis if there are several, as float32."""
+    """`value - zero_point` in float32; several zero points belong to the first axis."""
     wide = b.cast(operand(b, value), "float32")
     if zero_point is None:
         return wide
@@ -212,13 +212,13 @@ def _(b: MLGraphBuilder, value: MLOperand) -> tuple[MLOperand, MLOperand, MLOper
     low = b.min(b.reduce_min(value), 0.0)
     high = b.max(b.reduce_max(value), 0.0)
     scale = b.div(b.sub(high, low), 255.0)
-    scale = b.where(b.equal(high, low), b.constant("float32", 1.0), scale)  # of zeros only
+    scale = b.where(b.equal(high, low), b.constant("float32", 1.0), scale)  # if all values are 0
     zero_point = b.cast(b.clamp(b.round_even(b.div(b.neg(low), scale)), min_value=0, max_value=255), "uint8")
     return WHOLE.quantized(b, value, scale, zero_point), scale, zero_point
 
 
 def _minimum(b: MLGraphBuilder, zero_point: Tensor, scale: Tensor) -> Tensor:
-    """What a number 0 stands for; a constant, if the zero points and scales are."""
+    """The real value of a stored 0, -zero_point * scale; a constant if both factors are."""
     zero_point, scale = constant_or_same(zero_point), constant_or_same(scale)
     if isinstance(zero_point, np.ndarray) and isinstance(scale, np.ndarray):
         product: np.ndarray = -zero_point * scale

@@ -24,7 +24,7 @@ from ...model.registry import (
 )
 
 MAX_UNROLLED_STEPS = 64
-"""The most steps of an RNN, in all directions together, that become operations of WebNN."""
+"""Unroll an RNN of at most this many steps, both directions together."""
 
 _DIRECTIONS = {"forward": "forward", "reverse": "backward", "bidirectional": "both"}
 _ACTIVATIONS = ("relu", "sigmoid", "tanh")
@@ -70,8 +70,8 @@ class CellAttributes:
         Args:
             b: the builder.
             op: `b.gru`, `b.lstm`, or a function with the same parameters.
-            inputs: the sequence, the weights of its elements and of the hidden state, the bias, the lengths of the
-                sequences, and the initial states; as ONNX has them.
+            inputs: ONNX's inputs: the sequence, the input weights, the recurrent weights, the bias, the lengths of sequences,
+                and the initial states.
             ragged: likewise for sequences of different lengths, such as `ragged_gru`.
             options: other arguments of `op`.
 
@@ -86,7 +86,7 @@ class CellAttributes:
         unsupported_if(self.clip, "it clips the sums before the activations")
 
         def swapped(value: Tensor | None) -> Tensor | None:
-            """Steps or directions, and batches, exchanged if the node has the batches first."""
+            """Swap the first two axes if the node has the batches first."""
             return b.transpose(value, permutation=[1, 0, 2]) if self.layout and value is not None else value
 
         x = operand(b, swapped(x))
@@ -108,7 +108,7 @@ class CellAttributes:
 
 
 def _lengths(lengths: Tensor | None, steps: int, batches: int) -> tuple[Tensor | None, int]:
-    """The lengths of sequences if they differ, or are computed; else None, and the number of steps of all of them."""
+    """The lengths of sequences if they differ or are computed, else None; and the number of steps to run."""
     if lengths is None:
         return None, steps
     unsupported_if(data_type_of(lengths) != "int32", f"sequence_lens is {data_type_of(lengths)}")
@@ -138,7 +138,7 @@ def _halves(b: MLGraphBuilder, bias: Tensor | None) -> tuple[Tensor | None, Tens
 
 
 def _filled(inputs: Sequence[Tensor | None], count: int) -> list[Any]:
-    """All `count` inputs of a node: None for those that it leaves out at the end."""
+    """Extend the inputs of a node to `count`, with None."""
     unsupported_if(not 3 <= len(inputs) <= count, f"it has {len(inputs)} inputs")
     return [*inputs, *[None] * (count - len(inputs))]
 
@@ -196,7 +196,7 @@ def _unrolled(
     return_sequence: bool,
     lengths: MLOperand | None = None,
 ) -> tuple[MLOperand, MLOperand]:
-    """A network with a single gate, called like `b.gru`. WebNN has no operation for it, so all steps are written out."""
+    """Unroll a network with a single gate, called like `b.gru`: WebNN has no operation for it."""
     directions = shape_of(weight)[0]
     if steps * directions > MAX_UNROLLED_STEPS:
         raise Unsupported(f"WebNN has no operation for it, and {steps} steps are too many to write out")

@@ -17,8 +17,8 @@ from ....ops.reduction import narrowed, widened
 from ...model.registry import Tensor, converts, integers, named, normalized, unsupported_if
 from .elementwise import is_float
 
-# Without axes to reduce, WebNN applies the function to each element, as ONNX does. Of the attributes `keepdims` and
-# `noop_with_empty_axes`, ONNX Runtime and ONNX's shape inference take 1 alone for true.
+# Without axes to reduce, WebNN applies the function to each element, as ONNX does. For `keepdims` and `noop_with_empty_axes`,
+# ONNX Runtime and ONNX's shape inference treat only 1 as true.
 
 
 def _mean(b: MLGraphBuilder, x: MLOperand, axes: Sequence[int], keep_dimensions: bool) -> MLOperand:

@@ -1,7 +1,7 @@
 """ONNX's Resize and Upsample.
 
-WebNN's resample2d has one rule for which positions of the input the elements of the output are taken from. Nearest neighbours
-by other rules are gathered; linear interpolation by other rules, and cubic interpolation, fall back.
+WebNN's resample2d has one coordinate transformation. For others, nearest neighbours are gathered, and linear interpolation
+falls back. Cubic interpolation always falls back.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class _Axis:
     """An axis that is resized.
 
     Attributes:
-        axis: which axis.
+        axis: the number of the axis.
         old: the size of the input.
         new: the size of the output.
-        scale: the factor by which positions are computed; it may differ a little from `new / old`.
+        scale: the factor for computing positions; it may differ a little from `new / old`.
     """
 
     axis: int
@@ -106,7 +106,7 @@ def _(
     extrapolation_value: float = 0.0,
     opset: int,
 ) -> Tensor:
-    if opset < 11:  # like Upsample: the second input is that of the scales
+    if opset < 11:  # like Upsample: the second input holds the scales
         result: Tensor = _upsampled(b, X, roi, mode=mode)
         return result
     rank = len(shape_of(X))
@@ -197,7 +197,7 @@ def _linear(b: MLGraphBuilder, X: Tensor, axes: Sequence[_Axis], mode: str, coor
 
 
 def _resampled(b: MLGraphBuilder, X: Tensor, sizes: dict[int, int], mode: str) -> Tensor | None:
-    """`X` resampled to the sizes of some axes; None where resample2d cannot do that."""
+    """Resample some axes of `X` to `sizes`; None if resample2d cannot."""
     if not sizes:
         return X
     shape = list(shape_of(X))

@@ -77,7 +77,7 @@ def _(
     unsupported_if(training_mode is not None and known(training_mode, "training_mode").any(), "it is in training mode")
     if outputs < 2:
         return (data,)
-    # Nothing is dropped. The mask was of the type of the data before operator set 10.
+    # Nothing is dropped. Before operator set 10, the mask had the type of the data.
     dtype = np.dtype(bool) if opset >= 10 else dtype_of(types[0])
     return data, np.ones(shape_of(data), dtype)
 

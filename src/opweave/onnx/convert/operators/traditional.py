@@ -1,8 +1,8 @@
 """ONNX's operators of traditional machine learning (ai.onnx.ml): scaling, linear models, choice of features.
 
-Where the standard is silent, results are those of ONNX Runtime 1.32: the two scores of a binary classifier, for example. Nodes
-that it refuses fall back, so that its error says what is wrong. It has no kernels of LinearRegressor and Binarizer for
-integers, and none of LinearClassifier without intercepts; the standard allows these, so they are converted.
+Where the standard is silent, results match ONNX Runtime 1.32: the two scores of a binary classifier, for example. Nodes that
+ONNX Runtime refuses fall back, so that the user sees its error. Exceptions are LinearRegressor and Binarizer of integers, and
+LinearClassifier without intercepts: ONNX Runtime has no kernels for them, but the standard allows them, so they are converted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _check_numbers(types: Sequence[int]) -> None:
 
 
 def _float32(b: MLGraphBuilder, x: MLOperand, types: Sequence[int]) -> MLOperand:
-    """The input of an operator as float32, which is what its result has."""
+    """Cast the input of an operator to float32, the type of the result."""
     _check_numbers(types)
     return operand(b, as_type(b, x, "float32"))
 
@@ -57,7 +57,7 @@ def _(
     counts = {len(offset), len(scale)}
     if counts not in ({1}, {features}):
         raise Unsupported(f"it has {len(offset)} offsets and {len(scale)} scales for {features} features")
-    # ONNX Runtime takes element i of the flat input with offset i modulo the number of features, whatever the rank.
+    # For any rank, ONNX Runtime pairs element i of the flat input with offset i % features.
     rows = reshaped(b, x, [math.prod(x.shape) // features, features]) if x.rank > 2 else x
     return reshaped(b, b.mul(b.sub(rows, np.float32(offset)), np.float32(scale)), x.shape)
 
@@ -82,7 +82,7 @@ def _(b: MLGraphBuilder, X: MLOperand, *, threshold: float = 0.0, types: list[in
     lowest, highest = int(info.lowest), int(info.highest)
     if threshold < lowest:
         return b.cast(b.greater_or_equal(X, np.array(lowest, X.data_type)), X.data_type)
-    # An integer exceeds a number if it exceeds the integer below; none exceeds NaN.
+    # For integers, x > threshold if x > floor(threshold); none exceeds NaN.
     bound = math.floor(threshold) if threshold < highest else highest
     return b.cast(b.greater(X, np.array(bound, X.data_type)), X.data_type)
 
@@ -104,12 +104,12 @@ def _(b: MLGraphBuilder, X: Tensor, Y: Tensor, *, types: list[int]) -> Tensor:
 
 
 def _scores(b: MLGraphBuilder, x: MLOperand, coefficients: Sequence[float], intercepts: Sequence[float]) -> MLOperand:
-    """The linear functions of rows of features.
+    """Evaluate linear functions of rows of features.
 
     Args:
         b: the builder.
         x: float32 [rows, features], or [features] of one row.
-        coefficients: those of the first function, then those of the next one.
+        coefficients: [functions, features], flattened.
         intercepts: one for each function, or none.
 
     Returns:
@@ -122,7 +122,7 @@ def _scores(b: MLGraphBuilder, x: MLOperand, coefficients: Sequence[float], inte
 
 
 def _transformed(b: MLGraphBuilder, scores: MLOperand, transform: str) -> MLOperand:
-    """Several scores of each row, after `post_transform`."""
+    """Apply `post_transform` to several scores of each row."""
     match transform:
         case "LOGISTIC":
             return b.sigmoid(scores)
@@ -136,7 +136,7 @@ def _transformed(b: MLGraphBuilder, scores: MLOperand, transform: str) -> MLOper
 
 
 def _softmax_zero(b: MLGraphBuilder, scores: MLOperand) -> MLOperand:
-    """The softmax without scores of almost 0, which stay almost 0; NaN for a row that has no others."""
+    """Softmax over the scores that are not near 0; others stay near 0. A row near 0 gives NaN."""
     highest = b.reduce_max(scores, axes=[1], keep_dimensions=True)
     counts = b.greater(b.abs(scores), np.float32(1e-7))
     powers = b.where(counts, b.exp(b.sub(scores, highest)), np.float32(0))
@@ -170,9 +170,9 @@ def _(
 ) -> Tensor:
     x = _float32(b, X, types)
     _check_model(x, coefficients, targets, post_transform)
-    used = intercepts if len(intercepts) == targets else ()  # as in ONNX Runtime, which ignores other numbers of them
+    used = intercepts if len(intercepts) == targets else ()  # like ONNX Runtime, ignore any other number
     scores = _scores(b, x, coefficients, used)
-    # Of one score, there is nothing to weigh, and ONNX Runtime does not apply LOGISTIC either.
+    # To a single score, ONNX Runtime applies only PROBIT.
     return _transformed(b, scores, post_transform) if targets > 1 or post_transform == "PROBIT" else scores
 
 
@@ -218,12 +218,12 @@ def _(
 
 
 def _single(b: MLGraphBuilder, scores: MLOperand, transform: str) -> MLOperand:
-    """The only score of each row."""
+    """Apply `post_transform` to the only score of each row, which only PROBIT changes."""
     return _probit(b, scores) if transform == "PROBIT" else scores
 
 
 def _binary(b: MLGraphBuilder, scores: MLOperand, transform: str) -> MLOperand:
-    """The scores of two classes, of which the second has those that are given."""
+    """The scores of two classes; `scores` belong to the second."""
     unsupported_if(transform == "PROBIT", "it has two labels, one score, and the post_transform 'PROBIT'")
     if transform == "LOGISTIC":
         return b.sigmoid(b.concat([b.neg(scores), scores], 1))

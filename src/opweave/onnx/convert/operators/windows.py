@@ -18,7 +18,7 @@ from ...model.registry import Tensor, Unsupported, shape_of, unsupported_if
 
 
 def reshaped(b: MLGraphBuilder, value: Tensor, shape: Sequence[int]) -> Tensor:
-    """`value` in another shape. Constants stay constants, and share the memory."""
+    """Reshape `value`. Constants stay constants, and share the memory."""
     if shape_of(value) == tuple(shape):
         return value
     if isinstance(value, np.ndarray):
@@ -29,7 +29,7 @@ def reshaped(b: MLGraphBuilder, value: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def with_two_axes(b: MLGraphBuilder, value: Tensor) -> Tensor:
-    """An image or filter with two spatial axes; one that has a single axis gets another of size 1 before it."""
+    """Give an image or filter two spatial axes: a single one gets another of size 1 before it."""
     shape = shape_of(value)
     return reshaped(b, value, (*shape[:2], *[1] * (4 - len(shape)), *shape[2:]))
 
@@ -82,7 +82,7 @@ class WindowAxis:
 
 @dataclass(frozen=True)
 class WindowAttributes:
-    """The attributes that all ONNX operators with sliding windows have. Default: a stride of 1, and no padding."""
+    """Attributes of all ONNX operators with sliding windows. Default: a stride of 1, and no padding."""
 
     auto_pad: str = "NOTSET"
     dilations: Sequence[int] | None = None
@@ -146,6 +146,6 @@ def options(axes: Sequence[WindowAxis]) -> dict[str, Any]:
 
 
 def halved(total: int, auto_pad: str) -> tuple[int, int]:
-    """Padding before and after; of an odd number, the larger half comes after for SAME_UPPER, else before."""
+    """Split padding into before and after. Of an odd number, SAME_UPPER puts the larger half after, others before."""
     less = total // 2
     return (less, total - less) if auto_pad == "SAME_UPPER" else (total - less, less)
