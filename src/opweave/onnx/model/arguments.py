@@ -157,11 +157,11 @@ class Argument:
         Raises:
             ValidationError: the tensor belongs to another context, or has another data type or shape.
         """
-        found = context._own(tensor, what)
+        buffer = context._own(tensor, what)
         array = as_declared(np.empty((), tensor.data_type), self.element_type)
         # One element broadcast to the shape stands for the data: `check` reads only type and shape.
         self.check(np.broadcast_to(array, tensor.shape), what)
-        return found
+        return buffer
 
     def as_input(self, value: Any, context: MLContext) -> Any:
         """Convert and check the value passed for this input. For an `MLTensor`, the caller must hold its lock.
@@ -225,8 +225,8 @@ class Argument:
         if isinstance(value, MLTensor):
             array = as_declared(value._memory(), self.element_type)
         else:
-            known = isinstance(value, np.ndarray) or hasattr(value, "__dlpack__")
-            require(known, f"{what} must be an array, got {type(value).__name__}")
+            is_array = isinstance(value, np.ndarray) or hasattr(value, "__dlpack__")
+            require(is_array, f"{what} must be an array, got {type(value).__name__}")
             array = value if isinstance(value, np.ndarray) else as_array(value, what)
         self.check(array, what, converts=False)
         flags = array.flags
@@ -270,11 +270,11 @@ class HostValues(UserDict[str, Any]):
         self._space = space
 
     def __getitem__(self, name: str) -> Any:
-        given = self.data[name]
-        if not self._space.owns(given):
-            return given
-        array = self.data[name] = memory.empty(given.desc)
-        self._space.read([given], [array], "an input that determines shapes")
+        value = self.data[name]
+        if not self._space.owns(value):
+            return value
+        array = self.data[name] = memory.empty(value.desc)
+        self._space.read([value], [array], "an input that determines shapes")
         return array
 
 
@@ -291,7 +291,7 @@ class FixedShapes:
     shapes: Mapping[str, tuple[int, ...]]
 
     @classmethod
-    def of(cls, given: Mapping[str, int | Sequence[int]] | None, inputs: Sequence[ValueInfoProto]) -> FixedShapes:
+    def of(cls, fix_shapes: Mapping[str, int | Sequence[int]] | None, inputs: Sequence[ValueInfoProto]) -> FixedShapes:
         """Read the argument `fix_shapes`: an integer for a named dimension, a list for an input.
 
         Raises:
@@ -301,22 +301,22 @@ class FixedShapes:
         dimensions = sorted({d for argument in arguments.values() for d in argument.dims or () if isinstance(d, str)})
         sizes: dict[str, int] = {}
         shapes: dict[str, tuple[int, ...]] = {}
-        for name, wanted in (given or {}).items():
+        for name, entry in (fix_shapes or {}).items():
             require(
                 name in dimensions or name in arguments,
                 f"fix_shapes: no input or dimension is called {name!r}; "
                 f"inputs: {list(arguments)}, dimensions: {dimensions}",
             )
-            if name in dimensions and not isinstance(wanted, (list, tuple)):
-                sizes[name] = _size(repr(name), wanted)
+            if name in dimensions and not isinstance(entry, (list, tuple)):
+                sizes[name] = _size(repr(name), entry)
                 continue
-            require(name in arguments, f"fix_shapes: {name!r} must be a positive integer, got {wanted!r}")
+            require(name in arguments, f"fix_shapes: {name!r} must be a positive integer, got {entry!r}")
             argument = arguments[name]
             require(
                 bool(argument.element_type),
                 f"fix_shapes: input {name!r} is {argument.type}; only shapes of tensors can be fixed",
             )
-            listed = wanted if isinstance(wanted, (list, tuple)) else [wanted]
+            listed = entry if isinstance(entry, (list, tuple)) else [entry]
             shape = tuple(_size(f"each size of {name!r}", size) for size in listed)
             declared = shape_text(argument.dims or ())
             fits = f"fix_shapes: input {name!r} has the shape {declared}, which {list(shape)} does not fit"
@@ -347,8 +347,8 @@ def type_name(type: TypeProto) -> str:
     match type.WhichOneof("value"):
         case "tensor_type" | "sparse_tensor_type" as kind:
             element = type.tensor_type if kind == "tensor_type" else type.sparse_tensor_type
-            known = element.elem_type in TensorProto.DataType.values()
-            name = TensorProto.DataType.Name(element.elem_type).lower() if known else "unknown"
+            is_known = element.elem_type in TensorProto.DataType.values()
+            name = TensorProto.DataType.Name(element.elem_type).lower() if is_known else "unknown"
             return f"tensor({name})" if kind == "tensor_type" else f"sparse_tensor({name})"
         case "sequence_type":
             return f"seq({type_name(type.sequence_type.elem_type)})"

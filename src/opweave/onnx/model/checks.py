@@ -89,10 +89,10 @@ def check_node(
     """
     for attribute in node.attribute[:]:
         if attribute.name in _POSITIVE:
-            given = list(attribute.ints) if attribute.type == AttributeProto.INTS else [attribute.i]
-            if min(given, default=1) < 1 or max(given, default=1) > _INT32:
-                came = given if attribute.type == AttributeProto.INTS else given[0]
-                _refuse(node, where, f"{attribute.name} must be positive and less than 2**31, got {shown(came)}")
+            numbers = list(attribute.ints) if attribute.type == AttributeProto.INTS else [attribute.i]
+            if min(numbers, default=1) < 1 or max(numbers, default=1) > _INT32:
+                got = numbers if attribute.type == AttributeProto.INTS else numbers[0]
+                _refuse(node, where, f"{attribute.name} must be positive and less than 2**31, got {shown(got)}")
     op_type, domain = node.op_type, domain_of(node)
     rules = RULES if domain == "" else ENGINE_RULES if domain == MICROSOFT else {}
     rule = rules.get(op_type)
@@ -205,8 +205,8 @@ def check_node_count(count: int, limits: Limits, what: str) -> None:
 
 
 def _split(node: Node) -> str:
-    wanted, made = node.attribute("num_outputs", "i", len(node.proto.output)), len(node.proto.output)
-    return "" if wanted == made else f"num_outputs must be the number of its outputs, {made}, got {wanted}"
+    declared, outputs = node.attribute("num_outputs", "i", len(node.proto.output)), len(node.proto.output)
+    return "" if declared == outputs else f"num_outputs must be the number of its outputs, {outputs}, got {declared}"
 
 
 def _split_to_sequence(node: Node) -> str:
@@ -269,9 +269,9 @@ def _tf_idf(node: Node) -> str:
     starts = [*node.attribute("ngram_counts", "ints", ()), pool]
     if any(not 0 <= start <= end for start, end in pairwise(starts)):
         return f"ngram_counts must be positions in the pool of {pool}, in order, got {shown(starts[:-1])}"
-    wanted = sum((end - start) // size for size, (start, end) in enumerate(pairwise(starts), 1))
-    given = len(node.attribute("ngram_indexes", "ints", ()))
-    return "" if given == wanted else f"ngram_indexes must have {wanted} values, one for each n-gram, got {given}"
+    expected = sum((end - start) // size for size, (start, end) in enumerate(pairwise(starts), 1))
+    count = len(node.attribute("ngram_indexes", "ints", ()))
+    return "" if count == expected else f"ngram_indexes must have {expected} values, one for each n-gram, got {count}"
 
 
 def _unique(node: Node) -> str:

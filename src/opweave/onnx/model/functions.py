@@ -31,8 +31,8 @@ def inlined(proto: ModelProto, limits: Limits, what: str, *, is_owned: bool) -> 
             copy.CopyFrom(proto)
             proto = copy
         _Binder(proto, limits, what).bind()
-    made: ModelProto = inliner.inline_local_functions(proto, convert_version=True)
-    return made
+    result: ModelProto = inliner.inline_local_functions(proto, convert_version=True)
+    return result
 
 
 class _Binder:
@@ -78,7 +78,7 @@ class _Binder:
                 self._bind_nodes(graph.node, values)
             # From here on, the node may have graphs of `values`, whose own nodes are bound already.
             if values is not None and any(attribute.ref_attr_name for attribute in node.attribute):
-                attributes = [bound for each in node.attribute if (bound := _bound(each, values)) is not None]
+                attributes = [bound for original in node.attribute if (bound := _bound(original, values)) is not None]
                 del node.attribute[:]
                 node.attribute.extend(attributes)
             if (callee := callee_of(node)) in self.functions:
@@ -88,10 +88,10 @@ class _Binder:
     def _copy(self, callee: Callee, attributes: Sequence[AttributeProto]) -> FunctionProto:
         """Copy a function for a call with these attributes; calls with equal values share a copy."""
         function = self.functions[callee]
-        values = {each.name: each for each in (*function.attribute_proto, *attributes)}
+        values = {attribute.name: attribute for attribute in (*function.attribute_proto, *attributes)}
         texts = tuple(values[name].SerializeToString(deterministic=True) for name in sorted(values))
-        if (known := self.copies.get((callee, texts))) is not None:
-            return known
+        if (cached := self.copies.get((callee, texts))) is not None:
+            return cached
         self.copies[callee, texts] = copy = FunctionProto()
         copy.CopyFrom(function)
         copy.name, copy.overload = self._unused_name(function.name), ""

@@ -97,7 +97,7 @@ class Model:
             DataError: the file cannot be read, holds no valid ONNX model, or exceeds a limit.
         """
         require(isinstance(limits, Limits), f"limits must be an opweave.onnx.Limits, got {type(limits).__name__}")
-        folder, what, here, is_utf8 = None, "the model", None, False
+        folder, what, contents, is_utf8 = None, "the model", None, False
         if isinstance(source, ModelProto):
             proto = source
         else:
@@ -105,14 +105,14 @@ class Model:
                 what = os.fsdecode(source)
                 try:
                     folder = os.path.dirname(os.path.realpath(what))
-                    here = Contents.read(what)
+                    contents = Contents.read(what)
                 except (OSError, ValueError) as error:
                     raise DataError(f"{what}: {getattr(error, 'strerror', None) or error}") from None
             elif isinstance(source, (bytes, bytearray, memoryview)):
-                here = Contents(memoryview(source).cast("B"))
+                contents = Contents(memoryview(source).cast("B"))
             else:
                 raise DataError(f"a model is a path or bytes, got {type(source).__name__}")
-            data = here.data
+            data = contents.data
             if not data:
                 raise DataError(f"{what}: it is empty")
             try:
@@ -120,12 +120,12 @@ class Model:
                 if len(data) >= LARGE_BYTES:
                     from .wire import without_weights
 
-                    lean = without_weights(data, nodes=here.is_fixed)
+                    lean = without_weights(data, nodes=contents.is_fixed)
                 serialised = lean or bytes(data)
                 proto, is_utf8 = ModelProto.FromString(serialised), is_text(serialised)
             except Exception as error:
                 raise DataError(f"{what}: not an ONNX model ({other_format(data) or error})") from None
-            here.forget()
+            contents.forget()
         if not proto.graph.node and not proto.graph.output:
             raise DataError(f"{what}: not an ONNX model (there is no graph in it)")
         if not is_utf8:
@@ -142,11 +142,11 @@ class Model:
             nodes, is_flat = flattened(proto.graph)
         proto, nodes = with_expected_inputs(proto, nodes)
         opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
-        model = cls(proto, folder, opsets, limits, _owned=proto is not source, _here=here)
+        model = cls(proto, folder, opsets, limits, _owned=proto is not source, _here=contents)
         model.nodes, model.is_flat = nodes, is_flat
         model._check()
         if REGISTERED:
-            model.operations = {key: each for key, each in dict(REGISTERED).items() if key in model.operators}
+            model.operations = {key: converter for key, converter in dict(REGISTERED).items() if key in model.operators}
         return model
 
     @cached_property
@@ -196,9 +196,9 @@ class Model:
         """A copy for tracing ONNX's definitions, in which the user's operations replace no operator of the engine."""
         if not self.operations:
             return self
-        made = copy(self)
-        made.operations = {key: each for key, each in self.operations.items() if not each.falls_back}
-        return made
+        derived = copy(self)
+        derived.operations = {key: converter for key, converter in self.operations.items() if not converter.falls_back}
+        return derived
 
     @property
     def required_inputs(self) -> list[ValueInfoProto]:
@@ -311,33 +311,33 @@ class Model:
         if "" in initialised or len(set(initialised)) < len(initialised):
             names = sorted({name for name, count in Counter(initialised).items() if count > 1 or not name})
             raise DataError(f"initializers{where} need names of their own; without or used twice: {names}")
-        made = outer | {i.name for i in graph.input} | set(initialised)
-        own = made - outer
+        defined = outer | {i.name for i in graph.input} | set(initialised)
+        own = defined - outer
         for node in graph.node:
             if not node.op_type:
                 raise DataError(f"a node{where} says no operator: {node.name!r}")
             inputs = node.input[:]
             for name in inputs:
-                if name and name not in made:
+                if name and name not in defined:
                     is_later = any(name in other.output for other in graph.node)
                     why = "which is made only after it" if is_later else "which nothing makes"
                     raise DataError(f"{title_of(node, where)} uses {name!r}, {why}")
-            known = [shapes.get(name) for name in inputs] if shapes and needs_inputs(node) else ()
+            input_shapes = [shapes.get(name) for name in inputs] if shapes and needs_inputs(node) else ()
             # Tracing has the constants of the main graph; only constants of sub-graphs are read here.
             values = [self._known(constants.get(name)) for name in inputs] if where and needs_values(node) else ()
-            check_node(node, where, known, values)
+            check_node(node, where, input_shapes, values)
             if node.op_type == "Constant" and len(node.attribute) == len(node.output) == 1:
                 constants[node.output[0]] = node
             for inner in () if self.is_flat else sub_graphs(node):
-                self._check_nodes(inner, made, f" inside of {title_of(node, where)[:500]}", {}, constants)
+                self._check_nodes(inner, defined, f" inside of {title_of(node, where)[:500]}", {}, constants)
             for name in filter(None, node.output[:]):
                 if name in own:
                     raise DataError(f"{title_of(node, where)} makes {name!r}, which exists already")
-                made.add(name)
+                defined.add(name)
                 own.add(name)
         self.names |= own
         for value in graph.output:
-            if value.name not in made:
+            if value.name not in defined:
                 raise DataError(f"nothing makes the output {value.name!r}{where}")
 
     def _known(self, source: TensorProto | NodeProto | None) -> np.ndarray | None:
@@ -439,14 +439,14 @@ class Model:
             length = int(entries["length"]) if "length" in entries else size
         except ValueError:
             raise DataError(f"{where} have a bad place: {dict(entries)}") from None
-        found = self._here if location == HERE and self._here is not None else self._file(location, where)
-        whole = found.data
+        contents = self._here if location == HERE and self._here is not None else self._file(location, where)
+        whole = contents.data
         length = len(whole) - offset if length is None else length
         if offset < 0 or length < 0 or offset + length > len(whole):
-            name = "of the model" if found.path is None else os.path.basename(found.path)
+            name = "of the model" if contents.path is None else os.path.basename(contents.path)
             raise DataError(f"{where} end beyond the file {name}: {offset} + {length} of {len(whole)} bytes")
         data = whole[offset : offset + length]
-        return memoryview(bytes(data)) if found.path is not None and length <= SMALL_BYTES else data
+        return memoryview(bytes(data)) if contents.path is not None and length <= SMALL_BYTES else data
 
     def _file(self, location: str, where: str) -> Contents:
         """Map a file in the model's folder, once."""

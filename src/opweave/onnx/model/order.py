@@ -21,10 +21,10 @@ def with_sorted_nodes(proto: ModelProto) -> ModelProto:
         DataError: nodes use each other's results in a cycle.
     """
     nodes = proto.graph.node
-    given = {info.name for info in proto.graph.input}.union(initializer_names(proto.graph))
+    sources = {info.name for info in proto.graph.input}.union(initializer_names(proto.graph))
     makers: dict[str, int] = {}
     for number, node in enumerate(nodes):
-        for name in set(node.output) - given:
+        for name in set(node.output) - sources:
             makers.setdefault(name, number)
     sorter = TopologicalSorter(
         {number: {makers[name] for name in used_names(node) if name in makers} for number, node in enumerate(nodes)}

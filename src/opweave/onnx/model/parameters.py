@@ -22,13 +22,13 @@ MOST_ELEMENTS = 2**62
 
 def parameters(graph: GraphProto) -> list[TensorProto]:
     """The weights of a graph and its sub-graphs: initializers, and tensors of Constant nodes."""
-    found = list(graph.initializer)
+    tensors = list(graph.initializer)
     for node in graph.node:
         if node.op_type == "Constant":
-            found += [attribute.t for attribute in node.attribute if attribute.type == AttributeProto.TENSOR]
+            tensors += [attribute.t for attribute in node.attribute if attribute.type == AttributeProto.TENSOR]
         for inner in sub_graphs(node):
-            found += parameters(inner)
-    return found
+            tensors += parameters(inner)
+    return tensors
 
 
 def weight_bytes(model: Model) -> tuple[int, int]:
@@ -41,8 +41,8 @@ def weight_bytes(model: Model) -> tuple[int, int]:
         a.t for node in model.nodes if node.op_type == "Constant" for a in node.attribute[:] if a.HasField("t")
     ]
     first, second = (
-        sum(min(prod(tensor.dims[:]), MOST_ELEMENTS) * sizes.get(tensor.data_type, 1) for tensor in each)
-        for each in (tensors, constants)
+        sum(min(prod(tensor.dims[:]), MOST_ELEMENTS) * sizes.get(tensor.data_type, 1) for tensor in group)
+        for group in (tensors, constants)
     )
     return first + second, second
 
@@ -53,7 +53,7 @@ def has_roundings(model: Model) -> bool:
         return True
     graph = model.proto.graph
     typed = (*graph.input, *graph.output, *graph.value_info)
-    types = {info.type.tensor_type.elem_type for info in typed} | {each.data_type for each in parameters(graph)}
+    types = {info.type.tensor_type.elem_type for info in typed} | {tensor.data_type for tensor in parameters(graph)}
     types.update(a.i for node in model.nodes if node.op_type == "Cast" for a in node.attribute[:] if a.name == "to")
     return not types.isdisjoint((TensorProto.FLOAT16, TensorProto.BFLOAT16))
 

@@ -41,7 +41,9 @@ def message_class(descriptor: Any, module: str, outer: str = "") -> Any:
     from google.protobuf.message import Message
 
     name = outer + descriptor.name
-    members = {key: message_class(each, module, f"{name}.") for key, each in descriptor.nested_types_by_name.items()}
+    members = {
+        key: message_class(nested, module, f"{name}.") for key, nested in descriptor.nested_types_by_name.items()
+    }
     members |= {"DESCRIPTOR": descriptor, "__module__": module, "__qualname__": name}
     return _c_module.MessageMeta(descriptor.name, (Message,), members)
 
@@ -83,13 +85,16 @@ else:
 
         (description,) = (value for value in generated.co_consts if isinstance(value, bytes) and len(value) > 1000)
         file = _c_module.default_pool.AddSerializedFile(description)
-        found = {name: message_class(each, "onnx.onnx_ml_pb2") for name, each in file.message_types_by_name.items()}
-        return SimpleNamespace(**found)
+        classes = {
+            name: message_class(descriptor, "onnx.onnx_ml_pb2")
+            for name, descriptor in file.message_types_by_name.items()
+        }
+        return SimpleNamespace(**classes)
 
-    _found = _messages()
-    AttributeProto, FunctionProto, GraphProto = _found.AttributeProto, _found.FunctionProto, _found.GraphProto
-    ModelProto, NodeProto, SparseTensorProto = _found.ModelProto, _found.NodeProto, _found.SparseTensorProto
-    TensorProto, TypeProto, ValueInfoProto = _found.TensorProto, _found.TypeProto, _found.ValueInfoProto
+    _protos = _messages()
+    AttributeProto, FunctionProto, GraphProto = _protos.AttributeProto, _protos.FunctionProto, _protos.GraphProto
+    ModelProto, NodeProto, SparseTensorProto = _protos.ModelProto, _protos.NodeProto, _protos.SparseTensorProto
+    TensorProto, TypeProto, ValueInfoProto = _protos.TensorProto, _protos.TypeProto, _protos.ValueInfoProto
 
 KNOWN_TYPES = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
 """All element types of tensors."""
@@ -217,13 +222,13 @@ def domain_of(node: NodeProto) -> str:
 
 def sub_graphs(node: NodeProto) -> list[GraphProto]:
     """The graphs in the attributes of a node: branches, and bodies of loops."""
-    found: list[GraphProto] = []
+    nested: list[GraphProto] = []
     for attribute in node.attribute[:]:
         if attribute.HasField("g"):
-            found.append(attribute.g)
+            nested.append(attribute.g)
         if graphs := attribute.graphs:
-            found += graphs
-    return found
+            nested += graphs
+    return nested
 
 
 def node(op_type: str, inputs: Sequence[str], outputs: Sequence[str], **integers: int) -> NodeProto:

@@ -166,13 +166,13 @@ class Converter:
 
 def _declared(op: Op[..., Any]) -> dict[str, str]:
     """Name of an operand -> its declaration in the operation's signature, such as "limit: float = 1.0"."""
-    found = {}
+    declarations = {}
     for name in op.operands:
         parameter = op.parameters[name]
         kind = f": {parameter.annotation}" if parameter.annotation else ""
         equals = " = " if kind else "="
-        found[name] = name + kind + (f"{equals}{op.defaults[name]!r}" if name in op.defaults else "")
-    return found
+        declarations[name] = name + kind + (f"{equals}{op.defaults[name]!r}" if name in op.defaults else "")
+    return declarations
 
 
 def _updates(op: Op[..., Any] | None, inputs: Sequence[str]) -> dict[int, int]:
@@ -236,24 +236,24 @@ def in_place(graph: GraphProto, converters: Mapping[Key, Converter]) -> dict[str
     if not updating:
         return {}
     inputs, outputs = {info.name for info in graph.input}, {info.name for info in graph.output}
-    found: dict[str, str] = {}
+    aliases: dict[str, str] = {}
     for node in graph.node:
         for result, position in updating.get(key_of(node), {}).items():
             if result < len(node.output) and position < len(node.input):
                 source, target = node.input[position], node.output[result]
                 if source in inputs and target in outputs:
-                    found[target] = source
-    return found
+                    aliases[target] = source
+    return aliases
 
 
 def known(value: Tensor | None, what: str) -> np.ndarray:
     """The value of an input that must be constant (a shape, axes); `Unsupported` if it is not."""
     if value is None:
         raise Unsupported(f"{what} is missing")
-    found = constant_or_same(value)
-    if isinstance(found, MLOperand):
-        raise NotConstant(what, found)
-    return found
+    constant = constant_or_same(value)
+    if isinstance(constant, MLOperand):
+        raise NotConstant(what, constant)
+    return constant
 
 
 def constant_or_same(value: Tensor) -> Tensor:
@@ -268,9 +268,9 @@ def integers(value: Tensor | None, what: str) -> list[int]:
 
 def integer(value: Tensor | None, what: str) -> int:
     """The value of an input that must be a constant integer, as a scalar or as a list of one."""
-    given = integers(value, what)
-    unsupported_if(len(given) != 1, f"{what} has {len(given)} values")
-    return given[0]
+    values = integers(value, what)
+    unsupported_if(len(values) != 1, f"{what} has {len(values)} values")
+    return values[0]
 
 
 def check_count(count: int) -> int:

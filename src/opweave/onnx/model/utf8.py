@@ -36,7 +36,7 @@ _OTHER_FORMATS = {
 def other_format(data: bytes | memoryview) -> str:
     """Explain a file that is not an ONNX model, by its first bytes; empty if the format is unknown."""
     head = bytes(data[:32])
-    return next((what for start, what in _OTHER_FORMATS.items() if head.lower().startswith(start.lower())), "")
+    return next((hint for start, hint in _OTHER_FORMATS.items() if head.lower().startswith(start.lower())), "")
 
 
 def is_text(serialised: bytes) -> bool:
@@ -70,12 +70,12 @@ def with_text(proto: ModelProto, what: str, is_owned: bool) -> ModelProto:
     Raises:
         DataError: a field that other parts of the model refer to, such as the name of a value, is not UTF-8.
     """
-    found = list(_bytes_in(proto))
-    if found and not is_owned:
+    fields = list(_bytes_in(proto))
+    if fields and not is_owned:
         copy = ModelProto()
         copy.CopyFrom(proto)
-        proto, found = copy, list(_bytes_in(copy))
-    for message, field, value in found:
+        proto, fields = copy, list(_bytes_in(copy))
+    for message, field, value in fields:
         full = f"{type(message).__name__}.{field}"
         if field not in _DESCRIPTIVE and full not in _DESCRIPTIVE:
             raise DataError(f"{what}: {full} must be text in UTF-8, got {value[:200]!r}")

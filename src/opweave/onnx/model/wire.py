@@ -35,7 +35,7 @@ def without_weights(data: memoryview, nodes: bool = True) -> bytes | None:
         nodes: whether weights in Constant nodes are replaced, too.
     """
     try:
-        graphs = [found for found in _fields(data, 0, len(data)) if found[0] == _MODEL_GRAPH]
+        graphs = [item for item in _fields(data, 0, len(data)) if item[0] == _MODEL_GRAPH]
         if len(graphs) != 1:  # several fields would be merged
             return None
         ((_, start, value, end),) = graphs
@@ -88,12 +88,12 @@ def _tensor(data: memoryview, start: int, end: int) -> bytes | None:
     if end - start < LEAST_BYTES:
         return None
     raw: Field | None = None
-    for found in _fields(data, start, end):
-        number, _, value, _ = found
+    for item in _fields(data, start, end):
+        number, _, value, _ = item
         elsewhere = number == _EXTERNAL_DATA or (number == -_DATA_LOCATION and data[value] != 0)
         if elsewhere or (number == _RAW_DATA and raw is not None):
             return None
-        raw = found if number == _RAW_DATA else raw
+        raw = item if number == _RAW_DATA else raw
     if raw is None or raw[3] - raw[2] < LEAST_BYTES:
         return None
     place = {"location": HERE, "offset": str(raw[2]), "length": str(raw[3] - raw[2])}
