@@ -79,8 +79,8 @@ def unroll_scan(tracer: Tracer, node: NodeProto) -> list[Step]:
     body, count = _graph(node, "body"), len(node.input) - attributes["num_scan_inputs"]
     state, scanned = list(node.input[:count]), list(node.input[count:])
     shapes = [tracer.shape(name) for name in scanned]
-    given = attributes.get("scan_input_axes") or [0] * len(scanned)
-    axes = [normalized(axis, len(shape)) for axis, shape in zip(given, shapes, strict=True)]
+    input_axes = attributes.get("scan_input_axes") or [0] * len(scanned)
+    axes = [normalized(axis, len(shape)) for axis, shape in zip(input_axes, shapes, strict=True)]
     lengths = {shape[axis] for axis, shape in zip(axes, shapes, strict=True)}
     unsupported_if(len(lengths) != 1, f"it scans axes of {sorted(lengths)} elements")
     (length,) = lengths
@@ -169,9 +169,9 @@ class _Unrolled:
         shape = self._tracer.shape(names[0])
         axis = normalized(axis, len(shape) + 1)
         longer = np.array([*shape[:axis], 1, *shape[axis:]], np.int64)
-        wanted = self._tracer.add_constant(f"{self._prefix}shape of {output}", longer)
+        target = self._tracer.add_constant(f"{self._prefix}shape of {output}", longer)
         parts = [f"{name} in {output}" for name in names]
-        self.add(make_node("Reshape", [name, wanted], [part]) for name, part in zip(names, parts, strict=True))
+        self.add(make_node("Reshape", [name, target], [part]) for name, part in zip(names, parts, strict=True))
         self.add([make_node("Concat", parts, [output], axis=axis)])
 
 
@@ -188,8 +188,8 @@ def _known(tracer: Tracer, name: str, what: str, element_type: int) -> int | Non
     """The value of a scalar, None if it is absent; `Unsupported` if it is not constant."""
     if not name:
         return None
-    found = tracer.element_type(name)
-    unsupported_if(found != element_type, f"{what} has the type {TensorProto.DataType.Name(found)}")
+    actual = tracer.element_type(name)
+    unsupported_if(actual != element_type, f"{what} has the type {TensorProto.DataType.Name(actual)}")
     value = tracer.known(name, what)
     unsupported_if(value.size != 1, f"{what} has the shape {list(value.shape)}")
     return int(value.item())
@@ -212,13 +212,13 @@ def _inline(
     for name, array in tracer.initializers(graph):
         names.setdefault(name, prefix + name)
         tracer.add_constant(prefix + name, array)
-    made = {name for node in graph.node for name in node.output if name}
-    names |= {name: prefix + name for name in made}
+    defined = {name for node in graph.node for name in node.output if name}
+    names |= {name: prefix + name for name in defined}
     copied: list[tuple[str, str]] = []
     for value, output in zip(graph.output, outputs, strict=False):
-        if output and value.name in made:
+        if output and value.name in defined:
             names[value.name] = output
-            made.remove(value.name)  # an output that is listed twice is copied
+            defined.remove(value.name)  # an output that is listed twice is copied
         else:
             copied.append((value.name, output))
     nodes = [renamed(node, names, prefix) for node in graph.node]

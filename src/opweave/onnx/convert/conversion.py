@@ -57,8 +57,8 @@ def convert(
     result = converter.function(builder, *inputs, **keywords)
     results = result if isinstance(result, tuple) else (result,)
     if len(results) < len(node.output):
-        wanted = [name for name in node.output if name]
-        raise Unsupported(f"only {len(results)} of the outputs {wanted} can be made")
+        names = [name for name in node.output if name]
+        raise Unsupported(f"only {len(results)} of the outputs {names} can be made")
     outputs, inferred = node.output[:], result_types(node, types, results, infer)
     return {
         name: _value(name, item, inferred[name].tensor_type.elem_type if name in inferred else 0)
@@ -129,9 +129,9 @@ def _unknown_attribute(converter: Converter, name: str) -> str:
         before = ", ".join(text for other, text in converter.operands.items() if other != name)
         declared = f"def {converter.op.name}({before}, *, {converter.operands[name]})"
         return f"{name!r} stands before *, so it is an operand; write {declared}"
-    known = sorted(converter.attributes - {"label"})
+    names = sorted(converter.attributes - {"label"})
     return (
-        f"{converter.op.name} has no attribute {name!r}, only {known}{meant(name, known)}; "
+        f"{converter.op.name} has no attribute {name!r}, only {names}{meant(name, names)}; "
         "register_onnx(…, attributes={onnx_name: name}) maps names"
     )
 
@@ -148,13 +148,13 @@ def result_types(
         return {node.output[0]: tensor_type(TensorProto.BOOL)}
     # Loading ONNX's schemas takes time and megabytes. They are not needed if one float type comes in and goes out, or if
     # results have the type of the first input. uint8 may stand for bool.
-    given = [DATA_TYPES[element_type] for element_type in types if element_type]
-    made = {data_type_of(result) for result in results if result is not None}
-    if made == set(given[:1]) and made.isdisjoint(("uint8", "bool")):
+    input_types = [DATA_TYPES[element_type] for element_type in types if element_type]
+    output_types = {data_type_of(result) for result in results if result is not None}
+    if output_types == set(input_types[:1]) and output_types.isdisjoint(("uint8", "bool")):
         return {}
     floats = set(FLOATS)
-    made -= {"bool"}
-    return {} if made <= floats and len(made | floats.intersection(given)) <= 1 else infer()
+    output_types -= {"bool"}
+    return {} if output_types <= floats and len(output_types | floats.intersection(input_types)) <= 1 else infer()
 
 
 def _value(name: str, item: Any, element_type: int) -> Value:

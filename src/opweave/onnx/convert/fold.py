@@ -86,12 +86,12 @@ def fold(
     if operation is None and node.op_type == "Constant" and not values:
         constant = model.constant(node)
         return None if constant is None else [constant]
-    known = [value for value in values if isinstance(value, Constant)]
-    if not values or len(known) < len(values) - values.count(None):
+    constants = [value for value in values if isinstance(value, Constant)]
+    if not values or len(constants) < len(values) - values.count(None):
         return None
     if node.op_type in NEVER or sub_graphs(node):
         return None
-    if sum(value.array.nbytes for value in known) > FOLD_BYTES:
+    if sum(value.array.nbytes for value in constants) > FOLD_BYTES:
         return None
     arrays = [value.array if isinstance(value, Constant) else None for value in values]
     if operation is not None:
@@ -152,10 +152,10 @@ def with_operation(
     if node.op_type in BOOLEAN or any(array is not None and array.dtype == bool for array in arrays):
         return None
     try:
-        made = operation.function(None, *arrays, **keywords_of(operation, node, [], model.opsets))
+        returned = operation.function(None, *arrays, **keywords_of(operation, node, [], model.opsets))
     except (Unsupported, MLError):
         return None
-    results = [np.asarray(result) for result in (made if isinstance(made, tuple) else (made,))]
+    results = [np.asarray(result) for result in (returned if isinstance(returned, tuple) else (returned,))]
     if len(results) < len(node.output):
         return None
     types = [0 if array is None else element_type_of(array.dtype) for array in arrays]
@@ -172,10 +172,10 @@ def with_engine(node: NodeProto, arrays: Sequence[np.ndarray | None], proto: Mod
 
     feed = {name: array for name, array in zip(node.input, arrays, strict=True) if array is not None}
     types = {name: tensor_type(element_type_of(array.dtype), array.shape) for name, array in feed.items()}
-    found = evaluate(model_of_node(node, types, proto), feed)
-    if found is None or not all(isinstance(array, np.ndarray) for array in found):
+    computed = evaluate(model_of_node(node, types, proto), feed)
+    if computed is None or not all(isinstance(array, np.ndarray) for array in computed):
         return None
-    results = iter(found)
+    results = iter(computed)
     return [next(results) if name else np.empty(0) for name in node.output]
 
 
@@ -231,8 +231,8 @@ def _constant_of_shape(shape: np.ndarray, *, value: TensorProto | None = None) -
 
 
 def _expand(data: np.ndarray, shape: np.ndarray) -> Any:
-    wanted = np.broadcast_shapes(data.shape, tuple(shape.tolist()))
-    return np.broadcast_to(data, _check_size(wanted, data.dtype))
+    target = np.broadcast_shapes(data.shape, tuple(shape.tolist()))
+    return np.broadcast_to(data, _check_size(target, data.dtype))
 
 
 def _pad(data: np.ndarray, pads: np.ndarray, value: np.ndarray | None = None, *, mode: bytes = b"constant") -> Any:

@@ -144,8 +144,8 @@ def _infer_in_model(
     """Infer the outputs of a node whose sub-graphs capture values."""
     from onnx import shape_inference
 
-    found = shape_inference.infer_shapes(model_of_node(node, types, proto, data), data_prop=True)
-    return {value.name: value.type for value in found.graph.output if value.type.WhichOneof("value")}
+    inferred = shape_inference.infer_shapes(model_of_node(node, types, proto, data), data_prop=True)
+    return {value.name: value.type for value in inferred.graph.output if value.type.WhichOneof("value")}
 
 
 def is_defined(node: NodeProto, model: Model) -> bool:
@@ -166,14 +166,14 @@ def definition_of(node: NodeProto, types: Mapping[str, TypeProto], model: Model,
     if not is_defined(node, model):
         return []
     schema = schema_of(node, model)
-    given = {attribute.name for attribute in node.attribute}
-    if not given.issubset(schema.attributes):
+    present = {attribute.name for attribute in node.attribute}
+    if not present.issubset(schema.attributes):
         return []  # the inliner would ignore unknown attributes
     from onnx import inliner
 
     full = NodeProto()
     full.CopyFrom(node)
-    missing = (attribute.default_value for name, attribute in schema.attributes.items() if name not in given)
+    missing = (attribute.default_value for name, attribute in schema.attributes.items() if name not in present)
     full.attribute.extend(default for default in missing if default.name)  # the inliner does not know defaults
     alone, function = model_of_node(full, types, model.proto), [(node.domain, node.op_type)]
     try:
@@ -182,9 +182,9 @@ def definition_of(node: NodeProto, types: Mapping[str, TypeProto], model: Model,
         return []
     if len(inlined) == 1 and inlined[0].op_type == node.op_type:
         return []
-    inner = {name for each in inlined for name in each.output if name}.difference(node.output)
+    inner = {name for part in inlined for name in part.output if name}.difference(node.output)
     names = {name: prefix + name for name in inner}
-    return [renamed(each, names, prefix) for each in inlined]
+    return [renamed(part, names, prefix) for part in inlined]
 
 
 def model_of_node(

@@ -114,10 +114,10 @@ def register_onnx(domain: str, op_type: str, op: Op[..., Any], *, attributes: Ma
     require(not several or len(op.operands) == 1, f"register_onnx: {op.name} takes a sequence and other operands")
     flags = {name for name in op.attributes if op.parameters[name].annotation == "bool"}  # integers in ONNX
 
-    def convert(b: MLGraphBuilder | None, /, *inputs: Tensor | None, label: str, **given: Any) -> Any:
+    def convert(b: MLGraphBuilder | None, /, *inputs: Tensor | None, label: str, **keywords: Any) -> Any:
         # Without a builder, the inputs are arrays, and the results are computed.
         operands = [value if value is None or b is None else operand(b, value) for value in inputs]
-        values = {"label": label, **{names[name]: value for name, value in given.items()}}
+        values = {"label": label, **{names[name]: value for name, value in keywords.items()}}
         values.update((name, bool(values[name])) for name in flags & values.keys())
         values.update((n, array_of(v)) for n, v in values.items() if isinstance(v, TensorProto))
         head = () if b is None else (b,)

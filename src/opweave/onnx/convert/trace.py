@@ -197,15 +197,15 @@ class Tracer:
         Raises:
             Unsupported: with `whole`, if a node falls back.
         """
-        found: list[Step] = []
+        traced: list[Step] = []
         for node in nodes:
             checks.check_node(node)  # nodes of the main graph were checked when the model was read
             steps = self._steps(node)
             for step in steps:
                 if whole and step.kind == "fallback":
                     raise Unsupported(f"{step.node.op_type} inside: {step.reason}")
-            found += steps
-        return found
+            traced += steps
+        return traced
 
     # Values ----------------------------------------------------------------------------------------------------------
 
@@ -233,8 +233,8 @@ class Tracer:
     def _inputs_behind(self, operand: MLOperand) -> set[str]:
         """The inputs of the model that an operand is computed from; empty if some of them are data."""
         inputs = Graph.reaching({"": operand}).inputs.values()
-        names = {found.name for found in inputs}
-        is_data = any(found.rank > 1 or found.desc.element_count > DECIDING_ELEMENTS for found in inputs)
+        names = {source.name for source in inputs}
+        is_data = any(source.rank > 1 or source.desc.element_count > DECIDING_ELEMENTS for source in inputs)
         return names if names <= self._shapes.keys() and not is_data else set()
 
     # Nodes -----------------------------------------------------------------------------------------------------------
@@ -262,10 +262,10 @@ class Tracer:
 
     def _trace(self, node: NodeProto) -> list[Step]:
         """Trace a node; an unexpected error means that the node is invalid."""
-        known = self.trace.values
+        environment = self.trace.values
         operation = self.model.operation(node)
         op = operation.op if operation is not None else None
-        values = [known[name] if name else None for name in node.input[:]]
+        values = [environment[name] if name else None for name in node.input[:]]
         if checks.needs_inputs(node):
             arrays = [value.array if isinstance(value, Constant) else None for value in values]
             checks.check_node(node, "", [shape_of(value) for value in values], arrays)
@@ -276,7 +276,7 @@ class Tracer:
                 return CONTROL[node.op_type](self, node)
             if operation is None and key_of(node) == CLASSIFIER and has_names(node):
                 return name_labels(self, node)
-            made = self.convert(node)
+            outputs = self.convert(node)
         except Unsupported as error:
             reason = str(error)
             if isinstance(error, NotConstant):
@@ -291,7 +291,7 @@ class Tracer:
         except Exception as error:  # an invalid node; the engine says what is wrong with it
             reason = f"{self._blame(node, error)} ({_described(error)})"
         else:
-            self.trace.values |= made
+            self.trace.values |= outputs
             return [Step(node, "webnn", op)]
         if operation is not None and not operation.falls_back:
             is_wide = any(value is not None and value.element_type == TensorProto.DOUBLE for value in values)
@@ -300,8 +300,8 @@ class Tracer:
         for inner in all_nodes([node]) if self.model.operations else ():
             if (
                 inner is not node
-                and (found := self.model.operation(inner)) is not None
-                and (own := found.op) is not None
+                and (inner_operation := self.model.operation(inner)) is not None
+                and (own := inner_operation.op) is not None
             ):
                 what = f"{checks.title_of(inner)} inside of it is your operation {own.name}, which the engine lacks"
                 raise NotSupportedError(f"{checks.title_of(node)} falls back ({reason}), and {what}")

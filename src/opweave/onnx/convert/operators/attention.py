@@ -132,8 +132,8 @@ def _padding_bias(
         lengths = b.reshape(operand(b, mask), [batch, 1, 1, 1])
         seen = b.lesser(np.arange(keys, dtype=lengths.data_type), lengths)
     elif shape in forms:
-        found = b.reshape(operand(b, mask), forms[shape])
-        seen = b.not_equal(found, np.zeros((), found.data_type))
+        flags = b.reshape(operand(b, mask), forms[shape])
+        seen = b.not_equal(flags, np.zeros((), flags.data_type))
     else:
         raise Unsupported(f"key_padding_mask has the shape {list(shape)}")
     return b.where(seen, np.zeros((), like.data_type), np.full((), hidden, like.data_type))
@@ -175,12 +175,12 @@ def _(
     else:
         k, v = operand(b, key), operand(b, value)
     # Without a KV cache, only the length of the returned keys depends on `total_sequence_length`.
-    given = [past for past in (past_key, past_value) if past is not None]
-    if len(given) == 1:
+    cache = [past for past in (past_key, past_value) if past is not None]
+    if len(cache) == 1:
         raise Unsupported("it has one of past_key and past_value")
-    capacity = shape_of(given[0])[2] if given else 0
+    capacity = shape_of(cache[0])[2] if cache else 0
     total = integer(total_sequence_length, "the number of keys") if capacity or outputs > 1 else q.shape[1]
-    pasts, lengths = _cache(b, given, seqlens_k, q, capacity, total)
+    pasts, lengths = _cache(b, cache, seqlens_k, q, capacity, total)
     tables: list[MLOperand | None] = [None, None]
     if do_rotary:
         if cos_cache is None or sin_cache is None:
@@ -202,7 +202,7 @@ def _(
     sinks = None if head_sink is None else operand(b, head_sink)
     if sinks is None and smooth_softmax == 1:
         sinks = b.constant(np.zeros(num_heads, q.data_type))
-    made: tuple[MLOperand, ...] = group_query_attention(
+    results: tuple[MLOperand, ...] = group_query_attention(
         b,
         *(q, k, v, *pasts, lengths, *tables, bias, sinks),
         heads=num_heads,
@@ -212,12 +212,12 @@ def _(
         window=max(local_window_size, 0),
         interleaved=bool(rotary_interleaved),
     )
-    return made
+    return results
 
 
 def _cache(
     b: MLGraphBuilder,
-    given: Sequence[Tensor],
+    cache: Sequence[Tensor],
     seqlens_k: Tensor,
     q: MLOperand,
     capacity: int,
@@ -227,7 +227,7 @@ def _cache(
 
     Args:
         b: the builder.
-        given: past keys and values [batch, groups, capacity, size], or nothing.
+        cache: past keys and values [batch, groups, capacity, size], or nothing.
         seqlens_k: [batch], number of keys of each sequence, with the new ones, minus 1.
         q: [batch, new, heads * size].
         capacity: the length of the KV cache; sequences may use less.
@@ -235,7 +235,7 @@ def _cache(
     """
     none: list[MLOperand | None] = [None, None]
     batch, new, _ = q.shape
-    pasts: list[MLOperand | None] = [operand(b, past) for past in given] if capacity else none
+    pasts: list[MLOperand | None] = [operand(b, past) for past in cache] if capacity else none
     if total == new:  # the first call: ONNX Runtime ignores the past
         if capacity <= new:
             return none, None

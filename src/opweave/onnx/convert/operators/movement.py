@@ -70,8 +70,8 @@ def _(
     steps: Tensor | None = None,
 ) -> Tensor:
     first, last = integers(starts, "the list of starts"), integers(ends, "the list of ends")
-    given = range(len(first)) if axes is None else integers(axes, "the list of axes")
-    along = [normalized(axis, len(shape_of(data))) for axis in given]
+    axis_list = range(len(first)) if axes is None else integers(axes, "the list of axes")
+    along = [normalized(axis, len(shape_of(data))) for axis in axis_list]
     by = [1] * len(first) if steps is None else integers(steps, "the list of steps")
     if not len(first) == len(last) == len(along) == len(by) or 0 in by:
         raise Unsupported(f"starts {first}, ends {last}, axes {along} and steps {by} do not fit")
@@ -129,13 +129,13 @@ def _(
     *,
     mode: str = "constant",
 ) -> Tensor:
-    shape, given = shape_of(data), integers(pads, "the padding")
+    shape, padding = shape_of(data), integers(pads, "the padding")
     rank = len(shape)
     along = list(range(rank)) if axes is None else [normalized(a, rank) for a in integers(axes, "the list of axes")]
-    unsupported_if(len(given) != 2 * len(along), f"the padding {given} does not fit the axes {along}")
+    unsupported_if(len(padding) != 2 * len(along), f"the padding {padding} does not fit the axes {along}")
     fill = 0 if value is None else known(value, "the padding value").item()
     begins, ends, kept = [0] * rank, [0] * rank, {}
-    for axis, begin, end in zip(along, given[: len(along)], given[len(along) :], strict=True):
+    for axis, begin, end in zip(along, padding[: len(along)], padding[len(along) :], strict=True):
         begins[axis], ends[axis] = max(begin, 0), max(end, 0)
         kept[axis] = range(max(-begin, 0), shape[axis] - max(-end, 0))  # negative numbers remove elements
     data = window(b, data, kept)

@@ -159,8 +159,8 @@ def _(
     unsupported_if(input_forget, "it couples the input and the forget gate")
     *others, peepholes = _filled(inputs, 8)
     if peepholes is not None:
-        known, size = constant_or_same(peepholes), shape_of(peepholes)[-1] // 3
-        if not isinstance(known, np.ndarray) or known[:, size : 2 * size].any():
+        values, size = constant_or_same(peepholes), shape_of(peepholes)[-1] // 3
+        if not isinstance(values, np.ndarray) or values[:, size : 2 * size].any():
             raise Unsupported("its output gate reads the new cell state, that of WebNN the state before")
     functions = cells.functions("Sigmoid", "Tanh", "Tanh")
     return cells.run(b, b.lstm, others, ragged_lstm, activations=functions, peephole_weight=peepholes)
@@ -224,12 +224,12 @@ def _unrolled(
         factor = block(recurrent, [k, 0, 0], [hidden_size, hidden_size])
         hidden = block(state, [k, 0, 0], [batches, hidden_size])
         order = -1 if k == 1 or direction == "backward" else 1
-        found = []
+        states = []
         for step in range(steps)[::order]:
             weighted = block(sums, [step, 0, k * hidden_size], [batches, hidden_size])
             following = apply(b.gemm(hidden, factor, c=weighted, b_transpose=True))
             hidden = within(step, following, hidden)
-            found.append(b.reshape(within(step, following, zero), [1, 1, batches, hidden_size]))
+            states.append(b.reshape(within(step, following, zero), [1, 1, batches, hidden_size]))
         last.append(b.reshape(within(0, hidden, zero), [1, batches, hidden_size]))
-        sequences.append(b.concat(found[::order], 0))
+        sequences.append(b.concat(states[::order], 0))
     return b.concat(last, 0), b.concat(sequences, 1)

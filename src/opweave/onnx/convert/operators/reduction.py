@@ -59,9 +59,9 @@ def _reduction(op: Callable[..., Any]) -> Callable[..., Any]:
         keepdims: int = 1,
         noop_with_empty_axes: int = 0,
     ) -> Tensor:
-        given = [] if axes is None else integers(axes, "the list of axes")
-        reduced = sorted({normalized(axis, x.rank) for axis in given})
-        if not given and noop_with_empty_axes != 1:
+        axis_list = [] if axes is None else integers(axes, "the list of axes")
+        reduced = sorted({normalized(axis, x.rank) for axis in axis_list})
+        if not axis_list and noop_with_empty_axes != 1:
             reduced = list(range(x.rank))
         result: Tensor = op(b, x, axes=reduced, keep_dimensions=keepdims == 1)
         return result

@@ -18,14 +18,14 @@ from .windows import reshaped
 
 @converts("Reshape")
 def _(b: MLGraphBuilder, data: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
-    old, wanted = shape_of(data), integers(shape, "the shape")
+    old, target = shape_of(data), integers(shape, "the shape")
     if not allowzero:
-        wanted = [old[axis] if size == 0 else size for axis, size in enumerate(wanted)]
-    if -1 in wanted:
-        others = prod(size for size in wanted if size != -1)
-        unsupported_if(not others or prod(old) % others, f"{list(old)} does not fit the shape {wanted}")
-        wanted[wanted.index(-1)] = prod(old) // others
-    return reshaped(b, data, wanted)
+        target = [old[axis] if size == 0 else size for axis, size in enumerate(target)]
+    if -1 in target:
+        others = prod(size for size in target if size != -1)
+        unsupported_if(not others or prod(old) % others, f"{list(old)} does not fit the shape {target}")
+        target[target.index(-1)] = prod(old) // others
+    return reshaped(b, data, target)
 
 
 @converts("Flatten")
@@ -40,8 +40,8 @@ def _(b: MLGraphBuilder, input: Tensor, *, axis: int = 1) -> Tensor:
 def _(b: MLGraphBuilder, data: Tensor, axes: Tensor | None = None) -> Tensor:
     shape = shape_of(data)
     ones = [axis for axis, size in enumerate(shape) if size == 1]
-    given = ones if axes is None else integers(axes, "the list of axes")
-    removed = {normalized(axis, len(shape)) for axis in given}
+    axis_list = ones if axes is None else integers(axes, "the list of axes")
+    removed = {normalized(axis, len(shape)) for axis in axis_list}
     if any(shape[axis] != 1 for axis in removed):
         raise Unsupported(f"the axes {sorted(removed)} of {list(shape)} are not all 1")
     return reshaped(b, data, [size for axis, size in enumerate(shape) if axis not in removed])
@@ -49,11 +49,11 @@ def _(b: MLGraphBuilder, data: Tensor, axes: Tensor | None = None) -> Tensor:
 
 @converts("Unsqueeze", moved=["axes"])
 def _(b: MLGraphBuilder, data: Tensor, axes: Tensor | None = None) -> Tensor:
-    given = integers(axes, "the list of axes")
+    axis_list = integers(axes, "the list of axes")
     rest = iter(shape_of(data))
-    rank = len(shape_of(data)) + len(given)
-    added = {normalized(axis, rank) for axis in given}
-    unsupported_if(len(added) < len(given), f"axes {given} contain duplicates")
+    rank = len(shape_of(data)) + len(axis_list)
+    added = {normalized(axis, rank) for axis in axis_list}
+    unsupported_if(len(added) < len(axis_list), f"axes {axis_list} contain duplicates")
     return reshaped(b, data, [1 if axis in added else next(rest) for axis in range(rank)])
 
 

@@ -96,8 +96,8 @@ def _(b: MLGraphBuilder, X: Tensor, Y: Tensor, *, types: list[int]) -> Tensor:
     value = Y if isinstance(Y, np.ndarray) else Y.value
     if value is not None and not ((value >= 0) & (value < shape[-1])).all():
         raise Unsupported(f"its indices are not all in [0, {shape[-1]})")
-    found = b.gather(X, reshaped(b, Y, [count]), axis=len(shape) - 1)
-    return reshaped(b, found, [1, count]) if len(shape) == 1 else found
+    columns = b.gather(X, reshaped(b, Y, [count]), axis=len(shape) - 1)
+    return reshaped(b, columns, [1, count]) if len(shape) == 1 else columns
 
 
 # Linear models -------------------------------------------------------------------------------------------------------
