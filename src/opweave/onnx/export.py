@@ -70,14 +70,17 @@ def save(graph: MLGraph, path: str | Path, *, operators: Operators = "onnx") -> 
     assert graph._graph is not None
     model, weights = to_onnx(graph._graph, operators)
     size = sum(array.nbytes for array in weights.values())
-    (path, mode), given = resolved(path), path  # the data file goes beside the target of a link, not beside the link
+    # The data file goes beside the target of a link, not beside the link.
+    (path, mode), requested = resolved(path), path
     if size > MAX_EMBEDDED_BYTES:
         replaceable = mode is None or stat.S_ISREG(mode)
-        message = f"save: {size} bytes of weights need a second file, so the path must be a regular file, got {given}"
+        message = (
+            f"save: {size} bytes of weights need a second file, so the path must be a regular file, got {requested}"
+        )
         require(replaceable, message)
     with ExitStack() as stack:
         # Files are renamed in reverse order: the data file is in place before the model that refers to it.
-        file = stack.enter_context(atomic_writer(given))
+        file = stack.enter_context(atomic_writer(requested))
         if size > MAX_EMBEDDED_BYTES:
             location = f"{path.name}.data"
             data, end = stack.enter_context(atomic_writer(path.with_name(location))), 0
@@ -108,8 +111,8 @@ def to_onnx(graph: Graph, operators: Operators = "onnx") -> tuple[ModelProto, di
     while any(name.startswith(prefix) for name in names):
         prefix += "_"
     ctx = Emitter(portable=True, prefix=prefix)
-    supports, what = (ort.is_portable, "ONNX") if operators == "onnx" else (ort.supports, "ONNX Runtime")
-    values, _ = ort.emit(ctx, legalise(graph, supports, what)[0])
+    supports, engine = (ort.is_portable, "ONNX") if operators == "onnx" else (ort.supports, "ONNX Runtime")
+    values, _ = ort.emit(ctx, legalise(graph, supports, engine)[0])
     results = {renamed[name]: (values[name], operand.desc) for name, operand in graph.outputs.items()}
     model = ModelProto.FromString(ctx.finish(results)[0])
     model.producer_name, model.producer_version = "opweave", __version__

@@ -83,8 +83,8 @@ class Settings:
             text = "providers in SessionOptions cannot be read; pass them as `providers`"
             log(level, WARNING, "SessionOptions.add_provider is ignored: %s", text)
         if context is not None:
-            given = context.precision
-            require(precision in (None, given), f"precision is {precision!r}, and that of the context {given!r}")
+            actual = context.precision
+            require(precision in (None, actual), f"precision is {precision!r}, and that of the context {actual!r}")
             if chosen:
                 ignored = "providers %s are ignored: the session has a context on %s"
                 log(level, INFO, ignored, list(chosen), context)
@@ -97,17 +97,17 @@ class Settings:
         count = session_options.intra_op_num_threads if session_options is not None else 0
         threads = count if count > 0 else None
         inside = precision or _precision_at(*place)
-        made = ml.create_context(device=place[0], backend=place[1], threads=threads, precision=inside)
+        ctx = ml.create_context(device=place[0], backend=place[1], threads=threads, precision=inside)
         if _config(session_options, "session.intra_op.allow_spinning") == "0":
             # The preference decides how threads wait. Naming the device keeps the preference from choosing another device.
-            name, backend = made.device.name, "auto" if made.backend.rivals else made.device.backend
-            made = ml.create_context(
+            name, backend = ctx.device.name, "auto" if ctx.backend.rivals else ctx.device.backend
+            ctx = ml.create_context(
                 device=name, backend=backend, power_preference="low-power", threads=threads, precision=inside
             )
-        if made.device.provider and (chosen_options := _of_provider(options)):
-            driver = made.backend.with_provider_options(chosen_options)  # type: ignore[attr-defined]
-            made = MLContext(driver, made.device, made.power_preference)
-        return cls(made, session_options, options, level)
+        if ctx.device.provider and (chosen_options := _of_provider(options)):
+            driver = ctx.backend.with_provider_options(chosen_options)  # type: ignore[attr-defined]
+            ctx = MLContext(driver, ctx.device, ctx.power_preference)
+        return cls(ctx, session_options, options, level)
 
     def providers(self) -> list[str]:
         """ONNX Runtime's names for the devices of the session; the CPU comes last, as in ONNX Runtime."""
@@ -136,14 +136,14 @@ class Settings:
             for dim, size in zip(info.type.tensor_type.shape.dim, argument.dims or (), strict=False):
                 if dim.dim_param and isinstance(size, int):
                     names.setdefault(dim.dim_param, size)
-        known = replace(fixed, sizes=names)
+        sizes = replace(fixed, sizes=names)
         for info, other in zip(inputs, overridden, strict=True):
-            argument = Argument.of(info, known)
+            argument = Argument.of(info, sizes)
             if argument.dims is not None and other.dims is not None:
                 pairs = zip(argument.dims, other.dims, strict=True)
                 argument = replace(argument, dims=tuple(a if isinstance(a, int) else b for a, b in pairs))
             arguments.append(argument)
-        return known, arguments
+        return sizes, arguments
 
     def _overridden(self, inputs: Sequence[ValueInfoProto]) -> list[Argument]:
         """Apply free dimension overrides to the inputs. SessionOptions do not list the overrides."""
@@ -188,9 +188,9 @@ def write_optimized(options: Any, source: Any) -> None:
         return
     from ...backends.onnxruntime.native import ENGINE_ERRORS, NativeSession
 
-    given = source.SerializeToString() if isinstance(source, ModelProto) else source
+    model = source.SerializeToString() if isinstance(source, ModelProto) else source
     try:
-        NativeSession(given, options, providers=[CPU_PROVIDER])
+        NativeSession(model, options, providers=[CPU_PROVIDER])
     except ENGINE_ERRORS as error:
         target = options.optimized_model_filepath
         raise OperationError(f"optimized_model_filepath: ONNX Runtime cannot write {target} ({error})") from error
@@ -207,8 +207,8 @@ def check_run_options(options: Any, level: int) -> None:
     changed = _changed("RunOptions", "run_options", "RunOptions", options)
     if options.terminate:
         raise OperationError("the run does not start: RunOptions.terminate is True")
-    for name, found in changed:
-        _log_ignored("RunOptions", name, found, level)
+    for name, row in changed:
+        _log_ignored("RunOptions", name, row, level)
 
 
 def log(level: int, severity: int, text: str, *values: Any) -> None:
@@ -229,8 +229,8 @@ def available_providers() -> list[str]:
     """
     from ...backends.onnxruntime.plugins import plugins
 
-    known = backends.discover()
-    accelerating = [name for name in BACKENDS.values() if name in known and known[name].may_accelerate()]
+    installed = backends.discover()
+    accelerating = [name for name in BACKENDS.values() if name in installed and installed[name].may_accelerate()]
     return [*dict.fromkeys([*(plugin.provider for plugin in plugins()), *map(_name_of, accelerating)]), CPU_PROVIDER]
 
 
@@ -260,17 +260,17 @@ def _check_session_options(options: Any) -> int:
     level = SEVERITIES[min(severity, 4)] if severity >= 0 else NOTSET
     keys = names(tables()[CONFIG])
     rows += [(key, row(CONFIG, key)) for key in keys if _config(options, key) is not None]
-    for name, found in rows:
-        if found.state == "ignored":
-            _log_ignored("SessionOptions", name, found, level)
+    for name, entry in rows:
+        if entry.state == "ignored":
+            _log_ignored("SessionOptions", name, entry, level)
     if (_config(options, "session.load_model_format") or "").upper() == "ORT":
         raise NotSupportedError("session.load_model_format: 'ORT' cannot be read; only the format ONNX")
     return level
 
 
-def _log_ignored(cls: str, name: str, found: Row, level: int) -> None:
-    severity = WARNING if found.warn else INFO
-    log(level, severity, "%s: %s is ignored: %s", cls, name, found.text)
+def _log_ignored(cls: str, name: str, row: Row, level: int) -> None:
+    severity = WARNING if row.warn else INFO
+    log(level, severity, "%s: %s is ignored: %s", cls, name, row.text)
 
 
 def _changed(cls: str, argument: str, wanted: str, options: Any) -> list[tuple[str, Row]]:
@@ -329,16 +329,16 @@ def _normalised(providers: Any, provider_options: Any) -> dict[str, dict[str, st
         plain = all(isinstance(name, str) for name in providers)
         require(plain, f"providers must be names where provider_options are given, got {providers!r}")
         providers = list(zip(providers, provider_options, strict=True))
-    found: dict[str, dict[str, str]] = {}
+    merged: dict[str, dict[str, str]] = {}
     for entry in providers:
         match entry:
             case str():
-                found.setdefault(entry, {})
+                merged.setdefault(entry, {})
             case tuple((str(name), Mapping() as options)):
-                found.setdefault(name, {str(key): str(value) for key, value in options.items()})
+                merged.setdefault(name, {str(key): str(value) for key, value in options.items()})
             case _:
                 raise ValidationError(f"providers must hold names, or pairs of a name and a dict, got {entry!r}")
-    return found
+    return merged
 
 
 def _precision_at(device: str | None, backend: str | None) -> Precision:
@@ -351,7 +351,7 @@ def _precision_at(device: str | None, backend: str | None) -> Precision:
 
 def _of_provider(options: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """The options for a plug-in provider: all except `device_type`, which chose the device."""
-    return {key: value for given in options.values() for key, value in given.items() if key != "device_type"}
+    return {key: value for entries in options.values() for key, value in entries.items() if key != "device_type"}
 
 
 def _place(chosen: Mapping[str, Mapping[str, str]], level: int) -> tuple[str, tuple[str | None, str | None]]:
@@ -362,16 +362,16 @@ def _place(chosen: Mapping[str, Mapping[str, str]], level: int) -> tuple[str, tu
         if name == "WebNNExecutionProvider":
             return name, (None, None)
         kinds = {"cpu", "gpu", "npu"} if name == "OpenVINOExecutionProvider" else {"gpu", "npu"}
-        wanted = options.get("device_type", "").partition(".")[0].lower()  # OpenVINO writes a second GPU as GPU.1
-        if name == "OpenVINOExecutionProvider" and wanted in kinds:
-            kinds = {wanted}
+        kind = options.get("device_type", "").partition(".")[0].lower()  # OpenVINO writes a second GPU as GPU.1
+        if name == "OpenVINOExecutionProvider" and kind in kinds:
+            kinds = {kind}
         for device in _devices_of(name, kinds):
             if device.available and not device.provider and device.kind in kinds:
                 return name, (device.name, device.backend)
         of_plugins = backends.find("onnxruntime").devices()
-        of_plugin = [d for d in of_plugins if d.available and d.provider == name and wanted in ("", d.kind)]
+        of_plugin = [d for d in of_plugins if d.available and d.provider == name and kind in ("", d.kind)]
         if of_plugin:
-            found = min(of_plugin, key=lambda device: ("npu", "gpu", "cpu").index(device.kind))
-            return name, (found.name, found.backend)
+            best = min(of_plugin, key=lambda device: ("npu", "gpu", "cpu").index(device.kind))
+            return name, (best.name, best.backend)
         log(level, WARNING, "provider %s is ignored: Opweave has no such device here", name)
     return CPU_PROVIDER, ("cpu", None)

@@ -50,9 +50,9 @@ def ort_value(array: Any, what: str) -> Any:
     import onnxruntime
 
     if not isinstance(array, np.ndarray) or array.dtype.kind in "OUS":
-        found = f"an array of {array.dtype}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
+        kind = f"an array of {array.dtype}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
         raise NotSupportedError(
-            f"{what}: ONNX Runtime makes OrtValues of arrays of numbers only, got {found}; use `run`"
+            f"{what}: ONNX Runtime makes OrtValues of arrays of numbers only, got {kind}; use `run`"
         )
     from ...backends.onnxruntime.constants import is_plain
     from ...backends.onnxruntime.values import to_engine
