@@ -10,8 +10,8 @@ import numpy as np
 from ...support.errors import OperationError
 from ..model.checks import title_of
 from ..model.protobuf import AttributeProto, GraphProto, NodeProto, TensorProto, attribute_value, node as make_node
-from ..model.registry import Unsupported, normalized, unsupported_if
-from ..model.scopes import renamed
+from ..model.registry import Unsupported, normalize_axis, unsupported_if
+from ..model.scopes import rename_node
 
 if TYPE_CHECKING:
     from .trace import Step, Tracer
@@ -37,7 +37,7 @@ def unroll_loop(tracer: Tracer, node: NodeProto) -> list[Step]:
     """Unroll a Loop, if neither the number of iterations nor the condition depends on data."""
     body = _graph(node, "body")
     trips, condition, *state = [*node.input, "", ""][: max(len(node.input), 2)]
-    limit = _known(tracer, trips, "its number of iterations", TensorProto.INT64)
+    limit = _constant_of(tracer, trips, "its number of iterations", TensorProto.INT64)
     limit = None if limit is not None and limit >= _ENDLESS else limit
     go_on = _condition(tracer, condition)
     if limit is not None and limit > MAX_ITERATIONS:
@@ -59,7 +59,7 @@ def check_ends(tracer: Tracer, node: NodeProto) -> None:
     """
     body = _graph(node, "body")
     try:
-        limit = _known(tracer, next(iter(node.input), ""), "its number of iterations", TensorProto.INT64)
+        limit = _constant_of(tracer, next(iter(node.input), ""), "its number of iterations", TensorProto.INT64)
     except Unsupported:  # the limit is known only when the graph runs
         return
     if (limit is not None and limit < _ENDLESS) or len(body.input) < 2 or not body.output:
@@ -80,7 +80,7 @@ def unroll_scan(tracer: Tracer, node: NodeProto) -> list[Step]:
     state, scanned = list(node.input[:count]), list(node.input[count:])
     shapes = [tracer.shape(name) for name in scanned]
     input_axes = attributes.get("scan_input_axes") or [0] * len(scanned)
-    axes = [normalized(axis, len(shape)) for axis, shape in zip(input_axes, shapes, strict=True)]
+    axes = [normalize_axis(axis, len(shape)) for axis, shape in zip(input_axes, shapes, strict=True)]
     lengths = {shape[axis] for axis, shape in zip(axes, shapes, strict=True)}
     unsupported_if(len(lengths) != 1, f"it scans axes of {sorted(lengths)} elements")
     (length,) = lengths
@@ -167,7 +167,7 @@ class _Unrolled:
     def _join(self, names: Sequence[str], output: str, axis: int) -> None:
         unsupported_if(not names, "it has no iterations, so its gathered outputs are empty")
         shape = self._tracer.shape(names[0])
-        axis = normalized(axis, len(shape) + 1)
+        axis = normalize_axis(axis, len(shape) + 1)
         longer = np.array([*shape[:axis], 1, *shape[axis:]], np.int64)
         target = self._tracer.add_constant(f"{self._prefix}shape of {output}", longer)
         parts = [f"{name} in {output}" for name in names]
@@ -181,16 +181,16 @@ def _graph(node: NodeProto, name: str) -> GraphProto:
 
 
 def _condition(tracer: Tracer, name: str) -> int | None:
-    return _known(tracer, name, "its condition", TensorProto.BOOL)
+    return _constant_of(tracer, name, "its condition", TensorProto.BOOL)
 
 
-def _known(tracer: Tracer, name: str, what: str, element_type: int) -> int | None:
+def _constant_of(tracer: Tracer, name: str, what: str, element_type: int) -> int | None:
     """The value of a scalar, None if it is absent; `Unsupported` if it is not constant."""
     if not name:
         return None
     actual = tracer.element_type(name)
     unsupported_if(actual != element_type, f"{what} has the type {TensorProto.DataType.Name(actual)}")
-    value = tracer.known(name, what)
+    value = tracer.constant_of(name, what)
     unsupported_if(value.size != 1, f"{what} has the shape {list(value.shape)}")
     return int(value.item())
 
@@ -221,7 +221,7 @@ def _inline(
             defined.remove(value.name)  # an output that is listed twice is copied
         else:
             copied.append((value.name, output))
-    nodes = [renamed(node, names, prefix) for node in graph.node]
+    nodes = [rename_node(node, names, prefix) for node in graph.node]
     return tracer.steps([*nodes, *_copies((names.get(a, a), b) for a, b in copied)], whole=whole)
 
 

@@ -29,7 +29,7 @@ from ..model.protobuf import (
     sub_graphs,
     tensor_type,
 )
-from ..model.registry import CONVERTERS, Converter, Unsupported, named
+from ..model.registry import CONVERTERS, Converter, Unsupported, by_name
 from ..model.values import FOLD_BYTES, Constant, Value, shape_of
 from .conversion import keywords_of, result_types
 from .inference import model_of_node, result_bytes
@@ -268,7 +268,7 @@ def _converter(op_type: str) -> Callable[..., Any]:
 
 
 EVALUATORS: Mapping[str, Callable[..., Any]] = {
-    **named(np.add, np.ceil, np.equal, np.floor, np.greater, np.less, np.sqrt),
+    **by_name(np.add, np.ceil, np.equal, np.floor, np.greater, np.less, np.sqrt),
     "Abs": np.abs,
     "And": np.logical_and,
     "Cast": _cast,

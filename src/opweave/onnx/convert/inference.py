@@ -19,7 +19,7 @@ from ..model.protobuf import (
     sub_graphs,
 )
 from ..model.registry import TRADITIONAL, key_of
-from ..model.scopes import free_names, renamed
+from ..model.scopes import free_names, rename_node
 from ..model.values import Value, types_and_data
 
 _NEVER_LARGER = frozenset({"NonZero", "Unique", "Compress"})
@@ -184,7 +184,7 @@ def definition_of(node: NodeProto, types: Mapping[str, TypeProto], model: Model,
         return []
     inner = {name for part in inlined for name in part.output if name}.difference(node.output)
     names = {name: prefix + name for name in inner}
-    return [renamed(part, names, prefix) for part in inlined]
+    return [rename_node(part, names, prefix) for part in inlined]
 
 
 def model_of_node(

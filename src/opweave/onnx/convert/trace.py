@@ -144,7 +144,7 @@ class Tracer:
         """The version of ONNX's own operators."""
         return self.model.opsets.get("", 1)
 
-    def known(self, name: str, what: str) -> np.ndarray:
+    def constant_of(self, name: str, what: str) -> np.ndarray:
         """The array of a constant; `Unsupported`, with `what` in its message, if the value is not constant."""
         match self.trace.values[name]:
             case Constant(array):
@@ -253,7 +253,7 @@ class Tracer:
             raise OperationError(f"{checks.title_of(node)}: there is no memory for what it makes") from None
         except Exception as error:  # invalid nodes fail in many ways: missing inputs, attributes of another type
             self._blame(node, error)
-            raise DataError(f"{checks.title_of(node)} is broken ({_described(error)})") from error
+            raise DataError(f"{checks.title_of(node)} is broken ({_describe(error)})") from error
         for position, name in enumerate(node.output[:]):
             if name and name not in self.trace.values:
                 title = checks.title_of(node)
@@ -289,7 +289,7 @@ class Tracer:
         except MLError:
             raise
         except Exception as error:  # an invalid node; the engine says what is wrong with it
-            reason = f"{self._blame(node, error)} ({_described(error)})"
+            reason = f"{self._blame(node, error)} ({_describe(error)})"
         else:
             self.trace.values |= outputs
             return [Step(node, "webnn", op)]
@@ -373,7 +373,7 @@ class Tracer:
         return "its converter fails, though ONNX finds nothing wrong with the node"
 
 
-def _described(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     """The type and message of an error, on one line of limited length."""
     try:
         text = " ".join(str(error).split())

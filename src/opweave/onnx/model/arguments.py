@@ -191,7 +191,7 @@ class Argument:
         elif isinstance(value, np.ndarray) or hasattr(value, "__dlpack__"):
             array = as_array(value, what)
         else:
-            array = self._converted(value, what)
+            array = self._convert(value, what)
         self.check(array, what)
         if self.element_type == TensorProto.STRING:
             return array
@@ -200,7 +200,7 @@ class Argument:
             check_bool(array, what, ValidationError)
         return array
 
-    def _converted(self, value: Any, what: str) -> np.ndarray:
+    def _convert(self, value: Any, what: str) -> np.ndarray:
         """Convert a value that is not an array: numbers and lists get the declared type, by the rules of `numpy.array`."""
         plain = isinstance(value, (bool, int, float, list, tuple, range, np.generic))
         if isinstance(value, np.generic):

@@ -33,7 +33,7 @@ class Contents:
     state: tuple[int, ...] = ()
 
     @classmethod
-    def mapped(cls, path: str | Path) -> Contents:
+    def map(cls, path: str | Path) -> Contents:
         """Map a file."""
         with _open_regular(path) as file:
             whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -44,7 +44,7 @@ class Contents:
         """Read a file, or map it if it is large."""
         with _open_regular(path) as file:
             if os.fstat(file.fileno()).st_size >= LARGE_BYTES:
-                return cls.mapped(os.path.realpath(path))
+                return cls.map(os.path.realpath(path))
             return cls(memoryview(file.read()))
 
     @property

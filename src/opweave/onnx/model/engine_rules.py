@@ -75,7 +75,7 @@ def _single(*positions: int) -> Rule:
     return rule
 
 
-def _given(positions: Sequence[int], message: str) -> Rule:
+def _requires(positions: Sequence[int], message: str) -> Rule:
     """A rule that there are inputs at these positions; `message` has a placeholder for the first absent one."""
 
     def rule(node: Node) -> str:
@@ -182,9 +182,9 @@ def _quantized_concat(node: Node) -> str:
 
 
 ENGINE_RULES: dict[str, Rule] = {
-    "Attention": _all(_given([2], "it needs a bias, input {}, which is absent"), _packed_attention),
+    "Attention": _all(_requires([2], "it needs a bias, input {}, which is absent"), _packed_attention),
     "AttnLSTM": _all(
-        _given(range(8, 12), "it needs inputs 8 to 11, and input {} is absent"),
+        _requires(range(8, 12), "it needs inputs 8 to 11, and input {} is absent"),
         _ranks({position: (rank,) for position, rank in enumerate(_ATTENTION_LSTM_RANKS)}),
     ),
     "DynamicQuantizeMatMul": _quantized_matmul((), (2, 3), 4),
@@ -196,7 +196,7 @@ ENGINE_RULES: dict[str, Rule] = {
     "QLinearSigmoid": _single(1, 2, 3, 4),
     "QLinearSoftmax": _all(_not_empty, _single(1, 2, 3, 4)),
     "QLinearWhere": _all(
-        _given(range(9), "it takes 9 inputs, and input {} is absent"), _quantized_where, _single(2, 3, 5, 6, 7, 8)
+        _requires(range(9), "it takes 9 inputs, and input {} is absent"), _quantized_where, _single(2, 3, 5, 6, 7, 8)
     ),
     "QMoE": _all(_ranks({0: (2, 3), 1: (2,), 2: (3,), 5: (3,), 8: (3,)}), _last_axis),
 }

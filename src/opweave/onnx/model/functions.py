@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from .checks import Callee, callee_of, check_node_count, count_nodes
 from .limits import Limits
 from .protobuf import AttributeProto, FunctionProto, ModelProto, NodeProto, sub_graphs
-from .scopes import all_nodes, flattened
+from .scopes import all_nodes, flatten
 
 
-def inlined(proto: ModelProto, limits: Limits, what: str, *, is_owned: bool) -> ModelProto:
+def inline_functions(proto: ModelProto, limits: Limits, what: str, *, is_owned: bool) -> ModelProto:
     """Inline all functions of a model.
 
     Args:
@@ -53,7 +53,7 @@ class _Binder:
     def bind(self) -> None:
         """Bind the attributes of all calls, and replace the functions of the model by the copies."""
         self._bind_nodes(self.proto.graph.node, None)
-        nodes = flattened(self.proto.graph)[0]
+        nodes = flatten(self.proto.graph)[0]
         node_count = len(nodes)
         while self.pending:
             copy, values = self.pending.pop()
@@ -78,7 +78,7 @@ class _Binder:
                 self._bind_nodes(graph.node, values)
             # From here on, the node may have graphs of `values`, whose own nodes are bound already.
             if values is not None and any(attribute.ref_attr_name for attribute in node.attribute):
-                attributes = [bound for original in node.attribute if (bound := _bound(original, values)) is not None]
+                attributes = [bound for original in node.attribute if (bound := _resolve(original, values)) is not None]
                 del node.attribute[:]
                 node.attribute.extend(attributes)
             if (callee := callee_of(node)) in self.functions:
@@ -97,7 +97,7 @@ class _Binder:
         copy.name, copy.overload = self._unused_name(function.name), ""
         del copy.attribute[:], copy.attribute_proto[:]
         # The caller's node loses its attributes.
-        self.pending.append((copy, {name: _copied(value) for name, value in values.items()}))
+        self.pending.append((copy, {name: _copy_attribute(value) for name, value in values.items()}))
         return copy
 
     def _unused_name(self, name: str) -> str:
@@ -108,19 +108,19 @@ class _Binder:
         return unused
 
 
-def _bound(attribute: AttributeProto, values: Mapping[str, AttributeProto]) -> AttributeProto | None:
+def _resolve(attribute: AttributeProto, values: Mapping[str, AttributeProto]) -> AttributeProto | None:
     """Resolve a reference to a function's attribute; None if it has no value, so that the operator's default applies."""
     if not attribute.ref_attr_name:
         return attribute
     value = values.get(attribute.ref_attr_name)
     if value is None:
         return None
-    bound = _copied(value)
+    bound = _copy_attribute(value)
     bound.name = attribute.name
     return bound
 
 
-def _copied(attribute: AttributeProto) -> AttributeProto:
+def _copy_attribute(attribute: AttributeProto) -> AttributeProto:
     copy = AttributeProto()
     copy.CopyFrom(attribute)
     return copy

@@ -31,7 +31,7 @@ from .checks import (
     with_expected_inputs,
 )
 from .contents import LARGE_BYTES, Contents
-from .functions import inlined
+from .functions import inline_functions
 from .limits import DEFAULT, Limits
 from .protobuf import (
     KNOWN_TYPES,
@@ -47,7 +47,7 @@ from .protobuf import (
     sub_graphs,
 )
 from .registry import REGISTERED, Converter, Key, key_of
-from .scopes import flattened, initializer_names
+from .scopes import flatten, initializer_names
 from .utf8 import is_text, other_format, with_text
 
 if TYPE_CHECKING:
@@ -130,16 +130,16 @@ class Model:
             raise DataError(f"{what}: not an ONNX model (there is no graph in it)")
         if not is_utf8:
             proto = with_text(proto, what, is_owned=proto is not source)
-        nodes, is_flat = flattened(proto.graph)
+        nodes, is_flat = flatten(proto.graph)
         check_node_count(count_nodes(nodes, proto.functions), limits, what)
         if proto.functions:
             try:
-                proto = inlined(proto, limits, what, is_owned=proto is not source)
+                proto = inline_functions(proto, limits, what, is_owned=proto is not source)
             except DataError:
                 raise
             except Exception as error:  # the C++ inliner raises errors of many types
                 raise DataError(f"{what}: its functions cannot be put in place ({_first_line(error)})") from None
-            nodes, is_flat = flattened(proto.graph)
+            nodes, is_flat = flatten(proto.graph)
         proto, nodes = with_expected_inputs(proto, nodes)
         opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
         model = cls(proto, folder, opsets, limits, _owned=proto is not source, _here=contents)
@@ -152,12 +152,12 @@ class Model:
     @cached_property
     def nodes(self) -> list[NodeProto]:
         """All nodes, including nodes of sub-graphs."""
-        return flattened(self.proto.graph)[0]
+        return flatten(self.proto.graph)[0]
 
     @cached_property
     def is_flat(self) -> bool:
         """Whether no node has a sub-graph. Looking for sub-graphs takes longer than most other work on a node."""
-        return flattened(self.proto.graph)[1]
+        return flatten(self.proto.graph)[1]
 
     @cached_property
     def operators(self) -> frozenset[Key]:
@@ -324,7 +324,7 @@ class Model:
                     raise DataError(f"{title_of(node, where)} uses {name!r}, {why}")
             input_shapes = [shapes.get(name) for name in inputs] if shapes and needs_inputs(node) else ()
             # Tracing has the constants of the main graph; only constants of sub-graphs are read here.
-            values = [self._known(constants.get(name)) for name in inputs] if where and needs_values(node) else ()
+            values = [self._value_of(constants.get(name)) for name in inputs] if where and needs_values(node) else ()
             check_node(node, where, input_shapes, values)
             if node.op_type == "Constant" and len(node.attribute) == len(node.output) == 1:
                 constants[node.output[0]] = node
@@ -340,7 +340,7 @@ class Model:
             if value.name not in defined:
                 raise DataError(f"nothing makes the output {value.name!r}{where}")
 
-    def _known(self, source: TensorProto | NodeProto | None) -> np.ndarray | None:
+    def _value_of(self, source: TensorProto | NodeProto | None) -> np.ndarray | None:
         return self.constant(source) if isinstance(source, NodeProto) else source and self.array(source)
 
     def constant(self, node: NodeProto) -> np.ndarray | None:
@@ -374,7 +374,7 @@ class Model:
         elements = _element_count(shape, what)
         external = tensor.data_location == TensorProto.EXTERNAL
         if name is None or not (external or tensor.HasField("raw_data")):
-            return self._unpacked(tensor, elements, what)
+            return self._unpack(tensor, elements, what)
         dtype = np.dtype(name)
         size = elements * dtype.itemsize
         data: Any = self._external(tensor, size) if external else tensor.raw_data
@@ -389,7 +389,7 @@ class Model:
             check_bool(array, what, DataError)
         return array
 
-    def _unpacked(self, tensor: TensorProto, elements: int, what: str) -> np.ndarray:
+    def _unpack(self, tensor: TensorProto, elements: int, what: str) -> np.ndarray:
         """The array of a tensor with typed fields, or of an element type that NumPy lacks."""
         if tensor.data_location == TensorProto.EXTERNAL:
             data = self._external(tensor, None)
@@ -465,7 +465,7 @@ class Model:
             raise DataError(f"{where} are outside of the model's folder: {location!r}")
         if path not in self._files:
             try:
-                self._files[path] = Contents.mapped(path)
+                self._files[path] = Contents.map(path)
             except (OSError, ValueError) as error:  # an empty file cannot be mapped
                 raise DataError(f"{where}: {path.name}: {getattr(error, 'strerror', None) or error}") from None
         self._locations[location] = self._files[path]

@@ -70,12 +70,12 @@ else:
         if spec is None or spec.loader is None:
             return import_module("onnx")
         with suppress(ImportError, AttributeError, TypeError, ValueError):  # another version of protobuf
-            return _described(spec.loader.get_code(spec.name))
+            return _message_classes(spec.loader.get_code(spec.name))
         module = module_from_spec(spec)  # not in sys.modules: a package that is imported later has its own
         spec.loader.exec_module(module)
         return module
 
-    def _described(generated: CodeType) -> SimpleNamespace:
+    def _message_classes(generated: CodeType) -> SimpleNamespace:
         """Make the message classes that a generated module describes.
 
         Raises:

@@ -155,16 +155,22 @@ class Converter:
     ) -> Converter:
         """The converter of an operation. `function` calls the operation with the node's inputs, in order."""
         if declared.sequences:  # any number of operands
-            return cls(function, frozenset(attributes), None, 1, operands=_declared(declared), **more)
+            return cls(function, frozenset(attributes), None, 1, operands=_declarations_of(declared), **more)
         required = sum(name not in declared.defaults for name in declared.operands)
         updates = _updates(declared, declared.operands)
         inputs = len(declared.operands)
         return cls(
-            function, frozenset(attributes), inputs, required, updates=updates, operands=_declared(declared), **more
+            function,
+            frozenset(attributes),
+            inputs,
+            required,
+            updates=updates,
+            operands=_declarations_of(declared),
+            **more,
         )
 
 
-def _declared(op: Op[..., Any]) -> dict[str, str]:
+def _declarations_of(op: Op[..., Any]) -> dict[str, str]:
     """Name of an operand -> its declaration in the operation's signature, such as "limit: float = 1.0"."""
     declarations = {}
     for name in op.operands:
@@ -204,11 +210,11 @@ def converts(
     return register
 
 
-def named(*functions: Any, **others: Any) -> dict[str, Any]:
+def by_name(*functions: Any, **others: Any) -> dict[str, Any]:
     """Name in ONNX -> operation or function: "ReduceL1" for `reduce_l1`; `others` have another name there.
 
     >>> from opweave import ops
-    >>> named(ops.add, ops.reduce_l1, Less=ops.lesser)
+    >>> by_name(ops.add, ops.reduce_l1, Less=ops.lesser)
     {'Add': <Op add>, 'ReduceL1': <Op reduce_l1>, 'Less': <Op lesser>}
     """
     return {function.__name__.title().replace("_", ""): function for function in functions} | others
@@ -246,7 +252,7 @@ def in_place(graph: GraphProto, converters: Mapping[Key, Converter]) -> dict[str
     return aliases
 
 
-def known(value: Tensor | None, what: str) -> np.ndarray:
+def constant_of(value: Tensor | None, what: str) -> np.ndarray:
     """The value of an input that must be constant (a shape, axes); `Unsupported` if it is not."""
     if value is None:
         raise Unsupported(f"{what} is missing")
@@ -263,7 +269,7 @@ def constant_or_same(value: Tensor) -> Tensor:
 
 def integers(value: Tensor | None, what: str) -> list[int]:
     """The value of an input that must be a constant list of integers."""
-    return [int(item) for item in known(value, what).reshape(-1)]
+    return [int(item) for item in constant_of(value, what).reshape(-1)]
 
 
 def integer(value: Tensor | None, what: str) -> int:
@@ -301,7 +307,7 @@ def shape_of(value: Tensor) -> tuple[int, ...]:
     return tuple(value.shape)
 
 
-def normalized(axis: int, rank: int) -> int:
+def normalize_axis(axis: int, rank: int) -> int:
     """An axis in [0, rank); ONNX counts negative ones from the end."""
     if not -rank <= axis < max(rank, 1):  # this runs often, so build the message only on failure
         raise Unsupported(f"axis {axis} is out of range for rank {rank}")

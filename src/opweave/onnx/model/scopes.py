@@ -27,7 +27,7 @@ def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
             pending += [(inner, depth + 1) for inner in graph.node]
 
 
-def flattened(graph: GraphProto) -> tuple[list[NodeProto], bool]:
+def flatten(graph: GraphProto) -> tuple[list[NodeProto], bool]:
     """The nodes of a graph and its sub-graphs, and whether it has no sub-graphs.
 
     Raises:
@@ -69,7 +69,7 @@ def used_names(node: NodeProto) -> list[str]:
     return list(names)
 
 
-def renamed(node: NodeProto, names: Mapping[str, str], prefix: str) -> NodeProto:
+def rename_node(node: NodeProto, names: Mapping[str, str], prefix: str) -> NodeProto:
     """A copy of a node with other names for its inputs and outputs.
 
     Args:
@@ -92,6 +92,6 @@ def _rename(graph: GraphProto, names: Mapping[str, str], prefix: str) -> None:
     sparse = (initializer.values for initializer in graph.sparse_initializer)
     for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer, *sparse):
         value.name = inner.get(value.name, value.name)
-    nodes = [renamed(node, inner, prefix) for node in graph.node]
+    nodes = [rename_node(node, inner, prefix) for node in graph.node]
     del graph.node[:]
     graph.node.extend(nodes)

@@ -40,7 +40,7 @@ def without_weights(data: memoryview, nodes: bool = True) -> bytes | None:
             return None
         ((_, start, value, end),) = graphs
         change = {_GRAPH_INITIALIZER: _tensor} | ({_GRAPH_NODE: _node} if nodes else {})
-        graph = _changed(data, value, end, change)
+        graph = _replace_fields(data, value, end, change)
     except IndexError:  # incomplete, or not a protocol buffer
         return None
     return bytes(data) if graph is None else b"".join((data[:start], field(_MODEL_GRAPH, graph), data[end:]))
@@ -50,7 +50,7 @@ Change = Callable[[memoryview, int, int], bytes | None]
 """Returns the new value of the field between two positions; None to keep the field."""
 
 
-def _changed(data: memoryview, start: int, end: int, changes: Mapping[int, Change]) -> bytes | None:
+def _replace_fields(data: memoryview, start: int, end: int, changes: Mapping[int, Change]) -> bytes | None:
     """Replace fields of a message, by number; None if all fields stay."""
     kept: list[memoryview | bytes] = []
     done = start
@@ -73,14 +73,14 @@ def _node(data: memoryview, start: int, end: int) -> bytes | None:
             domain = bytes(data[value:last])
     if operator != b"Constant" or domain not in (b"", b"ai.onnx"):
         return None
-    return _changed(data, start, end, {_NODE_ATTRIBUTE: _attribute})
+    return _replace_fields(data, start, end, {_NODE_ATTRIBUTE: _attribute})
 
 
 def _attribute(data: memoryview, start: int, end: int) -> bytes | None:
     """Replace the raw data in an attribute's tensor by a reference; None for other attributes."""
     tensors = [number for number, *_ in _fields(data, start, end) if number == _ATTRIBUTE_TENSOR]
     # Protobuf would merge several tensors.
-    return _changed(data, start, end, {_ATTRIBUTE_TENSOR: _tensor}) if len(tensors) == 1 else None
+    return _replace_fields(data, start, end, {_ATTRIBUTE_TENSOR: _tensor}) if len(tensors) == 1 else None
 
 
 def _tensor(data: memoryview, start: int, end: int) -> bytes | None:

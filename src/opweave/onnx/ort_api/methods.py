@@ -169,7 +169,7 @@ class OnnxRuntimeMethods:
         Raises:
             NotSupportedError: always.
         """
-        raise _refused("get_input_epdevices")
+        raise _refusal_of("get_input_epdevices")
 
     def get_provider_graph_assignment_info(self) -> list[Any]:
         """Refuse: no execution provider runs the model; `explain()` shows where each node runs.
@@ -177,7 +177,7 @@ class OnnxRuntimeMethods:
         Raises:
             NotSupportedError: always.
         """
-        raise _refused("get_provider_graph_assignment_info")
+        raise _refusal_of("get_provider_graph_assignment_info")
 
     def get_tuning_results(self) -> list[Any]:
         """An empty list: nothing is tuned at run time."""
@@ -364,7 +364,7 @@ class OnnxRuntimeMethods:
         options.log(self._settings.level, options.INFO, "InferenceSession.%s is ignored: %s", name, text)
 
 
-def _refused(name: str) -> NotSupportedError:
+def _refusal_of(name: str) -> NotSupportedError:
     from .compatibility import row
 
     return NotSupportedError(

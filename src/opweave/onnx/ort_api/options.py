@@ -78,7 +78,7 @@ class Settings:
             NotSupportedError: an option has no meaning here, and ignoring it would give other results.
         """
         level = NOTSET if session_options is None else _check_session_options(session_options)
-        chosen = _normalised(providers, provider_options)
+        chosen = _normalise(providers, provider_options)
         if providers is None and session_options is not None and session_options.has_providers():
             text = "providers in SessionOptions cannot be read; pass them as `providers`"
             log(level, WARNING, "SessionOptions.add_provider is ignored: %s", text)
@@ -131,7 +131,7 @@ class Settings:
             All sizes and shapes by name, and the inputs with these sizes.
         """
         names, arguments = dict(fixed.sizes), []
-        overridden = self._overridden(inputs)
+        overridden = self._override_dimensions(inputs)
         for info, argument in zip(inputs, overridden, strict=True):
             for dim, size in zip(info.type.tensor_type.shape.dim, argument.dims or (), strict=False):
                 if dim.dim_param and isinstance(size, int):
@@ -145,7 +145,7 @@ class Settings:
             arguments.append(argument)
         return sizes, arguments
 
-    def _overridden(self, inputs: Sequence[ValueInfoProto]) -> list[Argument]:
+    def _override_dimensions(self, inputs: Sequence[ValueInfoProto]) -> list[Argument]:
         """Apply free dimension overrides to the inputs. SessionOptions do not list the overrides."""
         plain = [Argument.of(info) for info in inputs]
         free = any(dim.dim_param or dim.denotation for info in inputs for dim in info.type.tensor_type.shape.dim)
@@ -204,7 +204,7 @@ def check_run_options(options: Any, level: int) -> None:
         OperationError: `terminate` is set.
         NotSupportedError: an option would change results, and cannot be applied.
     """
-    changed = _changed("RunOptions", "run_options", "RunOptions", options)
+    changed = _changes_in("RunOptions", "run_options", "RunOptions", options)
     if options.terminate:
         raise OperationError("the run does not start: RunOptions.terminate is True")
     for name, row in changed:
@@ -255,7 +255,7 @@ def _check_session_options(options: Any) -> int:
     """Check `onnxruntime.SessionOptions`, log those that are ignored, and return the level to log from."""
     from .compatibility import CONFIG, names, row, tables
 
-    rows = _changed("SessionOptions", "sess_options", "SessionOptions, or an MLContext for context", options)
+    rows = _changes_in("SessionOptions", "sess_options", "SessionOptions, or an MLContext for context", options)
     severity = options.log_severity_level
     level = SEVERITIES[min(severity, 4)] if severity >= 0 else NOTSET
     keys = names(tables()[CONFIG])
@@ -273,7 +273,7 @@ def _log_ignored(cls: str, name: str, row: Row, level: int) -> None:
     log(level, severity, "%s: %s is ignored: %s", cls, name, row.text)
 
 
-def _changed(cls: str, argument: str, wanted: str, options: Any) -> list[tuple[str, Row]]:
+def _changes_in(cls: str, argument: str, wanted: str, options: Any) -> list[tuple[str, Row]]:
     """The properties that differ between `options` and a new object, with their rows in `compatibility`.
 
     Args:
@@ -309,10 +309,10 @@ def _config(options: Any, key: str) -> str | None:
         return None
 
 
-def _normalised(providers: Any, provider_options: Any) -> dict[str, dict[str, str]]:
+def _normalise(providers: Any, provider_options: Any) -> dict[str, dict[str, str]]:
     """Join providers and their options into one dictionary; ONNX Runtime takes names and options apart, or as pairs.
 
-    >>> _normalised(["CPUExecutionProvider", ("WebGpuExecutionProvider", {"deviceId": 0})], None)
+    >>> _normalise(["CPUExecutionProvider", ("WebGpuExecutionProvider", {"deviceId": 0})], None)
     {'CPUExecutionProvider': {}, 'WebGpuExecutionProvider': {'deviceId': '0'}}
     """
     if isinstance(providers, str):

@@ -189,7 +189,7 @@ def _(
             tables = [operand(b, cos_cache), operand(b, sin_cache)]
         else:
             q, k = (
-                _rotated(b, x, cos_cache, sin_cache, position_ids, heads=heads, interleaved=rotary_interleaved)
+                _rotate(b, x, cos_cache, sin_cache, position_ids, heads=heads, interleaved=rotary_interleaved)
                 for x, heads in ((q, num_heads), (k, kv_num_heads))
             )
     bias = None
@@ -262,7 +262,7 @@ def _cache(
 # Rotary embeddings ----------------------------------------------------------------------------------------------------
 
 
-def _rotated(
+def _rotate(
     b: MLGraphBuilder,
     x: MLOperand,
     cos: Tensor,
@@ -315,7 +315,7 @@ def _(
         raise Unsupported(
             f"cos_cache has {cos_cache.shape[-1]} columns for {rotary_embedding_dim or size} rotated elements"
         )
-    return _rotated(b, x, cos_cache, sin_cache, position_ids, heads=num_heads, interleaved=interleaved)
+    return _rotate(b, x, cos_cache, sin_cache, position_ids, heads=num_heads, interleaved=interleaved)
 
 
 @converts("RotaryEmbedding", domain=MICROSOFT)
@@ -342,4 +342,4 @@ def _(
         start = position_ids
         offsets = np.arange(length)[None]
         position_ids = b.add(start, offsets) if isinstance(start, MLOperand) else start + offsets
-    return _rotated(b, x, cos_cache, sin_cache, position_ids, heads=heads, interleaved=interleaved)
+    return _rotate(b, x, cos_cache, sin_cache, position_ids, heads=heads, interleaved=interleaved)

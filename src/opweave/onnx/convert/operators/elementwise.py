@@ -20,11 +20,11 @@ from ...model.registry import (
     Tensor,
     Unsupported,
     as_type,
+    by_name,
     converts,
     data_type_of,
     integer,
-    named,
-    normalized,
+    normalize_axis,
     operand,
     register,
     unsupported_if,
@@ -41,8 +41,8 @@ def is_unsigned(value: MLOperand) -> bool:
     return INFO[value.data_type].kind == "u"
 
 
-register(named(ops.add, ops.sub, ops.mul, ops.div, ops.where, ops.ceil, ops.floor, ops.neg, ops.sqrt))
-register(named(ops.exp, ops.log, ops.erf, ops.sin, ops.cos, ops.tan, ops.reciprocal, Round=ops.round_even))
+register(by_name(ops.add, ops.sub, ops.mul, ops.div, ops.where, ops.ceil, ops.floor, ops.neg, ops.sqrt))
+register(by_name(ops.exp, ops.log, ops.erf, ops.sin, ops.cos, ops.tan, ops.reciprocal, Round=ops.round_even))
 
 
 def _variadic(op: Op[..., Any]) -> Callable[..., Any]:
@@ -243,16 +243,16 @@ def _bound(b: MLGraphBuilder, x: MLOperand, bound: Tensor, number: int | float |
 
 @converts("CumSum")
 def _(b: MLGraphBuilder, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
-    along = normalized(integer(axis, "the axis"), len(x.shape))
+    along = normalize_axis(integer(axis, "the axis"), len(x.shape))
     return b.cumulative_sum(operand(b, x), along, exclusive=bool(exclusive), reversed=bool(reverse))
 
 
 @converts("CumProd")
 def _(b: MLGraphBuilder, x: MLOperand, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
-    along = normalized(integer(axis, "the axis"), x.rank)
+    along = normalize_axis(integer(axis, "the axis"), x.rank)
     size = x.shape[along]
 
-    def shifted(value: MLOperand, distance: int) -> MLOperand:
+    def shift(value: MLOperand, distance: int) -> MLOperand:
         """Shift `value` by `distance` along the axis, filling with ones."""
         sizes, ones = list(value.shape), [0] * value.rank
         sizes[along], ones[along] = size - distance, distance
@@ -262,10 +262,10 @@ def _(b: MLGraphBuilder, x: MLOperand, axis: Tensor, *, exclusive: int = 0, reve
         return np.ones(x.shape, x.data_type)
     result = b.reverse(x, axes=[along]) if reverse else x
     if exclusive:
-        result = shifted(result, 1)
+        result = shift(result, 1)
     # Parallel prefix products: each step doubles the number of factors in a product.
     distance = 1
     while distance < size:
-        result = b.mul(result, shifted(result, distance))
+        result = b.mul(result, shift(result, distance))
         distance *= 2
     return b.reverse(result, axes=[along]) if reverse else result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....context.builder import MLGraphBuilder
 from ....core.graph import MLOperand
 from ...model.registry import MICROSOFT, Tensor, converts, unsupported_if
-from .activation import activated
+from .activation import activate
 
 
 @converts("MatMul")
@@ -37,11 +37,11 @@ def _(
 ) -> Tensor:
     if left.rank == right.rank == 2:
         return b.gemm(left, right, alpha=alpha, a_transpose=bool(transA), b_transpose=bool(transB))
-    product = _product(b, _transposed(b, left, transA, transBatchA), _transposed(b, right, transB, transBatchB))
+    product = _product(b, _transpose(b, left, transA, transBatchA), _transpose(b, right, transB, transBatchB))
     return product if alpha == 1 else b.mul(product, alpha)
 
 
-def _transposed(b: MLGraphBuilder, x: MLOperand, trans: int, trans_batch: int) -> MLOperand:
+def _transpose(b: MLGraphBuilder, x: MLOperand, trans: int, trans_batch: int) -> MLOperand:
     """Transpose a factor to [batches..., rows, columns].
 
     `trans_batch` means that `x` has the rows before the batches: [rows, batches..., columns]. `trans` means that rows and
@@ -82,11 +82,11 @@ def _(
     activation: str = "",
     activation_alpha: float = 0.0,
     activation_beta: float = 0.0,
-    activation_gamma: float = 0.0,  # only Selu has it, which `activated` does not support
+    activation_gamma: float = 0.0,  # only Selu has it, which `activate` does not support
     alpha: float = 1.0,
     beta: float = 1.0,
     transA: int = 0,
     transB: int = 0,
 ) -> MLOperand:
     product = gemm(b, A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB)
-    return activated(b, product, activation, (activation_alpha, activation_beta))
+    return activate(b, product, activation, (activation_alpha, activation_beta))

@@ -11,11 +11,11 @@ from ....context.builder import MLGraphBuilder
 from ...model.registry import (
     Tensor,
     Unsupported,
+    constant_of,
     converts,
     data_type_of,
     integers,
-    known,
-    normalized,
+    normalize_axis,
     shape_of,
     unsupported_if,
 )
@@ -30,7 +30,7 @@ def _(b: MLGraphBuilder, data: Tensor, *, perm: Sequence[int] | None = None) -> 
 
 @converts("Concat")
 def _(b: MLGraphBuilder, *inputs: Tensor, axis: int) -> Tensor:
-    axis = normalized(axis, len(shape_of(inputs[0])))
+    axis = normalize_axis(axis, len(shape_of(inputs[0])))
     parts = [part for part in inputs if shape_of(part)[axis]]  # empty parts, such as new KV caches, add nothing
     return parts[0] if len(parts) == 1 else b.concat(parts, axis)
 
@@ -45,7 +45,7 @@ def _(
     num_outputs: int = 0,
     outputs: int,
 ) -> tuple[Tensor, ...]:
-    axis = normalized(axis, len(shape_of(input)))
+    axis = normalize_axis(axis, len(shape_of(input)))
     whole = shape_of(input)[axis]
     if split is not None:
         sizes = integers(split, "the list of sizes")
@@ -71,18 +71,20 @@ def _(
 ) -> Tensor:
     first, last = integers(starts, "the list of starts"), integers(ends, "the list of ends")
     axis_list = range(len(first)) if axes is None else integers(axes, "the list of axes")
-    along = [normalized(axis, len(shape_of(data))) for axis in axis_list]
+    along = [normalize_axis(axis, len(shape_of(data))) for axis in axis_list]
     by = [1] * len(first) if steps is None else integers(steps, "the list of steps")
     if not len(first) == len(last) == len(along) == len(by) or 0 in by:
         raise Unsupported(f"starts {first}, ends {last}, axes {along} and steps {by} do not fit")
-    picked = {axis: sliced(shape_of(data)[axis], *cut) for axis, *cut in zip(along, first, last, by, strict=True)}
+    picked = {
+        axis: slice_positions(shape_of(data)[axis], *cut) for axis, *cut in zip(along, first, last, by, strict=True)
+    }
     return window(b, data, picked)
 
 
-def sliced(size: int, start: int, end: int, step: int) -> range:
+def slice_positions(size: int, start: int, end: int, step: int) -> range:
     """The positions that ONNX's Slice picks from `size` elements; a start out of range is clamped.
 
-    >>> sliced(5, -1, -(2**63), -2), sliced(5, 1, 2**63 - 1, 1), sliced(5, -9, -10, -1)
+    >>> slice_positions(5, -1, -(2**63), -2), slice_positions(5, 1, 2**63 - 1, 1), slice_positions(5, -9, -10, -1)
     (range(4, -1, -2), range(1, 5), range(0, -1, -1))
     """
     if step < 0 and end in (2**31 - 1, 2**63 - 1):
@@ -131,9 +133,9 @@ def _(
 ) -> Tensor:
     shape, padding = shape_of(data), integers(pads, "the padding")
     rank = len(shape)
-    along = list(range(rank)) if axes is None else [normalized(a, rank) for a in integers(axes, "the list of axes")]
+    along = list(range(rank)) if axes is None else [normalize_axis(a, rank) for a in integers(axes, "the list of axes")]
     unsupported_if(len(padding) != 2 * len(along), f"the padding {padding} does not fit the axes {along}")
-    fill = 0 if value is None else known(value, "the padding value").item()
+    fill = 0 if value is None else constant_of(value, "the padding value").item()
     begins, ends, kept = [0] * rank, [0] * rank, {}
     for axis, begin, end in zip(along, padding[: len(along)], padding[len(along) :], strict=True):
         begins[axis], ends[axis] = max(begin, 0), max(end, 0)
@@ -160,7 +162,7 @@ def _(b: MLGraphBuilder, input: Tensor, repeats: Tensor) -> Tensor:
 
 @converts("Trilu")
 def _(b: MLGraphBuilder, input: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
-    diagonal = 0 if k is None else int(known(k, "k").item())
+    diagonal = 0 if k is None else int(constant_of(k, "k").item())
     *_, rows, columns = (1, 1, *shape_of(input))
     # All diagonals outside of the matrix give the same result; WebNN's are 32-bit integers.
     return b.triangular(input, upper=bool(upper), diagonal=min(max(diagonal, -rows), columns))

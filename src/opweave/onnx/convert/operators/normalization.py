@@ -10,8 +10,8 @@ from ....composites import group_normalization, local_response_normalization, rm
 from ....context.builder import MLGraphBuilder
 from ....core.graph import MLOperand
 from ...model.protobuf import TensorProto
-from ...model.registry import MICROSOFT, Tensor, as_type, converts, normalized, operand, unsupported_if
-from .windows import reshaped
+from ...model.registry import MICROSOFT, Tensor, as_type, converts, normalize_axis, operand, unsupported_if
+from .windows import reshape
 
 
 @converts("BatchNormalization")
@@ -39,7 +39,7 @@ def _(
 def _(b: MLGraphBuilder, input: Tensor, scale: Tensor, B: Tensor, *, epsilon: float = 1e-5) -> MLOperand:
     x = operand(b, input)
     y = b.instance_normalization(_with_two_axes(b, x), scale=scale, bias=B, epsilon=epsilon)
-    return operand(b, reshaped(b, y, x.shape))
+    return operand(b, reshape(b, y, x.shape))
 
 
 def _with_two_axes(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
@@ -83,7 +83,7 @@ def _(
 ) -> MLOperand:
     _check_stash(stash_type)
     unsupported_if(outputs > 1, "it returns the mean, too")
-    axes = list(range(normalized(axis, X.rank), X.rank))
+    axes = list(range(normalize_axis(axis, X.rank), X.rank))
     return b.layer_normalization(X, scale=Scale, bias=B, axes=axes, epsilon=epsilon)
 
 
@@ -100,7 +100,7 @@ def _(
     stash_type: int = TensorProto.FLOAT,
 ) -> MLOperand:
     _check_stash(stash_type)
-    first = normalized(axis, x.rank)
+    first = normalize_axis(axis, x.rank)
     return rms_normalization(b, x, scale, first, epsilon=epsilon)
 
 
@@ -147,7 +147,7 @@ def _(
     b: MLGraphBuilder, x: MLOperand, *, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0, size: int
 ) -> MLOperand:
     y = local_response_normalization(b, _with_two_axes(b, x), size, alpha=alpha, beta=beta, bias=bias)
-    return operand(b, reshaped(b, y, x.shape))
+    return operand(b, reshape(b, y, x.shape))
 
 
 @converts("EmbedLayerNormalization", domain=MICROSOFT)

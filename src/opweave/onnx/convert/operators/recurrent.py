@@ -85,15 +85,15 @@ class CellAttributes:
         unsupported_if(self.direction not in _DIRECTIONS, f"its direction is {self.direction!r}")
         unsupported_if(self.clip, "it clips the sums before the activations")
 
-        def swapped(value: Tensor | None) -> Tensor | None:
+        def swap(value: Tensor | None) -> Tensor | None:
             """Swap the first two axes if the node has the batches first."""
             return b.transpose(value, permutation=[1, 0, 2]) if self.layout and value is not None else value
 
-        x = operand(b, swapped(x))
+        x = operand(b, swap(x))
         steps, hidden_size = x.shape[0], shape_of(recurrent)[-1]
         lengths, count = _lengths(lengths, steps, x.shape[1])
         options["bias"], options["recurrent_bias"] = _halves(b, bias)
-        options |= zip(("initial_hidden_state", "initial_cell_state"), map(swapped, states), strict=False)
+        options |= zip(("initial_hidden_state", "initial_cell_state"), map(swap, states), strict=False)
         options["direction"] = _DIRECTIONS[self.direction]
         if lengths is None:
             cut = x if count == steps else b.slice(x, [0, 0, 0], [count, *x.shape[1:]])
@@ -104,7 +104,7 @@ class CellAttributes:
             *last, sequence = ragged(b, x, weight, recurrent, lengths, **options)
         if self.layout:
             sequence = b.transpose(sequence, permutation=[2, 0, 1, 3])
-        return (sequence, *(operand(b, swapped(state)) for state in last))
+        return (sequence, *(operand(b, swap(state)) for state in last))
 
 
 def _lengths(lengths: Tensor | None, steps: int, batches: int) -> tuple[Tensor | None, int]:
@@ -137,7 +137,7 @@ def _halves(b: MLGraphBuilder, bias: Tensor | None) -> tuple[Tensor | None, Tens
     return b.slice(bias, [0, 0], [rows, half]), b.slice(bias, [0, half], [rows, half])
 
 
-def _filled(inputs: Sequence[Tensor | None], count: int) -> list[Any]:
+def _extend(inputs: Sequence[Tensor | None], count: int) -> list[Any]:
     """Extend the inputs of a node to `count`, with None."""
     unsupported_if(not 3 <= len(inputs) <= count, f"it has {len(inputs)} inputs")
     return [*inputs, *[None] * (count - len(inputs))]
@@ -149,7 +149,7 @@ def _(
 ) -> tuple[MLOperand, ...]:
     functions = cells.functions("Sigmoid", "Tanh")
     reset_after = bool(linear_before_reset)
-    return cells.run(b, b.gru, _filled(inputs, 6), ragged_gru, activations=functions, reset_after=reset_after)
+    return cells.run(b, b.gru, _extend(inputs, 6), ragged_gru, activations=functions, reset_after=reset_after)
 
 
 @converts("LSTM")
@@ -157,7 +157,7 @@ def _(
     b: MLGraphBuilder, *inputs: Tensor | None, cells: CellAttributes = FORWARD, input_forget: int = 0
 ) -> tuple[MLOperand, ...]:
     unsupported_if(input_forget, "it couples the input and the forget gate")
-    *others, peepholes = _filled(inputs, 8)
+    *others, peepholes = _extend(inputs, 8)
     if peepholes is not None:
         values, size = constant_or_same(peepholes), shape_of(peepholes)[-1] // 3
         if not isinstance(values, np.ndarray) or values[:, size : 2 * size].any():
@@ -169,7 +169,7 @@ def _(
 @converts("RNN")
 def _(b: MLGraphBuilder, *inputs: Tensor | None, cells: CellAttributes = FORWARD) -> tuple[MLOperand, ...]:
     functions = cells.functions("Tanh")
-    return cells.run(b, partial(_unrolled, b), _filled(inputs, 6), _ragged_rnn, activations=functions)
+    return cells.run(b, partial(_unroll, b), _extend(inputs, 6), _ragged_rnn, activations=functions)
 
 
 def _ragged_rnn(
@@ -177,10 +177,10 @@ def _ragged_rnn(
 ) -> tuple[MLOperand, MLOperand]:
     """A network with a single gate over sequences of different lengths, called like `ragged_gru`."""
     sizes = x.shape[0], shape_of(recurrent)[-1]
-    return _unrolled(b, x, weight, recurrent, *sizes, return_sequence=True, lengths=operand(b, lengths), **options)
+    return _unroll(b, x, weight, recurrent, *sizes, return_sequence=True, lengths=operand(b, lengths), **options)
 
 
-def _unrolled(
+def _unroll(
     b: MLGraphBuilder,
     x: MLOperand,
     weight: Tensor,

@@ -27,7 +27,7 @@ from ...model.registry import (
     shape_of,
     unsupported_if,
 )
-from .windows import reshaped
+from .windows import reshape
 
 NUMBERS = (TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64)
 """The element types that these operators take and that WebNN has; double is the only other one."""
@@ -58,8 +58,8 @@ def _(
     if counts not in ({1}, {features}):
         raise Unsupported(f"it has {len(offset)} offsets and {len(scale)} scales for {features} features")
     # For any rank, ONNX Runtime pairs element i of the flat input with offset i % features.
-    rows = reshaped(b, x, [math.prod(x.shape) // features, features]) if x.rank > 2 else x
-    return reshaped(b, b.mul(b.sub(rows, np.float32(offset)), np.float32(scale)), x.shape)
+    rows = reshape(b, x, [math.prod(x.shape) // features, features]) if x.rank > 2 else x
+    return reshape(b, b.mul(b.sub(rows, np.float32(offset)), np.float32(scale)), x.shape)
 
 
 @converts("Normalizer", domain=TRADITIONAL)
@@ -96,8 +96,8 @@ def _(b: MLGraphBuilder, X: Tensor, Y: Tensor, *, types: list[int]) -> Tensor:
     value = Y if isinstance(Y, np.ndarray) else Y.value
     if value is not None and not ((value >= 0) & (value < shape[-1])).all():
         raise Unsupported(f"its indices are not all in [0, {shape[-1]})")
-    columns = b.gather(X, reshaped(b, Y, [count]), axis=len(shape) - 1)
-    return reshaped(b, columns, [1, count]) if len(shape) == 1 else columns
+    columns = b.gather(X, reshape(b, Y, [count]), axis=len(shape) - 1)
+    return reshape(b, columns, [1, count]) if len(shape) == 1 else columns
 
 
 # Linear models -------------------------------------------------------------------------------------------------------
@@ -116,12 +116,12 @@ def _scores(b: MLGraphBuilder, x: MLOperand, coefficients: Sequence[float], inte
         float32 [rows, functions].
     """
     features = x.shape[-1]
-    rows = operand(b, reshaped(b, x, [1, features])) if x.rank == 1 else x
+    rows = operand(b, reshape(b, x, [1, features])) if x.rank == 1 else x
     matrix = np.float32(coefficients).reshape(-1, features)
     return b.gemm(rows, matrix, c=np.float32(intercepts) if len(intercepts) else None, b_transpose=True)
 
 
-def _transformed(b: MLGraphBuilder, scores: MLOperand, transform: str) -> MLOperand:
+def _transform(b: MLGraphBuilder, scores: MLOperand, transform: str) -> MLOperand:
     """Apply `post_transform` to several scores of each row."""
     match transform:
         case "LOGISTIC":
@@ -173,7 +173,7 @@ def _(
     used = intercepts if len(intercepts) == targets else ()  # like ONNX Runtime, ignore any other number
     scores = _scores(b, x, coefficients, used)
     # To a single score, ONNX Runtime applies only PROBIT.
-    return _transformed(b, scores, post_transform) if targets > 1 or post_transform == "PROBIT" else scores
+    return _transform(b, scores, post_transform) if targets > 1 or post_transform == "PROBIT" else scores
 
 
 def _check_model(x: MLOperand, coefficients: Sequence[float], targets: int, transform: str) -> None:
@@ -209,10 +209,10 @@ def _(
         best = b.arg_max(scores, 1, output_data_type="int64")
         labels = np.int64(classlabels_ints)
         is_position = np.array_equal(labels, np.arange(len(labels)))
-        return best if is_position else b.gather(labels, best), _transformed(b, scores, post_transform)
+        return best if is_position else b.gather(labels, best), _transform(b, scores, post_transform)
     unsupported_if(len(classlabels_ints) not in (0, 2), f"it has one score, and {len(classlabels_ints)} labels")
     negative, positive = classlabels_ints or (0, 1)
-    is_positive = operand(b, reshaped(b, b.greater(scores, 0), [scores.shape[0]]))
+    is_positive = operand(b, reshape(b, b.greater(scores, 0), [scores.shape[0]]))
     label = b.where(is_positive, np.array(positive, np.int64), np.array(negative, np.int64))
     return label, _binary(b, scores, post_transform) if classlabels_ints else _single(b, scores, post_transform)
 
