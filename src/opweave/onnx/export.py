@@ -44,8 +44,8 @@ def save(graph: MLGraph, path: str | Path, *, operators: Operators = "onnx") -> 
     Args:
         graph: as returned by `MLGraphBuilder.build`.
         path: the file to write.
-        operators: "onnx" writes operators of ONNX only, for any engine that reads ONNX. "onnxruntime" also writes those that
-            only ONNX Runtime has, as a graph on the CPU runs them: MatMulNBits, GroupQueryAttention, MultiHeadAttention,
+        operators: "onnx" writes operators of ONNX only, for any engine that reads ONNX. "onnxruntime" also writes operators of
+            ONNX Runtime alone, as a graph on the CPU runs them: MatMulNBits, GroupQueryAttention, MultiHeadAttention,
             RotaryEmbedding, SimplifiedLayerNormalization, FastGelu, QuickGelu. They are faster than their decompositions.
 
     Raises:

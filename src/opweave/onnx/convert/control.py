@@ -206,7 +206,7 @@ def _inline(
         inputs: name of an input -> name of the value passed.
         outputs: the names of the outputs outside; "" for unused ones.
         prefix: added to the names that the sub-graph defines.
-        whole: WebNN must express all nodes.
+        whole: whether WebNN must express all nodes.
     """
     names = dict(inputs)
     for name, array in tracer.initializers(graph):

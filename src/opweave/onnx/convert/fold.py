@@ -46,7 +46,7 @@ NEVER = frozenset(
         # Random, or with state.
         *("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"),
         *("Bernoulli", "Multinomial", "Dropout"),
-        # Weights stay quantised: the engine fuses these with the operators that use them.
+        # Weights stay quantised: the engine fuses these operators with their readers.
         *("DequantizeLinear", "QuantizeLinear"),
     }
 )
@@ -130,7 +130,7 @@ def with_numpy(node: NodeProto, arrays: Sequence[np.ndarray | None]) -> list[np.
         with np.errstate(all="ignore"):
             result = np.asarray(function(*arrays, **attributes), order="C")
     except (Unsupported, TypeError, ValueError, IndexError, OverflowError, MemoryError) as error:
-        raise Declined from error  # an invalid node; the engine says what is wrong with it
+        raise Declined from error  # an invalid node; the engine reports the reason
     if len(node.output) != 1:
         raise Declined
     return [result]

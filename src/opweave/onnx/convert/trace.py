@@ -91,7 +91,7 @@ class Tracer:
 
     Args:
         model: the model.
-        context: where it will run.
+        context: the context to run in.
         shapes: the shape of each input; None if it is unknown.
         values: the values of inputs that determine shapes.
         available: inputs whose values the caller can supply. If one of them determines shapes, tracing stops immediately
@@ -192,7 +192,7 @@ class Tracer:
 
         Args:
             nodes: the nodes.
-            whole: WebNN must express all of them.
+            whole: whether WebNN must express all nodes.
 
         Raises:
             Unsupported: with `whole`, if a node falls back.
@@ -231,7 +231,7 @@ class Tracer:
             return Dynamic(type)
 
     def _inputs_behind(self, operand: MLOperand) -> set[str]:
-        """The inputs of the model that an operand is computed from; empty if some of them are data."""
+        """The model inputs that an operand depends on; empty if some of the inputs are data."""
         inputs = Graph.reaching({"": operand}).inputs.values()
         names = {source.name for source in inputs}
         is_data = any(source.rank > 1 or source.desc.element_count > DECIDING_ELEMENTS for source in inputs)
@@ -288,7 +288,7 @@ class Tracer:
             reason = f"the builder refuses it: {error}"
         except MLError:
             raise
-        except Exception as error:  # an invalid node; the engine says what is wrong with it
+        except Exception as error:  # an invalid node; the engine reports the reason
             reason = f"{self._blame(node, error)} ({_describe(error)})"
         else:
             self.trace.values |= outputs
@@ -361,7 +361,7 @@ class Tracer:
             self.trace.values[name] = self._placeholder(name, type, tensor.elem_type, shape)
 
     def _infer(self, node: NodeProto, values: Sequence[Value | None]) -> dict[str, TypeProto]:
-        """The types of a node's outputs, by name; those that cannot be inferred are missing."""
+        """The types of a node's outputs, by name; types that cannot be inferred are missing."""
         return infer(node, values, self.model, self.trace.values)
 
     def _blame(self, node: NodeProto, error: Exception) -> str:

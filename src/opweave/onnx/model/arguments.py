@@ -204,7 +204,7 @@ class Argument:
         """Convert a value that is not an array: numbers and lists get the declared type, by the rules of `numpy.array`."""
         plain = isinstance(value, (bool, int, float, list, tuple, range, np.generic))
         if isinstance(value, np.generic):
-            value = value.item()  # NumPy checks the range of Python's numbers, but not of its own scalars
+            value = value.item()  # NumPy checks the range of Python's numbers, but not of NumPy scalars
         try:
             return np.asarray(value, self.dtype if plain else None)
         except (TypeError, ValueError, OverflowError) as error:

@@ -14,7 +14,7 @@ def inline_functions(proto: ModelProto, limits: Limits, what: str, *, is_owned: 
     """Inline all functions of a model.
 
     Args:
-        proto: a model with functions, none of which calls itself.
+        proto: a model with functions, none of them recursive.
         limits: bounds for loading the model.
         what: the model, in messages.
         is_owned: whether the caller has no reference to `proto`, so that it may be changed.

@@ -69,7 +69,7 @@ class Model:
         folder: the folder of external data.
         opsets: the version of each operator set, by domain ("" for ONNX's own).
         limits: bounds for loading the model.
-        names: all names of values, including those of sub-graphs.
+        names: the names of all values, including values of sub-graphs.
         operations: the converters of the user's operations for its nodes, as registered when the model was read.
         surprising: the names of values whose shapes differ from ONNX's inference.
     """
@@ -86,7 +86,8 @@ class Model:
     _lock: Lock = field(default_factory=Lock, repr=False)  # held while the weights are read
     _here: Contents | None = field(default=None, repr=False)  # the serialised model, which holds weights
     _files: dict[Path, Contents] = field(default_factory=dict, repr=False)
-    _locations: dict[str, Contents] = field(default_factory=dict, repr=False)  # the same files, as tensors name them
+    # The same files, by their location in tensors.
+    _locations: dict[str, Contents] = field(default_factory=dict, repr=False)
     _dense_bytes: int = 0  # the size of the sparse initializers so far
 
     @classmethod

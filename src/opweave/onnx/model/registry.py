@@ -43,7 +43,7 @@ Tensor: TypeAlias = "MLOperand | np.ndarray"
 
 MICROSOFT = "com.microsoft"
 TRADITIONAL = "ai.onnx.ml"
-"""Domains of operators beside ONNX's own, which is "": those of ONNX Runtime, and of traditional machine learning."""
+"""Domains of operators beside ONNX's own, "": ONNX Runtime's operators, and traditional machine learning."""
 
 ELEMENT_TYPES: dict[DataType, int] = {info.name: info.onnx for info in INFO.values()}
 """WebNN data type -> the ONNX element type of the same name."""

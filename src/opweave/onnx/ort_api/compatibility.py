@@ -24,8 +24,8 @@ class Row:
         names: the names, separated by spaces.
         state: see `State`.
         text: the effect here, or the reason for having none.
-        warn: ignoring them changes results. They are logged as warnings; an option that cannot be read back is refused if
-            `replacing_onnxruntime` saw it set.
+        warn: whether ignoring the names changes results. If so, they are logged as warnings; an option that cannot be read
+            back is refused if `replacing_onnxruntime` saw it set.
         since: the first version of ONNX Runtime that has them; empty if all supported versions do.
     """
 

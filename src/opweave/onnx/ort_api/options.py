@@ -197,7 +197,7 @@ def write_optimized(options: Any, source: Any) -> None:
 
 
 def check_run_options(options: Any, level: int) -> None:
-    """Check the `onnxruntime.RunOptions` of a call, and log those that are ignored.
+    """Check the `onnxruntime.RunOptions` of a call, and log ignored options.
 
     Raises:
         ValidationError: `options` is not a `RunOptions`.
@@ -252,7 +252,7 @@ def _name_of(backend: str) -> str:
 
 
 def _check_session_options(options: Any) -> int:
-    """Check `onnxruntime.SessionOptions`, log those that are ignored, and return the level to log from."""
+    """Check `onnxruntime.SessionOptions`, log ignored options, and return the level to log from."""
     from .compatibility import CONFIG, names, row, tables
 
     rows = _changes_in("SessionOptions", "sess_options", "SessionOptions, or an MLContext for context", options)

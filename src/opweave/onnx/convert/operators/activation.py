@@ -91,7 +91,7 @@ def _along_axis(op: Callable[..., MLOperand]) -> Callable[..., Any]:
         shape, rank = input.shape, input.rank
         if opset >= 13:
             return op(b, input, normalize_axis(-1 if axis is None else axis, rank))
-        # Older versions join all dimensions from the axis on. If only one of these is longer than 1, it is the axis.
+        # Older versions flatten all dimensions from the axis on. If only one of them is longer than 1, it is the axis.
         first = normalize_axis(1 if axis is None else axis, rank)
         longer = [dimension for dimension in range(first, rank) if shape[dimension] > 1] or [first]
         if len(longer) == 1:

@@ -62,7 +62,7 @@ def _(
 def _with_past(
     b: MLGraphBuilder, past_key: Tensor | None, past_value: Tensor | None, k: MLOperand, v: MLOperand
 ) -> tuple[MLOperand, MLOperand, int]:
-    """Append keys and values to the past ones; return them, and the number of past keys (0 if there are none)."""
+    """Append keys and values to the KV cache; return both, and the number of cached keys (0 if there are none)."""
     if past_key is None or past_value is None or not shape_of(past_key)[2]:
         return k, v, 0
     k, v = (b.concat([operand(b, past), new], axis=2) for past, new in ((past_key, k), (past_value, v)))

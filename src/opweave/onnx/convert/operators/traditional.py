@@ -30,7 +30,7 @@ from ...model.registry import (
 from .windows import reshape
 
 NUMBERS = (TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64)
-"""The element types that these operators take and that WebNN has; double is the only other one."""
+"""Element types of these operators in WebNN; only double is missing."""
 
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 """The values of `post_transform`."""
