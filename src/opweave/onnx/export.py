@@ -28,7 +28,7 @@ MAX_EMBEDDED_BYTES = 1_500_000_000
 _ALIGNMENT = 4096  # so that every tensor of a data file can be mapped into memory on its own
 
 Operators = Literal["onnx", "onnxruntime"]
-"""The operators that a model is written with: ONNX's own, or those that only ONNX Runtime has, too."""
+"""Operators of the written model: ONNX's own alone, or also ONNX Runtime's."""
 
 
 def save(graph: MLGraph, path: str | Path, *, operators: Operators = "onnx") -> None:
@@ -44,8 +44,8 @@ def save(graph: MLGraph, path: str | Path, *, operators: Operators = "onnx") -> 
     Args:
         graph: as returned by `MLGraphBuilder.build`.
         path: the file to write.
-        operators: "onnx" writes operators of ONNX only, for any engine that reads ONNX. "onnxruntime" also writes those that
-            only ONNX Runtime has, as a graph on the CPU runs them: MatMulNBits, GroupQueryAttention, MultiHeadAttention,
+        operators: "onnx" writes operators of ONNX only, for any engine that reads ONNX. "onnxruntime" also writes operators of
+            ONNX Runtime alone, as a graph on the CPU runs them: MatMulNBits, GroupQueryAttention, MultiHeadAttention,
             RotaryEmbedding, SimplifiedLayerNormalization, FastGelu, QuickGelu. They are faster than their decompositions.
 
     Raises:
@@ -70,14 +70,17 @@ def save(graph: MLGraph, path: str | Path, *, operators: Operators = "onnx") -> 
     assert graph._graph is not None
     model, weights = to_onnx(graph._graph, operators)
     size = sum(array.nbytes for array in weights.values())
-    (path, mode), given = resolved(path), path  # the data file goes beside the target of a link, not beside the link
+    # The data file goes beside the target of a link, not beside the link.
+    (path, mode), requested = resolved(path), path
     if size > MAX_EMBEDDED_BYTES:
         replaceable = mode is None or stat.S_ISREG(mode)
-        message = f"save: {size} bytes of weights need a second file, so the path must be a regular file, got {given}"
+        message = (
+            f"save: {size} bytes of weights need a second file, so the path must be a regular file, got {requested}"
+        )
         require(replaceable, message)
     with ExitStack() as stack:
         # Files are renamed in reverse order: the data file is in place before the model that refers to it.
-        file = stack.enter_context(atomic_writer(given))
+        file = stack.enter_context(atomic_writer(requested))
         if size > MAX_EMBEDDED_BYTES:
             location = f"{path.name}.data"
             data, end = stack.enter_context(atomic_writer(path.with_name(location))), 0
@@ -99,7 +102,7 @@ def save(graph: MLGraph, path: str | Path, *, operators: Operators = "onnx") -> 
 
 
 def to_onnx(graph: Graph, operators: Operators = "onnx") -> tuple[ModelProto, dict[str, np.ndarray]]:
-    """The ONNX model of a graph, and by name the arrays of the initializers that are stored outside it."""
+    """The ONNX model of a graph, and the arrays of its external initializers by name."""
     renamed = _output_names(graph)
     names, prefix = [*graph.inputs, *renamed.values()], "_"
     for name in names:
@@ -108,8 +111,8 @@ def to_onnx(graph: Graph, operators: Operators = "onnx") -> tuple[ModelProto, di
     while any(name.startswith(prefix) for name in names):
         prefix += "_"
     ctx = Emitter(portable=True, prefix=prefix)
-    supports, what = (ort.is_portable, "ONNX") if operators == "onnx" else (ort.supports, "ONNX Runtime")
-    values, _ = ort.emit(ctx, legalise(graph, supports, what)[0])
+    supports, engine = (ort.is_portable, "ONNX") if operators == "onnx" else (ort.supports, "ONNX Runtime")
+    values, _ = ort.emit(ctx, legalise(graph, supports, engine)[0])
     results = {renamed[name]: (values[name], operand.desc) for name, operand in graph.outputs.items()}
     model = ModelProto.FromString(ctx.finish(results)[0])
     model.producer_name, model.producer_version = "opweave", __version__
@@ -123,7 +126,7 @@ def to_onnx(graph: Graph, operators: Operators = "onnx") -> tuple[ModelProto, di
 
 
 def _name_by_labels(model: ModelProto) -> None:
-    """Call nodes `conv1` instead of `conv1#0` where that is the name of one node only."""
+    """Rename node `conv1#0` to `conv1` if no other node has that label."""
     labels = [node.name.rpartition("#")[0] for node in model.graph.node]
     taken = Counter([*labels, *(node.name for node in model.graph.node)])
     for node, label in zip(model.graph.node, labels, strict=True):
@@ -132,7 +135,7 @@ def _name_by_labels(model: ModelProto) -> None:
 
 
 def _output_names(graph: Graph) -> dict[str, str]:
-    """What each output is called in ONNX; see `save`."""
+    """Name of an output -> its name in ONNX; see `save`."""
     both = [name for name in graph.outputs if name in graph.inputs]
     names = {name: name for name in graph.outputs if name not in both}
     for name in both:

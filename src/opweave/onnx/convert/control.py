@@ -1,4 +1,4 @@
-"""Control flow that is decided while the graph is built: If becomes one branch, Loop and Scan are unrolled."""
+"""Control flow decided at build time: inline one branch of If, unroll Loop and Scan."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from ...support.errors import OperationError
 from ..model.checks import title_of
 from ..model.protobuf import AttributeProto, GraphProto, NodeProto, TensorProto, attribute_value, node as make_node
-from ..model.registry import Unsupported, normalized, unsupported_if
-from ..model.scopes import renamed
+from ..model.registry import Unsupported, normalize_axis, unsupported_if
+from ..model.scopes import rename_node
 
 if TYPE_CHECKING:
     from .trace import Step, Tracer
@@ -27,17 +27,17 @@ _ENDLESS = 2**31
 
 
 def inline_if(tracer: Tracer, node: NodeProto) -> list[Step]:
-    """Replace an If whose condition is constant by the branch that it chooses."""
+    """Inline the chosen branch of an If with a constant condition."""
     condition = _condition(tracer, node.input[0])
     graph = _graph(node, "then_branch" if condition else "else_branch")
     return _inline(tracer, graph, {}, node.output, tracer.fresh(node), whole=False)
 
 
 def unroll_loop(tracer: Tracer, node: NodeProto) -> list[Step]:
-    """Replace a Loop by all of its iterations, if neither their number nor the condition depends on data."""
+    """Unroll a Loop, if neither the number of iterations nor the condition depends on data."""
     body = _graph(node, "body")
     trips, condition, *state = [*node.input, "", ""][: max(len(node.input), 2)]
-    limit = _known(tracer, trips, "its number of iterations", TensorProto.INT64)
+    limit = _constant_of(tracer, trips, "its number of iterations", TensorProto.INT64)
     limit = None if limit is not None and limit >= _ENDLESS else limit
     go_on = _condition(tracer, condition)
     if limit is not None and limit > MAX_ITERATIONS:
@@ -59,8 +59,8 @@ def check_ends(tracer: Tracer, node: NodeProto) -> None:
     """
     body = _graph(node, "body")
     try:
-        limit = _known(tracer, next(iter(node.input), ""), "its number of iterations", TensorProto.INT64)
-    except Unsupported:  # it is known only when the graph runs
+        limit = _constant_of(tracer, next(iter(node.input), ""), "its number of iterations", TensorProto.INT64)
+    except Unsupported:  # the limit is known only when the graph runs
         return
     if (limit is not None and limit < _ENDLESS) or len(body.input) < 2 or not body.output:
         return
@@ -73,14 +73,14 @@ def check_ends(tracer: Tracer, node: NodeProto) -> None:
 
 
 def unroll_scan(tracer: Tracer, node: NodeProto) -> list[Step]:
-    """Replace a Scan by its body, once for each slice of its scanned inputs."""
+    """Unroll a Scan: one copy of the body for each slice of the scanned inputs."""
     unsupported_if(tracer.opset < 9, "before operator set 9, it scans batches")
     attributes = {a.name: attribute_value(a) for a in node.attribute if a.type != AttributeProto.GRAPH}
     body, count = _graph(node, "body"), len(node.input) - attributes["num_scan_inputs"]
     state, scanned = list(node.input[:count]), list(node.input[count:])
     shapes = [tracer.shape(name) for name in scanned]
-    given = attributes.get("scan_input_axes") or [0] * len(scanned)
-    axes = [normalized(axis, len(shape)) for axis, shape in zip(given, shapes, strict=True)]
+    input_axes = attributes.get("scan_input_axes") or [0] * len(scanned)
+    axes = [normalize_axis(axis, len(shape)) for axis, shape in zip(input_axes, shapes, strict=True)]
     lengths = {shape[axis] for axis, shape in zip(axes, shapes, strict=True)}
     unsupported_if(len(lengths) != 1, f"it scans axes of {sorted(lengths)} elements")
     (length,) = lengths
@@ -108,22 +108,22 @@ CONTROL: Mapping[str, Callable[[Tracer, NodeProto], list[Step]]] = {
     "Loop": unroll_loop,
     "Scan": unroll_scan,
 }
-"""The functions that replace operators with sub-graphs; they raise `Unsupported` if they cannot."""
+"""Operator with sub-graphs -> the function that replaces it, or raises `Unsupported`."""
 
 
 class _Unrolled:
-    """The iterations of a loop's body, one after the other. WebNN must express all of their nodes.
+    """The unrolled iterations of a loop. WebNN must express all nodes.
 
     Args:
         tracer: traces the nodes.
         body: the graph of an iteration.
-        leading: the number of the body's outputs that come before its state.
-        state: the number of values that an iteration hands to the next one.
+        leading: the number of the body's outputs before the state.
+        state: the number of loop-carried values.
         prefix: the prefix of all new names.
 
     Attributes:
         count: the number of iterations so far.
-        gathered: for each output that is gathered over all iterations, its name in each of them.
+        gathered: for each output that is gathered over all iterations, the names in each iteration.
     """
 
     def __init__(self, tracer: Tracer, body: GraphProto, leading: int, state: int, prefix: str) -> None:
@@ -142,7 +142,7 @@ class _Unrolled:
         self._steps += self._tracer.steps(nodes, whole=True)
 
     def iterate(self, inputs: Sequence[str]) -> list[str]:
-        """Trace the body once more; returns the names of its outputs that are not gathered."""
+        """Trace the next iteration; return the names of the outputs that are not gathered."""
         if self.count == MAX_ITERATIONS:
             raise Unsupported(f"it has more than {MAX_ITERATIONS} iterations, and no more are unrolled")
         if len(self._body.input) != len(inputs):
@@ -157,7 +157,7 @@ class _Unrolled:
         return outputs[: self._kept]
 
     def finish(self, state: Sequence[str], outputs: Sequence[str], axes: Sequence[int]) -> list[Step]:
-        """All steps; the last ones name the final state, and join the gathered outputs along new axes."""
+        """Return all steps, after those that name the final state and stack the gathered outputs along new axes."""
         self.add(_copies(zip(state, outputs, strict=False)))
         for names, output, axis in zip(self.gathered, outputs[len(state) :], axes, strict=False):
             if output:
@@ -167,11 +167,11 @@ class _Unrolled:
     def _join(self, names: Sequence[str], output: str, axis: int) -> None:
         unsupported_if(not names, "it has no iterations, so its gathered outputs are empty")
         shape = self._tracer.shape(names[0])
-        axis = normalized(axis, len(shape) + 1)
+        axis = normalize_axis(axis, len(shape) + 1)
         longer = np.array([*shape[:axis], 1, *shape[axis:]], np.int64)
-        wanted = self._tracer.add_constant(f"{self._prefix}shape of {output}", longer)
+        target = self._tracer.add_constant(f"{self._prefix}shape of {output}", longer)
         parts = [f"{name} in {output}" for name in names]
-        self.add(make_node("Reshape", [name, wanted], [part]) for name, part in zip(names, parts, strict=True))
+        self.add(make_node("Reshape", [name, target], [part]) for name, part in zip(names, parts, strict=True))
         self.add([make_node("Concat", parts, [output], axis=axis)])
 
 
@@ -181,16 +181,16 @@ def _graph(node: NodeProto, name: str) -> GraphProto:
 
 
 def _condition(tracer: Tracer, name: str) -> int | None:
-    return _known(tracer, name, "its condition", TensorProto.BOOL)
+    return _constant_of(tracer, name, "its condition", TensorProto.BOOL)
 
 
-def _known(tracer: Tracer, name: str, what: str, element_type: int) -> int | None:
+def _constant_of(tracer: Tracer, name: str, what: str, element_type: int) -> int | None:
     """The value of a scalar, None if it is absent; `Unsupported` if it is not constant."""
     if not name:
         return None
-    found = tracer.element_type(name)
-    unsupported_if(found != element_type, f"{what} has the type {TensorProto.DataType.Name(found)}")
-    value = tracer.known(name, what)
+    actual = tracer.element_type(name)
+    unsupported_if(actual != element_type, f"{what} has the type {TensorProto.DataType.Name(actual)}")
+    value = tracer.constant_of(name, what)
     unsupported_if(value.size != 1, f"{what} has the shape {list(value.shape)}")
     return int(value.item())
 
@@ -198,33 +198,33 @@ def _known(tracer: Tracer, name: str, what: str, element_type: int) -> int | Non
 def _inline(
     tracer: Tracer, graph: GraphProto, inputs: Mapping[str, str], outputs: Sequence[str], prefix: str, *, whole: bool
 ) -> list[Step]:
-    """Trace the nodes of a sub-graph in place of its node.
+    """Inline a sub-graph: trace its nodes in place of the node that contains it.
 
     Args:
         tracer: traces the nodes.
         graph: the sub-graph.
-        inputs: the names of the values that it gets, by the names of its inputs.
-        outputs: the names of its outputs outside; "" for those that are not used.
+        inputs: name of an input -> name of the value passed.
+        outputs: the names of the outputs outside; "" for unused ones.
         prefix: added to the names that the sub-graph defines.
-        whole: WebNN must express all nodes.
+        whole: whether WebNN must express all nodes.
     """
     names = dict(inputs)
     for name, array in tracer.initializers(graph):
         names.setdefault(name, prefix + name)
         tracer.add_constant(prefix + name, array)
-    made = {name for node in graph.node for name in node.output if name}
-    names |= {name: prefix + name for name in made}
+    defined = {name for node in graph.node for name in node.output if name}
+    names |= {name: prefix + name for name in defined}
     copied: list[tuple[str, str]] = []
     for value, output in zip(graph.output, outputs, strict=False):
-        if output and value.name in made:
+        if output and value.name in defined:
             names[value.name] = output
-            made.remove(value.name)  # an output that is listed twice is copied
+            defined.remove(value.name)  # an output that is listed twice is copied
         else:
             copied.append((value.name, output))
-    nodes = [renamed(node, names, prefix) for node in graph.node]
+    nodes = [rename_node(node, names, prefix) for node in graph.node]
     return tracer.steps([*nodes, *_copies((names.get(a, a), b) for a, b in copied)], whole=whole)
 
 
 def _copies(pairs: Iterable[tuple[str, str]]) -> list[NodeProto]:
-    """Nodes that copy values to other names; those to "" are left out."""
+    """Identity nodes that copy values to other names; copies to "" are left out."""
     return [make_node("Identity", [name], [output]) for name, output in pairs if output]

@@ -32,8 +32,8 @@ def convert(
     Args:
         builder: builds the operations.
         node: the node.
-        values: its inputs, None for those that are absent.
-        model: the model that it is part of.
+        values: the inputs of the node; None for absent ones.
+        model: the model of the node.
         infer: infers the types of the node's outputs; called only if the inputs do not determine them.
 
     Returns:
@@ -51,14 +51,14 @@ def convert(
     types = [_element_type(name, value) for name, value in zip(node.input[:], values, strict=True)]
     inputs = [_argument(builder, value) for value in values]
     if not any(isinstance(value, MLOperand) for value in inputs):
-        # The builder learns the types from operands, so constants that are too large to fold become operands.
+        # The builder takes types from operands, so constants that are too large to fold become operands.
         inputs = [builder.constant(value) if isinstance(value, np.ndarray) else value for value in inputs]
     keywords = keywords_of(converter, node, types, model.opsets)
     result = converter.function(builder, *inputs, **keywords)
     results = result if isinstance(result, tuple) else (result,)
     if len(results) < len(node.output):
-        wanted = [name for name in node.output if name]
-        raise Unsupported(f"only {len(results)} of the outputs {wanted} can be made")
+        names = [name for name in node.output if name]
+        raise Unsupported(f"only {len(results)} of the outputs {names} can be made")
     outputs, inferred = node.output[:], result_types(node, types, results, infer)
     return {
         name: _value(name, item, inferred[name].tensor_type.elem_type if name in inferred else 0)
@@ -90,7 +90,7 @@ def _argument(builder: MLGraphBuilder, value: Value | None) -> MLOperand | np.nd
 
 
 def keywords_of(converter: Converter, node: NodeProto, types: list[int], opsets: Mapping[str, int]) -> dict[str, Any]:
-    """The keyword arguments of a converter's call; `Unsupported` for a node that does not fit it."""
+    """The keyword arguments of a converter's call; `Unsupported` if the node does not fit the converter."""
     check_form(converter, node)
     keywords: dict[str, Any] = {}
     for attribute in node.attribute[:]:
@@ -105,10 +105,10 @@ def keywords_of(converter: Converter, node: NodeProto, types: list[int], opsets:
 
 
 def check_form(converter: Converter, node: NodeProto) -> None:
-    """Check that a node has the attributes, and the number of inputs, that its converter takes.
+    """Check the attributes and the number of inputs of a node against its converter.
 
     Raises:
-        Unsupported: it has others.
+        Unsupported: an attribute or the number of inputs does not fit.
     """
     for attribute in node.attribute[:]:
         if attribute.name not in converter.attributes:
@@ -122,16 +122,16 @@ def check_form(converter: Converter, node: NodeProto) -> None:
 
 
 def _unknown_attribute(converter: Converter, name: str) -> str:
-    """Why an attribute cannot be passed to a converter."""
+    """The message for an attribute that a converter does not take."""
     if converter.op is None:
         return f"its attribute {name} is not supported"
     if name in converter.operands:
         before = ", ".join(text for other, text in converter.operands.items() if other != name)
         declared = f"def {converter.op.name}({before}, *, {converter.operands[name]})"
         return f"{name!r} stands before *, so it is an operand; write {declared}"
-    known = sorted(converter.attributes - {"label"})
+    names = sorted(converter.attributes - {"label"})
     return (
-        f"{converter.op.name} has no attribute {name!r}, only {known}{meant(name, known)}; "
+        f"{converter.op.name} has no attribute {name!r}, only {names}{meant(name, names)}; "
         "register_onnx(…, attributes={onnx_name: name}) maps names"
     )
 
@@ -143,22 +143,22 @@ def _text(value: Any) -> Any:
 def result_types(
     node: NodeProto, types: Sequence[int], results: Sequence[Any], infer: Callable[[], Mapping[str, TypeProto]]
 ) -> Mapping[str, TypeProto]:
-    """The types of a node's outputs by name; empty where those of WebNN's results are right."""
+    """The types of a node's outputs by name; empty if WebNN's data types are right."""
     if node.op_type in BOOLEAN and domain_of(node) == "":
         return {node.output[0]: tensor_type(TensorProto.BOOL)}
-    # ONNX's schemas take time and megabytes to load, and are not needed where one type of floats comes in and goes out, or
+    # Loading ONNX's schemas takes time and megabytes. They are not needed if one float type comes in and goes out, or if
     # results have the type of the first input. uint8 may stand for bool.
-    given = [DATA_TYPES[element_type] for element_type in types if element_type]
-    made = {data_type_of(result) for result in results if result is not None}
-    if made == set(given[:1]) and made.isdisjoint(("uint8", "bool")):
+    input_types = [DATA_TYPES[element_type] for element_type in types if element_type]
+    output_types = {data_type_of(result) for result in results if result is not None}
+    if output_types == set(input_types[:1]) and output_types.isdisjoint(("uint8", "bool")):
         return {}
     floats = set(FLOATS)
-    made -= {"bool"}
-    return {} if made <= floats and len(made | floats.intersection(given)) <= 1 else infer()
+    output_types -= {"bool"}
+    return {} if output_types <= floats and len(output_types | floats.intersection(input_types)) <= 1 else infer()
 
 
 def _value(name: str, item: Any, element_type: int) -> Value:
-    """A converter's result as the value of the output `name`; `element_type` is 0 where WebNN's data type is right."""
+    """A converter's result as the value of the output `name`; `element_type` is 0 if WebNN's data type is right."""
     if item is None:
         raise Unsupported(f"the output {name!r} cannot be made")
     if isinstance(item, np.ndarray):

@@ -1,8 +1,8 @@
 """Fold constants: compute nodes on known values while the graph is built.
 
-NumPy computes the operators that are frequent in the shape arithmetic of exported models, in microseconds. A session of ONNX
-Runtime computes the others; it takes about a millisecond for each node. An evaluator takes the node's inputs as arrays and
-its attributes as keywords, and returns the only output. It raises `Declined` where NumPy and ONNX Runtime might differ.
+NumPy computes operators that are frequent in the shape arithmetic of exported models, in microseconds. ONNX Runtime computes
+the others, in about a millisecond for each node. An evaluator takes the node's inputs as arrays and its attributes as
+keywords, and returns the only output. It raises `Declined` if NumPy and ONNX Runtime might differ.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..model.protobuf import (
     sub_graphs,
     tensor_type,
 )
-from ..model.registry import CONVERTERS, Converter, Unsupported, named
+from ..model.registry import CONVERTERS, Converter, Unsupported, by_name
 from ..model.values import FOLD_BYTES, Constant, Value, shape_of
 from .conversion import keywords_of, result_types
 from .inference import model_of_node, result_bytes
@@ -39,15 +39,14 @@ LARGE_BYTES = 2**24
 """Results up to this size are folded; the graph computes larger ones, such as generated weights."""
 
 GENERATED_BYTES = 65536
-"""Fold ConstantOfShape up to this size. The engine fills larger ones itself, and can free them once it has packed them, as it
-does with weights."""
+"""Fold ConstantOfShape up to this size. The engine fills larger results itself, and frees them after packing, like weights."""
 
 NEVER = frozenset(
     {
         # Random, or with state.
         *("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"),
         *("Bernoulli", "Multinomial", "Dropout"),
-        # Weights stay quantised: the engine fuses these with the operators that use them.
+        # Weights stay quantised: the engine fuses these operators with their readers.
         *("DequantizeLinear", "QuantizeLinear"),
     }
 )
@@ -69,8 +68,8 @@ def fold(
 
     Args:
         node: the node.
-        values: its inputs, None for those that are absent.
-        model: the model that it is part of.
+        values: the inputs of the node; None for absent ones.
+        model: the model of the node.
         infer: infers the types of the node's outputs.
 
     Returns:
@@ -87,12 +86,12 @@ def fold(
     if operation is None and node.op_type == "Constant" and not values:
         constant = model.constant(node)
         return None if constant is None else [constant]
-    known = [value for value in values if isinstance(value, Constant)]
-    if not values or len(known) < len(values) - values.count(None):
+    constants = [value for value in values if isinstance(value, Constant)]
+    if not values or len(constants) < len(values) - values.count(None):
         return None
     if node.op_type in NEVER or sub_graphs(node):
         return None
-    if sum(value.array.nbytes for value in known) > FOLD_BYTES:
+    if sum(value.array.nbytes for value in constants) > FOLD_BYTES:
         return None
     arrays = [value.array if isinstance(value, Constant) else None for value in values]
     if operation is not None:
@@ -131,7 +130,7 @@ def with_numpy(node: NodeProto, arrays: Sequence[np.ndarray | None]) -> list[np.
         with np.errstate(all="ignore"):
             result = np.asarray(function(*arrays, **attributes), order="C")
     except (Unsupported, TypeError, ValueError, IndexError, OverflowError, MemoryError) as error:
-        raise Declined from error  # an invalid node; the engine says what is wrong with it
+        raise Declined from error  # an invalid node; the engine reports the reason
     if len(node.output) != 1:
         raise Declined
     return [result]
@@ -153,10 +152,10 @@ def with_operation(
     if node.op_type in BOOLEAN or any(array is not None and array.dtype == bool for array in arrays):
         return None
     try:
-        made = operation.function(None, *arrays, **keywords_of(operation, node, [], model.opsets))
+        returned = operation.function(None, *arrays, **keywords_of(operation, node, [], model.opsets))
     except (Unsupported, MLError):
         return None
-    results = [np.asarray(result) for result in (made if isinstance(made, tuple) else (made,))]
+    results = [np.asarray(result) for result in (returned if isinstance(returned, tuple) else (returned,))]
     if len(results) < len(node.output):
         return None
     types = [0 if array is None else element_type_of(array.dtype) for array in arrays]
@@ -173,10 +172,10 @@ def with_engine(node: NodeProto, arrays: Sequence[np.ndarray | None], proto: Mod
 
     feed = {name: array for name, array in zip(node.input, arrays, strict=True) if array is not None}
     types = {name: tensor_type(element_type_of(array.dtype), array.shape) for name, array in feed.items()}
-    found = evaluate(model_of_node(node, types, proto), feed)
-    if found is None or not all(isinstance(array, np.ndarray) for array in found):
+    computed = evaluate(model_of_node(node, types, proto), feed)
+    if computed is None or not all(isinstance(array, np.ndarray) for array in computed):
         return None
-    results = iter(found)
+    results = iter(computed)
     return [next(results) if name else np.empty(0) for name in node.output]
 
 
@@ -232,8 +231,8 @@ def _constant_of_shape(shape: np.ndarray, *, value: TensorProto | None = None) -
 
 
 def _expand(data: np.ndarray, shape: np.ndarray) -> Any:
-    wanted = np.broadcast_shapes(data.shape, tuple(shape.tolist()))
-    return np.broadcast_to(data, _check_size(wanted, data.dtype))
+    target = np.broadcast_shapes(data.shape, tuple(shape.tolist()))
+    return np.broadcast_to(data, _check_size(target, data.dtype))
 
 
 def _pad(data: np.ndarray, pads: np.ndarray, value: np.ndarray | None = None, *, mode: bytes = b"constant") -> Any:
@@ -264,12 +263,12 @@ def _least_or_largest(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _converter(op_type: str) -> Callable[..., Any]:
-    """The converter of an operator whose result is an array, made without a builder, if all inputs are arrays."""
+    """Evaluate an operator by its converter, which needs no builder if all inputs are arrays."""
     return lambda *arrays, **attributes: CONVERTERS["", op_type].function(None, *arrays, **attributes)
 
 
 EVALUATORS: Mapping[str, Callable[..., Any]] = {
-    **named(np.add, np.ceil, np.equal, np.floor, np.greater, np.less, np.sqrt),
+    **by_name(np.add, np.ceil, np.equal, np.floor, np.greater, np.less, np.sqrt),
     "Abs": np.abs,
     "And": np.logical_and,
     "Cast": _cast,
@@ -293,7 +292,7 @@ EVALUATORS: Mapping[str, Callable[..., Any]] = {
     "Where": _where,
     **{op_type: _converter(op_type) for op_type in ("Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze")},
 }
-"""The functions that compute operators, by operator."""
+"""Operator -> the function that computes it."""
 
 SAME_TYPES = frozenset(
     {

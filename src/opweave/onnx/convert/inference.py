@@ -1,4 +1,4 @@
-"""What ONNX knows about operators: their schemas, their definitions by other operators, and the types of their results."""
+"""ONNX's knowledge of operators: schemas, definitions by other operators, and types of results."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ..model.protobuf import (
     sub_graphs,
 )
 from ..model.registry import TRADITIONAL, key_of
-from ..model.scopes import free_names, renamed
+from ..model.scopes import free_names, rename_node
 from ..model.values import Value, types_and_data
 
 _NEVER_LARGER = frozenset({"NonZero", "Unique", "Compress"})
-"""Operators whose results have sizes that depend on values, but are no larger than a few times the inputs."""
+"""Operators with results of data-dependent size, no larger than a few times the inputs."""
 
 FLOATS_LIKE_INPUT = frozenset({(TRADITIONAL, "Normalizer"), (TRADITIONAL, "Scaler")})
-"""Operators whose result is float32 in the shape of the input, which ONNX's inference does not know."""
+"""Operators whose result is float32 in the shape of the input; ONNX's inference does not know this."""
 
 
 def schema_of(node: NodeProto, model: Model) -> Any:
@@ -42,7 +42,7 @@ def schema_of(node: NodeProto, model: Model) -> Any:
 
 @cache
 def _schema(op_type: str, version: int, domain: str) -> Any:
-    """A schema: each lookup in ONNX's registry would make a new object."""
+    """Look up a schema. Cached, because ONNX's registry makes a new object each time."""
     from onnx import defs
 
     return defs.get_schema(op_type, version, domain)
@@ -55,9 +55,9 @@ def infer(
 
     Args:
         node: the node.
-        values: its inputs, None for those that are absent.
-        model: the model that it is part of.
-        environment: all values, by name, for sub-graphs that use values from around them.
+        values: the inputs of the node; None for absent ones.
+        model: the model of the node.
+        environment: all values by name, for captures of sub-graphs.
 
     Returns:
         The types that ONNX's shape inference finds, by name of the output.
@@ -77,7 +77,7 @@ def infer(
         if key_of(node) in FLOATS_LIKE_INPUT:
             return {node.output[0]: _as_floats(types[node.input[0]])}
         return _infer_alone(node, schema, types, data, model.proto)
-    except Exception:  # inference of a broken node fails in many ways; the engine will say what is wrong with it
+    except Exception:  # inference of a broken node fails in many ways; the engine will report the reason
         return {}
 
 
@@ -141,11 +141,11 @@ def _infer_alone(
 def _infer_in_model(
     node: NodeProto, types: Mapping[str, TypeProto], data: Mapping[str, TensorProto], proto: ModelProto
 ) -> dict[str, TypeProto]:
-    """Infer the outputs of a node whose sub-graphs use values from around them."""
+    """Infer the outputs of a node whose sub-graphs capture values."""
     from onnx import shape_inference
 
-    found = shape_inference.infer_shapes(model_of_node(node, types, proto, data), data_prop=True)
-    return {value.name: value.type for value in found.graph.output if value.type.WhichOneof("value")}
+    inferred = shape_inference.infer_shapes(model_of_node(node, types, proto, data), data_prop=True)
+    return {value.name: value.type for value in inferred.graph.output if value.type.WhichOneof("value")}
 
 
 def is_defined(node: NodeProto, model: Model) -> bool:
@@ -160,37 +160,37 @@ def definition_of(node: NodeProto, types: Mapping[str, TypeProto], model: Model,
     Args:
         node: the node.
         types: the types of its inputs, by name.
-        model: the model that it is part of.
+        model: the model of the node.
         prefix: added to the names inside the definition, to make them unique.
     """
     if not is_defined(node, model):
         return []
     schema = schema_of(node, model)
-    given = {attribute.name for attribute in node.attribute}
-    if not given.issubset(schema.attributes):
-        return []  # the inliner would ignore the others
+    present = {attribute.name for attribute in node.attribute}
+    if not present.issubset(schema.attributes):
+        return []  # the inliner would ignore unknown attributes
     from onnx import inliner
 
     full = NodeProto()
     full.CopyFrom(node)
-    missing = (attribute.default_value for name, attribute in schema.attributes.items() if name not in given)
+    missing = (attribute.default_value for name, attribute in schema.attributes.items() if name not in present)
     full.attribute.extend(default for default in missing if default.name)  # the inliner does not know defaults
     alone, function = model_of_node(full, types, model.proto), [(node.domain, node.op_type)]
     try:
         inlined = inliner.inline_selected_functions(alone, function, inline_schema_functions=True).graph.node
-    except Exception:  # it is written in C++, and raises errors of many types
+    except Exception:  # the C++ inliner raises errors of many types
         return []
     if len(inlined) == 1 and inlined[0].op_type == node.op_type:
         return []
-    inner = {name for each in inlined for name in each.output if name}.difference(node.output)
+    inner = {name for part in inlined for name in part.output if name}.difference(node.output)
     names = {name: prefix + name for name in inner}
-    return [renamed(each, names, prefix) for each in inlined]
+    return [rename_node(part, names, prefix) for part in inlined]
 
 
 def model_of_node(
     node: NodeProto, types: Mapping[str, TypeProto], proto: ModelProto, data: Mapping[str, TensorProto] | None = None
 ) -> ModelProto:
-    """A model of one node of `proto`, with inputs of these types; those in `data` are initializers."""
+    """A model of one node of `proto`, with inputs of these types; inputs in `data` are initializers."""
     data = data or {}
     return ModelProto(
         ir_version=proto.ir_version,

@@ -1,4 +1,4 @@
-"""Classifiers whose labels are strings: WebNN computes the scores and the positions of the labels, ONNX Runtime names them."""
+"""Classifiers with string labels: WebNN computes scores and label positions, ONNX Runtime maps positions to strings."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def has_names(node: NodeProto) -> bool:
 
 
 def name_labels(tracer: Tracer, node: NodeProto) -> list[Step]:
-    """Replace a classifier by one that returns the positions of its labels, and a LabelEncoder that maps them to strings.
+    """Split a classifier into one that returns label positions, and a LabelEncoder that maps positions to strings.
 
-    Nothing runs the LabelEncoder if nothing reads the labels.
+    The LabelEncoder runs only if something reads the labels.
 
     Raises:
         Unsupported: WebNN cannot express the classifier.

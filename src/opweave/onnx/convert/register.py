@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 def require_operators(model: Model) -> None:
     """Require that each operator of a model can run, and that nodes fit the user's operations.
 
-    It can if WebNN, the user or the engine has it, or if ONNX defines it by others. Unknown operators of ONNX's own domain
-    are looked for if there are operations of the user: one that lost its domain would make the nodes after it fail first.
+    An operator can run if WebNN, the user or the engine has it, or if ONNX defines it by others. ONNX's own domain is checked
+    only if the user has registered operations: a custom node that lost its domain would make later nodes fail first.
 
     Raises:
         NotSupportedError: a node has attributes or inputs that the user's operation does not take.
-        OperationError: an operator that nothing has.
+        OperationError: nothing has an operator.
     """
     if model.operations:
         from .conversion import check_form
@@ -63,7 +63,7 @@ def require_operators(model: Model) -> None:
 
 
 def _registered_like(node: NodeProto) -> str:
-    """The operator that a node may mean: one of the same name in another domain, or of a similar name in its domain."""
+    """A registered operator that a node may mean: of the same name in another domain, or of a similar name in its domain."""
     for domain, op_type in REGISTERED:
         if op_type == node.op_type:
             return f"registered is {_full_name(domain, op_type)}: set node.domain = {domain!r}"
@@ -114,10 +114,10 @@ def register_onnx(domain: str, op_type: str, op: Op[..., Any], *, attributes: Ma
     require(not several or len(op.operands) == 1, f"register_onnx: {op.name} takes a sequence and other operands")
     flags = {name for name in op.attributes if op.parameters[name].annotation == "bool"}  # integers in ONNX
 
-    def convert(b: MLGraphBuilder | None, /, *inputs: Tensor | None, label: str, **given: Any) -> Any:
+    def convert(b: MLGraphBuilder | None, /, *inputs: Tensor | None, label: str, **keywords: Any) -> Any:
         # Without a builder, the inputs are arrays, and the results are computed.
         operands = [value if value is None or b is None else operand(b, value) for value in inputs]
-        values = {"label": label, **{names[name]: value for name, value in given.items()}}
+        values = {"label": label, **{names[name]: value for name, value in keywords.items()}}
         values.update((name, bool(values[name])) for name in flags & values.keys())
         values.update((n, array_of(v)) for n, v in values.items() if isinstance(v, TensorProto))
         head = () if b is None else (b,)

@@ -19,14 +19,13 @@ Shapes = Mapping[str, tuple[int, ...] | None]
 """The shape of each input by name; None for inputs that are not tensors."""
 
 Key = tuple[Any, ...]
-"""Pairs of an input's name and its shape, then pairs of a name and the bytes of an input whose value determines shapes."""
+"""Pairs (input, shape), then pairs (input, bytes of its value) for inputs whose values determine shapes."""
 
 
 def text_of(key: Key, inputs: Iterable[Argument] = ()) -> str:
     """Shapes and deciding values as text.
 
-    Values are written in full, so that keys of other values have other texts: they have at most `trace.DECIDING_ELEMENTS`
-    elements.
+    Values are written in full, so that different keys have different texts; a value has at most `DECIDING_ELEMENTS` elements.
 
     Args:
         key: the shapes and values.
@@ -50,7 +49,7 @@ def text_of(key: Key, inputs: Iterable[Argument] = ()) -> str:
 
 
 def _value_text(array: np.ndarray) -> str:
-    """A scalar, or a list; in the fewest digits that tell numbers of its data type apart.
+    """Format a scalar or a list, with the fewest digits that distinguish numbers of the data type.
 
     >>> _value_text(np.float32([0.1])), _value_text(np.array(True)), _value_text(np.zeros(0, int))
     ('[0.1]', 'True', '[]')

@@ -1,9 +1,9 @@
 """Walk over an ONNX graph with static shapes: fold constants, convert what WebNN can express, mark the rest as fallback.
 
 Every name gets a value: a `Constant` (known now), a `Tensor` (an operand, computed when the graph runs) or `Dynamic` (made by
-a node that falls back, of unknown shape). This module decides what becomes of each node; `fold` computes constants,
-`conversion` calls converters, `control` replaces If, Loop and Scan by other nodes, `labels` classifiers with labels that are
-strings, and `inference` asks ONNX for types and definitions.
+a node that falls back, of unknown shape). This module chooses the treatment of each node; `fold` computes constants,
+`conversion` calls converters, `control` inlines If, Loop and Scan, `labels` splits classifiers with string labels, and
+`inference` asks ONNX for types and definitions.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ Kind = Literal["webnn", "fallback", "folded"]
 
 @dataclass
 class Step:
-    """What became of one ONNX node.
+    """One ONNX node, and its treatment.
 
     Attributes:
         node: the node.
         kind: "webnn", "fallback" or "folded".
-        reason: why it fell back.
-        op: the user's operation that its operator is registered for; None for other nodes.
+        reason: the reason of a fallback.
+        op: the user's operation for its operator; None if there is none.
     """
 
     node: NodeProto
@@ -74,9 +74,9 @@ class Trace:
     """The result of tracing a graph.
 
     Attributes:
-        steps: what became of each node, in order.
+        steps: the treatment of each node, in order.
         values: the value of each name.
-        maker: the step that makes each name, for names made by nodes.
+        maker: name of a node's output -> the step that makes it.
         deciding: small inputs of the model (shapes, axes, conditions) whose values would avoid fallback if they were known.
     """
 
@@ -91,12 +91,12 @@ class Tracer:
 
     Args:
         model: the model.
-        context: where it will run.
+        context: the context to run in.
         shapes: the shape of each input; None if it is unknown.
         values: the values of inputs that determine shapes.
         available: inputs whose values the caller can supply. If one of them determines shapes, tracing stops immediately
-            with `ValuesNeeded`: going on would be useless, and takes memory while branches and loops are not unrolled.
-        types: types of results of nodes that fall back, where these are known better than by inference.
+            with `ValuesNeeded`: continuing would be useless, and would take memory while branches and loops are not unrolled.
+        types: types of results of fallback nodes, where they are known better than by inference.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Tracer:
         """The version of ONNX's own operators."""
         return self.model.opsets.get("", 1)
 
-    def known(self, name: str, what: str) -> np.ndarray:
+    def constant_of(self, name: str, what: str) -> np.ndarray:
         """The array of a constant; `Unsupported`, with `what` in its message, if the value is not constant."""
         match self.trace.values[name]:
             case Constant(array):
@@ -192,20 +192,20 @@ class Tracer:
 
         Args:
             nodes: the nodes.
-            whole: WebNN must express all of them.
+            whole: whether WebNN must express all nodes.
 
         Raises:
             Unsupported: with `whole`, if a node falls back.
         """
-        found: list[Step] = []
+        traced: list[Step] = []
         for node in nodes:
-            checks.check_node(node)  # those of the model's graph have been checked when it was read
+            checks.check_node(node)  # nodes of the main graph were checked when the model was read
             steps = self._steps(node)
             for step in steps:
                 if whole and step.kind == "fallback":
                     raise Unsupported(f"{step.node.op_type} inside: {step.reason}")
-            found += steps
-        return found
+            traced += steps
+        return traced
 
     # Values ----------------------------------------------------------------------------------------------------------
 
@@ -231,16 +231,16 @@ class Tracer:
             return Dynamic(type)
 
     def _inputs_behind(self, operand: MLOperand) -> set[str]:
-        """The inputs of the model that an operand is computed from; empty if some of them are data."""
+        """The model inputs that an operand depends on; empty if some of the inputs are data."""
         inputs = Graph.reaching({"": operand}).inputs.values()
-        names = {found.name for found in inputs}
-        is_data = any(found.rank > 1 or found.desc.element_count > DECIDING_ELEMENTS for found in inputs)
+        names = {source.name for source in inputs}
+        is_data = any(source.rank > 1 or source.desc.element_count > DECIDING_ELEMENTS for source in inputs)
         return names if names <= self._shapes.keys() and not is_data else set()
 
     # Nodes -----------------------------------------------------------------------------------------------------------
 
     def _steps(self, node: NodeProto) -> list[Step]:
-        """What becomes of a node: one step, or the steps of the nodes that replace it.
+        """Trace a node: one step, or the steps of the nodes that replace it.
 
         Raises:
             DataError: the node is invalid.
@@ -253,7 +253,7 @@ class Tracer:
             raise OperationError(f"{checks.title_of(node)}: there is no memory for what it makes") from None
         except Exception as error:  # invalid nodes fail in many ways: missing inputs, attributes of another type
             self._blame(node, error)
-            raise DataError(f"{checks.title_of(node)} is broken ({_described(error)})") from error
+            raise DataError(f"{checks.title_of(node)} is broken ({_describe(error)})") from error
         for position, name in enumerate(node.output[:]):
             if name and name not in self.trace.values:
                 title = checks.title_of(node)
@@ -261,11 +261,11 @@ class Tracer:
         return steps
 
     def _trace(self, node: NodeProto) -> list[Step]:
-        """`_steps`, where an unexpected error means that the node is invalid."""
-        known = self.trace.values
+        """Trace a node; an unexpected error means that the node is invalid."""
+        environment = self.trace.values
         operation = self.model.operation(node)
         op = operation.op if operation is not None else None
-        values = [known[name] if name else None for name in node.input[:]]
+        values = [environment[name] if name else None for name in node.input[:]]
         if checks.needs_inputs(node):
             arrays = [value.array if isinstance(value, Constant) else None for value in values]
             checks.check_node(node, "", [shape_of(value) for value in values], arrays)
@@ -276,7 +276,7 @@ class Tracer:
                 return CONTROL[node.op_type](self, node)
             if operation is None and key_of(node) == CLASSIFIER and has_names(node):
                 return name_labels(self, node)
-            made = self.convert(node)
+            outputs = self.convert(node)
         except Unsupported as error:
             reason = str(error)
             if isinstance(error, NotConstant):
@@ -288,10 +288,10 @@ class Tracer:
             reason = f"the builder refuses it: {error}"
         except MLError:
             raise
-        except Exception as error:  # an invalid node; the engine says what is wrong with it
-            reason = f"{self._blame(node, error)} ({_described(error)})"
+        except Exception as error:  # an invalid node; the engine reports the reason
+            reason = f"{self._blame(node, error)} ({_describe(error)})"
         else:
-            self.trace.values |= made
+            self.trace.values |= outputs
             return [Step(node, "webnn", op)]
         if operation is not None and not operation.falls_back:
             is_wide = any(value is not None and value.element_type == TensorProto.DOUBLE for value in values)
@@ -300,8 +300,8 @@ class Tracer:
         for inner in all_nodes([node]) if self.model.operations else ():
             if (
                 inner is not node
-                and (found := self.model.operation(inner)) is not None
-                and (own := found.op) is not None
+                and (inner_operation := self.model.operation(inner)) is not None
+                and (own := inner_operation.op) is not None
             ):
                 what = f"{checks.title_of(inner)} inside of it is your operation {own.name}, which the engine lacks"
                 raise NotSupportedError(f"{checks.title_of(node)} falls back ({reason}), and {what}")
@@ -311,7 +311,7 @@ class Tracer:
         return [Step(node, "fallback", op, reason)]
 
     def _fold(self, node: NodeProto, values: Sequence[Value | None]) -> bool:
-        """Make a node's outputs constants, if they can be computed now; whether they are."""
+        """Make a node's outputs constants, if they can be computed now; return whether they are."""
         folded = fold(node, values, self.model, lambda: self._infer(node, values))
         if not folded:
             return False
@@ -324,7 +324,7 @@ class Tracer:
         return True
 
     def _expand(self, node: NodeProto, values: Sequence[Value | None]) -> list[Step]:
-        """The steps of the nodes that define an operator, if WebNN expresses all of them or ONNX Runtime lacks it."""
+        """Trace ONNX's definition of an operator, if WebNN expresses all of its nodes or ONNX Runtime lacks the operator."""
         from ...backends.onnxruntime.opsets import knows
 
         if not is_defined(node, self.model):
@@ -361,7 +361,7 @@ class Tracer:
             self.trace.values[name] = self._placeholder(name, type, tensor.elem_type, shape)
 
     def _infer(self, node: NodeProto, values: Sequence[Value | None]) -> dict[str, TypeProto]:
-        """The types of a node's outputs, by name; those that cannot be inferred are missing."""
+        """The types of a node's outputs, by name; types that cannot be inferred are missing."""
         return infer(node, values, self.model, self.trace.values)
 
     def _blame(self, node: NodeProto, error: Exception) -> str:
@@ -373,10 +373,10 @@ class Tracer:
         return "its converter fails, though ONNX finds nothing wrong with the node"
 
 
-def _described(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     """The type and message of an error, on one line of limited length."""
     try:
         text = " ".join(str(error).split())
-    except Exception:  # the message may hold what cannot be decoded
+    except Exception:  # the message may not be decodable
         text = "no message"
     return f"{type(error).__name__}: {text[:300]}"

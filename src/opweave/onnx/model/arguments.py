@@ -47,7 +47,7 @@ class Argument:
     Attributes:
         name: the name.
         type: the type as ONNX Runtime writes it.
-        element_type: ONNX's element type; 0 if it is not a tensor.
+        element_type: ONNX's element type; 0 if the value is not a tensor.
         dims: the dimensions as in `NodeArg`; None if the rank is not declared.
     """
 
@@ -89,15 +89,15 @@ class Argument:
         return tuple(size if isinstance(size, int) else 1 for size in self.dims or ())
 
     def random(self, shape: Sequence[int], generator: np.random.Generator, count: int = 2) -> np.ndarray:
-        """Random values: normally distributed floats, or integers 0 and 1, which are valid indices and masks.
+        """Return random values: normally distributed floats, or integers 0 and 1 (valid indices and masks).
 
         Args:
-            shape: of the array.
-            generator: of the numbers.
-            count: the number of different integers, from 0: the rows of a table, for indices into it.
+            shape: the shape of the array.
+            generator: generates the numbers.
+            count: integers are in [0, count); for indices into a table, its number of rows.
 
         Raises:
-            ValidationError: it does not take numbers, or not of this shape.
+            ValidationError: the input does not take numbers, or `shape` has too many elements.
             OperationError: there is not enough memory.
         """
         is_number = bool(self.element_type) and self.dtype.kind in "fiub"
@@ -125,11 +125,11 @@ class Argument:
 
         Args:
             array: the array.
-            what: names it in messages.
+            what: the array's name in messages.
             converts: whether the caller could pass a converted copy instead.
 
         Raises:
-            ValidationError: it has others.
+            ValidationError: the data type or the shape differs.
         """
         expected = self.dtype
         fits = array.dtype.kind in "OUS" if expected.kind == "O" else array.dtype == expected
@@ -152,16 +152,16 @@ class Argument:
         )
 
     def _on_device(self, tensor: MLTensor, context: MLContext, what: str) -> Memory:
-        """The device memory of a tensor; check that it fits.
+        """Check a tensor on the device, and return its memory.
 
         Raises:
             ValidationError: the tensor belongs to another context, or has another data type or shape.
         """
-        found = context._own(tensor, what)
+        buffer = context._own(tensor, what)
         array = as_declared(np.empty((), tensor.data_type), self.element_type)
         # One element broadcast to the shape stands for the data: `check` reads only type and shape.
         self.check(np.broadcast_to(array, tensor.shape), what)
-        return found
+        return buffer
 
     def as_input(self, value: Any, context: MLContext) -> Any:
         """Convert and check the value passed for this input. For an `MLTensor`, the caller must hold its lock.
@@ -191,7 +191,7 @@ class Argument:
         elif isinstance(value, np.ndarray) or hasattr(value, "__dlpack__"):
             array = as_array(value, what)
         else:
-            array = self._converted(value, what)
+            array = self._convert(value, what)
         self.check(array, what)
         if self.element_type == TensorProto.STRING:
             return array
@@ -200,11 +200,11 @@ class Argument:
             check_bool(array, what, ValidationError)
         return array
 
-    def _converted(self, value: Any, what: str) -> np.ndarray:
+    def _convert(self, value: Any, what: str) -> np.ndarray:
         """Convert a value that is not an array: numbers and lists get the declared type, by the rules of `numpy.array`."""
         plain = isinstance(value, (bool, int, float, list, tuple, range, np.generic))
         if isinstance(value, np.generic):
-            value = value.item()  # NumPy checks the range of Python's numbers, but not of its own scalars
+            value = value.item()  # NumPy checks the range of Python's numbers, but not of NumPy scalars
         try:
             return np.asarray(value, self.dtype if plain else None)
         except (TypeError, ValueError, OverflowError) as error:
@@ -225,8 +225,8 @@ class Argument:
         if isinstance(value, MLTensor):
             array = as_declared(value._memory(), self.element_type)
         else:
-            known = isinstance(value, np.ndarray) or hasattr(value, "__dlpack__")
-            require(known, f"{what} must be an array, got {type(value).__name__}")
+            is_array = isinstance(value, np.ndarray) or hasattr(value, "__dlpack__")
+            require(is_array, f"{what} must be an array, got {type(value).__name__}")
             array = value if isinstance(value, np.ndarray) else as_array(value, what)
         self.check(array, what, converts=False)
         flags = array.flags
@@ -237,12 +237,12 @@ class Argument:
 
     @property
     def fits_tensor(self) -> bool:
-        """Whether an `MLTensor` can hold it."""
+        """Whether an `MLTensor` can hold the value."""
         return self.element_type in DATA_TYPES
 
 
 def shape_text(dims: Sequence[int | str | None]) -> str:
-    """A declared shape in messages and tables. Names are quoted unless they are plain words: they may have any characters.
+    """Format a declared shape for messages and tables. Names that are not plain words are quoted.
 
     >>> shape_text([None, 3, "height", "a b", "?"])
     "[?, 3, height, 'a b', ?]"
@@ -252,16 +252,16 @@ def shape_text(dims: Sequence[int | str | None]) -> str:
 
 
 def check_target(name: str, target: Any, shape: tuple[int, ...]) -> None:
-    """Require that what an output is written into has its shape."""
+    """Require that the target of an output has the output's shape."""
     if target.shape != shape:
         raise ValidationError(f"out[{name!r}] must have shape {list(shape)}, got {list(target.shape)}")
 
 
 class HostValues(UserDict[str, Any]):
-    """Inputs as host arrays; an input in device memory is copied when it is first looked up.
+    """Inputs as host arrays; device memory is copied at the first lookup.
 
     Args:
-        feed: arrays and memory of the device, by name.
+        feed: arrays and device memory, by name.
         space: the memory of the device.
     """
 
@@ -270,11 +270,11 @@ class HostValues(UserDict[str, Any]):
         self._space = space
 
     def __getitem__(self, name: str) -> Any:
-        given = self.data[name]
-        if not self._space.owns(given):
-            return given
-        array = self.data[name] = memory.empty(given.desc)
-        self._space.read([given], [array], "an input that determines shapes")
+        value = self.data[name]
+        if not self._space.owns(value):
+            return value
+        array = self.data[name] = memory.empty(value.desc)
+        self._space.read([value], [array], "an input that determines shapes")
         return array
 
 
@@ -291,7 +291,7 @@ class FixedShapes:
     shapes: Mapping[str, tuple[int, ...]]
 
     @classmethod
-    def of(cls, given: Mapping[str, int | Sequence[int]] | None, inputs: Sequence[ValueInfoProto]) -> FixedShapes:
+    def of(cls, fix_shapes: Mapping[str, int | Sequence[int]] | None, inputs: Sequence[ValueInfoProto]) -> FixedShapes:
         """Read the argument `fix_shapes`: an integer for a named dimension, a list for an input.
 
         Raises:
@@ -301,22 +301,22 @@ class FixedShapes:
         dimensions = sorted({d for argument in arguments.values() for d in argument.dims or () if isinstance(d, str)})
         sizes: dict[str, int] = {}
         shapes: dict[str, tuple[int, ...]] = {}
-        for name, wanted in (given or {}).items():
+        for name, entry in (fix_shapes or {}).items():
             require(
                 name in dimensions or name in arguments,
                 f"fix_shapes: no input or dimension is called {name!r}; "
                 f"inputs: {list(arguments)}, dimensions: {dimensions}",
             )
-            if name in dimensions and not isinstance(wanted, (list, tuple)):
-                sizes[name] = _size(repr(name), wanted)
+            if name in dimensions and not isinstance(entry, (list, tuple)):
+                sizes[name] = _size(repr(name), entry)
                 continue
-            require(name in arguments, f"fix_shapes: {name!r} must be a positive integer, got {wanted!r}")
+            require(name in arguments, f"fix_shapes: {name!r} must be a positive integer, got {entry!r}")
             argument = arguments[name]
             require(
                 bool(argument.element_type),
                 f"fix_shapes: input {name!r} is {argument.type}; only shapes of tensors can be fixed",
             )
-            listed = wanted if isinstance(wanted, (list, tuple)) else [wanted]
+            listed = entry if isinstance(entry, (list, tuple)) else [entry]
             shape = tuple(_size(f"each size of {name!r}", size) for size in listed)
             declared = shape_text(argument.dims or ())
             fits = f"fix_shapes: input {name!r} has the shape {declared}, which {list(shape)} does not fit"
@@ -332,7 +332,7 @@ def _size(what: str, size: Any) -> int:
 
 
 def _dimension(dim: Any, sizes: Mapping[str, int]) -> int | str | None:
-    """The size of a dimension; its name if it is dynamic; None if it has neither."""
+    """The size of a dimension, or the name of a dynamic one; None if it has neither."""
     if dim.HasField("dim_value"):
         return int(dim.dim_value) if dim.dim_value >= 0 else None
     return sizes.get(dim.dim_param, str(dim.dim_param)) if dim.dim_param else None
@@ -347,8 +347,8 @@ def type_name(type: TypeProto) -> str:
     match type.WhichOneof("value"):
         case "tensor_type" | "sparse_tensor_type" as kind:
             element = type.tensor_type if kind == "tensor_type" else type.sparse_tensor_type
-            known = element.elem_type in TensorProto.DataType.values()
-            name = TensorProto.DataType.Name(element.elem_type).lower() if known else "unknown"
+            is_known = element.elem_type in TensorProto.DataType.values()
+            name = TensorProto.DataType.Name(element.elem_type).lower() if is_known else "unknown"
             return f"tensor({name})" if kind == "tensor_type" else f"sparse_tensor({name})"
         case "sequence_type":
             return f"seq({type_name(type.sequence_type.elem_type)})"

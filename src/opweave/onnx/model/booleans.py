@@ -1,4 +1,4 @@
-"""How bool goes through WebNN, which has no such data type: as uint8 that holds 0 and 1, in the same memory."""
+"""Carry bool through WebNN, which lacks that data type, as uint8 0 and 1 in the same memory."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def as_declared(array: np.ndarray, element_type: int) -> np.ndarray:
 
 
 def check_bool(array: np.ndarray, what: str, error: type[MLError]) -> None:
-    """Require 0 and 1 in a bool array: as a view of other bytes it may hold other values, which engines misread."""
+    """Require 0 and 1 in a bool array. A view of other bytes may hold other values, and engines misread them."""
     if (largest := array.view(np.uint8).max(initial=0)) > 1:
         raise error(f"{what} must hold 0 and 1 for bool, got {largest}")

@@ -1,7 +1,7 @@
-"""Rules that ONNX Runtime does not check: a node that breaks one ends the process, or runs forever.
+"""Rules that ONNX Runtime does not check: a node that breaks one crashes the process, or never returns.
 
-All nodes of a model and its sub-graphs are checked when the model is read. Tracing checks them again, with the shapes and
-constants that it has found. Each rule comes from a model that did harm; `tests/fuzz/bombs.py` has these models.
+All nodes are checked when the model is read, and again by tracing, with the shapes and constants known then. Each rule comes
+from a model that did harm; `tests/fuzz/bombs.py` has these models.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _VARIADIC = {
     "Scan": 1,  # before operator set 9, the first one is optional
     "SequenceMap": 1,
 }
-"""ONNX's operators with any number of inputs, and the first position where none may be absent."""
+"""Operators with any number of inputs -> the position from which no input may be absent."""
 
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 
@@ -80,8 +80,8 @@ def check_node(
 
     Args:
         node: the node.
-        where: the end of its title in messages (" inside of If 'choice'").
-        shapes: the shapes of its inputs, by position; None if unknown.
+        where: the end of the node's title in messages (" inside of If 'choice'").
+        shapes: the shapes of the inputs, by position; None if unknown.
         values: the arrays of constant inputs, by position; None for others.
 
     Raises:
@@ -89,10 +89,10 @@ def check_node(
     """
     for attribute in node.attribute[:]:
         if attribute.name in _POSITIVE:
-            given = list(attribute.ints) if attribute.type == AttributeProto.INTS else [attribute.i]
-            if min(given, default=1) < 1 or max(given, default=1) > _INT32:
-                came = given if attribute.type == AttributeProto.INTS else given[0]
-                _refuse(node, where, f"{attribute.name} must be positive and less than 2**31, got {shown(came)}")
+            numbers = list(attribute.ints) if attribute.type == AttributeProto.INTS else [attribute.i]
+            if min(numbers, default=1) < 1 or max(numbers, default=1) > _INT32:
+                got = numbers if attribute.type == AttributeProto.INTS else numbers[0]
+                _refuse(node, where, f"{attribute.name} must be positive and less than 2**31, got {shown(got)}")
     op_type, domain = node.op_type, domain_of(node)
     rules = RULES if domain == "" else ENGINE_RULES if domain == MICROSOFT else {}
     rule = rules.get(op_type)
@@ -130,7 +130,7 @@ def needs_values(node: NodeProto) -> bool:
 
 
 def title_of(node: NodeProto, where: str = "") -> str:
-    """A node in messages: its operator, its name if it has one, and where it is."""
+    """Describe a node in messages: operator, name if any, and place."""
     return f"{node.op_type} {node.name[:200]!r}{where}" if node.name else f"{node.op_type}{where}"
 
 
@@ -142,8 +142,8 @@ def count_nodes(nodes: Sequence[NodeProto], functions: Iterable[FunctionProto]) 
     """Count the nodes of a model after functions are inlined.
 
     Args:
-        nodes: those of the model and of its sub-graphs.
-        functions: of the model.
+        nodes: the nodes of the model and of its sub-graphs.
+        functions: the functions of the model.
 
     Raises:
         DataError: a function calls itself, or sub-graphs are nested too deep.
@@ -165,10 +165,10 @@ def count_nodes(nodes: Sequence[NodeProto], functions: Iterable[FunctionProto]) 
 
 
 def with_expected_inputs(proto: ModelProto, nodes: list[NodeProto]) -> tuple[ModelProto, list[NodeProto]]:
-    """The model and its nodes, or a copy in which nodes have the inputs that ONNX Runtime reads without checking.
+    """The model and its nodes; copies if the inputs of a node must be rewritten for ONNX Runtime.
 
-    ONNX Runtime misreads an absent bias of LayerNormalization that is written as an empty name, and an absent last zero point
-    of QLinearLeakyRelu and QLinearSigmoid that is not.
+    ONNX Runtime misreads LayerNormalization if an absent bias is written as an empty name, and QLinearLeakyRelu and
+    QLinearSigmoid if an absent last zero point is not.
     """
     if all(_expected_inputs(node) is None for node in nodes):
         return proto, nodes
@@ -192,7 +192,7 @@ def _expected_inputs(node: NodeProto) -> list[str] | None:
 
 
 def callee_of(node: NodeProto) -> Callee:
-    """Domain, name and overload of the function that a node calls, if the model has that function."""
+    """The key of the function that a node calls, if the model has that function."""
     return node.domain, node.op_type, node.overload
 
 
@@ -205,8 +205,8 @@ def check_node_count(count: int, limits: Limits, what: str) -> None:
 
 
 def _split(node: Node) -> str:
-    wanted, made = node.attribute("num_outputs", "i", len(node.proto.output)), len(node.proto.output)
-    return "" if wanted == made else f"num_outputs must be the number of its outputs, {made}, got {wanted}"
+    declared, outputs = node.attribute("num_outputs", "i", len(node.proto.output)), len(node.proto.output)
+    return "" if declared == outputs else f"num_outputs must be the number of its outputs, {outputs}, got {declared}"
 
 
 def _split_to_sequence(node: Node) -> str:
@@ -269,9 +269,9 @@ def _tf_idf(node: Node) -> str:
     starts = [*node.attribute("ngram_counts", "ints", ()), pool]
     if any(not 0 <= start <= end for start, end in pairwise(starts)):
         return f"ngram_counts must be positions in the pool of {pool}, in order, got {shown(starts[:-1])}"
-    wanted = sum((end - start) // size for size, (start, end) in enumerate(pairwise(starts), 1))
-    given = len(node.attribute("ngram_indexes", "ints", ()))
-    return "" if given == wanted else f"ngram_indexes must have {wanted} values, one for each n-gram, got {given}"
+    expected = sum((end - start) // size for size, (start, end) in enumerate(pairwise(starts), 1))
+    count = len(node.attribute("ngram_indexes", "ints", ()))
+    return "" if count == expected else f"ngram_indexes must have {expected} values, one for each n-gram, got {count}"
 
 
 def _unique(node: Node) -> str:
@@ -298,4 +298,4 @@ RULES: dict[str, Rule] = {
     "TfIdfVectorizer": _tf_idf,
     "Unique": _unique,
 }
-"""Further rules for ONNX's operators, by operator."""
+"""Operator of ONNX -> its further rule."""

@@ -1,4 +1,4 @@
-"""The bytes of a model: those of the user's object, or of a regular file, which is mapped if it is large."""
+"""The bytes of a model: the user's object, or a regular file; large files are mapped."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LARGE_BYTES = 2**20
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Contents:
-    """The bytes of a file or of the user's object; those of a large file are mapped into memory.
+    """The bytes of a file or of the user's object; a large file is mapped into memory.
 
     Attributes:
         data: the bytes.
         path: the file, if it is mapped.
-        state: its state when it was mapped.
+        state: device, inode, size and time of the file when it was mapped.
     """
 
     data: memoryview
@@ -33,7 +33,7 @@ class Contents:
     state: tuple[int, ...] = ()
 
     @classmethod
-    def mapped(cls, path: str | Path) -> Contents:
+    def map(cls, path: str | Path) -> Contents:
         """Map a file."""
         with _open_regular(path) as file:
             whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -44,16 +44,16 @@ class Contents:
         """Read a file, or map it if it is large."""
         with _open_regular(path) as file:
             if os.fstat(file.fileno()).st_size >= LARGE_BYTES:
-                return cls.mapped(os.path.realpath(path))
+                return cls.map(os.path.realpath(path))
             return cls(memoryview(file.read()))
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the bytes stay as they are, unlike those of a bytearray, which the user may change."""
+        """Whether the bytes cannot change; the user may change a bytearray."""
         return isinstance(self.data.obj, (mmap.mmap, bytes))
 
     def check_unchanged(self) -> None:
-        """Require that a mapped file was not written since. A file that was replaced or deleted stays mapped as it was.
+        """Require that a mapped file was not written since. Replacing or deleting a file does not change its mapping.
 
         Raises:
             DataError: the file was written.
@@ -66,7 +66,7 @@ class Contents:
             raise DataError(f"{self.path} has changed since the model was read; its weights are needed again")
 
     def forget(self) -> None:
-        """Release the pages of a mapped file that were read so far; they are read again when they are used."""
+        """Release the resident pages of a mapped file; the next access reads them again."""
         if self.path is not None and hasattr(mmap, "MADV_DONTNEED"):
             self.data.obj.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
@@ -79,7 +79,7 @@ def _open_regular(path: str | Path) -> BinaryIO:
     """Open a regular file; reading a pipe could block forever, and reading a device could never end.
 
     Raises:
-        OSError: it is not a regular file, or cannot be opened.
+        OSError: the file is not regular, or cannot be opened.
     """
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     mode = os.fstat(descriptor).st_mode

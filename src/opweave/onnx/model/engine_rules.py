@@ -59,7 +59,7 @@ class Node:
 
 
 Rule = Callable[[Node], str]
-"""Returns what is wrong with a node, for a message; empty if nothing is."""
+"""Returns the fault of a node as text for a message; empty if there is none."""
 
 
 def _single(*positions: int) -> Rule:
@@ -75,8 +75,8 @@ def _single(*positions: int) -> Rule:
     return rule
 
 
-def _given(positions: Sequence[int], message: str) -> Rule:
-    """A rule that there are inputs at these positions; `message` has a gap for the first that is absent."""
+def _requires(positions: Sequence[int], message: str) -> Rule:
+    """A rule that there are inputs at these positions; `message` has a placeholder for the first absent one."""
 
     def rule(node: Node) -> str:
         absent = [position for position in positions if not node.is_given(position)]
@@ -121,7 +121,7 @@ def _quantized_matmul(single: tuple[int, ...], by_column: tuple[int, ...], bias:
 
     Args:
         single: the positions of scales and zero points that hold one value.
-        by_column: the positions of those that may hold one value for each column of the second matrix.
+        by_column: the positions of scales and zero points that may hold one value per column of the second matrix.
         bias: the position of the bias.
     """
 
@@ -156,7 +156,7 @@ def _inverse(node: Node) -> str:
 
 
 def _last_axis(node: Node) -> str:
-    """Kernels of mixtures of experts divide by the last size of the input."""
+    """Mixture-of-experts kernels divide by the last size of the input."""
     shape = node.shape(0)
     if not shape or shape[-1]:
         return ""
@@ -182,9 +182,9 @@ def _quantized_concat(node: Node) -> str:
 
 
 ENGINE_RULES: dict[str, Rule] = {
-    "Attention": _all(_given([2], "it needs a bias, input {}, which is absent"), _packed_attention),
+    "Attention": _all(_requires([2], "it needs a bias, input {}, which is absent"), _packed_attention),
     "AttnLSTM": _all(
-        _given(range(8, 12), "it needs inputs 8 to 11, and input {} is absent"),
+        _requires(range(8, 12), "it needs inputs 8 to 11, and input {} is absent"),
         _ranks({position: (rank,) for position, rank in enumerate(_ATTENTION_LSTM_RANKS)}),
     ),
     "DynamicQuantizeMatMul": _quantized_matmul((), (2, 3), 4),
@@ -196,7 +196,7 @@ ENGINE_RULES: dict[str, Rule] = {
     "QLinearSigmoid": _single(1, 2, 3, 4),
     "QLinearSoftmax": _all(_not_empty, _single(1, 2, 3, 4)),
     "QLinearWhere": _all(
-        _given(range(9), "it takes 9 inputs, and input {} is absent"), _quantized_where, _single(2, 3, 5, 6, 7, 8)
+        _requires(range(9), "it takes 9 inputs, and input {} is absent"), _quantized_where, _single(2, 3, 5, 6, 7, 8)
     ),
     "QMoE": _all(_ranks({0: (2, 3), 1: (2,), 2: (3,), 5: (3,), 8: (3,)}), _last_axis),
 }
@@ -207,7 +207,7 @@ _FREQUENT = frozenset({"Attention", "MatMulIntegerToFloat", "MoE", "QMoE"})
 
 
 def check_decided(nodes: Iterable[NodeProto], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Require that rules can be checked before the sizes of a call are known; else the engine would run the node unchecked.
+    """Require that rules can be checked without the sizes of a call; else the engine would run the node unchecked.
 
     Frequent operators are exempt: many models with dynamic dimensions have them, and compiling each shape would take too long.
 

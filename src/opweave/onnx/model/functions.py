@@ -1,4 +1,4 @@
-"""Functions of a model: their attributes are bound, then their bodies take the place of the calls."""
+"""Inline the functions of a model: bind their attributes, then replace calls by bodies."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from .checks import Callee, callee_of, check_node_count, count_nodes
 from .limits import Limits
 from .protobuf import AttributeProto, FunctionProto, ModelProto, NodeProto, sub_graphs
-from .scopes import all_nodes, flattened
+from .scopes import all_nodes, flatten
 
 
-def inlined(proto: ModelProto, limits: Limits, what: str, *, is_owned: bool) -> ModelProto:
-    """The model without functions.
+def inline_functions(proto: ModelProto, limits: Limits, what: str, *, is_owned: bool) -> ModelProto:
+    """Inline all functions of a model.
 
     Args:
-        proto: a model with functions, none of which calls itself.
+        proto: a model with functions, none of them recursive.
         limits: bounds for loading the model.
         what: the model, in messages.
         is_owned: whether the caller has no reference to `proto`, so that it may be changed.
@@ -31,14 +31,14 @@ def inlined(proto: ModelProto, limits: Limits, what: str, *, is_owned: bool) -> 
             copy.CopyFrom(proto)
             proto = copy
         _Binder(proto, limits, what).bind()
-    made: ModelProto = inliner.inline_local_functions(proto, convert_version=True)
-    return made
+    result: ModelProto = inliner.inline_local_functions(proto, convert_version=True)
+    return result
 
 
 class _Binder:
-    """Gives each call a function without attributes: a copy in which references to them are replaced by values.
+    """Gives each call a copy of its function in which values replace references to attributes.
 
-    The inliner of `onnx` knows the values that a call gives, but no default values.
+    The inliner of `onnx` binds the attributes of a call, but ignores default values.
     """
 
     def __init__(self, proto: ModelProto, limits: Limits, what: str) -> None:
@@ -51,14 +51,14 @@ class _Binder:
         self.pending: list[tuple[FunctionProto, dict[str, AttributeProto]]] = []
 
     def bind(self) -> None:
-        """Bind the attributes of all calls, and replace the functions of the model by those without attributes."""
+        """Bind the attributes of all calls, and replace the functions of the model by the copies."""
         self._bind_nodes(self.proto.graph.node, None)
-        nodes = flattened(self.proto.graph)[0]
+        nodes = flatten(self.proto.graph)[0]
         node_count = len(nodes)
         while self.pending:
             copy, values = self.pending.pop()
             self._bind_nodes(copy.node, values)
-            # A graph that is an attribute is copied for each reference: sizes may double with each call.
+            # A graph attribute is copied for each reference: sizes may double with each call.
             node_count += len(list(all_nodes(copy.node)))
             check_node_count(node_count, self.limits, self.what)
         copies = list(self.copies.values())
@@ -70,15 +70,15 @@ class _Binder:
         """Bind the attributes of nodes in place.
 
         Args:
-            nodes: of a graph or a function.
-            values: the attributes of the function around them, by name; None outside of functions.
+            nodes: the nodes of a graph or a function.
+            values: the attributes of the enclosing function, by name; None outside of functions.
         """
         for node in nodes:
             for graph in sub_graphs(node):
                 self._bind_nodes(graph.node, values)
             # From here on, the node may have graphs of `values`, whose own nodes are bound already.
             if values is not None and any(attribute.ref_attr_name for attribute in node.attribute):
-                attributes = [bound for each in node.attribute if (bound := _bound(each, values)) is not None]
+                attributes = [bound for original in node.attribute if (bound := _resolve(original, values)) is not None]
                 del node.attribute[:]
                 node.attribute.extend(attributes)
             if (callee := callee_of(node)) in self.functions:
@@ -86,18 +86,18 @@ class _Binder:
                 del node.attribute[:]
 
     def _copy(self, callee: Callee, attributes: Sequence[AttributeProto]) -> FunctionProto:
-        """The function of a call that gives these attributes: one copy for equal values."""
+        """Copy a function for a call with these attributes; calls with equal values share a copy."""
         function = self.functions[callee]
-        values = {each.name: each for each in (*function.attribute_proto, *attributes)}
+        values = {attribute.name: attribute for attribute in (*function.attribute_proto, *attributes)}
         texts = tuple(values[name].SerializeToString(deterministic=True) for name in sorted(values))
-        if (known := self.copies.get((callee, texts))) is not None:
-            return known
+        if (cached := self.copies.get((callee, texts))) is not None:
+            return cached
         self.copies[callee, texts] = copy = FunctionProto()
         copy.CopyFrom(function)
         copy.name, copy.overload = self._unused_name(function.name), ""
         del copy.attribute[:], copy.attribute_proto[:]
         # The caller's node loses its attributes.
-        self.pending.append((copy, {name: _copied(value) for name, value in values.items()}))
+        self.pending.append((copy, {name: _copy_attribute(value) for name, value in values.items()}))
         return copy
 
     def _unused_name(self, name: str) -> str:
@@ -108,19 +108,19 @@ class _Binder:
         return unused
 
 
-def _bound(attribute: AttributeProto, values: Mapping[str, AttributeProto]) -> AttributeProto | None:
-    """The attribute with the value that it refers to; None if there is no value, so that the operator's default applies."""
+def _resolve(attribute: AttributeProto, values: Mapping[str, AttributeProto]) -> AttributeProto | None:
+    """Resolve a reference to a function's attribute; None if it has no value, so that the operator's default applies."""
     if not attribute.ref_attr_name:
         return attribute
     value = values.get(attribute.ref_attr_name)
     if value is None:
         return None
-    bound = _copied(value)
+    bound = _copy_attribute(value)
     bound.name = attribute.name
     return bound
 
 
-def _copied(attribute: AttributeProto) -> AttributeProto:
+def _copy_attribute(attribute: AttributeProto) -> AttributeProto:
     copy = AttributeProto()
     copy.CopyFrom(attribute)
     return copy

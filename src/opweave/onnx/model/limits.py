@@ -10,10 +10,10 @@ from ...support.errors import DataError, require
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much a model may use while it is loaded. A model beyond a limit is refused, by an error that names the limit.
+    """Bounds for loading a model. A model beyond a bound is refused, with an error that names the bound.
 
     Attributes:
-        nodes: the number of nodes, including those of sub-graphs and of functions, counted at each call.
+        nodes: the number of nodes, including nodes of sub-graphs, and nodes of functions at each call.
         folded_bytes: the total size of results that are computed from constants. A single result that is larger is computed
             when the model runs.
         dense_bytes: the total size of sparse initializers in dense form.

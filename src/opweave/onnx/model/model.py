@@ -31,7 +31,7 @@ from .checks import (
     with_expected_inputs,
 )
 from .contents import LARGE_BYTES, Contents
-from .functions import inlined
+from .functions import inline_functions
 from .limits import DEFAULT, Limits
 from .protobuf import (
     KNOWN_TYPES,
@@ -47,17 +47,17 @@ from .protobuf import (
     sub_graphs,
 )
 from .registry import REGISTERED, Converter, Key, key_of
-from .scopes import flattened, initializer_names
+from .scopes import flatten, initializer_names
 from .utf8 import is_text, other_format, with_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 KNOWN_OPSET = 21
-"""All versions of the `onnx` package that support NumPy 2 have the operator sets up to this one."""
+"""The newest operator set that every `onnx` package with support for NumPy 2 has."""
 
 SMALL_BYTES = 4096
-"""Weights up to this size are copied from mapped files: reading one also maps many pages around it, which stay resident."""
+"""Weights up to this size are copied from mapped files: a read also maps many neighbouring pages, and they stay resident."""
 
 
 @dataclass(eq=False, repr=False)
@@ -68,10 +68,10 @@ class Model:
         proto: the model; initializers with external data hold no data.
         folder: the folder of external data.
         opsets: the version of each operator set, by domain ("" for ONNX's own).
-        limits: bounds for loading it.
-        names: all names of values, including those of sub-graphs.
-        operations: the converters of the user's operations that its nodes use, as they were registered when it was read.
-        surprising: the names of values whose shapes differ from those that ONNX infers.
+        limits: bounds for loading the model.
+        names: the names of all values, including values of sub-graphs.
+        operations: the converters of the user's operations for its nodes, as registered when the model was read.
+        surprising: the names of values whose shapes differ from ONNX's inference.
     """
 
     proto: ModelProto
@@ -86,7 +86,8 @@ class Model:
     _lock: Lock = field(default_factory=Lock, repr=False)  # held while the weights are read
     _here: Contents | None = field(default=None, repr=False)  # the serialised model, which holds weights
     _files: dict[Path, Contents] = field(default_factory=dict, repr=False)
-    _locations: dict[str, Contents] = field(default_factory=dict, repr=False)  # the same files, as tensors name them
+    # The same files, by their location in tensors.
+    _locations: dict[str, Contents] = field(default_factory=dict, repr=False)
     _dense_bytes: int = 0  # the size of the sparse initializers so far
 
     @classmethod
@@ -97,7 +98,7 @@ class Model:
             DataError: the file cannot be read, holds no valid ONNX model, or exceeds a limit.
         """
         require(isinstance(limits, Limits), f"limits must be an opweave.onnx.Limits, got {type(limits).__name__}")
-        folder, what, here, is_utf8 = None, "the model", None, False
+        folder, what, contents, is_utf8 = None, "the model", None, False
         if isinstance(source, ModelProto):
             proto = source
         else:
@@ -105,14 +106,14 @@ class Model:
                 what = os.fsdecode(source)
                 try:
                     folder = os.path.dirname(os.path.realpath(what))
-                    here = Contents.read(what)
+                    contents = Contents.read(what)
                 except (OSError, ValueError) as error:
                     raise DataError(f"{what}: {getattr(error, 'strerror', None) or error}") from None
             elif isinstance(source, (bytes, bytearray, memoryview)):
-                here = Contents(memoryview(source).cast("B"))
+                contents = Contents(memoryview(source).cast("B"))
             else:
                 raise DataError(f"a model is a path or bytes, got {type(source).__name__}")
-            data = here.data
+            data = contents.data
             if not data:
                 raise DataError(f"{what}: it is empty")
             try:
@@ -120,44 +121,44 @@ class Model:
                 if len(data) >= LARGE_BYTES:
                     from .wire import without_weights
 
-                    lean = without_weights(data, nodes=here.is_fixed)
+                    lean = without_weights(data, nodes=contents.is_fixed)
                 serialised = lean or bytes(data)
                 proto, is_utf8 = ModelProto.FromString(serialised), is_text(serialised)
             except Exception as error:
                 raise DataError(f"{what}: not an ONNX model ({other_format(data) or error})") from None
-            here.forget()
+            contents.forget()
         if not proto.graph.node and not proto.graph.output:
             raise DataError(f"{what}: not an ONNX model (there is no graph in it)")
         if not is_utf8:
             proto = with_text(proto, what, is_owned=proto is not source)
-        nodes, is_flat = flattened(proto.graph)
+        nodes, is_flat = flatten(proto.graph)
         check_node_count(count_nodes(nodes, proto.functions), limits, what)
         if proto.functions:
             try:
-                proto = inlined(proto, limits, what, is_owned=proto is not source)
+                proto = inline_functions(proto, limits, what, is_owned=proto is not source)
             except DataError:
                 raise
-            except Exception as error:  # it is written in C++, and raises errors of many types
+            except Exception as error:  # the C++ inliner raises errors of many types
                 raise DataError(f"{what}: its functions cannot be put in place ({_first_line(error)})") from None
-            nodes, is_flat = flattened(proto.graph)
+            nodes, is_flat = flatten(proto.graph)
         proto, nodes = with_expected_inputs(proto, nodes)
         opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
-        model = cls(proto, folder, opsets, limits, _owned=proto is not source, _here=here)
+        model = cls(proto, folder, opsets, limits, _owned=proto is not source, _here=contents)
         model.nodes, model.is_flat = nodes, is_flat
         model._check()
         if REGISTERED:
-            model.operations = {key: each for key, each in dict(REGISTERED).items() if key in model.operators}
+            model.operations = {key: converter for key, converter in dict(REGISTERED).items() if key in model.operators}
         return model
 
     @cached_property
     def nodes(self) -> list[NodeProto]:
-        """All nodes, those of sub-graphs included."""
-        return flattened(self.proto.graph)[0]
+        """All nodes, including nodes of sub-graphs."""
+        return flatten(self.proto.graph)[0]
 
     @cached_property
     def is_flat(self) -> bool:
-        """Whether no node has a sub-graph. To look for them takes longer than most of what is done with a node."""
-        return flattened(self.proto.graph)[1]
+        """Whether no node has a sub-graph. Looking for sub-graphs takes longer than most other work on a node."""
+        return flatten(self.proto.graph)[1]
 
     @cached_property
     def operators(self) -> frozenset[Key]:
@@ -166,7 +167,7 @@ class Model:
 
     @property
     def updating(self) -> dict[Key, Converter]:
-        """The converters of its operators that may update an input. None of ONNX's own operators does."""
+        """The converters of operators that may update an input. No operator of ONNX itself does."""
         keys = [key for key in self.operators if key[0] or key in self.operations]
         if not keys:
             return {}
@@ -176,33 +177,33 @@ class Model:
         return {key: converter for key, converter in converters.items() if converter is not None and converter.updates}
 
     def converter(self, node: NodeProto) -> Converter | None:
-        """The converter of a node: of the user's operation, else Opweave's; None if neither has its operator."""
+        """The converter of a node: the user's operation, else Opweave's own; None if there is neither."""
         from ..convert.operators import CONVERTERS
 
         key = key_of(node)
         return self.operations.get(key) or CONVERTERS.get(key)
 
     def unknown_operators(self) -> frozenset[Key]:
-        """Its operators that have no converter."""
+        """The operators without a converter."""
         from ..convert.operators import CONVERTERS
 
         return self.operators - self.operations.keys() - CONVERTERS.keys()
 
     def operation(self, node: NodeProto) -> Converter | None:
-        """The converter of a node that the user's operation computes; None for other nodes."""
+        """The converter of the user's operation for a node; None if there is none."""
         return self.operations.get(key_of(node)) if self.operations else None
 
     def without_overrides(self) -> Model:
-        """The same model for the nodes of ONNX's definitions, in which no operation of the user replaces an operator."""
+        """A copy for tracing ONNX's definitions, in which the user's operations replace no operator of the engine."""
         if not self.operations:
             return self
-        made = copy(self)
-        made.operations = {key: each for key, each in self.operations.items() if not each.falls_back}
-        return made
+        derived = copy(self)
+        derived.operations = {key: converter for key, converter in self.operations.items() if not converter.falls_back}
+        return derived
 
     @property
     def required_inputs(self) -> list[ValueInfoProto]:
-        """The declared inputs that no initializer gives a value."""
+        """The declared inputs without an initializer."""
         initialised = set(initializer_names(self.proto.graph))
         return [info for info in self.proto.graph.input if info.name not in initialised]
 
@@ -223,7 +224,7 @@ class Model:
         for tensor in graph.initializer:
             weights.append((tensor.name, self.array(tensor)))
             if self._owned:
-                tensor.ClearField("raw_data")  # the array has a copy of its own
+                tensor.ClearField("raw_data")  # the array keeps the bytes
         for contents in self._contents():
             contents.forget()
         if self._here is not None and not self._here.is_fixed:
@@ -232,11 +233,11 @@ class Model:
         try:
             return weights + [(sparse.values.name, self.dense(sparse)) for sparse in graph.sparse_initializer]
         except DataError:
-            self._dense_bytes = before  # what was not kept does not count when they are read again
+            self._dense_bytes = before  # weights that were not kept do not count at the next attempt
             raise
 
     def small_weights(self, max_bytes: int) -> dict[str, np.ndarray]:
-        """The arrays of initializers that have at most so many bytes and can be read, by name. Nothing is kept or counted."""
+        """The readable initializers of at most `max_bytes`, by name. They are neither kept nor counted against limits."""
         with self._lock:
             arrays = dict(self._weights or ())
         for tensor in self.proto.graph.initializer:
@@ -250,7 +251,7 @@ class Model:
         return [*self._files.values(), *([self._here] if self._here is not None else [])]
 
     def _check(self) -> None:
-        """Ensure what tracing relies on: operator sets, and values that have names and are made once, before they are used."""
+        """Check what tracing relies on: known operator sets, and named values that are defined once, before their use."""
         if not self.opsets:
             raise DataError("the model does not say which operator sets it uses (opset_import)")
         for domain, version in self.opsets.items():
@@ -298,10 +299,10 @@ class Model:
 
         Args:
             graph: the graph.
-            outer: the names that the graphs around it define.
+            outer: the names that enclosing graphs define.
             where: the place of the graph, as the end of a title; empty for the graph of the model.
             shapes: the declared shapes of values, by name.
-            constants: the initializers and Constant nodes of the graphs around it, by name.
+            constants: the initializers and Constant nodes of enclosing graphs, by name.
 
         Raises:
             DataError: a node breaks a rule.
@@ -311,36 +312,36 @@ class Model:
         if "" in initialised or len(set(initialised)) < len(initialised):
             names = sorted({name for name, count in Counter(initialised).items() if count > 1 or not name})
             raise DataError(f"initializers{where} need names of their own; without or used twice: {names}")
-        made = outer | {i.name for i in graph.input} | set(initialised)
-        own = made - outer
+        defined = outer | {i.name for i in graph.input} | set(initialised)
+        own = defined - outer
         for node in graph.node:
             if not node.op_type:
                 raise DataError(f"a node{where} says no operator: {node.name!r}")
             inputs = node.input[:]
             for name in inputs:
-                if name and name not in made:
+                if name and name not in defined:
                     is_later = any(name in other.output for other in graph.node)
                     why = "which is made only after it" if is_later else "which nothing makes"
                     raise DataError(f"{title_of(node, where)} uses {name!r}, {why}")
-            known = [shapes.get(name) for name in inputs] if shapes and needs_inputs(node) else ()
-            # Tracing knows the constants of the model's graph; those of sub-graphs are read here.
-            values = [self._known(constants.get(name)) for name in inputs] if where and needs_values(node) else ()
-            check_node(node, where, known, values)
+            input_shapes = [shapes.get(name) for name in inputs] if shapes and needs_inputs(node) else ()
+            # Tracing has the constants of the main graph; only constants of sub-graphs are read here.
+            values = [self._value_of(constants.get(name)) for name in inputs] if where and needs_values(node) else ()
+            check_node(node, where, input_shapes, values)
             if node.op_type == "Constant" and len(node.attribute) == len(node.output) == 1:
                 constants[node.output[0]] = node
             for inner in () if self.is_flat else sub_graphs(node):
-                self._check_nodes(inner, made, f" inside of {title_of(node, where)[:500]}", {}, constants)
+                self._check_nodes(inner, defined, f" inside of {title_of(node, where)[:500]}", {}, constants)
             for name in filter(None, node.output[:]):
                 if name in own:
                     raise DataError(f"{title_of(node, where)} makes {name!r}, which exists already")
-                made.add(name)
+                defined.add(name)
                 own.add(name)
         self.names |= own
         for value in graph.output:
-            if value.name not in made:
+            if value.name not in defined:
                 raise DataError(f"nothing makes the output {value.name!r}{where}")
 
-    def _known(self, source: TensorProto | NodeProto | None) -> np.ndarray | None:
+    def _value_of(self, source: TensorProto | NodeProto | None) -> np.ndarray | None:
         return self.constant(source) if isinstance(source, NodeProto) else source and self.array(source)
 
     def constant(self, node: NodeProto) -> np.ndarray | None:
@@ -362,7 +363,7 @@ class Model:
         return None
 
     def array(self, tensor: TensorProto) -> np.ndarray:
-        """The array of an initializer; not a copy if its bytes are raw.
+        """The array of an initializer; a view if its bytes are raw.
 
         Raises:
             DataError: the data are missing, too short, or in a file outside of the model's folder.
@@ -374,14 +375,14 @@ class Model:
         elements = _element_count(shape, what)
         external = tensor.data_location == TensorProto.EXTERNAL
         if name is None or not (external or tensor.HasField("raw_data")):
-            return self._unpacked(tensor, elements, what)
+            return self._unpack(tensor, elements, what)
         dtype = np.dtype(name)
         size = elements * dtype.itemsize
         data: Any = self._external(tensor, size) if external else tensor.raw_data
         if len(data) != size:
             raise DataError(f"{what} must have {size} bytes for {name}{list(shape)}, got {len(data)}")
         array = np.frombuffer(data, dtype).reshape(shape)
-        if external and not isinstance(data.obj, (mmap.mmap, bytes)):  # the user may change them
+        if external and not isinstance(data.obj, (mmap.mmap, bytes)):  # the user may change the bytes
             own = np.empty(shape, dtype)
             memory.copy(own, array, "weights of a model in a bytearray")
             array = own
@@ -389,8 +390,8 @@ class Model:
             check_bool(array, what, DataError)
         return array
 
-    def _unpacked(self, tensor: TensorProto, elements: int, what: str) -> np.ndarray:
-        """The array of a tensor whose data are in typed fields, or of a type that NumPy does not have."""
+    def _unpack(self, tensor: TensorProto, elements: int, what: str) -> np.ndarray:
+        """The array of a tensor with typed fields, or of an element type that NumPy lacks."""
         if tensor.data_location == TensorProto.EXTERNAL:
             data = self._external(tensor, None)
             raw = TensorProto(dims=tensor.dims, data_type=tensor.data_type, name=tensor.name, raw_data=bytes(data))
@@ -439,24 +440,23 @@ class Model:
             length = int(entries["length"]) if "length" in entries else size
         except ValueError:
             raise DataError(f"{where} have a bad place: {dict(entries)}") from None
-        found = self._here if location == HERE and self._here is not None else self._file(location, where)
-        whole = found.data
+        contents = self._here if location == HERE and self._here is not None else self._file(location, where)
+        whole = contents.data
         length = len(whole) - offset if length is None else length
         if offset < 0 or length < 0 or offset + length > len(whole):
-            name = "of the model" if found.path is None else os.path.basename(found.path)
+            name = "of the model" if contents.path is None else os.path.basename(contents.path)
             raise DataError(f"{where} end beyond the file {name}: {offset} + {length} of {len(whole)} bytes")
         data = whole[offset : offset + length]
-        return memoryview(bytes(data)) if found.path is not None and length <= SMALL_BYTES else data
+        return memoryview(bytes(data)) if contents.path is not None and length <= SMALL_BYTES else data
 
     def _file(self, location: str, where: str) -> Contents:
-        """A file in the model's folder."""
+        """Map a file in the model's folder, once."""
         if location in self._locations:
             return self._locations[location]
         if self.folder is None:
             raise DataError(f"{where} are in a file, and a model of bytes has no folder to look in")
-        from pathlib import (
-            Path,  # here: it takes as long to import as all else that small models need of the file system
-        )
+        # Imported here: this takes as long as all other file access of small models.
+        from pathlib import Path
 
         try:
             path = Path(self.folder, location).resolve()
@@ -466,7 +466,7 @@ class Model:
             raise DataError(f"{where} are outside of the model's folder: {location!r}")
         if path not in self._files:
             try:
-                self._files[path] = Contents.mapped(path)
+                self._files[path] = Contents.map(path)
             except (OSError, ValueError) as error:  # an empty file cannot be mapped
                 raise DataError(f"{where}: {path.name}: {getattr(error, 'strerror', None) or error}") from None
         self._locations[location] = self._files[path]

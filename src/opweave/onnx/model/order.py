@@ -1,4 +1,4 @@
-"""Put the nodes of a model in an order in which each comes after those whose results it uses, as ONNX demands."""
+"""Sort the nodes of a model topologically, as ONNX demands."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .scopes import initializer_names, used_names
 
 
 def with_sorted_nodes(proto: ModelProto) -> ModelProto:
-    """A copy of a model whose nodes are in order; those that could come next keep the order that they had.
+    """A copy of a model with its nodes in topological order; otherwise nodes keep their order.
 
-    ONNX Runtime sorts the nodes of a model, too. It refuses sub-graphs that are out of order, so these stay as they are.
+    ONNX Runtime sorts the main graph, too. It refuses unsorted sub-graphs, so sub-graphs stay as they are.
 
     Raises:
         DataError: nodes use each other's results in a cycle.
     """
     nodes = proto.graph.node
-    given = {info.name for info in proto.graph.input}.union(initializer_names(proto.graph))
+    sources = {info.name for info in proto.graph.input}.union(initializer_names(proto.graph))
     makers: dict[str, int] = {}
     for number, node in enumerate(nodes):
-        for name in set(node.output) - given:
+        for name in set(node.output) - sources:
             makers.setdefault(name, number)
     sorter = TopologicalSorter(
         {number: {makers[name] for name in used_names(node) if name in makers} for number, node in enumerate(nodes)}

@@ -1,4 +1,4 @@
-"""The weights of a model: which there are, how many bytes they have, and a digest of the model without large weights."""
+"""The weights of a model: tensors, bytes, and a digest of the model without large weights."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from .model import Model
 from .protobuf import PLAIN, AttributeProto, GraphProto, TensorProto, stored_bytes, sub_graphs
 
 QUANTISING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
-"""Operators that quantise what a model computes."""
+"""Operators that quantise computed values."""
 
 MOST_ELEMENTS = 2**62
-"""Of a weight, for estimates: a damaged model may declare sizes whose product has more digits than Python prints."""
+"""The largest weight in estimates: the sizes in a damaged model may have a product of more digits than Python prints."""
 
 
 def parameters(graph: GraphProto) -> list[TensorProto]:
     """The weights of a graph and its sub-graphs: initializers, and tensors of Constant nodes."""
-    found = list(graph.initializer)
+    tensors = list(graph.initializer)
     for node in graph.node:
         if node.op_type == "Constant":
-            found += [attribute.t for attribute in node.attribute if attribute.type == AttributeProto.TENSOR]
+            tensors += [attribute.t for attribute in node.attribute if attribute.type == AttributeProto.TENSOR]
         for inner in sub_graphs(node):
-            found += parameters(inner)
-    return found
+            tensors += parameters(inner)
+    return tensors
 
 
 def weight_bytes(model: Model) -> tuple[int, int]:
-    """The bytes of a model's weights, and of those in Constant nodes alone, whose data are copied when it is traced."""
+    """The bytes of all weights, and of the weights in Constant nodes alone, which tracing copies."""
     sizes = {element_type: np.dtype(name).itemsize for element_type, name in PLAIN.items()}
     graph = model.proto.graph
     inner_graphs = () if model.is_flat else chain.from_iterable(map(sub_graphs, model.nodes))
@@ -41,19 +41,19 @@ def weight_bytes(model: Model) -> tuple[int, int]:
         a.t for node in model.nodes if node.op_type == "Constant" for a in node.attribute[:] if a.HasField("t")
     ]
     first, second = (
-        sum(min(prod(tensor.dims[:]), MOST_ELEMENTS) * sizes.get(tensor.data_type, 1) for tensor in each)
-        for each in (tensors, constants)
+        sum(min(prod(tensor.dims[:]), MOST_ELEMENTS) * sizes.get(tensor.data_type, 1) for tensor in group)
+        for group in (tensors, constants)
     )
     return first + second, second
 
 
 def has_roundings(model: Model) -> bool:
-    """Whether a model computes in float16, or quantises what it computes."""
+    """Whether a model computes in float16 or bfloat16, or quantises computed values."""
     if any(op_type in QUANTISING for _, op_type in model.operators):
         return True
     graph = model.proto.graph
     typed = (*graph.input, *graph.output, *graph.value_info)
-    types = {info.type.tensor_type.elem_type for info in typed} | {each.data_type for each in parameters(graph)}
+    types = {info.type.tensor_type.elem_type for info in typed} | {tensor.data_type for tensor in parameters(graph)}
     types.update(a.i for node in model.nodes if node.op_type == "Cast" for a in node.attribute[:] if a.name == "to")
     return not types.isdisjoint((TensorProto.FLOAT16, TensorProto.BFLOAT16))
 
@@ -61,8 +61,8 @@ def has_roundings(model: Model) -> bool:
 def digest_of(model: Model) -> str:
     """A digest of the nodes of a model, and of the names, data types and shapes of its weights.
 
-    It has the values of small constants, as that of a graph (`digests.SMALL_BYTES`), and the names of the user's operations
-    that nodes use: the engines run something else where there are others.
+    The digest includes the values of small constants (up to `digests.SMALL_BYTES`, as for graphs), and the names of the user's
+    operations: with other operations, the engines get other nodes.
     """
     from .wire import LEAST_BYTES
 
@@ -85,14 +85,14 @@ def digest_of(model: Model) -> str:
             described.update(name.encode())
             array = None
             if stored_bytes(tensor) <= SMALL_BYTES:
-                with suppress(DataError):  # by which the session refuses the model
+                with suppress(DataError):  # the session refuses the model with this error
                     array = model.array(tensor)
             _add(described, tensor, array)
     return described.hexdigest()
 
 
 def _add(described: blake2b, tensor: TensorProto, array: np.ndarray | None) -> None:
-    """Add a weight to a digest, with its values if they are small. Strings have no bytes that could be compared."""
+    """Add a weight to a digest, with its values if they are small. Strings have no comparable bytes."""
     described.update(f"{tensor.name} {tensor.data_type} {tensor.dims[:]}\n".encode())
     if array is not None and array.dtype.kind != "O":
         described.update(array.tobytes())

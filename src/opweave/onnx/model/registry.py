@@ -4,20 +4,20 @@
     def _(b: MLGraphBuilder, input: Tensor, *, axis: int | None = None, opset: int) -> Tensor: ...
 
 A converter gets the builder and the node's inputs in order, None for an absent one. An input annotated `MLOperand` is an
-operand; one annotated `Tensor` is an array where its value is known. Attributes that several operators share are the fields
-of a dataclass, an instance of which is the default of a keyword argument:
+operand; one annotated `Tensor` is an array if its value is known. Attributes that several operators share are the fields of a
+dataclass; a keyword argument has an instance as its default:
 
     @converts("Conv")
     def _(b: MLGraphBuilder, X: Tensor, W: Tensor, *, group: int = 1, window: WindowAttributes = WindowAttributes()): ...
 
-Where older operator sets have an attribute in place of an input, `moved` names it, and the converter sees the input:
+Older operator sets have attributes in place of some inputs. `moved` names them, and the converter sees inputs:
 
     @converts("Squeeze", moved=["axes"])
     def _(b: MLGraphBuilder, data: Tensor, axes: Tensor | None = None) -> Tensor: ...
 
-Besides attributes a converter may name `opset` (the version of the operator's domain), `outputs` (how many outputs are
-wanted), `types` (the ONNX element types of the inputs, by position), and `label` (the node's name). It returns the output,
-or a tuple of them. It raises `Unsupported` where WebNN cannot express the node; an error of the builder means the same.
+Besides attributes a converter may name `opset` (the version of the operator's domain), `outputs` (the number of outputs),
+`types` (the ONNX element types of the inputs, by position), and `label` (the node's name). It returns the output, or a tuple
+of outputs. It raises `Unsupported` if WebNN cannot express the node; an error of the builder means the same.
 
 Tensors of bool are uint8 operands that hold 0 and 1.
 """
@@ -43,7 +43,7 @@ Tensor: TypeAlias = "MLOperand | np.ndarray"
 
 MICROSOFT = "com.microsoft"
 TRADITIONAL = "ai.onnx.ml"
-"""Domains of operators beside ONNX's own, which is "": those of ONNX Runtime, and of traditional machine learning."""
+"""Domains of operators beside ONNX's own, "": ONNX Runtime's operators, and traditional machine learning."""
 
 ELEMENT_TYPES: dict[DataType, int] = {info.name: info.onnx for info in INFO.values()}
 """WebNN data type -> the ONNX element type of the same name."""
@@ -52,10 +52,10 @@ DATA_TYPES: dict[int, DataType] = {**{onnx: name for name, onnx in ELEMENT_TYPES
 """ONNX element type -> the WebNN data type that carries it."""
 
 EXTRAS = frozenset({"opset", "outputs", "types"})
-"""The keyword arguments of converters that are not attributes, but for `label`."""
+"""The keyword arguments of converters that are not attributes, except `label`."""
 
 MADE_ELEMENTS = 2**24
-"""The largest number of elements of an array that a converter makes."""
+"""The largest number of elements in an array that a converter makes."""
 
 
 class Unsupported(Exception):  # noqa: N818  (a property of a node, which users never see as an error)
@@ -63,7 +63,7 @@ class Unsupported(Exception):  # noqa: N818  (a property of a node, which users 
 
 
 def unsupported_if(condition: Any, reason: str) -> None:
-    """Raise `Unsupported` if a node has what WebNN does not; `reason` says what that is."""
+    """Raise `Unsupported` with `reason` if `condition` holds."""
     if condition:
         raise Unsupported(reason)
 
@@ -72,7 +72,7 @@ class NotConstant(Unsupported):
     """A node with an input that must be constant, but is computed when the graph runs.
 
     Attributes:
-        operand: that input.
+        operand: the input.
     """
 
     def __init__(self, what: str, operand: MLOperand) -> None:
@@ -82,18 +82,18 @@ class NotConstant(Unsupported):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Converter:
-    """How an ONNX operator becomes WebNN operations.
+    """Converts nodes of an ONNX operator to WebNN operations.
 
     Attributes:
         function: called with the builder, the inputs, and the attributes it names.
-        attributes: the keyword arguments that it takes.
+        attributes: the keyword arguments of `function`.
         inputs: the largest number of inputs; None for any number.
         required: the smallest number of inputs.
-        op: the user's operation, if it is one.
-        operands: the names of its inputs, if it is an operation, and how their parameters are declared.
-        falls_back: whether nodes that it refuses run in the engine, which may have an operator of this name.
-        updates: the outputs that may use the memory of an input, by position, and the position of that input.
-        extras: those of `attributes` that are in `EXTRAS`.
+        op: the user's operation; None for Opweave's own converters.
+        operands: for an operation, name of an input -> its declaration in the signature.
+        falls_back: whether refused nodes run in the engine, which may have an operator of this name.
+        updates: position of an output that may alias an input -> position of the input.
+        extras: the `attributes` that are in `EXTRAS`.
     """
 
     function: Callable[..., Any]
@@ -118,7 +118,7 @@ class Converter:
         Args:
             function: the converter.
             moved: inputs that may also be attributes.
-            updates: an operation with the same outputs, which updates operands that have the names of inputs.
+            updates: an operation with the same outputs, whose updated operands have the names of inputs.
         """
         parameters = list(inspect.signature(function).parameters.values())[1:]
         positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -153,30 +153,36 @@ class Converter:
     def of_op(
         cls, declared: Op[..., Any], /, function: Callable[..., Any], attributes: Iterable[str], **more: Any
     ) -> Converter:
-        """The converter of an operation, which `function` calls: its operands are the node's inputs, in order."""
+        """The converter of an operation. `function` calls the operation with the node's inputs, in order."""
         if declared.sequences:  # any number of operands
-            return cls(function, frozenset(attributes), None, 1, operands=_declared(declared), **more)
+            return cls(function, frozenset(attributes), None, 1, operands=_declarations_of(declared), **more)
         required = sum(name not in declared.defaults for name in declared.operands)
         updates = _updates(declared, declared.operands)
         inputs = len(declared.operands)
         return cls(
-            function, frozenset(attributes), inputs, required, updates=updates, operands=_declared(declared), **more
+            function,
+            frozenset(attributes),
+            inputs,
+            required,
+            updates=updates,
+            operands=_declarations_of(declared),
+            **more,
         )
 
 
-def _declared(op: Op[..., Any]) -> dict[str, str]:
-    """The operands of an operation, and how they stand in its signature: "limit: float = 1.0"."""
-    found = {}
+def _declarations_of(op: Op[..., Any]) -> dict[str, str]:
+    """Name of an operand -> its declaration in the operation's signature, such as "limit: float = 1.0"."""
+    declarations = {}
     for name in op.operands:
         parameter = op.parameters[name]
         kind = f": {parameter.annotation}" if parameter.annotation else ""
         equals = " = " if kind else "="
-        found[name] = name + kind + (f"{equals}{op.defaults[name]!r}" if name in op.defaults else "")
-    return found
+        declarations[name] = name + kind + (f"{equals}{op.defaults[name]!r}" if name in op.defaults else "")
+    return declarations
 
 
 def _updates(op: Op[..., Any] | None, inputs: Sequence[str]) -> dict[int, int]:
-    """The results of an operation that may use the memory of an operand, with the position of that among `inputs`."""
+    """Position of a result that may alias an operand -> position of that operand in `inputs`."""
     return {result: inputs.index(name) for result, name in op.updates.items()} if op is not None else {}
 
 
@@ -184,8 +190,8 @@ Key: TypeAlias = tuple[str, str]
 """The domain and the name of an operator."""
 
 CONVERTERS: dict[Key, Converter] = {}
-"""The converters of Opweave itself: `operators` registers them, and is imported by what reads this. Models that run in the
-engine's own session do without."""
+"""Opweave's own converters. `operators` registers them, so readers of this table import `operators` first. Models that run
+in the engine's own session need neither."""
 
 REGISTERED: dict[Key, Converter] = {}
 """The converters of the user's operations. They take precedence in the models that are read from then on."""
@@ -204,11 +210,11 @@ def converts(
     return register
 
 
-def named(*functions: Any, **others: Any) -> dict[str, Any]:
-    """Operations and functions by their names in ONNX: "ReduceL1" for `reduce_l1`; `others` have another name there.
+def by_name(*functions: Any, **others: Any) -> dict[str, Any]:
+    """Name in ONNX -> operation or function: "ReduceL1" for `reduce_l1`; `others` have another name there.
 
     >>> from opweave import ops
-    >>> named(ops.add, ops.reduce_l1, Less=ops.lesser)
+    >>> by_name(ops.add, ops.reduce_l1, Less=ops.lesser)
     {'Add': <Op add>, 'ReduceL1': <Op reduce_l1>, 'Less': <Op lesser>}
     """
     return {function.__name__.title().replace("_", ""): function for function in functions} | others
@@ -226,34 +232,34 @@ def key_of(node: NodeProto) -> Key:
 
 
 def in_place(graph: GraphProto, converters: Mapping[Key, Converter]) -> dict[str, str]:
-    """The outputs of a model that may use the memory of an input which a node updates, and that input, by name.
+    """Name of an output that may alias an updated input -> name of that input.
 
     Args:
-        graph: of the model.
-        converters: those of its operators that may update an input.
+        graph: the graph of the model.
+        converters: the converters of operators that may update an input.
     """
     updating = {key: converter.updates for key, converter in converters.items() if converter.updates}
     if not updating:
         return {}
     inputs, outputs = {info.name for info in graph.input}, {info.name for info in graph.output}
-    found: dict[str, str] = {}
+    aliases: dict[str, str] = {}
     for node in graph.node:
         for result, position in updating.get(key_of(node), {}).items():
             if result < len(node.output) and position < len(node.input):
                 source, target = node.input[position], node.output[result]
                 if source in inputs and target in outputs:
-                    found[target] = source
-    return found
+                    aliases[target] = source
+    return aliases
 
 
-def known(value: Tensor | None, what: str) -> np.ndarray:
-    """The value of an input that must be a constant (a shape, axes), else `Unsupported`."""
+def constant_of(value: Tensor | None, what: str) -> np.ndarray:
+    """The value of an input that must be constant (a shape, axes); `Unsupported` if it is not."""
     if value is None:
         raise Unsupported(f"{what} is missing")
-    found = constant_or_same(value)
-    if isinstance(found, MLOperand):
-        raise NotConstant(what, found)
-    return found
+    constant = constant_or_same(value)
+    if isinstance(constant, MLOperand):
+        raise NotConstant(what, constant)
+    return constant
 
 
 def constant_or_same(value: Tensor) -> Tensor:
@@ -263,14 +269,14 @@ def constant_or_same(value: Tensor) -> Tensor:
 
 def integers(value: Tensor | None, what: str) -> list[int]:
     """The value of an input that must be a constant list of integers."""
-    return [int(item) for item in known(value, what).reshape(-1)]
+    return [int(item) for item in constant_of(value, what).reshape(-1)]
 
 
 def integer(value: Tensor | None, what: str) -> int:
     """The value of an input that must be a constant integer, as a scalar or as a list of one."""
-    given = integers(value, what)
-    unsupported_if(len(given) != 1, f"{what} has {len(given)} values")
-    return given[0]
+    values = integers(value, what)
+    unsupported_if(len(values) != 1, f"{what} has {len(values)} values")
+    return values[0]
 
 
 def check_count(count: int) -> int:
@@ -301,8 +307,8 @@ def shape_of(value: Tensor) -> tuple[int, ...]:
     return tuple(value.shape)
 
 
-def normalized(axis: int, rank: int) -> int:
+def normalize_axis(axis: int, rank: int) -> int:
     """An axis in [0, rank); ONNX counts negative ones from the end."""
-    if not -rank <= axis < max(rank, 1):  # tracing asks this often, so the message is made only on failure
+    if not -rank <= axis < max(rank, 1):  # this runs often, so build the message only on failure
         raise Unsupported(f"axis {axis} is out of range for rank {rank}")
     return axis % rank if rank else 0

@@ -1,4 +1,4 @@
-"""Nested graphs: all of their nodes, which graph defines a name, and copies of nodes with other names."""
+"""Nested graphs: iterate over nodes, find the names that a graph defines or captures, rename values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_DEPTH = 100
 
 
 def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Iterate over nodes and those of their sub-graphs.
+    """Iterate over nodes and the nodes of their sub-graphs.
 
     Raises:
         DataError: sub-graphs are nested too deep.
@@ -27,7 +27,7 @@ def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
             pending += [(inner, depth + 1) for inner in graph.node]
 
 
-def flattened(graph: GraphProto) -> tuple[list[NodeProto], bool]:
+def flatten(graph: GraphProto) -> tuple[list[NodeProto], bool]:
     """The nodes of a graph and its sub-graphs, and whether it has no sub-graphs.
 
     Raises:
@@ -51,7 +51,7 @@ def own_names(graph: GraphProto) -> set[str]:
 
 
 def free_names(graph: GraphProto) -> set[str]:
-    """The names that a sub-graph takes from the graphs around it."""
+    """The names that a sub-graph captures from enclosing graphs."""
     used = {value.name for value in graph.output}
     for node in graph.node:
         used.update(name for name in node.input if name)
@@ -61,7 +61,7 @@ def free_names(graph: GraphProto) -> set[str]:
 
 
 def used_names(node: NodeProto) -> list[str]:
-    """The names that a node takes, those of its sub-graphs included."""
+    """The names that a node reads, including captures of its sub-graphs."""
     names = dict.fromkeys(node.input[:])
     names.pop("", None)
     for graph in sub_graphs(node):
@@ -69,7 +69,7 @@ def used_names(node: NodeProto) -> list[str]:
     return list(names)
 
 
-def renamed(node: NodeProto, names: Mapping[str, str], prefix: str) -> NodeProto:
+def rename_node(node: NodeProto, names: Mapping[str, str], prefix: str) -> NodeProto:
     """A copy of a node with other names for its inputs and outputs.
 
     Args:
@@ -92,6 +92,6 @@ def _rename(graph: GraphProto, names: Mapping[str, str], prefix: str) -> None:
     sparse = (initializer.values for initializer in graph.sparse_initializer)
     for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer, *sparse):
         value.name = inner.get(value.name, value.name)
-    nodes = [renamed(node, inner, prefix) for node in graph.node]
+    nodes = [rename_node(node, inner, prefix) for node in graph.node]
     del graph.node[:]
     graph.node.extend(nodes)

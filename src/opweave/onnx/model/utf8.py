@@ -13,7 +13,7 @@ _DESCRIPTIVE = frozenset(
     {
         *("doc_string", "denotation", "producer_name", "producer_version"),
         *("GraphProto.name", "NodeProto.name", "ModelProto.domain"),
-        *("StringStringEntryProto.key", "StringStringEntryProto.value"),  # metadata, and where external data are
+        *("StringStringEntryProto.key", "StringStringEntryProto.value"),  # metadata, and places of external data
     }
 )
 """Fields that no other part of a model refers to: "field", or "Message.field"."""
@@ -30,29 +30,29 @@ _OTHER_FORMATS = {
     b"<!DOCTYPE": "it is an HTML page: the download failed",
     b"<html": "it is an HTML page: the download failed",
 }
-"""How files begin that are taken for ONNX models -> what they are."""
+"""First bytes of files that are mistaken for ONNX models -> explanation."""
 
 
 def other_format(data: bytes | memoryview) -> str:
-    """What a file is that is not an ONNX model, by its first bytes; empty if they are of no known format."""
+    """Explain a file that is not an ONNX model, by its first bytes; empty if the format is unknown."""
     head = bytes(data[:32])
-    return next((what for start, what in _OTHER_FORMATS.items() if head.lower().startswith(start.lower())), "")
+    return next((hint for start, hint in _OTHER_FORMATS.items() if head.lower().startswith(start.lower())), "")
 
 
 def is_text(serialised: bytes) -> bool:
-    """Whether all text in a serialised model is UTF-8, as Protobuf itself finds out where the syntax is that of proto3."""
+    """Whether all text in a serialised model is UTF-8. Protobuf itself checks this under the syntax proto3."""
     try:
         _strict_model().FromString(serialised)
-    except Exception:  # its implementations raise errors of several types
+    except Exception:  # implementations of Protobuf raise errors of several types
         return False
     return True
 
 
 @cache
 def _strict_model() -> Any:
-    """The class of ModelProtos without text that is not UTF-8."""
+    """A class of ModelProto that refuses text in other encodings than UTF-8."""
     descriptor = ModelProto.DESCRIPTOR
-    pool = type(descriptor.file.pool)()  # to import this class takes longer than to read most models
+    pool = type(descriptor.file.pool)()  # importing this class takes longer than reading most models
     pool.AddSerializedFile(descriptor.file.serialized_pb + _SYNTAX)
     return message_class(pool.FindMessageTypeByName(descriptor.full_name), __name__)
 
@@ -65,17 +65,17 @@ def with_text(proto: ModelProto, what: str, is_owned: bool) -> ModelProto:
     Args:
         proto: the model.
         what: the model in messages.
-        is_owned: whether it may be changed.
+        is_owned: whether `proto` may be changed.
 
     Raises:
         DataError: a field that other parts of the model refer to, such as the name of a value, is not UTF-8.
     """
-    found = list(_bytes_in(proto))
-    if found and not is_owned:
+    fields = list(_bytes_in(proto))
+    if fields and not is_owned:
         copy = ModelProto()
         copy.CopyFrom(proto)
-        proto, found = copy, list(_bytes_in(copy))
-    for message, field, value in found:
+        proto, fields = copy, list(_bytes_in(copy))
+    for message, field, value in fields:
         full = f"{type(message).__name__}.{field}"
         if field not in _DESCRIPTIVE and full not in _DESCRIPTIVE:
             raise DataError(f"{what}: {full} must be text in UTF-8, got {value[:200]!r}")
@@ -89,7 +89,8 @@ def _bytes_in(proto: ModelProto) -> Iterator[tuple[Any, str, bytes]]:
     while pending:
         message = pending.pop()
         for field, value in message.ListFields():
-            if isinstance(value, (str, int, float)):  # most fields: reading their type takes longer than reading them
+            # Most fields; reading a field's type takes longer than reading its value.
+            if isinstance(value, (str, int, float)):
                 continue
             if field.type == field.TYPE_MESSAGE:
                 pending += [value] if hasattr(value, "DESCRIPTOR") else value

@@ -1,4 +1,4 @@
-"""What tracing knows about the values of an ONNX graph."""
+"""Values of an ONNX graph, as tracing knows them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Tensor:
     """A value that is computed when the graph runs.
 
     Attributes:
-        operand: the operand that holds it; bool is carried as uint8.
+        operand: the operand; uint8 for bool.
         element_type: the ONNX element type.
     """
 
@@ -41,10 +41,10 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Dynamic:
-    """An output of a node that falls back, whose shape is known only when the graph runs.
+    """An output of unknown shape, made by a node that falls back.
 
     Attributes:
-        type: what is known about the type.
+        type: the type, as far as it is known.
     """
 
     type: TypeProto | None = None

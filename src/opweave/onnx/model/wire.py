@@ -1,8 +1,8 @@
 """Parse a serialised model without copying its weights.
 
-A protocol buffer is a sequence of fields, each with its length, so initializers and Constant nodes of the main graph are found
-without parsing the fields between them. `without_weights` replaces their raw data by references to their place, in the form of
-external data. Field numbers are those of onnx.proto3.
+A protocol buffer is a sequence of fields with lengths, so initializers and Constant nodes of the main graph are found without
+parsing other fields. `without_weights` replaces their raw data by references to its place, in the form of external data. Field
+numbers are those of onnx.proto3.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 9, 13, 14
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 Field = tuple[int, int, int, int]
-"""The number of a field (negative if its value is not bytes), and the positions of its start, of its value, and of its end."""
+"""(number, start, value, end): number of a field, negative if the value is not bytes, and three positions in the data."""
 
 
 def without_weights(data: memoryview, nodes: bool = True) -> bytes | None:
@@ -32,26 +32,26 @@ def without_weights(data: memoryview, nodes: bool = True) -> bytes | None:
 
     Args:
         data: the model.
-        nodes: whether those in Constant nodes are replaced, too.
+        nodes: whether weights in Constant nodes are replaced, too.
     """
     try:
-        graphs = [found for found in _fields(data, 0, len(data)) if found[0] == _MODEL_GRAPH]
+        graphs = [item for item in _fields(data, 0, len(data)) if item[0] == _MODEL_GRAPH]
         if len(graphs) != 1:  # several fields would be merged
             return None
         ((_, start, value, end),) = graphs
         change = {_GRAPH_INITIALIZER: _tensor} | ({_GRAPH_NODE: _node} if nodes else {})
-        graph = _changed(data, value, end, change)
+        graph = _replace_fields(data, value, end, change)
     except IndexError:  # incomplete, or not a protocol buffer
         return None
     return bytes(data) if graph is None else b"".join((data[:start], field(_MODEL_GRAPH, graph), data[end:]))
 
 
 Change = Callable[[memoryview, int, int], bytes | None]
-"""Gives the new value of the field between two positions; None if it stays."""
+"""Returns the new value of the field between two positions; None to keep the field."""
 
 
-def _changed(data: memoryview, start: int, end: int, changes: Mapping[int, Change]) -> bytes | None:
-    """A message with other values of some fields, by their numbers; None if all of them stay."""
+def _replace_fields(data: memoryview, start: int, end: int, changes: Mapping[int, Change]) -> bytes | None:
+    """Replace fields of a message, by number; None if all fields stay."""
     kept: list[memoryview | bytes] = []
     done = start
     for number, first, value, last in _fields(data, start, end):
@@ -62,7 +62,7 @@ def _changed(data: memoryview, start: int, end: int, changes: Mapping[int, Chang
 
 
 def _node(data: memoryview, start: int, end: int) -> bytes | None:
-    """A Constant node that refers to the raw data of its tensor; None for all others."""
+    """Replace the raw data in a Constant node by a reference; None for other nodes."""
     if end - start < LEAST_BYTES:
         return None
     operator = domain = b""
@@ -73,26 +73,27 @@ def _node(data: memoryview, start: int, end: int) -> bytes | None:
             domain = bytes(data[value:last])
     if operator != b"Constant" or domain not in (b"", b"ai.onnx"):
         return None
-    return _changed(data, start, end, {_NODE_ATTRIBUTE: _attribute})
+    return _replace_fields(data, start, end, {_NODE_ATTRIBUTE: _attribute})
 
 
 def _attribute(data: memoryview, start: int, end: int) -> bytes | None:
-    """An attribute that refers to the raw data of its tensor; None for all others."""
+    """Replace the raw data in an attribute's tensor by a reference; None for other attributes."""
     tensors = [number for number, *_ in _fields(data, start, end) if number == _ATTRIBUTE_TENSOR]
-    return _changed(data, start, end, {_ATTRIBUTE_TENSOR: _tensor}) if len(tensors) == 1 else None  # not to be merged
+    # Protobuf would merge several tensors.
+    return _replace_fields(data, start, end, {_ATTRIBUTE_TENSOR: _tensor}) if len(tensors) == 1 else None
 
 
 def _tensor(data: memoryview, start: int, end: int) -> bytes | None:
-    """A TensorProto that refers to its raw data; None if it is small, or has external data already."""
+    """Replace the raw data of a TensorProto by a reference; None if it is small, or has external data already."""
     if end - start < LEAST_BYTES:
         return None
     raw: Field | None = None
-    for found in _fields(data, start, end):
-        number, _, value, _ = found
+    for item in _fields(data, start, end):
+        number, _, value, _ = item
         elsewhere = number == _EXTERNAL_DATA or (number == -_DATA_LOCATION and data[value] != 0)
         if elsewhere or (number == _RAW_DATA and raw is not None):
             return None
-        raw = found if number == _RAW_DATA else raw
+        raw = item if number == _RAW_DATA else raw
     if raw is None or raw[3] - raw[2] < LEAST_BYTES:
         return None
     place = {"location": HERE, "offset": str(raw[2]), "length": str(raw[3] - raw[2])}
@@ -101,7 +102,7 @@ def _tensor(data: memoryview, start: int, end: int) -> bytes | None:
 
 
 def _fields(data: memoryview, at: int, end: int) -> Iterator[Field]:
-    """The fields between two positions.
+    """Iterate over the fields between two positions.
 
     Raises:
         IndexError: the last field does not end at `end`.

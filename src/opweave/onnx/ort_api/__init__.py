@@ -1,1 +1,1 @@
-"""The names of ONNX Runtime's Python API: options, methods and values, and what each of them does here."""
+"""ONNX Runtime's Python API: options, methods and values, and the effect of each in Opweave."""

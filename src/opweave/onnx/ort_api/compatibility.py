@@ -1,4 +1,4 @@
-"""What each name of ONNX Runtime's Python API does in Opweave: the tables of `compatibility.json`.
+"""The effect of each name of ONNX Runtime's Python API in Opweave: the tables of `compatibility.json`.
 
 Sessions follow the tables, and `tools/onnxruntime_tables.py` writes them into the documentation.
 """
@@ -22,10 +22,10 @@ class Row:
 
     Attributes:
         names: the names, separated by spaces.
-        state: what becomes of them; see `State`.
-        text: what they do here, or why they have no effect.
-        warn: ignoring them changes results. They are logged as warnings; an option that cannot be read back is refused if
-            `replacing_onnxruntime` saw it set.
+        state: see `State`.
+        text: the effect here, or the reason for having none.
+        warn: whether ignoring the names changes results. If so, they are logged as warnings; an option that cannot be read
+            back is refused if `replacing_onnxruntime` saw it set.
         since: the first version of ONNX Runtime that has them; empty if all supported versions do.
     """
 

@@ -83,7 +83,7 @@ class OnnxRuntimeMethods:
     >>> session.get_session_options().enable_profiling, session.end_profiling(), session.get_profiling_start_time_ns()
     (False, '', 0)
 
-    What only an execution provider of ONNX Runtime could do is refused, or has no effect (`docs/onnxruntime.md` lists all):
+    Methods that need an execution provider of ONNX Runtime raise, or have no effect (`docs/onnxruntime.md` lists all):
 
     >>> session.get_input_epdevices()
     Traceback (most recent call last):
@@ -103,7 +103,7 @@ class OnnxRuntimeMethods:
     _settings: options.Settings
     _model: Model
     _run_trace: RunTrace | None
-    _in_place: dict[str, str]  # the outputs that may use the memory of an input, and that input
+    _in_place: dict[str, str]  # output that may alias an input -> that input
 
     # Of the session.
     _context: MLContext
@@ -112,13 +112,13 @@ class OnnxRuntimeMethods:
     _outputs: dict[str, Argument]
     _ranges: list[Range]
     _repeatable: bool  # whether calls may be repeated: all values are plain tensors on the CPU
-    _use: Use | None  # where its use is noted
+    _use: Use | None  # the record of its use
     run: Callable[..., list[Any]]
     get_inputs: Callable[[], list[NodeArg]]
     get_outputs: Callable[[], list[NodeArg]]
     get_overridable_initializers: Callable[[], list[NodeArg]]
 
-    # What the session is ---------------------------------------------------------------------------------------------
+    # Properties of the session ---------------------------------------------------------------------------------------
 
     def get_modelmeta(self) -> ModelMetadata:
         """The model's metadata: its producer, its version, its custom entries."""
@@ -169,7 +169,7 @@ class OnnxRuntimeMethods:
         Raises:
             NotSupportedError: always.
         """
-        raise _refused("get_input_epdevices")
+        raise _refusal_of("get_input_epdevices")
 
     def get_provider_graph_assignment_info(self) -> list[Any]:
         """Refuse: no execution provider runs the model; `explain()` shows where each node runs.
@@ -177,7 +177,7 @@ class OnnxRuntimeMethods:
         Raises:
             NotSupportedError: always.
         """
-        raise _refused("get_provider_graph_assignment_info")
+        raise _refusal_of("get_provider_graph_assignment_info")
 
     def get_tuning_results(self) -> list[Any]:
         """An empty list: nothing is tuned at run time."""
@@ -364,7 +364,7 @@ class OnnxRuntimeMethods:
         options.log(self._settings.level, options.INFO, "InferenceSession.%s is ignored: %s", name, text)
 
 
-def _refused(name: str) -> NotSupportedError:
+def _refusal_of(name: str) -> NotSupportedError:
     from .compatibility import row
 
     return NotSupportedError(

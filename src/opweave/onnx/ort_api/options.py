@@ -1,4 +1,4 @@
-"""ONNX Runtime's providers, SessionOptions and RunOptions applied to a session; `compatibility` lists what each one does."""
+"""Apply ONNX Runtime's providers, SessionOptions and RunOptions to a session; `compatibility` lists their effects."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ BACKENDS = {
     "CUDAExecutionProvider": "cuda",
     "OpenVINOExecutionProvider": "openvino",
 }
-"""The back end that has the devices of a provider."""
+"""Provider -> the back end with its devices."""
 
 options_set: WeakKeyDictionary[Any, list[str]] = WeakKeyDictionary()
 """The methods of `unreadable()` that were called on options objects; `replacing_onnxruntime` records them."""
 
 
 def unreadable() -> dict[str, list[str]]:
-    """Methods of ONNX Runtime's options, by class, that change results and whose effect cannot be read back."""
+    """Methods of ONNX Runtime's options, by class, that change results and cannot be read back."""
     from .compatibility import names, tables
 
     classes = ("SessionOptions", "RunOptions")
@@ -48,7 +48,7 @@ def unreadable() -> dict[str, list[str]]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Settings:
-    """How a session runs, decided by the arguments that ONNX Runtime's class takes.
+    """Settings of a session, from the arguments of ONNX Runtime's class.
 
     Attributes:
         context: where the session runs.
@@ -78,13 +78,13 @@ class Settings:
             NotSupportedError: an option has no meaning here, and ignoring it would give other results.
         """
         level = NOTSET if session_options is None else _check_session_options(session_options)
-        chosen = _normalised(providers, provider_options)
+        chosen = _normalise(providers, provider_options)
         if providers is None and session_options is not None and session_options.has_providers():
             text = "providers in SessionOptions cannot be read; pass them as `providers`"
             log(level, WARNING, "SessionOptions.add_provider is ignored: %s", text)
         if context is not None:
-            given = context.precision
-            require(precision in (None, given), f"precision is {precision!r}, and that of the context {given!r}")
+            actual = context.precision
+            require(precision in (None, actual), f"precision is {precision!r}, and that of the context {actual!r}")
             if chosen:
                 ignored = "providers %s are ignored: the session has a context on %s"
                 log(level, INFO, ignored, list(chosen), context)
@@ -97,17 +97,17 @@ class Settings:
         count = session_options.intra_op_num_threads if session_options is not None else 0
         threads = count if count > 0 else None
         inside = precision or _precision_at(*place)
-        made = ml.create_context(device=place[0], backend=place[1], threads=threads, precision=inside)
+        ctx = ml.create_context(device=place[0], backend=place[1], threads=threads, precision=inside)
         if _config(session_options, "session.intra_op.allow_spinning") == "0":
-            # The preference decides how threads wait; naming the device keeps it from choosing another one.
-            name, backend = made.device.name, "auto" if made.backend.rivals else made.device.backend
-            made = ml.create_context(
+            # The preference decides how threads wait. Naming the device keeps the preference from choosing another device.
+            name, backend = ctx.device.name, "auto" if ctx.backend.rivals else ctx.device.backend
+            ctx = ml.create_context(
                 device=name, backend=backend, power_preference="low-power", threads=threads, precision=inside
             )
-        if made.device.provider and (chosen_options := _of_provider(options)):
-            driver = made.backend.with_provider_options(chosen_options)  # type: ignore[attr-defined]
-            made = MLContext(driver, made.device, made.power_preference)
-        return cls(made, session_options, options, level)
+        if ctx.device.provider and (chosen_options := _of_provider(options)):
+            driver = ctx.backend.with_provider_options(chosen_options)  # type: ignore[attr-defined]
+            ctx = MLContext(driver, ctx.device, ctx.power_preference)
+        return cls(ctx, session_options, options, level)
 
     def providers(self) -> list[str]:
         """ONNX Runtime's names for the devices of the session; the CPU comes last, as in ONNX Runtime."""
@@ -131,22 +131,22 @@ class Settings:
             All sizes and shapes by name, and the inputs with these sizes.
         """
         names, arguments = dict(fixed.sizes), []
-        overridden = self._overridden(inputs)
+        overridden = self._override_dimensions(inputs)
         for info, argument in zip(inputs, overridden, strict=True):
             for dim, size in zip(info.type.tensor_type.shape.dim, argument.dims or (), strict=False):
                 if dim.dim_param and isinstance(size, int):
                     names.setdefault(dim.dim_param, size)
-        known = replace(fixed, sizes=names)
+        sizes = replace(fixed, sizes=names)
         for info, other in zip(inputs, overridden, strict=True):
-            argument = Argument.of(info, known)
+            argument = Argument.of(info, sizes)
             if argument.dims is not None and other.dims is not None:
                 pairs = zip(argument.dims, other.dims, strict=True)
                 argument = replace(argument, dims=tuple(a if isinstance(a, int) else b for a, b in pairs))
             arguments.append(argument)
-        return known, arguments
+        return sizes, arguments
 
-    def _overridden(self, inputs: Sequence[ValueInfoProto]) -> list[Argument]:
-        """The inputs with free dimension overrides, which SessionOptions apply but do not list."""
+    def _override_dimensions(self, inputs: Sequence[ValueInfoProto]) -> list[Argument]:
+        """Apply free dimension overrides to the inputs. SessionOptions do not list the overrides."""
         plain = [Argument.of(info) for info in inputs]
         free = any(dim.dim_param or dim.denotation for info in inputs for dim in info.type.tensor_type.shape.dim)
         if self.session_options is None or not free:
@@ -155,7 +155,7 @@ class Settings:
 
 
 def _probe(options: Any, inputs: Sequence[ValueInfoProto], plain: list[Argument]) -> list[Argument]:
-    """Read the overridden shapes from a session of ONNX Runtime, for a model that has only these inputs."""
+    """Read the overridden shapes from a session of ONNX Runtime for a model with only these inputs."""
     from ...backends.onnxruntime.native import ENGINE_ERRORS, NativeSession
 
     constant = AttributeProto(name="value_float", type=AttributeProto.FLOAT, f=0.0)
@@ -188,27 +188,27 @@ def write_optimized(options: Any, source: Any) -> None:
         return
     from ...backends.onnxruntime.native import ENGINE_ERRORS, NativeSession
 
-    given = source.SerializeToString() if isinstance(source, ModelProto) else source
+    model = source.SerializeToString() if isinstance(source, ModelProto) else source
     try:
-        NativeSession(given, options, providers=[CPU_PROVIDER])
+        NativeSession(model, options, providers=[CPU_PROVIDER])
     except ENGINE_ERRORS as error:
         target = options.optimized_model_filepath
         raise OperationError(f"optimized_model_filepath: ONNX Runtime cannot write {target} ({error})") from error
 
 
 def check_run_options(options: Any, level: int) -> None:
-    """Check the `onnxruntime.RunOptions` of a call, and log those that are ignored.
+    """Check the `onnxruntime.RunOptions` of a call, and log ignored options.
 
     Raises:
         ValidationError: `options` is not a `RunOptions`.
         OperationError: `terminate` is set.
         NotSupportedError: an option would change results, and cannot be applied.
     """
-    changed = _changed("RunOptions", "run_options", "RunOptions", options)
+    changed = _changes_in("RunOptions", "run_options", "RunOptions", options)
     if options.terminate:
         raise OperationError("the run does not start: RunOptions.terminate is True")
-    for name, found in changed:
-        _log_ignored("RunOptions", name, found, level)
+    for name, row in changed:
+        _log_ignored("RunOptions", name, row, level)
 
 
 def log(level: int, severity: int, text: str, *values: Any) -> None:
@@ -222,20 +222,20 @@ def log(level: int, severity: int, text: str, *values: Any) -> None:
 def available_providers() -> list[str]:
     """The providers of ONNX Runtime for which Opweave seems to have a device on this machine, the CPU last.
 
-    Programs ask often, and use few of them: installed packages and files of devices tell, and no engine is loaded.
+    Programs call this often and use few providers, so it looks at packages and device files, and loads no engine.
 
     >>> available_providers()[-1]
     'CPUExecutionProvider'
     """
     from ...backends.onnxruntime.plugins import plugins
 
-    known = backends.discover()
-    accelerating = [name for name in BACKENDS.values() if name in known and known[name].may_accelerate()]
+    installed = backends.discover()
+    accelerating = [name for name in BACKENDS.values() if name in installed and installed[name].may_accelerate()]
     return [*dict.fromkeys([*(plugin.provider for plugin in plugins()), *map(_name_of, accelerating)]), CPU_PROVIDER]
 
 
 def _devices_of(provider: str, kinds: Collection[str]) -> list[Device]:
-    """The devices of the back end that has those of a provider; other back ends, and engines without any, are not loaded."""
+    """The devices of a provider's back end; other back ends, and engines without such devices, are not loaded."""
     backend = backends.discover().get(BACKENDS.get(provider, ""))
     if backend is None or not ("cpu" in kinds or backend.may_accelerate()):
         return []
@@ -252,39 +252,39 @@ def _name_of(backend: str) -> str:
 
 
 def _check_session_options(options: Any) -> int:
-    """Check `onnxruntime.SessionOptions`, log those that are ignored, and return the level to log from."""
+    """Check `onnxruntime.SessionOptions`, log ignored options, and return the level to log from."""
     from .compatibility import CONFIG, names, row, tables
 
-    rows = _changed("SessionOptions", "sess_options", "SessionOptions, or an MLContext for context", options)
+    rows = _changes_in("SessionOptions", "sess_options", "SessionOptions, or an MLContext for context", options)
     severity = options.log_severity_level
     level = SEVERITIES[min(severity, 4)] if severity >= 0 else NOTSET
     keys = names(tables()[CONFIG])
     rows += [(key, row(CONFIG, key)) for key in keys if _config(options, key) is not None]
-    for name, found in rows:
-        if found.state == "ignored":
-            _log_ignored("SessionOptions", name, found, level)
+    for name, entry in rows:
+        if entry.state == "ignored":
+            _log_ignored("SessionOptions", name, entry, level)
     if (_config(options, "session.load_model_format") or "").upper() == "ORT":
         raise NotSupportedError("session.load_model_format: 'ORT' cannot be read; only the format ONNX")
     return level
 
 
-def _log_ignored(cls: str, name: str, found: Row, level: int) -> None:
-    severity = WARNING if found.warn else INFO
-    log(level, severity, "%s: %s is ignored: %s", cls, name, found.text)
+def _log_ignored(cls: str, name: str, row: Row, level: int) -> None:
+    severity = WARNING if row.warn else INFO
+    log(level, severity, "%s: %s is ignored: %s", cls, name, row.text)
 
 
-def _changed(cls: str, argument: str, wanted: str, options: Any) -> list[tuple[str, Row]]:
-    """The properties that differ between `options` and a new object, with what becomes of them.
+def _changes_in(cls: str, argument: str, wanted: str, options: Any) -> list[tuple[str, Row]]:
+    """The properties that differ between `options` and a new object, with their rows in `compatibility`.
 
     Args:
         cls: the name of ONNX Runtime's class of options.
         argument: the argument, for messages.
-        wanted: what the argument takes, for messages.
-        options: what was passed.
+        wanted: the expected type, for messages.
+        options: the object passed.
 
     Raises:
         ValidationError: `options` is of another class.
-        NotSupportedError: a method of `unreadable()` was called on it.
+        NotSupportedError: a method of `unreadable()` was called on `options`.
     """
     import onnxruntime
 
@@ -309,10 +309,10 @@ def _config(options: Any, key: str) -> str | None:
         return None
 
 
-def _normalised(providers: Any, provider_options: Any) -> dict[str, dict[str, str]]:
-    """Providers and their options as one dictionary; ONNX Runtime takes names and options apart, or as pairs.
+def _normalise(providers: Any, provider_options: Any) -> dict[str, dict[str, str]]:
+    """Join providers and their options into one dictionary; ONNX Runtime takes names and options apart, or as pairs.
 
-    >>> _normalised(["CPUExecutionProvider", ("WebGpuExecutionProvider", {"deviceId": 0})], None)
+    >>> _normalise(["CPUExecutionProvider", ("WebGpuExecutionProvider", {"deviceId": 0})], None)
     {'CPUExecutionProvider': {}, 'WebGpuExecutionProvider': {'deviceId': '0'}}
     """
     if isinstance(providers, str):
@@ -329,20 +329,20 @@ def _normalised(providers: Any, provider_options: Any) -> dict[str, dict[str, st
         plain = all(isinstance(name, str) for name in providers)
         require(plain, f"providers must be names where provider_options are given, got {providers!r}")
         providers = list(zip(providers, provider_options, strict=True))
-    found: dict[str, dict[str, str]] = {}
+    merged: dict[str, dict[str, str]] = {}
     for entry in providers:
         match entry:
             case str():
-                found.setdefault(entry, {})
+                merged.setdefault(entry, {})
             case tuple((str(name), Mapping() as options)):
-                found.setdefault(name, {str(key): str(value) for key, value in options.items()})
+                merged.setdefault(name, {str(key): str(value) for key, value in options.items()})
             case _:
                 raise ValidationError(f"providers must hold names, or pairs of a name and a dict, got {entry!r}")
-    return found
+    return merged
 
 
 def _precision_at(device: str | None, backend: str | None) -> Precision:
-    """The precision of a session for which none is chosen: a provider that is named may have no float32."""
+    """The default precision on a device: float32, unless the device of a named provider lacks it."""
     if device is None:
         return "float32"
     precisions = find(backend).named(device).precisions if backend is not None else ()  # type: ignore[union-attr]
@@ -350,28 +350,28 @@ def _precision_at(device: str | None, backend: str | None) -> Precision:
 
 
 def _of_provider(options: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """The options that a plug-in provider gets: all but the one that has chosen its device."""
-    return {key: value for given in options.values() for key, value in given.items() if key != "device_type"}
+    """The options for a plug-in provider: all except `device_type`, which chose the device."""
+    return {key: value for entries in options.values() for key, value in entries.items() if key != "device_type"}
 
 
 def _place(chosen: Mapping[str, Mapping[str, str]], level: int) -> tuple[str, tuple[str | None, str | None]]:
-    """The first provider with a device on this machine, the CPU if there is none; and the names of the device and back end."""
+    """Choose the first provider with a device here, else the CPU; return its name, and the names of device and back end."""
     for name, options in chosen.items():
         if name == CPU_PROVIDER:
             break
         if name == "WebNNExecutionProvider":
             return name, (None, None)
         kinds = {"cpu", "gpu", "npu"} if name == "OpenVINOExecutionProvider" else {"gpu", "npu"}
-        wanted = options.get("device_type", "").partition(".")[0].lower()  # OpenVINO writes a second GPU as GPU.1
-        if name == "OpenVINOExecutionProvider" and wanted in kinds:
-            kinds = {wanted}
+        kind = options.get("device_type", "").partition(".")[0].lower()  # OpenVINO writes a second GPU as GPU.1
+        if name == "OpenVINOExecutionProvider" and kind in kinds:
+            kinds = {kind}
         for device in _devices_of(name, kinds):
             if device.available and not device.provider and device.kind in kinds:
                 return name, (device.name, device.backend)
         of_plugins = backends.find("onnxruntime").devices()
-        of_plugin = [d for d in of_plugins if d.available and d.provider == name and wanted in ("", d.kind)]
+        of_plugin = [d for d in of_plugins if d.available and d.provider == name and kind in ("", d.kind)]
         if of_plugin:
-            found = min(of_plugin, key=lambda device: ("npu", "gpu", "cpu").index(device.kind))
-            return name, (found.name, found.backend)
+            best = min(of_plugin, key=lambda device: ("npu", "gpu", "cpu").index(device.kind))
+            return name, (best.name, best.backend)
         log(level, WARNING, "provider %s is ignored: Opweave has no such device here", name)
     return CPU_PROVIDER, ("cpu", None)

@@ -42,7 +42,7 @@ def unwrapped(values: Mapping[str, Any], what: str = "input") -> Mapping[str, An
 
 
 def ort_value(array: Any, what: str) -> Any:
-    """An OrtValue over the memory of an array, which it keeps alive, and arrays made of it, too.
+    """An OrtValue over the memory of an array. The value, and arrays made of it, keep the memory alive.
 
     Raises:
         NotSupportedError: `array` is not an array of numbers.
@@ -50,15 +50,15 @@ def ort_value(array: Any, what: str) -> Any:
     import onnxruntime
 
     if not isinstance(array, np.ndarray) or array.dtype.kind in "OUS":
-        found = f"an array of {array.dtype}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
+        kind = f"an array of {array.dtype}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
         raise NotSupportedError(
-            f"{what}: ONNX Runtime makes OrtValues of arrays of numbers only, got {found}; use `run`"
+            f"{what}: ONNX Runtime makes OrtValues of arrays of numbers only, got {kind}; use `run`"
         )
     from ...backends.onnxruntime.constants import is_plain
     from ...backends.onnxruntime.values import to_engine
 
     if is_plain(array):
-        # `ortvalue_from_numpy` makes one whose `numpy()` does not keep the memory alive.
+        # Not `ortvalue_from_numpy`: the `numpy()` of its values does not keep the memory alive.
         try:
             return onnxruntime.OrtValue.from_dlpack(array)
         except RuntimeError:  # before 1.32, bool had to come as uint8
@@ -67,7 +67,7 @@ def ort_value(array: Any, what: str) -> Any:
 
 
 class _BoolAsBytes:
-    """A bool array that exports its memory as uint8; ONNX Runtime 1.31 sees from `dtype` what is meant."""
+    """A bool array that exports its memory as uint8; ONNX Runtime 1.31 recognises bool by `dtype`."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.dtype, self._bytes = array.dtype, array.view(np.uint8)

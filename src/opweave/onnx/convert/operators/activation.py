@@ -10,18 +10,27 @@ from .... import ops
 from ....composites import fast_gelu, hard_max, log_softmax, quick_gelu, thresholded_relu
 from ....context.builder import MLGraphBuilder
 from ....core.graph import MLOperand
-from ...model.registry import MICROSOFT, Tensor, Unsupported, converts, named, normalized, register, unsupported_if
+from ...model.registry import (
+    MICROSOFT,
+    Tensor,
+    Unsupported,
+    by_name,
+    converts,
+    normalize_axis,
+    register,
+    unsupported_if,
+)
 from .elementwise import is_float, is_unsigned
 
-_FUSED = named(ops.elu, ops.hard_sigmoid, ops.leaky_relu, ops.relu, ops.sigmoid, ops.softplus, ops.softsign, ops.tanh)
+_FUSED = by_name(ops.elu, ops.hard_sigmoid, ops.leaky_relu, ops.relu, ops.sigmoid, ops.softplus, ops.softsign, ops.tanh)
 """The activations that ONNX Runtime fuses with the operator before them."""
 
-register(_FUSED | named(ops.hard_swish, thresholded_relu))
-register(named(ops.gelu, fast_gelu, quick_gelu), domain=MICROSOFT)
+register(_FUSED | by_name(ops.hard_swish, thresholded_relu))
+register(by_name(ops.gelu, fast_gelu, quick_gelu), domain=MICROSOFT)
 
 
-def activated(b: MLGraphBuilder, x: MLOperand, activation: str, parameters: Sequence[float]) -> MLOperand:
-    """The activation of a fused operator; `x` if it has none. Parameters beyond those that it takes are ignored."""
+def activate(b: MLGraphBuilder, x: MLOperand, activation: str, parameters: Sequence[float]) -> MLOperand:
+    """Apply the activation of a fused operator, if it has one. Surplus parameters are ignored."""
     if not activation:
         return x
     op = _FUSED.get(activation)
@@ -76,14 +85,14 @@ def _(b: MLGraphBuilder, A: Tensor, B: Tensor) -> Tensor:
 
 
 def _along_axis(op: Callable[..., MLOperand]) -> Callable[..., Any]:
-    """The converter of an operator that is `op` along an axis."""
+    """Make the converter of an operator that applies `op` along an axis."""
 
     def convert(b: MLGraphBuilder, input: MLOperand, *, axis: int | None = None, opset: int) -> Tensor:
         shape, rank = input.shape, input.rank
         if opset >= 13:
-            return op(b, input, normalized(-1 if axis is None else axis, rank))
-        # Older versions join all dimensions from the axis on. If only one of these is longer than 1, it is the axis.
-        first = normalized(1 if axis is None else axis, rank)
+            return op(b, input, normalize_axis(-1 if axis is None else axis, rank))
+        # Older versions flatten all dimensions from the axis on. If only one of them is longer than 1, it is the axis.
+        first = normalize_axis(1 if axis is None else axis, rank)
         longer = [dimension for dimension in range(first, rank) if shape[dimension] > 1] or [first]
         if len(longer) == 1:
             return op(b, input, longer[0])

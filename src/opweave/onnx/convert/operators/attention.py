@@ -62,7 +62,7 @@ def _(
 def _with_past(
     b: MLGraphBuilder, past_key: Tensor | None, past_value: Tensor | None, k: MLOperand, v: MLOperand
 ) -> tuple[MLOperand, MLOperand, int]:
-    """Append keys and values to the past ones; return them, and the number of past keys (0 if there are none)."""
+    """Append keys and values to the KV cache; return both, and the number of cached keys (0 if there are none)."""
     if past_key is None or past_value is None or not shape_of(past_key)[2]:
         return k, v, 0
     k, v = (b.concat([operand(b, past), new], axis=2) for past, new in ((past_key, k), (past_value, v)))
@@ -132,8 +132,8 @@ def _padding_bias(
         lengths = b.reshape(operand(b, mask), [batch, 1, 1, 1])
         seen = b.lesser(np.arange(keys, dtype=lengths.data_type), lengths)
     elif shape in forms:
-        found = b.reshape(operand(b, mask), forms[shape])
-        seen = b.not_equal(found, np.zeros((), found.data_type))
+        flags = b.reshape(operand(b, mask), forms[shape])
+        seen = b.not_equal(flags, np.zeros((), flags.data_type))
     else:
         raise Unsupported(f"key_padding_mask has the shape {list(shape)}")
     return b.where(seen, np.zeros((), like.data_type), np.full((), hidden, like.data_type))
@@ -174,13 +174,13 @@ def _(
         q, k, v = b.split(q, [num_heads * size, kv_num_heads * size, kv_num_heads * size], axis=2)
     else:
         k, v = operand(b, key), operand(b, value)
-    # Without a past, only the length of the keys that are returned depends on `total_sequence_length`.
-    given = [past for past in (past_key, past_value) if past is not None]
-    if len(given) == 1:
+    # Without a KV cache, only the length of the returned keys depends on `total_sequence_length`.
+    cache = [past for past in (past_key, past_value) if past is not None]
+    if len(cache) == 1:
         raise Unsupported("it has one of past_key and past_value")
-    capacity = shape_of(given[0])[2] if given else 0
+    capacity = shape_of(cache[0])[2] if cache else 0
     total = integer(total_sequence_length, "the number of keys") if capacity or outputs > 1 else q.shape[1]
-    pasts, lengths = _cache(b, given, seqlens_k, q, capacity, total)
+    pasts, lengths = _cache(b, cache, seqlens_k, q, capacity, total)
     tables: list[MLOperand | None] = [None, None]
     if do_rotary:
         if cos_cache is None or sin_cache is None:
@@ -189,7 +189,7 @@ def _(
             tables = [operand(b, cos_cache), operand(b, sin_cache)]
         else:
             q, k = (
-                _rotated(b, x, cos_cache, sin_cache, position_ids, heads=heads, interleaved=rotary_interleaved)
+                _rotate(b, x, cos_cache, sin_cache, position_ids, heads=heads, interleaved=rotary_interleaved)
                 for x, heads in ((q, num_heads), (k, kv_num_heads))
             )
     bias = None
@@ -197,12 +197,12 @@ def _(
         bias = operand(b, attention_bias)
         if bias.shape[3] != total:
             raise Unsupported(f"attention_bias covers {bias.shape[3]} of {total} keys")
-        if total < capacity and lengths is not None:  # it has no columns for the room that is left
+        if total < capacity and lengths is not None:  # it has no columns for unused capacity
             bias = b.pad(bias, [0] * 4, [0, 0, 0, capacity - total])
     sinks = None if head_sink is None else operand(b, head_sink)
     if sinks is None and smooth_softmax == 1:
         sinks = b.constant(np.zeros(num_heads, q.data_type))
-    made: tuple[MLOperand, ...] = group_query_attention(
+    results: tuple[MLOperand, ...] = group_query_attention(
         b,
         *(q, k, v, *pasts, lengths, *tables, bias, sinks),
         heads=num_heads,
@@ -212,30 +212,30 @@ def _(
         window=max(local_window_size, 0),
         interleaved=bool(rotary_interleaved),
     )
-    return made
+    return results
 
 
 def _cache(
     b: MLGraphBuilder,
-    given: Sequence[Tensor],
+    cache: Sequence[Tensor],
     seqlens_k: Tensor,
     q: MLOperand,
     capacity: int,
     total: int,
 ) -> tuple[list[MLOperand | None], MLOperand | None]:
-    """The past keys and values with room for the new ones, and how many of them are valid; None for all.
+    """The KV cache with capacity for the new keys, and the valid keys of each sequence; None if all are valid.
 
     Args:
         b: the builder.
-        given: the past keys and values [batch, groups, capacity, size]; or nothing.
-        seqlens_k: [batch], for each sequence the number of its keys less one; the new ones count.
+        cache: past keys and values [batch, groups, capacity, size], or nothing.
+        seqlens_k: [batch], number of keys of each sequence, with the new ones, minus 1.
         q: [batch, new, heads * size].
-        capacity: the length of the past, of which the sequences may use less.
-        total: the least length of the keys that are returned. A mask of fixed length makes it longer than the sequences.
+        capacity: the length of the KV cache; sequences may use less.
+        total: the least length of the returned keys. A mask of fixed length makes it longer than the sequences.
     """
     none: list[MLOperand | None] = [None, None]
     batch, new, _ = q.shape
-    pasts: list[MLOperand | None] = [operand(b, past) for past in given] if capacity else none
+    pasts: list[MLOperand | None] = [operand(b, past) for past in cache] if capacity else none
     if total == new:  # the first call: ONNX Runtime ignores the past
         if capacity <= new:
             return none, None
@@ -252,7 +252,7 @@ def _cache(
             return pasts, None
     else:
         lengths = seqlens_k if seqlens_k.shape == (batch,) else b.reshape(seqlens_k, [batch])
-        if new > 1:  # a sequence that is padded on its right has fewer keys than there are new ones
+        if new > 1:  # a right-padded sequence may have fewer keys than the new ones
             lengths = b.max(b.sub(lengths, np.full((), new - 1, np.int32)), np.zeros((), np.int32))
     if total > capacity:
         pasts = [b.pad(past, [0] * 4, [0, 0, total - capacity, 0]) for past in pasts if past is not None]
@@ -262,7 +262,7 @@ def _cache(
 # Rotary embeddings ----------------------------------------------------------------------------------------------------
 
 
-def _rotated(
+def _rotate(
     b: MLGraphBuilder,
     x: MLOperand,
     cos: Tensor,
@@ -315,7 +315,7 @@ def _(
         raise Unsupported(
             f"cos_cache has {cos_cache.shape[-1]} columns for {rotary_embedding_dim or size} rotated elements"
         )
-    return _rotated(b, x, cos_cache, sin_cache, position_ids, heads=num_heads, interleaved=interleaved)
+    return _rotate(b, x, cos_cache, sin_cache, position_ids, heads=num_heads, interleaved=interleaved)
 
 
 @converts("RotaryEmbedding", domain=MICROSOFT)
@@ -342,4 +342,4 @@ def _(
         start = position_ids
         offsets = np.arange(length)[None]
         position_ids = b.add(start, offsets) if isinstance(start, MLOperand) else start + offsets
-    return _rotated(b, x, cos_cache, sin_cache, position_ids, heads=heads, interleaved=interleaved)
+    return _rotate(b, x, cos_cache, sin_cache, position_ids, heads=heads, interleaved=interleaved)

@@ -9,8 +9,8 @@ from ....context.builder import MLGraphBuilder
 from ....core.graph import MLOperand
 from ....core.shapes import conv_transpose_size
 from ...model.registry import MICROSOFT, Tensor, converts, shape_of
-from .activation import activated
-from .windows import PLAIN, WindowAttributes, halved, options, with_two_axes, without_added_axis
+from .activation import activate
+from .windows import PLAIN, WindowAttributes, halve, options, with_two_axes, without_added_axis
 
 
 @converts("Conv")
@@ -51,7 +51,7 @@ def _(
     for position, (axis, more) in enumerate(zip(plain, extra, strict=True)):
         smallest = conv_transpose_size(axis.size, axis.taps, 0, 0, axis.stride, axis.dilation) + more
         if wanted is not None:  # the padding cuts off the rest
-            before, after = halved(max(smallest - wanted[position], 0), auto_pad)
+            before, after = halve(max(smallest - wanted[position], 0), auto_pad)
             axis = replace(axis, before=before, after=after)
         axes.append(axis)
         sizes.append(smallest - axis.before - axis.after if wanted is None else wanted[position])
@@ -79,4 +79,4 @@ def _(
     parameters = activation_params or ()
     if activation == "Clip" and len(parameters) == 2:
         return b.clamp(y, min_value=float(parameters[0]), max_value=float(parameters[1]))
-    return activated(b, y, activation, parameters)
+    return activate(b, y, activation, parameters)

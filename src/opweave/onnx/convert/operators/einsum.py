@@ -52,9 +52,9 @@ def _(b: MLGraphBuilder, *Inputs: Tensor, equation: str) -> Tensor:
     while len(terms) > 1:
         first, second, *rest = terms
         needed = {*wanted, *(label for term in rest for label in term.labels)}
-        terms = [_multiplied(b, _summed(b, first, {*needed, *second.labels}), second, needed, wanted), *rest]
+        terms = [_multiply(b, _sum(b, first, {*needed, *second.labels}), second, needed, wanted), *rest]
     (term,) = terms
-    return _ordered(b, _summed(b, term, set(wanted)), wanted).operand
+    return _transpose(b, _sum(b, term, set(wanted)), wanted).operand
 
 
 def _ellipsis(count: int) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ def _labels(subscript: str, rank: int) -> tuple[str, ...]:
 
 
 def _diagonal(b: MLGraphBuilder, term: _Term) -> _Term:
-    """The term with each label once; two axes with the same label are replaced by their diagonal."""
+    """Replace pairs of axes with the same label by their diagonal."""
     for label in dict.fromkeys(term.labels):
         while term.labels.count(label) > 1:
             first = term.labels.index(label)
@@ -90,30 +90,30 @@ def _diagonal(b: MLGraphBuilder, term: _Term) -> _Term:
 
 
 def _without_broadcasts(b: MLGraphBuilder, term: _Term, largest: Mapping[str, int]) -> _Term:
-    """The term without the axes of size 1 that are larger in another term."""
+    """Drop the axes of size 1 that are larger in another term."""
     labels = tuple(label for label in term.labels if term.size(label) > 1 or largest[label] == 1)
-    return _Term(_reshaped(b, term.operand, [term.size(label) for label in labels]), labels)
+    return _Term(_reshape(b, term.operand, [term.size(label) for label in labels]), labels)
 
 
-def _summed(b: MLGraphBuilder, term: _Term, needed: set[str]) -> _Term:
-    """The term, summed over the axes whose labels are not in `needed`."""
+def _sum(b: MLGraphBuilder, term: _Term, needed: set[str]) -> _Term:
+    """Sum a term over the axes whose labels are not in `needed`."""
     axes = [axis for axis, label in enumerate(term.labels) if label not in needed]
     if not axes:
         return term
     return _Term(b.reduce_sum(term.operand, axes=axes), tuple(label for label in term.labels if label in needed))
 
 
-def _ordered(b: MLGraphBuilder, term: _Term, labels: Sequence[str]) -> _Term:
-    """The term with its axes in the order of `labels`; it has all of them."""
+def _transpose(b: MLGraphBuilder, term: _Term, labels: Sequence[str]) -> _Term:
+    """Transpose a term to the order of `labels`."""
     permutation = [term.labels.index(label) for label in labels]
     if permutation == list(range(len(labels))):
         return term
     return _Term(b.transpose(term.operand, permutation=permutation), tuple(labels))
 
 
-def _multiplied(b: MLGraphBuilder, first: _Term, second: _Term, needed: set[str], wanted: Sequence[str]) -> _Term:
-    """The product of two terms, summed over the axes that nothing else needs."""
-    second = _summed(b, second, {*needed, *first.labels})
+def _multiply(b: MLGraphBuilder, first: _Term, second: _Term, needed: set[str], wanted: Sequence[str]) -> _Term:
+    """Multiply two terms, and sum over the axes that nothing else needs."""
+    second = _sum(b, second, {*needed, *first.labels})
     common = [label for label in first.labels if label in second.labels]
     summed = [label for label in common if label not in needed]
     place = {label: i for i, label in enumerate(wanted)}
@@ -128,32 +128,32 @@ def _multiplied(b: MLGraphBuilder, first: _Term, second: _Term, needed: set[str]
     if not summed or not is_float(first.operand):
         labels = sorted({*first.labels, *second.labels}, key=lambda label: (order(label), label))
         spread = (_spread(b, term, labels) for term in (first, second))
-        return _summed(b, _Term(reduce(b.mul, spread), tuple(labels)), needed)
+        return _sum(b, _Term(reduce(b.mul, spread), tuple(labels)), needed)
     if rows and columns and order(columns[0]) < order(rows[0]):
         first, second, rows, columns = second, first, columns, rows
-    left = _grouped(b, first, batch, rows, summed)
-    right = _grouped(b, second, batch, summed, columns)
+    left = _as_matrices(b, first, batch, rows, summed)
+    right = _as_matrices(b, second, batch, summed, columns)
     product = b.matmul(left, right)
     sizes = [first.size(label) for label in rows], [second.size(label) for label in columns]
     shape = [*product.shape[: len(batch)], *sizes[0], *sizes[1]]
-    return _Term(_reshaped(b, product, shape), (*batch, *rows, *columns))
+    return _Term(_reshape(b, product, shape), (*batch, *rows, *columns))
 
 
 def _spread(b: MLGraphBuilder, term: _Term, labels: Sequence[str]) -> MLOperand:
-    """The operand with an axis for each of `labels`, of size 1 where the term has none."""
-    term = _ordered(b, term, [label for label in labels if label in term.labels])
-    return _reshaped(b, term.operand, [term.size(label) for label in labels])
+    """Give an operand an axis for each of `labels`, of size 1 where the term has none."""
+    term = _transpose(b, term, [label for label in labels if label in term.labels])
+    return _reshape(b, term.operand, [term.size(label) for label in labels])
 
 
-def _grouped(
+def _as_matrices(
     b: MLGraphBuilder, term: _Term, batch: Sequence[str], rows: Sequence[str], columns: Sequence[str]
 ) -> MLOperand:
-    """The operand as a stack of matrices [*batch, rows, columns]."""
-    ordered = _ordered(b, term, [*batch, *rows, *columns])
+    """Reshape an operand to a stack of matrices [*batch, rows, columns]."""
+    ordered = _transpose(b, term, [*batch, *rows, *columns])
     sizes = [term.size(label) for label in batch]
     shape = [*sizes, prod(term.size(label) for label in rows), prod(term.size(label) for label in columns)]
-    return _reshaped(b, ordered.operand, shape)
+    return _reshape(b, ordered.operand, shape)
 
 
-def _reshaped(b: MLGraphBuilder, x: MLOperand, shape: Sequence[int]) -> MLOperand:
+def _reshape(b: MLGraphBuilder, x: MLOperand, shape: Sequence[int]) -> MLOperand:
     return x if x.shape == tuple(shape) else b.reshape(x, shape)

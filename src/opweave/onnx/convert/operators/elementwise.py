@@ -20,11 +20,11 @@ from ...model.registry import (
     Tensor,
     Unsupported,
     as_type,
+    by_name,
     converts,
     data_type_of,
     integer,
-    named,
-    normalized,
+    normalize_axis,
     operand,
     register,
     unsupported_if,
@@ -41,8 +41,8 @@ def is_unsigned(value: MLOperand) -> bool:
     return INFO[value.data_type].kind == "u"
 
 
-register(named(ops.add, ops.sub, ops.mul, ops.div, ops.where, ops.ceil, ops.floor, ops.neg, ops.sqrt))
-register(named(ops.exp, ops.log, ops.erf, ops.sin, ops.cos, ops.tan, ops.reciprocal, Round=ops.round_even))
+register(by_name(ops.add, ops.sub, ops.mul, ops.div, ops.where, ops.ceil, ops.floor, ops.neg, ops.sqrt))
+register(by_name(ops.exp, ops.log, ops.erf, ops.sin, ops.cos, ops.tan, ops.reciprocal, Round=ops.round_even))
 
 
 def _variadic(op: Op[..., Any]) -> Callable[..., Any]:
@@ -99,7 +99,7 @@ def _(b: MLGraphBuilder, a: MLOperand, B: Tensor, *, fmod: int = 0) -> Tensor:
 
 
 def _with_sign(b: MLGraphBuilder, remainder: MLOperand, divisor: Tensor) -> MLOperand:
-    """The remainder with the sign of the divisor, which is added where the signs differ."""
+    """Give a remainder the sign of the divisor: remainder + divisor where the signs differ."""
     if isinstance(divisor, np.ndarray) and (divisor > 0).all():
         differs = b.lesser(remainder, 0)
     elif isinstance(divisor, np.ndarray) and (divisor < 0).all():
@@ -115,8 +115,8 @@ def _float_modulo(b: MLGraphBuilder, a: MLOperand, divisor: Tensor) -> MLOperand
     result = _with_sign(b, b.sub(a, b.mul(b.floor(b.div(a, divisor)), divisor)), divisor)
     if isinstance(divisor, np.ndarray) and np.isfinite(divisor).all():
         return result
-    # Divided by infinity, a finite number is its own remainder, or infinity if the signs differ. An infinite number gives
-    # NaN, by adding a - a.
+    # For an infinite divisor and finite a, the result is a, or the divisor if the signs differ. For infinite a, adding a - a
+    # gives NaN.
     other = b.where(b.lesser(b.mul(a, divisor), 0), operand(b, divisor), a)
     return b.where(b.is_infinite(operand(b, divisor)), b.add(other, b.sub(a, a)), result)
 
@@ -139,8 +139,8 @@ def _(b: MLGraphBuilder, x: MLOperand, exponent: Tensor) -> Tensor:
 
 @converts("BitShift")
 def _(b: MLGraphBuilder, x: MLOperand, distance: MLOperand, *, direction: str) -> Tensor:
-    # Shifting multiplies with a power of 2, or divides by it. Shifting by all bits, or by a negative number, gives 0, as the
-    # factor 0 does, also as a divisor: an integer divided by 0 is 0.
+    # x << n = x * 2**n, x >> n = x / 2**n. Shifting by all bits, or by a negative number, gives 0. So does the factor 0, also
+    # as a divisor: an integer divided by 0 is 0.
     bits = INFO[x.data_type].bits
     powers = np.array([*(1 << bit for bit in range(bits)), 0], f"uint{bits}").astype(x.data_type)
     lowest = 0 if is_unsigned(distance) else -1  # the index of the last power, which is 0
@@ -149,7 +149,7 @@ def _(b: MLGraphBuilder, x: MLOperand, distance: MLOperand, *, direction: str) -
         return b.mul(x, factor)
     if is_unsigned(x):
         return b.div(x, factor)
-    # The bits of a negative number are those of its complement, inverted; -2**63 as a divisor also leaves 0.
+    # For negative x, x >> n = ~(~x >> n); the divisor -2**63 also leaves 0.
     is_negative = b.lesser(x, 0)
     quotient = b.div(b.where(is_negative, _complement(b, x), x), factor)
     return b.where(is_negative, _complement(b, quotient), quotient)
@@ -175,7 +175,7 @@ def _(
     x: MLOperand,
     *,
     to: int,
-    saturate: int = 1,  # this and `round_mode` are about 8-bit floats, which WebNN does not have
+    saturate: int = 1,  # like `round_mode`, for 8-bit floats, which WebNN lacks
     round_mode: str = "up",
     types: list[int],
 ) -> Tensor:
@@ -203,7 +203,7 @@ def _(b: MLGraphBuilder, x: MLOperand, *, to: int) -> Tensor:
 
 
 def _number(bound: Tensor | None) -> int | float | None:
-    """A bound whose value is known."""
+    """The value of a bound, if it is known."""
     value = bound.value if isinstance(bound, MLOperand) else bound
     number: int | float | None = None if value is None else np.asarray(value).reshape(()).item()
     return number
@@ -230,7 +230,7 @@ def _bound(b: MLGraphBuilder, x: MLOperand, bound: Tensor, number: int | float |
         b: the builder.
         x: the input of Clip.
         bound: the bound.
-        number: its value, if that is known.
+        number: the value of the bound, if it is known.
         none: infinity, which has no effect.
     """
     if number is not None:
@@ -243,17 +243,17 @@ def _bound(b: MLGraphBuilder, x: MLOperand, bound: Tensor, number: int | float |
 
 @converts("CumSum")
 def _(b: MLGraphBuilder, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
-    along = normalized(integer(axis, "the axis"), len(x.shape))
+    along = normalize_axis(integer(axis, "the axis"), len(x.shape))
     return b.cumulative_sum(operand(b, x), along, exclusive=bool(exclusive), reversed=bool(reverse))
 
 
 @converts("CumProd")
 def _(b: MLGraphBuilder, x: MLOperand, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
-    along = normalized(integer(axis, "the axis"), x.rank)
+    along = normalize_axis(integer(axis, "the axis"), x.rank)
     size = x.shape[along]
 
-    def shifted(value: MLOperand, distance: int) -> MLOperand:
-        """`value` moved by `distance` along the axis, after ones."""
+    def shift(value: MLOperand, distance: int) -> MLOperand:
+        """Shift `value` by `distance` along the axis, filling with ones."""
         sizes, ones = list(value.shape), [0] * value.rank
         sizes[along], ones[along] = size - distance, distance
         return b.pad(b.slice(value, [0] * value.rank, sizes), ones, [0] * value.rank, value=1)
@@ -262,10 +262,10 @@ def _(b: MLGraphBuilder, x: MLOperand, axis: Tensor, *, exclusive: int = 0, reve
         return np.ones(x.shape, x.data_type)
     result = b.reverse(x, axes=[along]) if reverse else x
     if exclusive:
-        result = shifted(result, 1)
+        result = shift(result, 1)
     # Parallel prefix products: each step doubles the number of factors in a product.
     distance = 1
     while distance < size:
-        result = b.mul(result, shifted(result, distance))
+        result = b.mul(result, shift(result, distance))
         distance *= 2
     return b.reverse(result, axes=[along]) if reverse else result

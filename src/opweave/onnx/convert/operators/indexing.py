@@ -21,23 +21,23 @@ from ...model.registry import (
     check_count,
     converts,
     integer,
-    normalized,
+    normalize_axis,
     operand,
     shape_of,
     unsupported_if,
 )
-from .windows import reshaped
+from .windows import reshape
 
 
 @converts("Gather")
 def _(b: MLGraphBuilder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
-    return b.gather(data, indices, axis=normalized(axis, len(shape_of(data))))
+    return b.gather(data, indices, axis=normalize_axis(axis, len(shape_of(data))))
 
 
 @converts("GatherElements")
 def _(b: MLGraphBuilder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
-    axis = normalized(axis, len(shape_of(data)))
-    # The indices may be shorter than the data along the other axes. WebNN's are not, so the data is cut to their length.
+    axis = normalize_axis(axis, len(shape_of(data)))
+    # ONNX's indices may be shorter than the data along other axes, WebNN's may not: cut the data to their length.
     sizes = list(shape_of(indices))
     sizes[axis] = shape_of(data)[axis]
     if sizes != list(shape_of(data)):
@@ -51,11 +51,11 @@ def _(b: MLGraphBuilder, data: Tensor, indices: Tensor, *, batch_dims: int = 0) 
         return b.gather_nd(data, indices)
     # The position in each batch dimension comes before the other coordinates.
     batches = np.moveaxis(np.indices(shape_of(indices)[:-1], np.int64)[:batch_dims], 0, -1)
-    return b.gather_nd(data, _joined(b, [batches, indices]))
+    return b.gather_nd(data, _join(b, [batches, indices]))
 
 
-def _joined(b: MLGraphBuilder, columns: Sequence[Tensor]) -> Tensor:
-    """Coordinates, joined along the last axis: an array if all of them are known."""
+def _join(b: MLGraphBuilder, columns: Sequence[Tensor]) -> Tensor:
+    """Join coordinates along the last axis; arrays give an array."""
     arrays = [column for column in columns if isinstance(column, np.ndarray)]
     if len(arrays) == len(columns):
         return np.concatenate(arrays, -1)
@@ -74,28 +74,26 @@ def _(
     types: list[int],
 ) -> Tensor:
     shape, counts = shape_of(data), shape_of(indices)
-    axis = normalized(axis, len(shape))
+    axis = normalize_axis(axis, len(shape))
     if reduction != "none":
-        return _combined(b, data, indices, updates, axis, _reduction(reduction, types[0]))
+        return _combine(b, data, indices, updates, axis, _reduction(reduction, types[0]))
     if all(a == axis or size == whole for a, (size, whole) in enumerate(zip(counts, shape, strict=True))):
         return b.scatter_elements(data, indices, updates, axis=axis)
-    # WebNN's indices are as long as the data along the other axes. For shorter ones, each element gets all coordinates.
+    # WebNN's indices must be as long as the data along other axes. For shorter ones, give each element all coordinates.
     count = prod(counts)
     columns: list[Tensor] = list(np.indices(counts, np.int64).reshape(len(counts), count, 1))
-    columns[axis] = reshaped(b, indices, [count, 1])
-    return b.scatter_nd(data, _joined(b, columns), b.reshape(updates, [count]))
+    columns[axis] = reshape(b, indices, [count, 1])
+    return b.scatter_nd(data, _join(b, columns), b.reshape(updates, [count]))
 
 
 def _reduction(name: str, element_type: int) -> Any:
-    """The reduction of `scatter_reduce`; of bool, which is 0 and 1, a sum is the maximum, and a product the minimum."""
+    """The reduction of `scatter_reduce`. For bool (0 and 1), add becomes max, and mul becomes min."""
     reduction = {"add": "max", "mul": "min"}.get(name, name) if element_type == TensorProto.BOOL else name
     unsupported_if(reduction not in ("add", "mul", "min", "max"), f"its reduction is {name!r}")
     return reduction
 
 
-def _combined(
-    b: MLGraphBuilder, data: Tensor, indices: Tensor, updates: Tensor, axis: int, reduction: Any
-) -> MLOperand:
+def _combine(b: MLGraphBuilder, data: Tensor, indices: Tensor, updates: Tensor, axis: int, reduction: Any) -> MLOperand:
     return scatter_reduce(b, operand(b, data), operand(b, indices), operand(b, updates), axis, reduction=reduction)
 
 
@@ -105,18 +103,18 @@ def _(
 ) -> Tensor:
     if reduction == "none":
         return b.scatter_nd(data, indices, updates)
-    # As rows, the positions of which are counted through all dimensions that have coordinates.
+    # View the data as rows; a row's number is its flat position in the dimensions that have coordinates.
     shape, (*counts, coordinates) = shape_of(data), shape_of(indices)
     unsupported_if(coordinates > len(shape), f"it has {coordinates} coordinates for {len(shape)} dimensions")
     sizes, count = shape[:coordinates], prod(counts)
     rows, width = prod(sizes), prod(shape[coordinates:])
-    positions = reshaped(b, _row_numbers(b, reshaped(b, indices, [count, coordinates]), sizes), [count, 1])
-    flat, wanted = reshaped(b, data, [rows, width]), reshaped(b, updates, [count, width])
-    return reshaped(b, _combined(b, flat, positions, wanted, 0, _reduction(reduction, types[0])), shape)
+    positions = reshape(b, _row_numbers(b, reshape(b, indices, [count, coordinates]), sizes), [count, 1])
+    flat, wanted = reshape(b, data, [rows, width]), reshape(b, updates, [count, width])
+    return reshape(b, _combine(b, flat, positions, wanted, 0, _reduction(reduction, types[0])), shape)
 
 
 def _row_numbers(b: MLGraphBuilder, indices: Tensor, sizes: Sequence[int]) -> Tensor:
-    """The positions, counted through all dimensions, of coordinates [count, dimensions] in dimensions of `sizes`."""
+    """Flatten coordinates [count, dimensions] to positions in an array of shape `sizes`."""
     if len(sizes) == 1:
         return indices
     if isinstance(indices, np.ndarray):
@@ -134,7 +132,7 @@ def _row_numbers(b: MLGraphBuilder, indices: Tensor, sizes: Sequence[int]) -> Te
 def _(b: MLGraphBuilder, indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1) -> Tensor:
     count = check_count(integer(depth, "the depth"))
     off, on = values if isinstance(values, np.ndarray) else b.split(values, 2)
-    positions, along = as_type(b, indices, "int64"), normalized(axis, len(shape_of(indices)) + 1)
+    positions, along = as_type(b, indices, "int64"), normalize_axis(axis, len(shape_of(indices)) + 1)
     is_hot = one_hot(b, operand(b, positions), count, along, data_type="uint8")
     return b.where(is_hot, on, off)
 
@@ -151,5 +149,5 @@ def _(
     sorted: int = 1,  # not read: the result is always sorted
 ) -> tuple[MLOperand, MLOperand]:
     count = k if K is None else integer(K, "the number of elements")  # an attribute until opset 9
-    values, positions = top_k(b, x, count, normalized(axis, x.rank), largest=bool(largest))
+    values, positions = top_k(b, x, count, normalize_axis(axis, x.rank), largest=bool(largest))
     return values, positions

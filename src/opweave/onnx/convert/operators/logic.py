@@ -9,10 +9,10 @@ import numpy as np
 from .... import ops
 from ....context.builder import MLGraphBuilder
 from ....core.graph import MLOperand
-from ...model.registry import Tensor, converts, named, register
+from ...model.registry import Tensor, by_name, converts, register
 
-_COMPARISONS = named(ops.equal, ops.greater, ops.greater_or_equal, Less=ops.lesser, LessOrEqual=ops.lesser_or_equal)
-_LOGIC = named(And=ops.logical_and, Or=ops.logical_or, Xor=ops.logical_xor, Not=ops.logical_not, IsNaN=ops.is_nan)
+_COMPARISONS = by_name(ops.equal, ops.greater, ops.greater_or_equal, Less=ops.lesser, LessOrEqual=ops.lesser_or_equal)
+_LOGIC = by_name(And=ops.logical_and, Or=ops.logical_or, Xor=ops.logical_xor, Not=ops.logical_not, IsNaN=ops.is_nan)
 register(_COMPARISONS | _LOGIC)
 
 BOOLEAN = {*_COMPARISONS, *_LOGIC, "IsInf"}

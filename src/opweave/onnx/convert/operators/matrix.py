@@ -5,12 +5,12 @@ from __future__ import annotations
 from ....context.builder import MLGraphBuilder
 from ....core.graph import MLOperand
 from ...model.registry import MICROSOFT, Tensor, converts, unsupported_if
-from .activation import activated
+from .activation import activate
 
 
 @converts("MatMul")
 def _product(b: MLGraphBuilder, left: MLOperand, right: MLOperand) -> MLOperand:
-    """A matrix product. A vector is multiplied as a row (left) or as a column (right), and the result has no axis for it."""
+    """A matrix product. A vector counts as a row (left) or a column (right); the result drops that axis."""
     unsupported_if(not left.rank or not right.rank, "a scalar is not a matrix")
     row = b.reshape(left, [1, *left.shape]) if left.rank == 1 else left
     column = b.reshape(right, [*right.shape, 1]) if right.rank == 1 else right
@@ -37,12 +37,12 @@ def _(
 ) -> Tensor:
     if left.rank == right.rank == 2:
         return b.gemm(left, right, alpha=alpha, a_transpose=bool(transA), b_transpose=bool(transB))
-    product = _product(b, _transposed(b, left, transA, transBatchA), _transposed(b, right, transB, transBatchB))
+    product = _product(b, _transpose(b, left, transA, transBatchA), _transpose(b, right, transB, transBatchB))
     return product if alpha == 1 else b.mul(product, alpha)
 
 
-def _transposed(b: MLGraphBuilder, x: MLOperand, trans: int, trans_batch: int) -> MLOperand:
-    """A factor as [batches..., rows, columns].
+def _transpose(b: MLGraphBuilder, x: MLOperand, trans: int, trans_batch: int) -> MLOperand:
+    """Transpose a factor to [batches..., rows, columns].
 
     `trans_batch` means that `x` has the rows before the batches: [rows, batches..., columns]. `trans` means that rows and
     columns are exchanged; with both, `x` is [columns, batches..., rows].
@@ -82,11 +82,11 @@ def _(
     activation: str = "",
     activation_alpha: float = 0.0,
     activation_beta: float = 0.0,
-    activation_gamma: float = 0.0,  # only Selu has it, which `activated` does not support
+    activation_gamma: float = 0.0,  # only Selu has it, which `activate` does not support
     alpha: float = 1.0,
     beta: float = 1.0,
     transA: int = 0,
     transB: int = 0,
 ) -> MLOperand:
     product = gemm(b, A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB)
-    return activated(b, product, activation, (activation_alpha, activation_beta))
+    return activate(b, product, activation, (activation_alpha, activation_beta))

@@ -11,11 +11,11 @@ from ....context.builder import MLGraphBuilder
 from ...model.registry import (
     Tensor,
     Unsupported,
+    constant_of,
     converts,
     data_type_of,
     integers,
-    known,
-    normalized,
+    normalize_axis,
     shape_of,
     unsupported_if,
 )
@@ -30,8 +30,8 @@ def _(b: MLGraphBuilder, data: Tensor, *, perm: Sequence[int] | None = None) -> 
 
 @converts("Concat")
 def _(b: MLGraphBuilder, *inputs: Tensor, axis: int) -> Tensor:
-    axis = normalized(axis, len(shape_of(inputs[0])))
-    parts = [part for part in inputs if shape_of(part)[axis]]  # empty ones, as caches are at first, add nothing
+    axis = normalize_axis(axis, len(shape_of(inputs[0])))
+    parts = [part for part in inputs if shape_of(part)[axis]]  # empty parts, such as new KV caches, add nothing
     return parts[0] if len(parts) == 1 else b.concat(parts, axis)
 
 
@@ -45,12 +45,12 @@ def _(
     num_outputs: int = 0,
     outputs: int,
 ) -> tuple[Tensor, ...]:
-    axis = normalized(axis, len(shape_of(input)))
+    axis = normalize_axis(axis, len(shape_of(input)))
     whole = shape_of(input)[axis]
     if split is not None:
         sizes = integers(split, "the list of sizes")
     else:
-        # All are equal, but the last one, which may be smaller.
+        # All parts are equal, but the last may be smaller.
         count = num_outputs or outputs
         size = -(-whole // count)
         sizes = [size] * (count - 1) + [whole - size * (count - 1)]
@@ -70,23 +70,25 @@ def _(
     steps: Tensor | None = None,
 ) -> Tensor:
     first, last = integers(starts, "the list of starts"), integers(ends, "the list of ends")
-    given = range(len(first)) if axes is None else integers(axes, "the list of axes")
-    along = [normalized(axis, len(shape_of(data))) for axis in given]
+    axis_list = range(len(first)) if axes is None else integers(axes, "the list of axes")
+    along = [normalize_axis(axis, len(shape_of(data))) for axis in axis_list]
     by = [1] * len(first) if steps is None else integers(steps, "the list of steps")
     if not len(first) == len(last) == len(along) == len(by) or 0 in by:
         raise Unsupported(f"starts {first}, ends {last}, axes {along} and steps {by} do not fit")
-    picked = {axis: sliced(shape_of(data)[axis], *cut) for axis, *cut in zip(along, first, last, by, strict=True)}
+    picked = {
+        axis: slice_positions(shape_of(data)[axis], *cut) for axis, *cut in zip(along, first, last, by, strict=True)
+    }
     return window(b, data, picked)
 
 
-def sliced(size: int, start: int, end: int, step: int) -> range:
-    """The positions that ONNX's Slice picks of `size` elements; a start out of range is moved to the nearest end.
+def slice_positions(size: int, start: int, end: int, step: int) -> range:
+    """The positions that ONNX's Slice picks from `size` elements; a start out of range is clamped.
 
-    >>> sliced(5, -1, -(2**63), -2), sliced(5, 1, 2**63 - 1, 1), sliced(5, -9, -10, -1)
+    >>> slice_positions(5, -1, -(2**63), -2), slice_positions(5, 1, 2**63 - 1, 1), slice_positions(5, -9, -10, -1)
     (range(4, -1, -2), range(1, 5), range(0, -1, -1))
     """
     if step < 0 and end in (2**31 - 1, 2**63 - 1):
-        # By the operator's text the result is empty; ONNX Runtime goes on to the first element.
+        # By the specification the result is empty; ONNX Runtime continues to the first element.
         raise Unsupported(f"it goes backward from {start} to {end}, which is read in different ways")
     start, end = (bound + size if bound < 0 else bound for bound in (start, end))
     if step < 0:
@@ -100,7 +102,7 @@ def empty(like: Tensor, sizes: dict[int, int]) -> np.ndarray:
 
 
 def window(b: MLGraphBuilder, data: Tensor, picked: dict[int, range]) -> Tensor:
-    """The elements at the given positions of some axes; an array of those of an array."""
+    """Pick the elements at the given positions of some axes; arrays stay arrays."""
     if isinstance(data, np.ndarray):
         return reduce(lambda array, axis: np.take(array, picked[axis], axis), picked, data)
     shape = shape_of(data)
@@ -129,13 +131,13 @@ def _(
     *,
     mode: str = "constant",
 ) -> Tensor:
-    shape, given = shape_of(data), integers(pads, "the padding")
+    shape, padding = shape_of(data), integers(pads, "the padding")
     rank = len(shape)
-    along = list(range(rank)) if axes is None else [normalized(a, rank) for a in integers(axes, "the list of axes")]
-    unsupported_if(len(given) != 2 * len(along), f"the padding {given} does not fit the axes {along}")
-    fill = 0 if value is None else known(value, "the padding value").item()
+    along = list(range(rank)) if axes is None else [normalize_axis(a, rank) for a in integers(axes, "the list of axes")]
+    unsupported_if(len(padding) != 2 * len(along), f"the padding {padding} does not fit the axes {along}")
+    fill = 0 if value is None else constant_of(value, "the padding value").item()
     begins, ends, kept = [0] * rank, [0] * rank, {}
-    for axis, begin, end in zip(along, given[: len(along)], given[len(along) :], strict=True):
+    for axis, begin, end in zip(along, padding[: len(along)], padding[len(along) :], strict=True):
         begins[axis], ends[axis] = max(begin, 0), max(end, 0)
         kept[axis] = range(max(-begin, 0), shape[axis] - max(-end, 0))  # negative numbers remove elements
     data = window(b, data, kept)
@@ -160,7 +162,7 @@ def _(b: MLGraphBuilder, input: Tensor, repeats: Tensor) -> Tensor:
 
 @converts("Trilu")
 def _(b: MLGraphBuilder, input: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
-    diagonal = 0 if k is None else int(known(k, "k").item())
+    diagonal = 0 if k is None else int(constant_of(k, "k").item())
     *_, rows, columns = (1, 1, *shape_of(input))
     # All diagonals outside of the matrix give the same result; WebNN's are 32-bit integers.
     return b.triangular(input, upper=bool(upper), diagonal=min(max(diagonal, -rows), columns))

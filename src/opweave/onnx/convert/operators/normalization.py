@@ -10,8 +10,8 @@ from ....composites import group_normalization, local_response_normalization, rm
 from ....context.builder import MLGraphBuilder
 from ....core.graph import MLOperand
 from ...model.protobuf import TensorProto
-from ...model.registry import MICROSOFT, Tensor, as_type, converts, normalized, operand, unsupported_if
-from .windows import reshaped
+from ...model.registry import MICROSOFT, Tensor, as_type, converts, normalize_axis, operand, unsupported_if
+from .windows import reshape
 
 
 @converts("BatchNormalization")
@@ -39,11 +39,11 @@ def _(
 def _(b: MLGraphBuilder, input: Tensor, scale: Tensor, B: Tensor, *, epsilon: float = 1e-5) -> MLOperand:
     x = operand(b, input)
     y = b.instance_normalization(_with_two_axes(b, x), scale=scale, bias=B, epsilon=epsilon)
-    return operand(b, reshaped(b, y, x.shape))
+    return operand(b, reshape(b, y, x.shape))
 
 
 def _with_two_axes(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
-    """An image of any rank with its spatial axes joined into the first of two; one of rank 4 as it is."""
+    """Join the spatial axes of an image into the first of two; an image of rank 4 stays as it is."""
     unsupported_if(x.rank < 3, f"it has no spatial axes, for its input has rank {x.rank}")
     return x if x.rank == 4 else b.reshape(x, [*x.shape[:2], prod(x.shape[2:]), 1])
 
@@ -83,7 +83,7 @@ def _(
 ) -> MLOperand:
     _check_stash(stash_type)
     unsupported_if(outputs > 1, "it returns the mean, too")
-    axes = list(range(normalized(axis, X.rank), X.rank))
+    axes = list(range(normalize_axis(axis, X.rank), X.rank))
     return b.layer_normalization(X, scale=Scale, bias=B, axes=axes, epsilon=epsilon)
 
 
@@ -100,7 +100,7 @@ def _(
     stash_type: int = TensorProto.FLOAT,
 ) -> MLOperand:
     _check_stash(stash_type)
-    first = normalized(axis, x.rank)
+    first = normalize_axis(axis, x.rank)
     return rms_normalization(b, x, scale, first, epsilon=epsilon)
 
 
@@ -147,7 +147,7 @@ def _(
     b: MLGraphBuilder, x: MLOperand, *, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0, size: int
 ) -> MLOperand:
     y = local_response_normalization(b, _with_two_axes(b, x), size, alpha=alpha, beta=beta, bias=bias)
-    return operand(b, reshaped(b, y, x.shape))
+    return operand(b, reshape(b, y, x.shape))
 
 
 @converts("EmbedLayerNormalization", domain=MICROSOFT)
@@ -176,5 +176,5 @@ def _(
     if segment_ids is not None and segment_embedding is not None:
         total = b.add(total, b.gather(operand(b, segment_embedding), operand(b, segment_ids), axis=0))
     y = b.layer_normalization(total, scale=gamma, bias=beta, axes=[2], epsilon=epsilon)
-    # Without a mask the engine's second output is zeros: no word ends early.
+    # Without a mask, the engine's second output is zeros.
     return y, np.zeros(ids.shape[0], np.int32), total

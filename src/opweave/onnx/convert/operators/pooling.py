@@ -13,7 +13,7 @@ from ...model.registry import Tensor, converts, operand, unsupported_if
 from .windows import PLAIN, WindowAttributes, WindowAxis, options, with_two_axes, without_added_axis
 
 
-def _pooled(op: Callable[..., MLOperand], x: Tensor, axes: Sequence[WindowAxis]) -> MLOperand:
+def _pool(op: Callable[..., MLOperand], x: Tensor, axes: Sequence[WindowAxis]) -> MLOperand:
     return op(x, window_dimensions=[axis.taps for axis in axes], **options(axes))
 
 
@@ -23,11 +23,11 @@ def _(
     X: Tensor,
     *,
     ceil_mode: int = 0,
-    storage_order: int = 0,  # of the indices, which WebNN does not give
+    storage_order: int = 0,  # for the indices, which WebNN does not return
     window: WindowAttributes = PLAIN,
 ) -> MLOperand:
-    axes = [axis.reaching(axis.count(bool(ceil_mode))) for axis in window.of_pooling(X)]
-    return without_added_axis(b, _pooled(b.max_pool2d, with_two_axes(b, X), axes), X)
+    axes = [axis.pad_for(axis.count(bool(ceil_mode))) for axis in window.of_pooling(X)]
+    return without_added_axis(b, _pool(b.max_pool2d, with_two_axes(b, X), axes), X)
 
 
 @converts("AveragePool")
@@ -43,26 +43,26 @@ def _(
     counts = [axis.count(bool(ceil_mode)) for axis in axes]
     x = operand(b, with_two_axes(b, X))
     if count_include_pad:
-        x, axes = _with_zeros(b, x, axes), [axis.padded() for axis in axes]
-    axes = [axis.reaching(count) for axis, count in zip(axes, counts, strict=True)]
-    return without_added_axis(b, _pooled(b.average_pool2d, x, axes), X)
+        x, axes = _with_zeros(b, x, axes), [axis.include_padding() for axis in axes]
+    axes = [axis.pad_for(count) for axis, count in zip(axes, counts, strict=True)]
+    return without_added_axis(b, _pool(b.average_pool2d, x, axes), X)
 
 
 def _with_zeros(b: MLGraphBuilder, x: MLOperand, axes: Sequence[WindowAxis]) -> MLOperand:
-    """An image with zeros in place of the padding."""
+    """Pad an image with zeros."""
     before, after = [axis.before for axis in axes], [axis.after for axis in axes]
     return b.pad(x, [0, 0, *before], [0, 0, *after]) if any(before + after) else x
 
 
 @converts("LpPool")
 def _(b: MLGraphBuilder, X: Tensor, *, ceil_mode: int = 0, p: int = 2, window: WindowAttributes = PLAIN) -> MLOperand:
-    axes = [axis.reaching(axis.count(bool(ceil_mode))) for axis in window.of_pooling(X)]
+    axes = [axis.pad_for(axis.count(bool(ceil_mode))) for axis in window.of_pooling(X)]
     x = operand(b, with_two_axes(b, X))
     if p == 2:
-        return without_added_axis(b, _pooled(b.l2_pool2d, x, axes), X)
-    # The mean of the powers times their number is their sum, because the zeros of the padding count.
+        return without_added_axis(b, _pool(b.l2_pool2d, x, axes), X)
+    # sum = mean * taps, because the zeros of the padding count.
     powers = _with_zeros(b, b.abs(x) if p == 1 else b.pow(b.abs(x), float(p)), axes)
-    mean = _pooled(b.average_pool2d, powers, [axis.padded() for axis in axes])
+    mean = _pool(b.average_pool2d, powers, [axis.include_padding() for axis in axes])
     total = b.mul(mean, float(prod(axis.taps for axis in axes)))
     return without_added_axis(b, total if p == 1 else b.pow(total, 1 / p), X)
 
@@ -76,7 +76,7 @@ def _spatial(x: MLOperand) -> list[int]:
 
 
 def _global(pool: Callable[..., Any], reduce: Callable[..., Any]) -> Callable[..., Any]:
-    """The converter of a pooling over all elements; images of other than two axes are reduced."""
+    """Make the converter of a global pooling; images without exactly two spatial axes use `reduce`."""
 
     def convert(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
         result: MLOperand = pool(b, x) if x.rank == 4 else reduce(b, x, axes=_spatial(x), keep_dimensions=True)

@@ -18,65 +18,65 @@ from ...model.registry import (
     MICROSOFT,
     Tensor,
     Unsupported,
+    constant_of,
     constant_or_same,
     converts,
     data_type_of,
-    known,
-    normalized,
+    normalize_axis,
     operand,
     shape_of,
     unsupported_if,
 )
 from .convolution import convolution
-from .windows import PLAIN, WindowAttributes, reshaped
+from .windows import PLAIN, WindowAttributes, reshape
 
 
-def _aligned(b: MLGraphBuilder, part: Tensor, whole: Sequence[int], axis: int) -> Tensor:
-    """A scale or zero point with as many axes as its tensor of shape `whole`.
+def _align(b: MLGraphBuilder, part: Tensor, whole: Sequence[int], axis: int) -> Tensor:
+    """Reshape a scale or zero point to the rank of its tensor, of shape `whole`.
 
-    It has one value, one for each index of `axis`, or one for each block.
+    `part` has one value, one for each index of `axis`, or one for each block.
     """
     shape, rank = shape_of(part), len(whole)
     if len(shape) == rank and rank != 1:
         return part
     if not shape or shape == (1,):
-        return reshaped(b, part, [1] * rank)
+        return reshape(b, part, [1] * rank)
     unsupported_if(len(shape) != 1, f"its scale has the shape {list(shape)}")
-    return reshaped(b, part, [shape[0] if a == normalized(axis, rank) else 1 for a in range(rank)])
+    return reshape(b, part, [shape[0] if a == normalize_axis(axis, rank) else 1 for a in range(rank)])
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Which elements of a tensor share a scale and a zero point: all, those of one index of an axis, or those of a block.
+    """Granularity of scales and zero points: per tensor, per index of an axis, or per block.
 
     Attributes:
         axis: the axis along which scales differ, if there are several.
-        block_size: the number of neighbours along the axis that are a block; 0 without blocks.
+        block_size: the number of elements of a block along the axis; 0 without blocks.
     """
 
     axis: int = 1
     block_size: int = 0
 
-    def quantized(
+    def quantize(
         self, b: MLGraphBuilder, x: MLOperand, scale: Tensor, zero_point: Tensor | None, data_type: str = "uint8"
     ) -> MLOperand:
-        """`x` as integers; `data_type` is theirs without a zero point."""
-        return b.quantize_linear(x, *self._aligned(b, x.shape, scale, zero_point, data_type))
+        """Quantise `x`; the result has `data_type` if there is no zero point."""
+        return b.quantize_linear(x, *self._align(b, x.shape, scale, zero_point, data_type))
 
-    def dequantized(self, b: MLGraphBuilder, x: Tensor, scale: Tensor, zero_point: Tensor | None) -> MLOperand:
-        """The numbers that the integers `x` stand for."""
+    def dequantize(self, b: MLGraphBuilder, x: Tensor, scale: Tensor, zero_point: Tensor | None) -> MLOperand:
+        """Dequantise the integers `x`."""
         y = operand(b, x)
-        return b.dequantize_linear(y, *self._aligned(b, y.shape, scale, zero_point, y.data_type))
+        return b.dequantize_linear(y, *self._align(b, y.shape, scale, zero_point, y.data_type))
 
-    def _aligned(
+    def _align(
         self, b: MLGraphBuilder, whole: Sequence[int], scale: Tensor, zero_point: Tensor | None, data_type: str
     ) -> tuple[MLOperand, MLOperand]:
         """Scale and zero point as WebNN takes them, for a tensor of shape `whole`."""
-        s, block = _aligned(b, scale, whole, self.axis), self.block_size
+        s, block = _align(b, scale, whole, self.axis), self.block_size
         for part, size in zip(shape_of(s), whole, strict=True):
             if part not in (1, size) and (not block or part * block != size):
                 raise Unsupported(f"blocks of {block} do not divide an axis of {size} into {part}")
-        z = np.zeros(shape_of(s), data_type) if zero_point is None else _aligned(b, zero_point, whole, self.axis)
+        z = np.zeros(shape_of(s), data_type) if zero_point is None else _align(b, zero_point, whole, self.axis)
         return operand(b, s), operand(b, z)
 
 
@@ -99,7 +99,7 @@ def _(
         raise Unsupported("it quantises to a type other than int8 and uint8")
     unsupported_if(precision not in (0, 1), "it divides in another precision than float32")
     wanted = "int8" if output_dtype == TensorProto.INT8 else "uint8"
-    return blocks.quantized(b, x, y_scale, y_zero_point, wanted)
+    return blocks.quantize(b, x, y_scale, y_zero_point, wanted)
 
 
 @converts("DequantizeLinear")
@@ -112,7 +112,7 @@ def _(
     blocks: Blocks = WHOLE,
     output_dtype: int = 0,
 ) -> MLOperand:
-    y = blocks.dequantized(b, x, x_scale, x_zero_point)
+    y = blocks.dequantize(b, x, x_scale, x_zero_point)
     wanted = DATA_TYPES.get(output_dtype) if output_dtype else y.data_type
     if wanted not in FLOATS:
         raise Unsupported("its result is neither float32 nor float16")
@@ -135,14 +135,14 @@ def _(
     group: int = 1,
     window: WindowAttributes = PLAIN,
 ) -> MLOperand:
-    image = WHOLE.dequantized(b, x, x_scale, x_zero_point)
-    filters = Blocks(axis=0).dequantized(b, w, w_scale, w_zero_point)
+    image = WHOLE.dequantize(b, x, x_scale, x_zero_point)
+    filters = Blocks(axis=0).dequantize(b, w, w_scale, w_zero_point)
     bias = None
     if B is not None:
-        s = known(x_scale, "the scale of its input").reshape(()) * known(w_scale, "the scale of its filter")
-        bias = Blocks(axis=0).dequantized(b, B, np.asarray(s, np.float32), None)
+        s = constant_of(x_scale, "the scale of its input").reshape(()) * constant_of(w_scale, "the scale of its filter")
+        bias = Blocks(axis=0).dequantize(b, B, np.asarray(s, np.float32), None)
     y = convolution(b, image, filters, bias, group=group, window=window)
-    return WHOLE.quantized(b, y, y_scale, y_zero_point)
+    return WHOLE.quantize(b, y, y_scale, y_zero_point)
 
 
 @converts("QLinearMatMul")
@@ -158,9 +158,9 @@ def _(
     y_zero_point: Tensor,
 ) -> MLOperand:
     rows, columns = Blocks(axis=-2), Blocks(axis=-1)
-    left = rows.dequantized(b, a, a_scale, a_zero_point)
-    right = columns.dequantized(b, other, b_scale, b_zero_point)
-    return rows.quantized(b, b.matmul(left, right), y_scale, y_zero_point)
+    left = rows.dequantize(b, a, a_scale, a_zero_point)
+    right = columns.dequantize(b, other, b_scale, b_zero_point)
+    return rows.quantize(b, b.matmul(left, right), y_scale, y_zero_point)
 
 
 @converts("MatMulInteger")
@@ -172,7 +172,7 @@ def _(
     b_zero_point: Tensor | None = None,
 ) -> MLOperand:
     zeros = [
-        operand(b, np.zeros((), x.data_type) if zero_point is None else _aligned(b, zero_point, x.shape, axis))
+        operand(b, np.zeros((), x.data_type) if zero_point is None else _align(b, zero_point, x.shape, axis))
         for x, zero_point, axis in ((A, a_zero_point, -2), (B, b_zero_point, -1))
     ]
     return integer_matmul(b, A, B, *zeros)
@@ -200,11 +200,11 @@ def _(
 
 
 def _difference(b: MLGraphBuilder, value: Tensor, zero_point: Tensor | None) -> MLOperand:
-    """A value without its zero point, which belongs to the first axis if there are several, as float32."""
+    """`value - zero_point` in float32; several zero points belong to the first axis."""
     wide = b.cast(operand(b, value), "float32")
     if zero_point is None:
         return wide
-    return b.sub(wide, b.cast(operand(b, _aligned(b, zero_point, wide.shape, 0)), "float32"))
+    return b.sub(wide, b.cast(operand(b, _align(b, zero_point, wide.shape, 0)), "float32"))
 
 
 @converts("DynamicQuantizeLinear")
@@ -212,13 +212,13 @@ def _(b: MLGraphBuilder, value: MLOperand) -> tuple[MLOperand, MLOperand, MLOper
     low = b.min(b.reduce_min(value), 0.0)
     high = b.max(b.reduce_max(value), 0.0)
     scale = b.div(b.sub(high, low), 255.0)
-    scale = b.where(b.equal(high, low), b.constant("float32", 1.0), scale)  # of zeros only
+    scale = b.where(b.equal(high, low), b.constant("float32", 1.0), scale)  # if all values are 0
     zero_point = b.cast(b.clamp(b.round_even(b.div(b.neg(low), scale)), min_value=0, max_value=255), "uint8")
-    return WHOLE.quantized(b, value, scale, zero_point), scale, zero_point
+    return WHOLE.quantize(b, value, scale, zero_point), scale, zero_point
 
 
 def _minimum(b: MLGraphBuilder, zero_point: Tensor, scale: Tensor) -> Tensor:
-    """What a number 0 stands for; a constant, if the zero points and scales are."""
+    """The real value of a stored 0, -zero_point * scale; a constant if both factors are."""
     zero_point, scale = constant_or_same(zero_point), constant_or_same(scale)
     if isinstance(zero_point, np.ndarray) and isinstance(scale, np.ndarray):
         product: np.ndarray = -zero_point * scale
@@ -246,16 +246,16 @@ def _(
     unsupported_if(bits not in (4, 8), f"its weights have {bits} bits")
     unsupported_if(g_idx is not None or weight_prepacked, "its weights are in another order")
     blocks = -(-K // block_size)
-    scale = reshaped(b, scales, [N, blocks])
+    scale = reshape(b, scales, [N, blocks])
     zeros, minimum = None, None
     if zero_points is not None and data_type_of(zero_points) == "uint8":
-        zeros = reshaped(b, zero_points, [N, -(-blocks * bits // 8)])
+        zeros = reshape(b, zero_points, [N, -(-blocks * bits // 8)])
     elif zero_points is not None:
-        minimum = _minimum(b, reshaped(b, zero_points, [N, blocks]), scale)
+        minimum = _minimum(b, reshape(b, zero_points, [N, blocks]), scale)
     return matmul_n_bits(
         b,
         A,
-        operand(b, reshaped(b, B, [N, blocks, block_size * bits // 8])),
+        operand(b, reshape(b, B, [N, blocks, block_size * bits // 8])),
         operand(b, scale),
         *(None if value is None else operand(b, value) for value in (zeros, bias, minimum)),
         bits=bits,

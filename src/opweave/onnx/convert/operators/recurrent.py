@@ -24,7 +24,7 @@ from ...model.registry import (
 )
 
 MAX_UNROLLED_STEPS = 64
-"""The most steps of an RNN, in all directions together, that become operations of WebNN."""
+"""Unroll an RNN of at most this many steps, both directions together."""
 
 _DIRECTIONS = {"forward": "forward", "reverse": "backward", "bidirectional": "both"}
 _ACTIVATIONS = ("relu", "sigmoid", "tanh")
@@ -70,8 +70,8 @@ class CellAttributes:
         Args:
             b: the builder.
             op: `b.gru`, `b.lstm`, or a function with the same parameters.
-            inputs: the sequence, the weights of its elements and of the hidden state, the bias, the lengths of the
-                sequences, and the initial states; as ONNX has them.
+            inputs: ONNX's inputs: the sequence, the input weights, the recurrent weights, the bias, the lengths of sequences,
+                and the initial states.
             ragged: likewise for sequences of different lengths, such as `ragged_gru`.
             options: other arguments of `op`.
 
@@ -85,15 +85,15 @@ class CellAttributes:
         unsupported_if(self.direction not in _DIRECTIONS, f"its direction is {self.direction!r}")
         unsupported_if(self.clip, "it clips the sums before the activations")
 
-        def swapped(value: Tensor | None) -> Tensor | None:
-            """Steps or directions, and batches, exchanged if the node has the batches first."""
+        def swap(value: Tensor | None) -> Tensor | None:
+            """Swap the first two axes if the node has the batches first."""
             return b.transpose(value, permutation=[1, 0, 2]) if self.layout and value is not None else value
 
-        x = operand(b, swapped(x))
+        x = operand(b, swap(x))
         steps, hidden_size = x.shape[0], shape_of(recurrent)[-1]
         lengths, count = _lengths(lengths, steps, x.shape[1])
         options["bias"], options["recurrent_bias"] = _halves(b, bias)
-        options |= zip(("initial_hidden_state", "initial_cell_state"), map(swapped, states), strict=False)
+        options |= zip(("initial_hidden_state", "initial_cell_state"), map(swap, states), strict=False)
         options["direction"] = _DIRECTIONS[self.direction]
         if lengths is None:
             cut = x if count == steps else b.slice(x, [0, 0, 0], [count, *x.shape[1:]])
@@ -104,11 +104,11 @@ class CellAttributes:
             *last, sequence = ragged(b, x, weight, recurrent, lengths, **options)
         if self.layout:
             sequence = b.transpose(sequence, permutation=[2, 0, 1, 3])
-        return (sequence, *(operand(b, swapped(state)) for state in last))
+        return (sequence, *(operand(b, swap(state)) for state in last))
 
 
 def _lengths(lengths: Tensor | None, steps: int, batches: int) -> tuple[Tensor | None, int]:
-    """The lengths of sequences if they differ, or are computed; else None, and the number of steps of all of them."""
+    """The lengths of sequences if they differ or are computed, else None; and the number of steps to run."""
     if lengths is None:
         return None, steps
     unsupported_if(data_type_of(lengths) != "int32", f"sequence_lens is {data_type_of(lengths)}")
@@ -137,8 +137,8 @@ def _halves(b: MLGraphBuilder, bias: Tensor | None) -> tuple[Tensor | None, Tens
     return b.slice(bias, [0, 0], [rows, half]), b.slice(bias, [0, half], [rows, half])
 
 
-def _filled(inputs: Sequence[Tensor | None], count: int) -> list[Any]:
-    """All `count` inputs of a node: None for those that it leaves out at the end."""
+def _extend(inputs: Sequence[Tensor | None], count: int) -> list[Any]:
+    """Extend the inputs of a node to `count`, with None."""
     unsupported_if(not 3 <= len(inputs) <= count, f"it has {len(inputs)} inputs")
     return [*inputs, *[None] * (count - len(inputs))]
 
@@ -149,7 +149,7 @@ def _(
 ) -> tuple[MLOperand, ...]:
     functions = cells.functions("Sigmoid", "Tanh")
     reset_after = bool(linear_before_reset)
-    return cells.run(b, b.gru, _filled(inputs, 6), ragged_gru, activations=functions, reset_after=reset_after)
+    return cells.run(b, b.gru, _extend(inputs, 6), ragged_gru, activations=functions, reset_after=reset_after)
 
 
 @converts("LSTM")
@@ -157,10 +157,10 @@ def _(
     b: MLGraphBuilder, *inputs: Tensor | None, cells: CellAttributes = FORWARD, input_forget: int = 0
 ) -> tuple[MLOperand, ...]:
     unsupported_if(input_forget, "it couples the input and the forget gate")
-    *others, peepholes = _filled(inputs, 8)
+    *others, peepholes = _extend(inputs, 8)
     if peepholes is not None:
-        known, size = constant_or_same(peepholes), shape_of(peepholes)[-1] // 3
-        if not isinstance(known, np.ndarray) or known[:, size : 2 * size].any():
+        values, size = constant_or_same(peepholes), shape_of(peepholes)[-1] // 3
+        if not isinstance(values, np.ndarray) or values[:, size : 2 * size].any():
             raise Unsupported("its output gate reads the new cell state, that of WebNN the state before")
     functions = cells.functions("Sigmoid", "Tanh", "Tanh")
     return cells.run(b, b.lstm, others, ragged_lstm, activations=functions, peephole_weight=peepholes)
@@ -169,7 +169,7 @@ def _(
 @converts("RNN")
 def _(b: MLGraphBuilder, *inputs: Tensor | None, cells: CellAttributes = FORWARD) -> tuple[MLOperand, ...]:
     functions = cells.functions("Tanh")
-    return cells.run(b, partial(_unrolled, b), _filled(inputs, 6), _ragged_rnn, activations=functions)
+    return cells.run(b, partial(_unroll, b), _extend(inputs, 6), _ragged_rnn, activations=functions)
 
 
 def _ragged_rnn(
@@ -177,10 +177,10 @@ def _ragged_rnn(
 ) -> tuple[MLOperand, MLOperand]:
     """A network with a single gate over sequences of different lengths, called like `ragged_gru`."""
     sizes = x.shape[0], shape_of(recurrent)[-1]
-    return _unrolled(b, x, weight, recurrent, *sizes, return_sequence=True, lengths=operand(b, lengths), **options)
+    return _unroll(b, x, weight, recurrent, *sizes, return_sequence=True, lengths=operand(b, lengths), **options)
 
 
-def _unrolled(
+def _unroll(
     b: MLGraphBuilder,
     x: MLOperand,
     weight: Tensor,
@@ -196,7 +196,7 @@ def _unrolled(
     return_sequence: bool,
     lengths: MLOperand | None = None,
 ) -> tuple[MLOperand, MLOperand]:
-    """A network with a single gate, called like `b.gru`. WebNN has no operation for it, so all steps are written out."""
+    """Unroll a network with a single gate, called like `b.gru`: WebNN has no operation for it."""
     directions = shape_of(weight)[0]
     if steps * directions > MAX_UNROLLED_STEPS:
         raise Unsupported(f"WebNN has no operation for it, and {steps} steps are too many to write out")
@@ -224,12 +224,12 @@ def _unrolled(
         factor = block(recurrent, [k, 0, 0], [hidden_size, hidden_size])
         hidden = block(state, [k, 0, 0], [batches, hidden_size])
         order = -1 if k == 1 or direction == "backward" else 1
-        found = []
+        states = []
         for step in range(steps)[::order]:
             weighted = block(sums, [step, 0, k * hidden_size], [batches, hidden_size])
             following = apply(b.gemm(hidden, factor, c=weighted, b_transpose=True))
             hidden = within(step, following, hidden)
-            found.append(b.reshape(within(step, following, zero), [1, 1, batches, hidden_size]))
+            states.append(b.reshape(within(step, following, zero), [1, 1, batches, hidden_size]))
         last.append(b.reshape(within(0, hidden, zero), [1, batches, hidden_size]))
-        sequences.append(b.concat(found[::order], 0))
+        sequences.append(b.concat(states[::order], 0))
     return b.concat(last, 0), b.concat(sequences, 1)

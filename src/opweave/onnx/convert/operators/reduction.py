@@ -14,11 +14,11 @@ from ....core.dtypes import INFO
 from ....core.graph import MLOperand
 from ....core.operation import Op
 from ....ops.reduction import narrowed, widened
-from ...model.registry import Tensor, converts, integers, named, normalized, unsupported_if
+from ...model.registry import Tensor, by_name, converts, integers, normalize_axis, unsupported_if
 from .elementwise import is_float
 
-# Without axes to reduce, WebNN applies the function to each element, as ONNX does. Of the attributes `keepdims` and
-# `noop_with_empty_axes`, ONNX Runtime and ONNX's shape inference take 1 alone for true.
+# Without axes to reduce, WebNN applies the function to each element, as ONNX does. For `keepdims` and `noop_with_empty_axes`,
+# ONNX Runtime and ONNX's shape inference treat only 1 as true.
 
 
 def _mean(b: MLGraphBuilder, x: MLOperand, axes: Sequence[int], keep_dimensions: bool) -> MLOperand:
@@ -59,9 +59,9 @@ def _reduction(op: Callable[..., Any]) -> Callable[..., Any]:
         keepdims: int = 1,
         noop_with_empty_axes: int = 0,
     ) -> Tensor:
-        given = [] if axes is None else integers(axes, "the list of axes")
-        reduced = sorted({normalized(axis, x.rank) for axis in given})
-        if not given and noop_with_empty_axes != 1:
+        axis_list = [] if axes is None else integers(axes, "the list of axes")
+        reduced = sorted({normalize_axis(axis, x.rank) for axis in axis_list})
+        if not axis_list and noop_with_empty_axes != 1:
             reduced = list(range(x.rank))
         result: Tensor = op(b, x, axes=reduced, keep_dimensions=keepdims == 1)
         return result
@@ -70,8 +70,8 @@ def _reduction(op: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _REDUCTIONS = {
-    **named(ops.reduce_l1, ops.reduce_l2, ops.reduce_log_sum, ops.reduce_log_sum_exp, ops.reduce_max, ops.reduce_min),
-    **named(ops.reduce_sum, ops.reduce_sum_square, ReduceMean=_mean, ReduceProd=ops.reduce_product),
+    **by_name(ops.reduce_l1, ops.reduce_l2, ops.reduce_log_sum, ops.reduce_log_sum_exp, ops.reduce_max, ops.reduce_min),
+    **by_name(ops.reduce_sum, ops.reduce_sum_square, ReduceMean=_mean, ReduceProd=ops.reduce_product),
 }
 for _op_type, _op in _REDUCTIONS.items():
     converts(_op_type, moved=["axes"])(_reduction(_op))
@@ -81,7 +81,7 @@ def _position(op: Op[..., Any]) -> Callable[..., Any]:
     def convert(
         b: MLGraphBuilder, x: MLOperand, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
     ) -> Tensor:
-        along = normalized(axis, x.rank)
+        along = normalize_axis(axis, x.rank)
         options: dict[str, Any] = {"keep_dimensions": keepdims == 1, "output_data_type": "int64"}
         if not select_last_index:
             return op(b, x, along, **options)  # type: ignore[no-any-return]
@@ -103,7 +103,7 @@ def _(b: MLGraphBuilder, input: MLOperand, *, axis: int = -1, p: int = 2) -> Ten
     x = widened(b, input)
     unsupported_if(p not in (1, 2), f"p is {p}, not 1 or 2")
     reduce = b.reduce_l1 if p == 1 else b.reduce_l2
-    norm = reduce(x, axes=[normalized(axis, x.rank)], keep_dimensions=True)
+    norm = reduce(x, axes=[normalize_axis(axis, x.rank)], keep_dimensions=True)
     # Where all elements are 0, the result is 0, not 0 / 0.
     result = b.div(x, b.clamp(norm, min_value=float(np.finfo("float32").tiny)))
     return narrowed(b, result, input)
@@ -112,7 +112,7 @@ def _(b: MLGraphBuilder, input: MLOperand, *, axis: int = -1, p: int = 2) -> Ten
 @converts("MeanVarianceNormalization")
 def _(b: MLGraphBuilder, X: MLOperand, *, axes: Sequence[int] = (0, 2, 3)) -> Tensor:
     x = widened(b, X)
-    reduced = [normalized(axis, x.rank) for axis in axes]
+    reduced = [normalize_axis(axis, x.rank) for axis in axes]
     centred = b.sub(x, b.reduce_mean(x, axes=reduced, keep_dimensions=True))
     length = b.reduce_l2(centred, axes=reduced, keep_dimensions=True)
     count = prod(x.shape[axis] for axis in reduced)

@@ -1,7 +1,7 @@
 """ONNX's Resize and Upsample.
 
-WebNN's resample2d has one rule for which positions of the input the elements of the output are taken from. Nearest neighbours
-by other rules are gathered; linear interpolation by other rules, and cubic interpolation, fall back.
+WebNN's resample2d has one coordinate transformation. For others, nearest neighbours are gathered, and linear interpolation
+falls back. Cubic interpolation always falls back.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from ....core.shapes import nearest_positions
 from ...model.registry import (
     Tensor,
     Unsupported,
+    constant_of,
     converts,
     data_type_of,
     integers,
-    known,
-    normalized,
+    normalize_axis,
     shape_of,
     unsupported_if,
 )
 from .elementwise import is_float
-from .windows import reshaped
+from .windows import reshape
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class _Axis:
     """An axis that is resized.
 
     Attributes:
-        axis: which axis.
+        axis: the number of the axis.
         old: the size of the input.
         new: the size of the output.
-        scale: the factor by which positions are computed; it may differ a little from `new / old`.
+        scale: the factor for computing positions; it may differ a little from `new / old`.
     """
 
     axis: int
@@ -106,26 +106,26 @@ def _(
     extrapolation_value: float = 0.0,
     opset: int,
 ) -> Tensor:
-    if opset < 11:  # like Upsample: the second input is that of the scales
-        result: Tensor = _upsampled(b, X, roi, mode=mode)
+    if opset < 11:  # like Upsample: the second input holds the scales
+        result: Tensor = _upsample(b, X, roi, mode=mode)
         return result
     rank = len(shape_of(X))
-    along = range(rank) if axes is None else [normalized(axis, rank) for axis in axes]
+    along = range(rank) if axes is None else [normalize_axis(axis, rank) for axis in axes]
     if scales is not None and shape_of(scales)[0]:
         resized = _by_scales(X, scales, along)
     else:
         resized = _by_sizes(X, integers(sizes, "the sizes"), along, keep_aspect_ratio_policy)
     unsupported_if(antialias and any(axis.scale < 1 for axis in resized), "WebNN has no filter against aliasing")
-    return _resized(b, X, resized, mode, coordinate_transformation_mode, nearest_mode)
+    return _resize(b, X, resized, mode, coordinate_transformation_mode, nearest_mode)
 
 
 @converts("Upsample", moved=["scales"])
-def _upsampled(b: MLGraphBuilder, X: Tensor, scales: Tensor | None = None, *, mode: str = "nearest") -> Tensor:
-    return _resized(b, X, _by_scales(X, scales, range(len(shape_of(X)))), mode, "asymmetric", "simple")
+def _upsample(b: MLGraphBuilder, X: Tensor, scales: Tensor | None = None, *, mode: str = "nearest") -> Tensor:
+    return _resize(b, X, _by_scales(X, scales, range(len(shape_of(X)))), mode, "asymmetric", "simple")
 
 
 def _by_scales(X: Tensor, scales: Tensor | None, along: Sequence[int]) -> list[_Axis]:
-    shape, factors = shape_of(X), known(scales, "the list of scales").reshape(-1)
+    shape, factors = shape_of(X), constant_of(scales, "the list of scales").reshape(-1)
     if len(along) != len(factors) or not np.isfinite(factors).all() or not (factors > 0).all():
         raise Unsupported(f"the scales {factors.tolist()} do not fit {list(shape)}")
     axes = zip(along, factors.astype(np.float32), strict=True)
@@ -143,7 +143,7 @@ def _by_sizes(X: Tensor, sizes: Sequence[int], along: Sequence[int], policy: str
     return [_Axis(a, shape[a], math.floor(scale * np.float32(shape[a]) + _HALF), scale) for a in along]
 
 
-def _resized(
+def _resize(
     b: MLGraphBuilder, X: Tensor, axes: Sequence[_Axis], mode: str, coordinates: str, nearest_mode: str
 ) -> Tensor:
     unsupported_if(any(axis.new < 1 for axis in axes), "its output is empty")
@@ -156,7 +156,7 @@ def _resized(
     places = {axis.axis: _nearest(axis, coordinates, nearest_mode) for axis in changed}
     places = {axis: chosen for axis, chosen in places.items() if chosen != list(range(shape_of(X)[axis]))}
     if all(chosen == nearest_positions(shape_of(X)[axis], len(chosen)) for axis, chosen in places.items()):
-        resampled = _resampled(b, X, {axis: len(chosen) for axis, chosen in places.items()}, "nearest-neighbor")
+        resampled = _resample(b, X, {axis: len(chosen) for axis, chosen in places.items()}, "nearest-neighbor")
         if resampled is not None:
             return resampled
     result = X
@@ -190,14 +190,14 @@ def _linear(b: MLGraphBuilder, X: Tensor, axes: Sequence[_Axis], mode: str, coor
     )
     if not same or not all(axis.is_ratio for axis in axes):
         raise Unsupported(f"WebNN has no coordinate transformation {coordinates!r} for these sizes")
-    resampled = _resampled(b, X, {axis.axis: axis.new for axis in axes}, "linear")
+    resampled = _resample(b, X, {axis.axis: axis.new for axis in axes}, "linear")
     if resampled is None:
         raise Unsupported("WebNN interpolates along two axes at the most")
     return resampled
 
 
-def _resampled(b: MLGraphBuilder, X: Tensor, sizes: dict[int, int], mode: str) -> Tensor | None:
-    """`X` resampled to the sizes of some axes; None where resample2d cannot do that."""
+def _resample(b: MLGraphBuilder, X: Tensor, sizes: dict[int, int], mode: str) -> Tensor | None:
+    """Resample some axes of `X` to `sizes`; None if resample2d cannot."""
     if not sizes:
         return X
     shape = list(shape_of(X))
@@ -212,5 +212,5 @@ def _resampled(b: MLGraphBuilder, X: Tensor, sizes: dict[int, int], mode: str) -
         if len(targets) < 2:
             targets.setdefault(axis, padded[axis])
     chosen = sorted(targets)
-    result = b.resample2d(reshaped(b, X, padded), mode=mode, sizes=[targets[a] for a in chosen], axes=chosen)
-    return reshaped(b, result, list(result.shape)[lead:])
+    result = b.resample2d(reshape(b, X, padded), mode=mode, sizes=[targets[a] for a in chosen], axes=chosen)
+    return reshape(b, result, list(result.shape)[lead:])

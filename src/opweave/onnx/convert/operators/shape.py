@@ -12,20 +12,29 @@ from ....core.graph import MLOperand
 from ....core.shapes import broadcast
 from ...model.booleans import bool_as_uint8
 from ...model.protobuf import TensorProto, array_of, dtype_of
-from ...model.registry import Tensor, Unsupported, converts, integers, known, normalized, shape_of, unsupported_if
-from .windows import reshaped
+from ...model.registry import (
+    Tensor,
+    Unsupported,
+    constant_of,
+    converts,
+    integers,
+    normalize_axis,
+    shape_of,
+    unsupported_if,
+)
+from .windows import reshape
 
 
 @converts("Reshape")
 def _(b: MLGraphBuilder, data: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
-    old, wanted = shape_of(data), integers(shape, "the shape")
+    old, target = shape_of(data), integers(shape, "the shape")
     if not allowzero:
-        wanted = [old[axis] if size == 0 else size for axis, size in enumerate(wanted)]
-    if -1 in wanted:
-        others = prod(size for size in wanted if size != -1)
-        unsupported_if(not others or prod(old) % others, f"{list(old)} does not fit the shape {wanted}")
-        wanted[wanted.index(-1)] = prod(old) // others
-    return reshaped(b, data, wanted)
+        target = [old[axis] if size == 0 else size for axis, size in enumerate(target)]
+    if -1 in target:
+        others = prod(size for size in target if size != -1)
+        unsupported_if(not others or prod(old) % others, f"{list(old)} does not fit the shape {target}")
+        target[target.index(-1)] = prod(old) // others
+    return reshape(b, data, target)
 
 
 @converts("Flatten")
@@ -33,28 +42,28 @@ def _(b: MLGraphBuilder, input: Tensor, *, axis: int = 1) -> Tensor:
     shape = shape_of(input)
     unsupported_if(not -len(shape) <= axis <= len(shape), f"axis {axis} is out of range for rank {len(shape)}")
     axis = axis + len(shape) if axis < 0 else axis
-    return reshaped(b, input, [prod(shape[:axis]), prod(shape[axis:])])
+    return reshape(b, input, [prod(shape[:axis]), prod(shape[axis:])])
 
 
 @converts("Squeeze", moved=["axes"])
 def _(b: MLGraphBuilder, data: Tensor, axes: Tensor | None = None) -> Tensor:
     shape = shape_of(data)
     ones = [axis for axis, size in enumerate(shape) if size == 1]
-    given = ones if axes is None else integers(axes, "the list of axes")
-    removed = {normalized(axis, len(shape)) for axis in given}
+    axis_list = ones if axes is None else integers(axes, "the list of axes")
+    removed = {normalize_axis(axis, len(shape)) for axis in axis_list}
     if any(shape[axis] != 1 for axis in removed):
         raise Unsupported(f"the axes {sorted(removed)} of {list(shape)} are not all 1")
-    return reshaped(b, data, [size for axis, size in enumerate(shape) if axis not in removed])
+    return reshape(b, data, [size for axis, size in enumerate(shape) if axis not in removed])
 
 
 @converts("Unsqueeze", moved=["axes"])
 def _(b: MLGraphBuilder, data: Tensor, axes: Tensor | None = None) -> Tensor:
-    given = integers(axes, "the list of axes")
+    axis_list = integers(axes, "the list of axes")
     rest = iter(shape_of(data))
-    rank = len(shape_of(data)) + len(given)
-    added = {normalized(axis, rank) for axis in given}
-    unsupported_if(len(added) < len(given), f"axes {given} contain duplicates")
-    return reshaped(b, data, [1 if axis in added else next(rest) for axis in range(rank)])
+    rank = len(shape_of(data)) + len(axis_list)
+    added = {normalize_axis(axis, rank) for axis in axis_list}
+    unsupported_if(len(added) < len(axis_list), f"axes {axis_list} contain duplicates")
+    return reshape(b, data, [1 if axis in added else next(rest) for axis in range(rank)])
 
 
 @converts("Identity")
@@ -74,10 +83,12 @@ def _(
     outputs: int,
     types: list[int],
 ) -> tuple[Tensor, ...]:
-    unsupported_if(training_mode is not None and known(training_mode, "training_mode").any(), "it is in training mode")
+    unsupported_if(
+        training_mode is not None and constant_of(training_mode, "training_mode").any(), "it is in training mode"
+    )
     if outputs < 2:
         return (data,)
-    # Nothing is dropped. The mask was of the type of the data before operator set 10.
+    # Nothing is dropped. Before operator set 10, the mask had the type of the data.
     dtype = np.dtype(bool) if opset >= 10 else dtype_of(types[0])
     return data, np.ones(shape_of(data), dtype)
 

@@ -1,8 +1,8 @@
 """ONNX's operators of traditional machine learning (ai.onnx.ml): scaling, linear models, choice of features.
 
-Where the standard is silent, results are those of ONNX Runtime 1.32: the two scores of a binary classifier, for example. Nodes
-that it refuses fall back, so that its error says what is wrong. It has no kernels of LinearRegressor and Binarizer for
-integers, and none of LinearClassifier without intercepts; the standard allows these, so they are converted.
+Where the standard is silent, results match ONNX Runtime 1.32: the two scores of a binary classifier, for example. Nodes that
+ONNX Runtime refuses fall back, so that the user sees its error. Exceptions are LinearRegressor and Binarizer of integers, and
+LinearClassifier without intercepts: ONNX Runtime has no kernels for them, but the standard allows them, so they are converted.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from ...model.registry import (
     shape_of,
     unsupported_if,
 )
-from .windows import reshaped
+from .windows import reshape
 
 NUMBERS = (TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64)
-"""The element types that these operators take and that WebNN has; double is the only other one."""
+"""Element types of these operators in WebNN; only double is missing."""
 
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 """The values of `post_transform`."""
@@ -42,7 +42,7 @@ def _check_numbers(types: Sequence[int]) -> None:
 
 
 def _float32(b: MLGraphBuilder, x: MLOperand, types: Sequence[int]) -> MLOperand:
-    """The input of an operator as float32, which is what its result has."""
+    """Cast the input of an operator to float32, the type of the result."""
     _check_numbers(types)
     return operand(b, as_type(b, x, "float32"))
 
@@ -57,9 +57,9 @@ def _(
     counts = {len(offset), len(scale)}
     if counts not in ({1}, {features}):
         raise Unsupported(f"it has {len(offset)} offsets and {len(scale)} scales for {features} features")
-    # ONNX Runtime takes element i of the flat input with offset i modulo the number of features, whatever the rank.
-    rows = reshaped(b, x, [math.prod(x.shape) // features, features]) if x.rank > 2 else x
-    return reshaped(b, b.mul(b.sub(rows, np.float32(offset)), np.float32(scale)), x.shape)
+    # For any rank, ONNX Runtime pairs element i of the flat input with offset i % features.
+    rows = reshape(b, x, [math.prod(x.shape) // features, features]) if x.rank > 2 else x
+    return reshape(b, b.mul(b.sub(rows, np.float32(offset)), np.float32(scale)), x.shape)
 
 
 @converts("Normalizer", domain=TRADITIONAL)
@@ -82,7 +82,7 @@ def _(b: MLGraphBuilder, X: MLOperand, *, threshold: float = 0.0, types: list[in
     lowest, highest = int(info.lowest), int(info.highest)
     if threshold < lowest:
         return b.cast(b.greater_or_equal(X, np.array(lowest, X.data_type)), X.data_type)
-    # An integer exceeds a number if it exceeds the integer below; none exceeds NaN.
+    # For integers, x > threshold if x > floor(threshold); none exceeds NaN.
     bound = math.floor(threshold) if threshold < highest else highest
     return b.cast(b.greater(X, np.array(bound, X.data_type)), X.data_type)
 
@@ -96,33 +96,33 @@ def _(b: MLGraphBuilder, X: Tensor, Y: Tensor, *, types: list[int]) -> Tensor:
     value = Y if isinstance(Y, np.ndarray) else Y.value
     if value is not None and not ((value >= 0) & (value < shape[-1])).all():
         raise Unsupported(f"its indices are not all in [0, {shape[-1]})")
-    found = b.gather(X, reshaped(b, Y, [count]), axis=len(shape) - 1)
-    return reshaped(b, found, [1, count]) if len(shape) == 1 else found
+    columns = b.gather(X, reshape(b, Y, [count]), axis=len(shape) - 1)
+    return reshape(b, columns, [1, count]) if len(shape) == 1 else columns
 
 
 # Linear models -------------------------------------------------------------------------------------------------------
 
 
 def _scores(b: MLGraphBuilder, x: MLOperand, coefficients: Sequence[float], intercepts: Sequence[float]) -> MLOperand:
-    """The linear functions of rows of features.
+    """Evaluate linear functions of rows of features.
 
     Args:
         b: the builder.
         x: float32 [rows, features], or [features] of one row.
-        coefficients: those of the first function, then those of the next one.
+        coefficients: [functions, features], flattened.
         intercepts: one for each function, or none.
 
     Returns:
         float32 [rows, functions].
     """
     features = x.shape[-1]
-    rows = operand(b, reshaped(b, x, [1, features])) if x.rank == 1 else x
+    rows = operand(b, reshape(b, x, [1, features])) if x.rank == 1 else x
     matrix = np.float32(coefficients).reshape(-1, features)
     return b.gemm(rows, matrix, c=np.float32(intercepts) if len(intercepts) else None, b_transpose=True)
 
 
-def _transformed(b: MLGraphBuilder, scores: MLOperand, transform: str) -> MLOperand:
-    """Several scores of each row, after `post_transform`."""
+def _transform(b: MLGraphBuilder, scores: MLOperand, transform: str) -> MLOperand:
+    """Apply `post_transform` to several scores of each row."""
     match transform:
         case "LOGISTIC":
             return b.sigmoid(scores)
@@ -136,7 +136,7 @@ def _transformed(b: MLGraphBuilder, scores: MLOperand, transform: str) -> MLOper
 
 
 def _softmax_zero(b: MLGraphBuilder, scores: MLOperand) -> MLOperand:
-    """The softmax without scores of almost 0, which stay almost 0; NaN for a row that has no others."""
+    """Softmax over the scores that are not near 0; others stay near 0. A row near 0 gives NaN."""
     highest = b.reduce_max(scores, axes=[1], keep_dimensions=True)
     counts = b.greater(b.abs(scores), np.float32(1e-7))
     powers = b.where(counts, b.exp(b.sub(scores, highest)), np.float32(0))
@@ -170,10 +170,10 @@ def _(
 ) -> Tensor:
     x = _float32(b, X, types)
     _check_model(x, coefficients, targets, post_transform)
-    used = intercepts if len(intercepts) == targets else ()  # as in ONNX Runtime, which ignores other numbers of them
+    used = intercepts if len(intercepts) == targets else ()  # like ONNX Runtime, ignore any other number
     scores = _scores(b, x, coefficients, used)
-    # Of one score, there is nothing to weigh, and ONNX Runtime does not apply LOGISTIC either.
-    return _transformed(b, scores, post_transform) if targets > 1 or post_transform == "PROBIT" else scores
+    # To a single score, ONNX Runtime applies only PROBIT.
+    return _transform(b, scores, post_transform) if targets > 1 or post_transform == "PROBIT" else scores
 
 
 def _check_model(x: MLOperand, coefficients: Sequence[float], targets: int, transform: str) -> None:
@@ -209,21 +209,21 @@ def _(
         best = b.arg_max(scores, 1, output_data_type="int64")
         labels = np.int64(classlabels_ints)
         is_position = np.array_equal(labels, np.arange(len(labels)))
-        return best if is_position else b.gather(labels, best), _transformed(b, scores, post_transform)
+        return best if is_position else b.gather(labels, best), _transform(b, scores, post_transform)
     unsupported_if(len(classlabels_ints) not in (0, 2), f"it has one score, and {len(classlabels_ints)} labels")
     negative, positive = classlabels_ints or (0, 1)
-    is_positive = operand(b, reshaped(b, b.greater(scores, 0), [scores.shape[0]]))
+    is_positive = operand(b, reshape(b, b.greater(scores, 0), [scores.shape[0]]))
     label = b.where(is_positive, np.array(positive, np.int64), np.array(negative, np.int64))
     return label, _binary(b, scores, post_transform) if classlabels_ints else _single(b, scores, post_transform)
 
 
 def _single(b: MLGraphBuilder, scores: MLOperand, transform: str) -> MLOperand:
-    """The only score of each row."""
+    """Apply `post_transform` to the only score of each row, which only PROBIT changes."""
     return _probit(b, scores) if transform == "PROBIT" else scores
 
 
 def _binary(b: MLGraphBuilder, scores: MLOperand, transform: str) -> MLOperand:
-    """The scores of two classes, of which the second has those that are given."""
+    """The scores of two classes; `scores` belong to the second."""
     unsupported_if(transform == "PROBIT", "it has two labels, one score, and the post_transform 'PROBIT'")
     if transform == "LOGISTIC":
         return b.sigmoid(b.concat([b.neg(scores), scores], 1))

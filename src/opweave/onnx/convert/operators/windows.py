@@ -17,8 +17,8 @@ from ....core.shapes import window_extent
 from ...model.registry import Tensor, Unsupported, shape_of, unsupported_if
 
 
-def reshaped(b: MLGraphBuilder, value: Tensor, shape: Sequence[int]) -> Tensor:
-    """`value` in another shape. Constants stay constants, and share the memory."""
+def reshape(b: MLGraphBuilder, value: Tensor, shape: Sequence[int]) -> Tensor:
+    """Reshape `value`. Constants stay constants, and share the memory."""
     if shape_of(value) == tuple(shape):
         return value
     if isinstance(value, np.ndarray):
@@ -29,9 +29,9 @@ def reshaped(b: MLGraphBuilder, value: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def with_two_axes(b: MLGraphBuilder, value: Tensor) -> Tensor:
-    """An image or filter with two spatial axes; one that has a single axis gets another of size 1 before it."""
+    """Give an image or filter two spatial axes: a single one gets another of size 1 before it."""
     shape = shape_of(value)
-    return reshaped(b, value, (*shape[:2], *[1] * (4 - len(shape)), *shape[2:]))
+    return reshape(b, value, (*shape[:2], *[1] * (4 - len(shape)), *shape[2:]))
 
 
 def without_added_axis(b: MLGraphBuilder, y: MLOperand, like: Tensor) -> MLOperand:
@@ -70,19 +70,19 @@ class WindowAxis:
         count = (-(-room // self.stride) if ceil else room // self.stride) + 1
         return count - 1 if ceil and (count - 1) * self.stride >= self.size + self.before else count
 
-    def reaching(self, count: int) -> WindowAxis:
-        """The same windows, with as much padding after the input as `count` windows need."""
+    def pad_for(self, count: int) -> WindowAxis:
+        """Pad after the input as much as `count` windows need."""
         end = (count - 1) * self.stride + self.extent
         return replace(self, after=max(end - self.size - self.before, 0))
 
-    def padded(self) -> WindowAxis:
+    def include_padding(self) -> WindowAxis:
         """The same windows over an input that contains the padding."""
         return replace(self, size=self.size + self.before + self.after, before=0, after=0)
 
 
 @dataclass(frozen=True)
 class WindowAttributes:
-    """The attributes that all ONNX operators with sliding windows have. Default: a stride of 1, and no padding."""
+    """Attributes of all ONNX operators with sliding windows. Default: a stride of 1, and no padding."""
 
     auto_pad: str = "NOTSET"
     dilations: Sequence[int] | None = None
@@ -116,7 +116,7 @@ class WindowAttributes:
     def _same(self, axis: WindowAxis) -> WindowAxis:
         """An axis with padding for one window every `stride` elements of the input."""
         end = (-(-axis.size // axis.stride) - 1) * axis.stride + axis.extent
-        before, after = halved(max(end - axis.size, 0), self.auto_pad)
+        before, after = halve(max(end - axis.size, 0), self.auto_pad)
         return replace(axis, before=before, after=after)
 
     def of_filter(self, X: Tensor, W: Tensor) -> list[WindowAxis]:
@@ -145,7 +145,7 @@ def options(axes: Sequence[WindowAxis]) -> dict[str, Any]:
     }
 
 
-def halved(total: int, auto_pad: str) -> tuple[int, int]:
-    """Padding before and after; of an odd number, the larger half comes after for SAME_UPPER, else before."""
+def halve(total: int, auto_pad: str) -> tuple[int, int]:
+    """Split padding into before and after. Of an odd number, SAME_UPPER puts the larger half after, others before."""
     less = total // 2
     return (less, total - less) if auto_pad == "SAME_UPPER" else (total - less, less)
