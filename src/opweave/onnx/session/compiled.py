@@ -91,15 +91,15 @@ class CompiledModel(ModelProgram):
         parts: list[Part] = []
         with abandoned_on_errors(parts):
             for section in self.sections:
-                made, placements = self._compile(model, section)
+                section_parts, placements = self._compile(model, section)
                 self._placements.append([replace(p, segment=p.segment + len(parts)) for p in placements])
-                parts += made
+                parts += section_parts
             for part in parts:
                 part.runner.complete()
         # In the order in which the parts take and give them: then a part that is alone runs without anything around it.
         order = {operand: k for k, operand in enumerate(operand for part in parts for operand in part.writes)}
-        found = {name: self._source(self._operands[name]) for name in outputs}
-        ends = dict(sorted(found.items(), key=lambda item: order.get(item[1], len(order))))
+        sources = {name: self._source(self._operands[name]) for name in outputs}
+        ends = dict(sorted(sources.items(), key=lambda item: order.get(item[1], len(order))))
         read = dict.fromkeys([*(operand for part in parts for operand in part.reads), *ends.values()])
         starts = {inputs[operand]: operand for operand in read if operand in inputs and not operand.is_constant}
         placed = [placement for placements in self._placements for placement in placements]
@@ -177,11 +177,11 @@ class CompiledModel(ModelProgram):
             wait=False,  # so that kernels of all sections are compiled at the same time
         )
         self.choice, self.untried = program.choice, program.untried
-        known = dict(zip(program.graph.inputs.values(), map(self._source, reads), strict=True))
-        found = program.graph.outputs.values()
-        self._sources.update(zip(wanted, (known.get(o, o) for o in found), strict=True))
-        made = [step.part for step in program.steps if step.part]
-        parts = [replace(part, reads=[known.get(o, o) for o in part.reads]) for part in made]
+        sources = dict(zip(program.graph.inputs.values(), map(self._source, reads), strict=True))
+        results = program.graph.outputs.values()
+        self._sources.update(zip(wanted, (sources.get(o, o) for o in results), strict=True))
+        program_parts = [step.part for step in program.steps if step.part]
+        parts = [replace(part, reads=[sources.get(o, o) for o in part.reads]) for part in program_parts]
         return parts, program.placements
 
     def _compile_fallback(self, model: Model, section: Segment[Step, str]) -> Part:
@@ -238,13 +238,13 @@ def sections(trace: Trace, outputs: Sequence[str]) -> list[Segment[Step, str]]:
 
 def sole_graph(trace: Trace, outputs: Sequence[str]) -> Graph | None:
     """The graph of a trace that is a single one; None where other sections, or values of unknown shape, are beside it."""
-    found = sections(trace, outputs)
-    if len(found) != 1 or found[0].kind == "fallback":
+    segments = sections(trace, outputs)
+    if len(segments) != 1 or segments[0].kind == "fallback":
         return None
-    values = [[trace.values[name] for name in names] for names in (found[0].inputs, found[0].outputs)]
-    if not all(isinstance(value, Tensor) for each in values for value in each):
+    values = [[trace.values[name] for name in names] for names in (segments[0].inputs, segments[0].outputs)]
+    if not all(isinstance(value, Tensor) for group in values for value in group):
         return None
-    takes, gives = (dict.fromkeys(value.operand for value in each if isinstance(value, Tensor)) for each in values)
+    takes, gives = (dict.fromkeys(value.operand for value in group if isinstance(value, Tensor)) for group in values)
     wanted = [operand for operand in gives if operand not in takes and not operand.is_constant]
     return cut_out(takes, wanted)[0]
 

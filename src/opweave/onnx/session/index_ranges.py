@@ -131,7 +131,7 @@ def find_ranges(model: Model) -> list[Range]:
         return []
     weights = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     overridable = {value.name for value in graph.input} - inputs.keys()
-    found: dict[Any, Range] = {}
+    ranges: dict[Any, Range] = {}
     for node in graph.node:
         key = key_of(node)
         if key in model.operations:
@@ -143,18 +143,18 @@ def find_ranges(model: Model) -> list[Range]:
             size = None if table in overridable else _size(weights.get(table, ()), node)
             if size is not None:
                 values = ValueRange(-size, size - 1, f"the rows of {table!r}")
-                found.setdefault((name, size), InputRange(name, name, f"{title_of(node)}: indices", values))
+                ranges.setdefault((name, size), InputRange(name, name, f"{title_of(node)}: indices", values))
         elif key == (MICROSOFT, "GroupQueryAttention") and len(node.input) > 6:
             past, lengths, total = node.input[3], sources.get(node.input[5]), sources.get(node.input[6])
             if past in inputs and lengths and total:
-                made = LengthRange(lengths, past, total, title_of(node))
-                found.setdefault((lengths, total, _room(inputs[past])), made)
+                length_range = LengthRange(lengths, past, total, title_of(node))
+                ranges.setdefault((lengths, total, _room(inputs[past])), length_range)
         elif key in RECURRENT and len(node.input) > 4 and node.input[0] in inputs and node.input[4] in sources:
             axis = next((a.i for a in node.attribute if a.name == "layout"), 0)
             if axis in (0, 1):
                 steps = StepRange(sources[node.input[4]], node.input[0], axis, title_of(node))
-                found.setdefault((steps.lengths, steps.sequence, axis), steps)
-    return list(found.values())
+                ranges.setdefault((steps.lengths, steps.sequence, axis), steps)
+    return list(ranges.values())
 
 
 def _size(shape: tuple[int, ...], node: NodeProto) -> int | None:

@@ -42,15 +42,15 @@ class InspectionMethods:
         kept = [compiled for _, compiled in session._shape_cache.compiled.items()]
         if input_shapes is not None:
             compiled = session._compiled_for(input_shapes)
-        elif not kept and (found := session.shapes()):
-            lines = [f"{shapes}: {what}" for shapes, what in found.items()]
+        elif not kept and (ways := session.shapes()):
+            lines = [f"{shapes}: {way}" for shapes, way in ways.items()]
             return "\n".join([*lines, *verification.lines(session)])
         else:
             require(session._is_static or bool(kept), UNKNOWN)
             compiled = kept[-1] if kept else session._compiled_for({})
         lines = summary.explained(compiled, session.context, verification.state_of(session, compiled))
         if not session._is_static and input_shapes is None:
-            lines += [f"{shapes}: {what}" for shapes, what in session.shapes().items()]
+            lines += [f"{shapes}: {way}" for shapes, way in session.shapes().items()]
         return "\n".join(lines)
 
     def profile(
@@ -118,9 +118,9 @@ class InspectionMethods:
             others = {text: way for text, way in session.shapes().items() if text != measured_for}
             remarks += [f"other calls: {text}: {way}" for text, way in others.items()]
             space, device = session.context._space, session.context.device.name
-            arguments_of_link = (model.program, sources, targets, space, device, repeat, detail, remarks)
+            profile_arguments = (model.program, sources, targets, space, device, repeat, detail, remarks)
             try:
-                measured: Profile = lazy_imports.profile_model(*arguments_of_link)
+                measured: Profile = lazy_imports.profile_model(*profile_arguments)
             except OperationError as error:
                 if inputs is not None:
                     raise

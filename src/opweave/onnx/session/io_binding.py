@@ -48,7 +48,7 @@ class _Bound:
     def run(self) -> dict[str, np.ndarray]:
         """Run it; the outputs by name."""
         self.call()
-        return {name: made.value if isinstance(made, Cell) else made for name, made in self.outputs.items()}
+        return {name: output.value if isinstance(output, Cell) else output for name, output in self.outputs.items()}
 
 
 class IOBinding:
@@ -140,14 +140,14 @@ class IOBinding:
             ValidationError: the model has no such output, or the description of the memory is wrong.
             NotSupportedError: the device is not the CPU.
         """
-        what = f"output {name!r}"
-        _check_device(what, device_type)
+        label = f"output {name!r}"
+        _check_device(label, device_type)
         if buffer_ptr is None:
             self._bind_target(name, None)
             return
         if element_type is None or shape is None:
-            raise ValidationError(f"{what}: memory at an address needs element_type and shape")
-        self._bind_target(name, _array_at(what, device_type, element_type, shape, buffer_ptr))
+            raise ValidationError(f"{label}: memory at an address needs element_type and shape")
+        self._bind_target(name, _array_at(label, device_type, element_type, shape, buffer_ptr))
 
     def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
         """Bind an output to an `onnxruntime.OrtValue` on the CPU, whose memory is written.
@@ -156,11 +156,11 @@ class IOBinding:
             ValidationError: the model has no such output, or `ortvalue` is not an OrtValue with a tensor of numbers.
             NotSupportedError: the value is on another device.
         """
-        what = f"output {name!r}"
-        require(is_ort_value(ortvalue), f"{what} must be an OrtValue, got {type(ortvalue).__name__}")
+        label = f"output {name!r}"
+        require(is_ort_value(ortvalue), f"{label} must be an OrtValue, got {type(ortvalue).__name__}")
         updated = self._owner._in_place.get(name, "")
         is_in_place = self._input_values.get(updated) is ortvalue
-        self._bind_target(name, self._feeds[updated] if is_in_place else array_of_value(ortvalue, what))
+        self._bind_target(name, self._feeds[updated] if is_in_place else array_of_value(ortvalue, label))
         self._values[name] = ortvalue
 
     def synchronize_inputs(self) -> None:
@@ -230,8 +230,8 @@ class IOBinding:
         session = self._owner
         begin = monotonic_ns()
         session._context._check_alive()
-        for each in session._ranges:
-            each.check(self._feeds)
+        for value_range in session._ranges:
+            value_range.check(self._feeds)
         self._results = bound.run()
         if session._run_trace is not None:
             session._run_trace.note("model_run", begin)
@@ -244,14 +244,14 @@ class IOBinding:
             return None
         if not all(map(_is_read_in_place, feeds.values())):
             return None
-        given = {name: target for name, target in self._targets.items() if target is not None}
-        shared = memory.in_place(feeds, given, session._in_place)
-        written = memory.merged_ranges(given.values())
+        targets = {name: target for name, target in self._targets.items() if target is not None}
+        shared = memory.in_place(feeds, targets, session._in_place)
+        written = memory.merged_ranges(targets.values())
         if any(memory.meets(written, feeds[name]) for name in feeds.keys() - shared.values()):
             return None  # an output over an input is computed in other memory, and copied
         outputs = {name: Cell() if target is None else target for name, target in self._targets.items()}
-        taken, made = [feeds[name] for name in model.inputs], [outputs.get(name) for name in model.outputs]
-        call = model.program.bind(taken, made, model.pairs(shared))
+        sources, buffers = [feeds[name] for name in model.inputs], [outputs.get(name) for name in model.outputs]
+        call = model.program.bind(sources, buffers, model.pairs(shared))
         if not hasattr(call, "read"):
             return None
         return _Bound(model, call, outputs, frozenset(shared.values()), written)
@@ -306,9 +306,9 @@ class IOBinding:
             self._bound = None
         self._targets[name] = target
 
-    def _check_name(self, name: str, what: str, known: Sequence[NodeArg]) -> None:
-        names = [argument.name for argument in known]
-        require(name in names, f"the model has the {what}s {names}; unknown: {name!r}")
+    def _check_name(self, name: str, kind: str, arguments: Sequence[NodeArg]) -> None:
+        names = [argument.name for argument in arguments]
+        require(name in names, f"the model has the {kind}s {names}; unknown: {name!r}")
 
 
 def _is_read_in_place(value: Any) -> bool:
@@ -326,30 +326,30 @@ def _described(array: np.ndarray) -> str:
     return f"{array.dtype} of shape {list(array.shape)}"
 
 
-def _check_device(what: str, device_type: str) -> None:
-    require(isinstance(device_type, str), f"{what}: device_type must be a name, got {device_type!r}")
+def _check_device(label: str, device_type: str) -> None:
+    require(isinstance(device_type, str), f"{label}: device_type must be a name, got {device_type!r}")
     if device_type.lower() != "cpu":
-        raise NotSupportedError(f"{what}: memory must be on the CPU, got device_type={device_type!r}")
+        raise NotSupportedError(f"{label}: memory must be on the CPU, got device_type={device_type!r}")
 
 
-def _array_at(what: str, device_type: str, element_type: Any, shape: Sequence[int], address: int) -> np.ndarray:
+def _array_at(label: str, device_type: str, element_type: Any, shape: Sequence[int], address: int) -> np.ndarray:
     """An array over the memory at an address."""
-    _check_device(what, device_type)
+    _check_device(label, device_type)
     if isinstance(element_type, int) and not isinstance(element_type, bool):
-        known = element_type in TensorProto.DataType.values() and element_type not in (0, TensorProto.STRING)
-        require(known, f"{what}: element_type must be a TensorProto.DataType with numbers, got {element_type}")
+        is_numeric = element_type in TensorProto.DataType.values() and element_type not in (0, TensorProto.STRING)
+        require(is_numeric, f"{label}: element_type must be a TensorProto.DataType with numbers, got {element_type}")
         dtype = dtype_of(element_type)
     else:
         try:
             dtype = np.dtype(element_type)
         except TypeError:
-            raise ValidationError(f"{what}: element_type must be a data type, got {element_type!r}") from None
-        require(dtype.kind in "fiub", f"{what}: element_type must be a type of numbers, got {dtype}")
+            raise ValidationError(f"{label}: element_type must be a data type, got {element_type!r}") from None
+        require(dtype.kind in "fiub", f"{label}: element_type must be a type of numbers, got {dtype}")
     sizes = tuple(int(size) for size in shape)
-    require(all(size >= 0 for size in sizes), f"{what}: shape must have sizes from 0, got {list(sizes)}")
+    require(all(size >= 0 for size in sizes), f"{label}: shape must have sizes from 0, got {list(sizes)}")
     count = int(np.prod(sizes, dtype=object))
     fits = isinstance(address, (int, np.integer)) and (address > 0 or count == 0)
-    require(fits, f"{what}: buffer_ptr must be an address, got {address!r}")
+    require(fits, f"{label}: buffer_ptr must be an address, got {address!r}")
     if count == 0:
         return np.empty(sizes, dtype)
     bytes_there = (ctypes.c_ubyte * (count * dtype.itemsize)).from_address(int(address))

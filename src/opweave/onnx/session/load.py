@@ -141,13 +141,13 @@ def traced(
     """
     require_operators(source)
     values: dict[str, np.ndarray] = {}
-    known = inputs or {}
+    arrays = inputs or {}
     while True:
-        tracer = Tracer(source, context, shapes, values, known.keys() - values.keys(), types)
+        tracer = Tracer(source, context, shapes, values, arrays.keys() - values.keys(), types)
         try:
             return tracer, tracer.run()
-        except ValuesNeeded as found:
-            values |= {name: np.array(known[name]) for name in found.names}
+        except ValuesNeeded as needed:
+            values |= {name: np.array(arrays[name]) for name in needed.names}
 
 
 def label_nodes(trace: Trace) -> None:

@@ -53,10 +53,10 @@ class ModelProgram:
     ) -> None:
         self.program, self.is_open = program, is_open
         self.inputs, self.outputs = list(program.graph.inputs), list(program.graph.outputs)
-        self.results = {name: known for name, known in zip(self.outputs, results, strict=True) if known is not None}
+        self.results = {name: result for name, result in zip(self.outputs, results, strict=True) if result is not None}
         self._wrappers, self._results = wrappers, results
         self._takes_values = not any(wrappers)
-        self._gives_values = all(known is None or known[1].kind != "b" for known in results)
+        self._gives_values = all(result is None or result[1].kind != "b" for result in results)
 
     def returning(self, wanted: Sequence[int]) -> Returning:
         """A function that runs it on checked values, and returns the outputs at the positions `wanted` in new memory."""
@@ -85,26 +85,28 @@ class ModelProgram:
         """
         if not self._takes_values:
             inputs = [v if wrap is None else wrap(v) for v, wrap in zip(inputs, self._wrappers, strict=True)]
-        made = [self._new(k, k in wanted) if given is None else given for k, given in enumerate(outputs)]
-        passed = made
+        buffers = [self._new(k, k in wanted) if output is None else output for k, output in enumerate(outputs)]
+        passed = buffers
         if not self._gives_values:
-            passed = [m if known is None else bool_as_uint8(m) for known, m in zip(self._results, made, strict=True)]
+            passed = [
+                m if declared is None else bool_as_uint8(m) for declared, m in zip(self._results, buffers, strict=True)
+            ]
         try:
             self.program.run(inputs, passed, self.pairs(shared) if shared else ())
-        except OtherShapes as found:
+        except OtherShapes as error:
             for name, target in zip(self.outputs, outputs, strict=True):
-                if target is not None and name in found.shapes and name not in self.results:
-                    check_target(name, target, found.shapes[name])
+                if target is not None and name in error.shapes and name not in self.results:
+                    check_target(name, target, error.shapes[name])
             raise
-        results = [made[k] for k in wanted]
-        if len(self.results) < len(made):
+        results = [buffers[k] for k in wanted]
+        if len(self.results) < len(buffers):
             results = [result.value if isinstance(result, Cell) else result for result in results]
         return results
 
     def memory(self, feed: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
         """The memory of the program's inputs, of checked values by name, and new memory for its outputs."""
-        given = [feed[name] for name in self.inputs]
-        sources = [v if wrap is None else wrap(v) for v, wrap in zip(given, self._wrappers, strict=True)]
+        values = [feed[name] for name in self.inputs]
+        sources = [v if wrap is None else wrap(v) for v, wrap in zip(values, self._wrappers, strict=True)]
         targets = [self._new(k, True) for k in range(len(self.outputs))]
         return sources, [t if isinstance(t, Cell) else bool_as_uint8(t) for t in targets]
 

@@ -118,7 +118,7 @@ class Repeat:
         """Whether calls of a model can be repeated: plain tensors of numbers."""
         return all(i.element_type not in (0, TensorProto.BOOL) and i.dtype.kind in "iuf" for i in inputs)
 
-    def run(self, asked: Any, given: Any, out: Any) -> list[Any] | None:
+    def run(self, asked: Any, feed: Any, out: Any) -> list[Any] | None:
         """The outputs of a call; None where it is not like the one before.
 
         Raises:
@@ -126,11 +126,11 @@ class Repeat:
         """
         if asked is not self._asked and not (type(asked) is list and asked == self._asked):
             return None
-        if type(given) is not dict or len(given) != len(self._inputs):
+        if type(feed) is not dict or len(feed) != len(self._inputs):
             return None
         inputs: list[np.ndarray] = []
         for name, dtype, shape in self._inputs:
-            value = given.get(name)
+            value = feed.get(name)
             if type(value) is not np.ndarray:
                 return None
             array = value.view()  # an owner can still change the data type and the shape of their array object
@@ -142,22 +142,22 @@ class Repeat:
                     return None
                 _note(self._others, name, array.shape)
             inputs.append(array)
-        if self._values and any(given[name].tobytes() != content for name, content in self._values):
+        if self._values and any(feed[name].tobytes() != content for name, content in self._values):
             return None
-        for each in self._ranges:
-            if not each.fits(given):
+        for value_range in self._ranges:
+            if not value_range.fits(feed):
                 return None
         try:
             if out is None:
                 return self._return(inputs if len(inputs) == self._taken else inputs[: self._taken])
-            return self._run_into(given, inputs, out)
+            return self._run_into(feed, inputs, out)
         except OperationError:
             if self.model.is_open:  # the full path finds out more
                 return None
             raise
 
-    def _run_into(self, given: dict[str, np.ndarray], inputs: list[np.ndarray], out: Any) -> list[Any] | None:
-        """`run` with targets; `inputs` are those of `given` in order, which have been checked."""
+    def _run_into(self, feed: dict[str, np.ndarray], inputs: list[np.ndarray], out: Any) -> list[Any] | None:
+        """`run` with targets; `inputs` are the checked arrays of `feed`, in order."""
         if type(out) is not dict:
             return None
         outputs: list[np.ndarray | None] = []
@@ -174,7 +174,7 @@ class Repeat:
                 targets.append(value)
             outputs.append(value)
         shared, others = NOTHING_SHARED, inputs
-        if self._in_place and (shared := memory.in_place(given, out, self._in_place)):
+        if self._in_place and (shared := memory.in_place(feed, out, self._in_place)):
             updated = set(shared.values())
             others = [a for a, (name, _, _) in zip(inputs, self._inputs, strict=True) if name not in updated]
         if len(targets) != len(out) or self._overlap(others, targets):
@@ -209,19 +209,19 @@ class Repeats:
         self.direct: dict[Any, Direct] = {}
         self._by_shapes: dict[tuple[tuple[int, ...], ...], Repeat] = {}
 
-    def run(self, asked: Any, given: Any, out: Any) -> list[Any] | None:
+    def run(self, asked: Any, feed: Any, out: Any) -> list[Any] | None:
         """The outputs of a call that is like a recent one, but not like the last; else None.
 
         Raises:
             OperationError: the engine failed.
         """
-        if len(self._by_shapes) < 2 or type(given) is not dict:
+        if len(self._by_shapes) < 2 or type(feed) is not dict:
             return None
         try:
-            repeat = self._by_shapes.get(tuple([value.shape for value in given.values()]))
+            repeat = self._by_shapes.get(tuple([value.shape for value in feed.values()]))
         except (AttributeError, TypeError):  # not arrays
             return None
-        if repeat is None or repeat is self.last or (results := repeat.run(asked, given, out)) is None:
+        if repeat is None or repeat is self.last or (results := repeat.run(asked, feed, out)) is None:
             return None
         self.last = repeat
         self.count += 1

@@ -52,15 +52,15 @@ def as_theirs(error: MLError, *more: type[Exception]) -> MLError:
     True
     """
     cause = error.__cause__
-    found = next((theirs for ours, theirs in ERRORS.items() if isinstance(error, ours)), (engine.Fail,))
-    theirs = (*((type(cause),) if isinstance(cause, ENGINE_ERRORS) else found), *more)
+    equivalents = next((theirs for ours, theirs in ERRORS.items() if isinstance(error, ours)), (engine.Fail,))
+    theirs = (*((type(cause),) if isinstance(cause, ENGINE_ERRORS) else equivalents), *more)
     bases = (type(error), *(cls for cls in dict.fromkeys(theirs) if not isinstance(error, cls)))
     if len(bases) == 1:
         return error
-    made = _error_class(bases)(*error.args)
-    made.__dict__.update(error.__dict__)
-    made.__cause__, made.__suppress_context__ = cause, True
-    return cast(MLError, made.with_traceback(error.__traceback__))
+    translated = _error_class(bases)(*error.args)
+    translated.__dict__.update(error.__dict__)
+    translated.__cause__, translated.__suppress_context__ = cause, True
+    return cast(MLError, translated.with_traceback(error.__traceback__))
 
 
 def _theirs(method: F, *more: type[Exception]) -> F:
@@ -103,24 +103,24 @@ class ReplacedSession(InferenceSession, collection.InferenceSession):  # type: i
             InferenceSession.__init__(self, path_or_bytes, sess_options, providers, provider_options, context=context)
         except MLError as error:
             is_path = isinstance(path_or_bytes, (str, os.PathLike))
-            known = is_path or isinstance(path_or_bytes, (bytes, bytearray, memoryview))
+            is_supported = is_path or isinstance(path_or_bytes, (bytes, bytearray, memoryview))
             missing = is_path and not os.path.exists(path_or_bytes)
-            more = (engine.NoSuchFile,) if missing else () if known else (TypeError,)
+            more = (engine.NoSuchFile,) if missing else () if is_supported else (TypeError,)
             raise as_theirs(error, *more) from error.__cause__
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         if type(self) is ReplacedSession:
             return super().__reduce_ex__(protocol)
         # Pickle finds the user's class by its name, but not the class that `_on_opweave` derives from it.
-        made, users = type(self), type(self).__mro__[1]
-        if made.__reduce__ is InferenceSession.__reduce__:
+        derived, users = type(self), type(self).__mro__[1]
+        if derived.__reduce__ is InferenceSession.__reduce__:
             return _new, (users,), self.__getstate__()
         reduced = super().__reduce_ex__(protocol)
         if not isinstance(reduced, tuple):
             return reduced
         function, arguments, *rest = reduced
-        made_by = users if function is made else function
-        return (made_by, tuple(users if value is made else value for value in arguments), *rest)
+        constructor = users if function is derived else function
+        return (constructor, tuple(users if value is derived else value for value in arguments), *rest)
 
     def __getattr__(self, name: str) -> Any:
         private = name in vars(collection.InferenceSession) or name.startswith(
@@ -193,9 +193,9 @@ def _on_opweave(cls: type, original: type, replacement: type) -> type:
     """A class derived from `cls` and `replacement`, in which calls of `cls` to its base class reach Opweave."""
     if cls is original:
         return replacement
-    known = _classes.get(cls)
-    made = known() if known is not None else None
-    if made is None:
-        made = _named_like(cls, (cls, replacement), __slots__=())
-        _classes[cls] = ref(made)
-    return made
+    reference = _classes.get(cls)
+    derived = reference() if reference is not None else None
+    if derived is None:
+        derived = _named_like(cls, (cls, replacement), __slots__=())
+        _classes[cls] = ref(derived)
+    return derived

@@ -34,12 +34,12 @@ class Room:
     Attributes:
         weight_bytes: the size of its weights.
         node_bytes: the size of those in Constant nodes, whose data are copied when it is traced.
-        given: `program_bytes` of the session; None for a default.
+        program_bytes: the argument of the session; None for a default.
     """
 
     weight_bytes: int
     node_bytes: int
-    given: int | None
+    program_bytes: int | None
 
     def max_bytes(self, is_needed: bool) -> int:
         """Memory limit for all compiled shapes together.
@@ -47,8 +47,8 @@ class Room:
         Args:
             is_needed: whether shapes that are dropped must be compiled again.
         """
-        if self.given is not None:
-            return self.given
+        if self.program_bytes is not None:
+            return self.program_bytes
         return ALWAYS_BYTES if is_needed else PROGRAM_BYTES
 
     def estimate(self, count: int) -> int:

@@ -298,8 +298,8 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
                 results = repeat.run(output_names, input_feed, out) if repeat is not None else None
                 if results is None and (results := self._repeats.run(output_names, input_feed, out)) is None:
                     results = self._run(output_names, input_feed, out)
-            except OtherShapes as found:
-                self._shape_cache.forget_shapes(found)
+            except OtherShapes as error:
+                self._shape_cache.forget_shapes(error)
                 continue
             if trace is not None:
                 trace.note("model_run", begin)
@@ -312,11 +312,11 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         out: Mapping[str, np.ndarray | MLTensor] | None,
     ) -> list[Any]:
         """`run` for calls that differ from the last one: check all arguments, and select what runs the model."""
-        known, context, space = self._outputs, self._context, self._context._space
+        outputs, context, space = self._outputs, self._context, self._context._space
         is_list = isinstance(output_names, Iterable) and not isinstance(output_names, (str, bytes))
         if output_names is not None and is_list:
             output_names = list(output_names)
-        asked = output_names or list(known)
+        asked = output_names or list(outputs)
         is_of_names = (is_list or output_names is None) and all(isinstance(name, str) for name in asked)
         require(is_of_names, f"output_names must be a list of names, got {output_names!r}")
         require(isinstance(input_feed, Mapping), f"inputs must map names to arrays, got {type(input_feed).__name__}")
@@ -327,16 +327,16 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         check_names("inputs", input_feed, {i.name: i for i in inputs})
         require(out is None or isinstance(out, Mapping), f"out must map names to arrays, got {type(out).__name__}")
         out = unwrapped(out or {}, "output")
-        for what, given in (("output_names", asked), ("out", list(out))):
-            unknown = [name for name in given if name not in known]
-            require(not unknown, f"{what} must be among {list(known)}; unknown: {unknown}")
+        for label, requested in (("output_names", asked), ("out", list(out))):
+            unknown = [name for name in requested if name not in outputs]
+            require(not unknown, f"{label} must be among {list(outputs)}; unknown: {unknown}")
         names = list(dict.fromkeys(asked))
         tensors = [value for value in (*input_feed.values(), *out.values()) if isinstance(value, MLTensor)]
         with Locks(tensors):
             feed = {i.name: i.as_input(input_feed[i.name], context) for i in inputs}
-            for each in self._ranges:
-                each.check(feed)
-            targets = {name: known[name].as_output(value, context) for name, value in out.items()}
+            for value_range in self._ranges:
+                value_range.check(feed)
+            targets = {name: outputs[name].as_output(value, context) for name, value in out.items()}
             shared = self._check_overlap(feed, targets)
             shapes = {
                 name: value.shape if isinstance(value, np.ndarray) or space.owns(value) else None
@@ -346,8 +346,8 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
             model: ModelProgram
             choices = self._shape_cache.choices
             model, is_settled = self._shape_cache.select(shapes, values)
-            made = self._new_tensors(model, [name for name in names if name not in targets])
-            targets |= {name: tensor._memory() for name, tensor in made.items()}
+            new_tensors = self._new_tensors(model, [name for name in names if name not in targets])
+            targets |= {name: tensor._memory() for name, tensor in new_tensors.items()}
             try:
                 results = _run_by_name(model, feed, names, targets, shared)
             except OperationError as error:
@@ -371,17 +371,17 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
             if is_settled and is_plain and (space.is_host or not tensors):
                 deciding = self._shape_cache.deciding & feed.keys()
                 same = None if output_names is None else list(output_names)
-                declared = (self._inputs_by_name, known) if model is self._shape_cache.only_own else None
+                declared = (self._inputs_by_name, outputs) if model is self._shape_cache.only_own else None
                 ranges, in_place = self._ranges, self._in_place
                 repeat = Repeat(model, feed, same, names, deciding, ranges, in_place, targets, declared)
                 self._repeats.keep(repeat, {name: feed[name] for name in input_feed})
             if self._shape_cache.choices != choices:  # another thread has tuned, and has perhaps cleared this too early
                 self._repeats.clear()
         by_name = dict(zip(names, results, strict=True))
-        wanted = {**made, **out}
+        wanted = {**new_tensors, **out}
         return [
             self._located(
-                known[name],
+                outputs[name],
                 memory.copied(by_name[name], ASKED_TWICE) if name in asked[:position] else by_name[name],
                 wanted.get(name),
             )
@@ -545,7 +545,7 @@ def _run_by_name(
     return model.run(inputs, [targets.get(name) for name in model.outputs], wanted, shared)
 
 
-def _check_choice(what: str, given: Any, allowed: Any) -> None:
+def _check_choice(label: str, value: Any, allowed: Any) -> None:
     """Require one of the values of a `Literal`."""
     choices = [repr(choice) for choice in get_args(allowed)]
-    require(given in get_args(allowed), f"{what} must be {listed(choices)}, got {given!r}")
+    require(value in get_args(allowed), f"{label} must be {listed(choices)}, got {value!r}")

@@ -129,7 +129,7 @@ class ShapeCache:
         self._last_used: dict[Key, int] = {}
         self.ways = context.backend.tunable(Graph({}, {}, ()))  # by name
         self.verdicts = find_measured(self.digest, self.ways)
-        self.tuned = {what: found for what, found in self.verdicts.items() if found.chosen}
+        self.tuned = {text: verdict for text, verdict in self.verdicts.items() if verdict.chosen}
         self.choices = 0
         self.repeats = Repeats()
         self._queued = 0  # shapes that are being compiled in the background, or wait for it
@@ -199,7 +199,7 @@ class ShapeCache:
     def drop(self, compiled: CompiledModel) -> None:
         """Forget a compiled model that has failed."""
         with self._lock:
-            for key in [key for key, known in self.compiled.items() if known is compiled]:
+            for key in [key for key, model in self.compiled.items() if model is compiled]:
                 self.compiled.pop(key)
                 self._last_used.pop(key, None)
             self.repeats.clear()
@@ -247,11 +247,15 @@ class ShapeCache:
             declared = [
                 Argument.of(info) for info in self._model.proto.graph.input
             ]  # with initializers that calls override
-            found = {text_of(key, declared): "compiled" for key, _ in self.compiled.items()}
-            found |= {what: each.reason for what, each in self.tuned.items() if each.chosen == OWN_SESSION}
+            ways = {text_of(key, declared): "compiled" for key, _ in self.compiled.items()}
+            ways |= {
+                text: measurement.reason
+                for text, measurement in self.tuned.items()
+                if measurement.chosen == OWN_SESSION
+            }
             for key, recent in self._recent.items():
-                found.setdefault(text_of(key, declared), recent.describe())
-        return found
+                ways.setdefault(text_of(key, declared), recent.describe())
+        return ways
 
     def last(self) -> tuple[Key, ModelProgram] | None:
         """What ran the last call, and its shapes; before the first call, what would run it, if it is made already."""
@@ -284,7 +288,7 @@ class ShapeCache:
 
     def _note_repeats(self) -> None:
         """Note the uses of compiled models by repeated calls, which did not ask for them here."""
-        keys = {id(known): key for key, known in self.compiled.items()}
+        keys = {id(model): key for key, model in self.compiled.items()}
         for repeat in self.repeats.by_use():
             if (key := keys.get(id(repeat.model))) is not None and repeat.used >= self._last_used[key]:
                 self.compiled.get(key)
@@ -347,9 +351,9 @@ class ShapeCache:
         sizes = tuple(shapes.items())
         with self._lock:
             values = {name: feed[name] for name in self.deciding & feed.keys()}
-            known = sum(len(key) > len(sizes) and key[: len(sizes)] == sizes for key, _ in self.compiled.items())
+            count = sum(len(key) > len(sizes) and key[: len(sizes)] == sizes for key, _ in self.compiled.items())
             # Values that differ at each call (lengths, positions) would mean a compilation for each call.
-            too_many = bool(values) and known >= VALUES and not self._needs_values
+            too_many = bool(values) and count >= VALUES and not self._needs_values
             if too_many and (compiled := self._use(sizes)):
                 return compiled
         if too_many and (trace := self._trace_for_all(shapes)) is not None:
@@ -363,8 +367,8 @@ class ShapeCache:
             try:
                 trace = self._trace(shapes, values, feed.keys() - values.keys())
                 break
-            except ValuesNeeded as found:
-                values |= {name: feed[name] for name in found.names}
+            except ValuesNeeded as needed:
+                values |= {name: feed[name] for name in needed.names}
         with self._lock:
             self.deciding |= values.keys()
         return self._key(shapes, values), trace
@@ -441,19 +445,19 @@ class ShapeCache:
         """The shapes that are compiled, and those of recent calls."""
         with self._lock:
             keys = [key for kept in (self.compiled, self._recent) for key, _ in kept.items()]
-        plain = (tuple((name, what) for name, what in key if not isinstance(what, bytes)) for key in keys)
+        plain = (tuple((name, value) for name, value in key if not isinstance(value, bytes)) for key in keys)
         return [dict(sizes) for sizes in dict.fromkeys(plain)]
 
-    def use_tuned(self, key: Key, found: Measurement, model: CompiledModel | None) -> None:
+    def use_tuned(self, key: Key, measurement: Measurement, model: CompiledModel | None) -> None:
         """Run calls of a key by what was measured to be the fastest: `model`, or the model's own session."""
         with self._lock:
             self.choices += 1
-            self.tuned[found.what] = self.verdicts[found.what] = found
+            self.tuned[measurement.what] = self.verdicts[measurement.what] = measurement
             self.repeats.clear()
             self.compiled.pop(key)
             self._last_used.pop(key, None)
             if model is not None:
-                model.choice, model.untried = found.reason, {}
+                model.choice, model.untried = measurement.reason, {}
                 self._keep(key, model)
 
     def new_own(self) -> ModelProgram:
@@ -465,16 +469,16 @@ class ShapeCache:
         with self._own_lock:
             self._own_session = None
 
-    def forget_shapes(self, found: OtherShapes) -> None:
+    def forget_shapes(self, error: OtherShapes) -> None:
         """Drop all compiled models after ONNX's inference was wrong about shapes; new ones do not rely on it for these values.
 
         Raises:
             OperationError: inference was not relied on for them.
         """
         with self._lock:
-            if self._model.surprising.issuperset(found.shapes):
-                raise OperationError(f"outputs come in shapes that do not fit: {found}") from found
-            self._model.surprising.update(found.shapes)
+            if self._model.surprising.issuperset(error.shapes):
+                raise OperationError(f"outputs come in shapes that do not fit: {error}") from error
+            self._model.surprising.update(error.shapes)
             self.choices += 1
             for kept in (self.compiled, self._last_used, self._recent, self.repeats):
                 kept.clear()

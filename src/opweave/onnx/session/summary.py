@@ -90,12 +90,12 @@ def heading(compiled: CompiledModel, number: int) -> str:
 
 def customs(compiled: CompiledModel) -> list[str]:
     """A line for each custom operation, and each way in which its nodes run; empty if the model has none."""
-    found: dict[Op[..., Any], Counter[str]] = {}
+    counts: dict[Op[..., Any], Counter[str]] = {}
     operators: dict[Op[..., Any], dict[str, None]] = {}  # those that each computes, in order
     for op, step in compiled.custom_steps():
         domain, op_type = step.node.domain, step.node.op_type
         operators.setdefault(op, {})[f"{domain}.{op_type}" if domain else op_type] = None
-        ways = found.setdefault(op, Counter())
+        ways = counts.setdefault(op, Counter())
         if step.kind == "fallback":
             ways[f"ONNX Runtime (fallback): {step.reason}"] += 1
         elif step.kind == "folded":
@@ -103,12 +103,12 @@ def customs(compiled: CompiledModel) -> list[str]:
     for number in range(len(compiled.sections)):
         for placement in compiled.custom(number):
             assert placement.op is not None
-            found[placement.op][f"{placement.how}, {placement.detail}"] += 1
-    if not found:
+            counts[placement.op][f"{placement.how}, {placement.detail}"] += 1
+    if not counts:
         return []
     lines = [
         f"  {op.name} for {', '.join(operators[op])}: {counted(count, 'node')}, {way}"
-        for op, ways in found.items()
+        for op, ways in counts.items()
         for way, count in ways.items()
     ]
     return ["custom operations:", *lines]

@@ -94,9 +94,9 @@ def _for_engine(model: Model, inputs: Sequence[Argument]) -> tuple[ModelProto, d
             constants[node.output[0]] = model.array(tensor)
     graph.node.extend(kept)
     graph.output.extend(source.output)
-    given = {argument.name: argument for argument in inputs}
+    arguments = {argument.name: argument for argument in inputs}
     for info in source.input:
-        if (argument := given.get(info.name)) is None:
+        if (argument := arguments.get(info.name)) is None:
             continue  # overridable initializer: calls that override it run a `CompiledModel`
         if argument.element_type and argument.dims is not None:
             graph.input.add(name=info.name, type=tensor_type(argument.element_type, argument.dims))
@@ -117,7 +117,7 @@ def _for_engine(model: Model, inputs: Sequence[Argument]) -> tuple[ModelProto, d
                 tensor.raw_data = array.tobytes()
     names_of = (node.input[:] if model.is_flat else used_names(node) for node in graph.node)
     used = {value.name for value in graph.output}.union(*names_of)
-    return proto, {name: array for name, array in constants.items() if name in used and name not in given}
+    return proto, {name: array for name, array in constants.items() if name in used and name not in arguments}
 
 
 def _large_constant(node: NodeProto) -> TensorProto | None:

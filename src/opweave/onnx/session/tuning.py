@@ -79,17 +79,17 @@ class TuningMethod:
         tuning.check_seconds(seconds)
         session = cast("InferenceSession", self)
         session.context._check_alive()
-        wanted, given = _wanted(session, shapes, inputs)
+        wanted, feed = _wanted(session, shapes, inputs)
         if session._shape_cache.specialise == "never":  # some models must be compiled all the same
             is_compiled = all(session._shape_cache.own_session(each) is None for each in wanted)
             require(is_compiled, f"tune: the session compiles nothing: {NEVER}")
-        found = []
+        measurements = []
         try:
             for each in wanted:
-                found.append(_tune(session, each, given or random_feed(session, each), seconds))
+                measurements.append(_tune(session, each, feed or random_feed(session, each), seconds))
         finally:
             session._shape_cache.repeats.clear()  # calls choose again what runs them
-        return Tuning(tuple(found))
+        return Tuning(tuple(measurements))
 
 
 def _wanted(
@@ -102,8 +102,8 @@ def _wanted(
         require(isinstance(inputs, Mapping), f"tune: inputs must map names to arrays, got {shown(inputs)}")
         arguments = {argument.name: argument for argument in session._inputs}
         check_names("tune: inputs", inputs, arguments)
-        given = {name: each.as_input(inputs[name], session.context) for name, each in arguments.items()}
-        return [{n: a.shape if isinstance(a, np.ndarray) else None for n, a in given.items()}], given
+        feed = {name: each.as_input(inputs[name], session.context) for name, each in arguments.items()}
+        return [{n: a.shape if isinstance(a, np.ndarray) else None for n, a in feed.items()}], feed
     if shapes is not None:
         is_list = isinstance(shapes, Sequence) and all(isinstance(each, Mapping) for each in shapes)
         require(is_list, f"tune: shapes must be a list with a shape by name for each input, got {shown(shapes)}")
@@ -124,7 +124,7 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
     had_own, own = cache.only_own is not None, cache.own_session(shapes)
     deciding = {name: feed[name] for name in cache.deciding & feed.keys()}
     (key, trace), trace_seconds = _timed(lambda: cache.traced(shapes, feed, deciding))
-    made: dict[str, CompiledModel] = {}
+    models: dict[str, CompiledModel] = {}
     builds = dict[str, float]()
 
     def build(name: str, process: EngineProcess | None = None) -> list[Run]:
@@ -134,8 +134,8 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
         elif process is not None:
             model = cache.compiled_on(name, trace, process=process)
         else:
-            made[name], taken = _timed(lambda: cache.compiled_on(name, trace))
-            model, builds[name] = made[name], trace_seconds + taken
+            models[name], taken = _timed(lambda: cache.compiled_on(name, trace))
+            model, builds[name] = models[name], trace_seconds + taken
         order = sorted(range(len(model.outputs)), key=lambda k: model.outputs[k])  # one order on all engines
         return [partial(model.returning(order), [feed[each] for each in model.inputs])]
 
@@ -153,13 +153,13 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
     compiled = cache.compiled.get(key)
     current = OWN_SESSION if compiled is None else chosen_in(compiled.choice)
     digest, outputs = cache.digest(), sorted(session._outputs)
-    found = tuning.measure(
+    measurement = tuning.measure(
         name, what, digest, cache.ways, build, names, outputs, seconds, is_quantised, current, builds
     )
-    cache.use_tuned(key, found, made.get(found.chosen))
-    if session._is_static and not had_own and found.chosen != OWN_SESSION:
+    cache.use_tuned(key, measurement, models.get(measurement.chosen))
+    if session._is_static and not had_own and measurement.chosen != OWN_SESSION:
         cache.drop_own()
-    return found
+    return measurement
 
 
 def _timed(build: Callable[[], T]) -> tuple[T, float]:
@@ -172,11 +172,11 @@ def _timed(build: Callable[[], T]) -> tuple[T, float]:
     for _ in range(2):
         compiled = kernels.compiled.statistics.misses
         begin = perf_counter()
-        made = build()
+        result = build()
         seconds = perf_counter() - begin
         if seconds > LONG_SECONDS and kernels.compiled.statistics.misses == compiled:
             break
-    return made, seconds
+    return result, seconds
 
 
 def random_feed(session: InferenceSession, shapes: Shapes) -> dict[str, np.ndarray]:
@@ -186,9 +186,12 @@ def random_feed(session: InferenceSession, shapes: Shapes) -> dict[str, np.ndarr
     """
     generator = np.random.default_rng(0)
     counts: dict[str, int] = {}
-    for known in session._ranges:
-        if isinstance(known, InputRange):
-            counts[known.name] = min(known.values.high + 1, counts.get(known.name, known.values.high + 1))
+    for index_range in session._ranges:
+        if isinstance(index_range, InputRange):
+            counts[index_range.name] = min(
+                index_range.values.high + 1, counts.get(index_range.name, index_range.values.high + 1)
+            )
     return {
-        each.name: each.random(shapes[each.name] or (), generator, counts.get(each.name, 2)) for each in session._inputs
+        argument.name: argument.random(shapes[argument.name] or (), generator, counts.get(argument.name, 2))
+        for argument in session._inputs
     }

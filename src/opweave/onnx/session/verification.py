@@ -54,8 +54,8 @@ def state_of(session: InferenceSession, compiled: CompiledModel) -> str | Measur
     if session._use is None:
         why = session._shape_cache.why_not_verified()
         return f"not verified: {why}" if why else SWITCHED_OFF
-    keys = [key for key, known in session._shape_cache.compiled.items() if known is compiled]
-    sizes = next((tuple(each for each in key if not isinstance(each[1], bytes)) for key in keys), ())
+    keys = [key for key, model in session._shape_cache.compiled.items() if model is compiled]
+    sizes = next((tuple(item for item in key if not isinstance(item[1], bytes)) for key in keys), ())
     return session._use.state(sizes)
 
 
@@ -65,15 +65,17 @@ def lines(session: InferenceSession) -> list[str]:
     rivals = ", ".join(list(cache.ways)[1:])
     if not rivals:
         return []
-    found = [
-        f"engine for {each.what}: {'; '.join(each.verdicts())}" for each in cache.verdicts.values() if not each.chosen
+    notes = [
+        f"engine for {measurement.what}: {'; '.join(measurement.verdicts())}"
+        for measurement in cache.verdicts.values()
+        if not measurement.chosen
     ]
     if session._use is None:
         why = cache.why_not_verified()
-        return found or [f"{rivals} {f'not verified: {why}' if why else SWITCHED_OFF}"]
-    known: dict[Any, str | Measurement] = {**session._use.waiting, **session._use.states}
-    for sizes, state in known.items():
+        return notes or [f"{rivals} {f'not verified: {why}' if why else SWITCHED_OFF}"]
+    states: dict[Any, str | Measurement] = {**session._use.waiting, **session._use.states}
+    for sizes, state in states.items():
         text = f"{rivals} {state}" if isinstance(state, str) else "; ".join(state.verdicts())
         after = "" if isinstance(state, str) else "; what is built from now on follows this"
-        found.append(f"engine for {text_of(sizes)}: {text}{after}")
-    return found or [f"{rivals} {YET}"]
+        notes.append(f"engine for {text_of(sizes)}: {text}{after}")
+    return notes or [f"{rivals} {YET}"]

@@ -64,8 +64,8 @@ class ModelTask(Task):
 def task_of(session: InferenceSession, key: Any, sample: Mapping[str, Sample]) -> Task | Measurement | str:
     """What a child process verifies of a model, for shapes that are used; or why it cannot, or a verdict that is kept."""
     cache, context, model = session._shape_cache, session.context, session._recipe.model
-    if (found := engines.find(cache.digest, cache.ways).get(text_of(key))) is not None:
-        return found
+    if (kept := engines.find(cache.digest, cache.ways).get(text_of(key))) is not None:
+        return kept
     if isinstance(model, ModelProto):
         if cache.weight_bytes > MAX_COPIED_BYTES:
             return f"a ModelProto with {size(cache.weight_bytes)} of weights would be copied; tune() verifies it"
@@ -102,27 +102,27 @@ def _judge(task: ModelTask) -> Measurement | str:
         model, verifier.context_for(task, ways), task.inputs, task.fallback, specialise="always", program_bytes=None
     )
     digest, what = cache.digest(), text_of(tuple(task.shapes.items()))
-    if (known := verifier.known(task, digest, ways, what)) is not None:
-        return known
+    if (kept := verifier.known(task, digest, ways, what)) is not None:
+        return kept
     sets = verifier.feeds(task.sample)
 
-    def refused(why: str) -> Measurement:
+    def refuse(why: str) -> Measurement:
         return verifier.keep(digest, verifier.unjudged(task, task.title, what, ways, why))
 
-    def traced() -> Trace:
+    def trace_model() -> Trace:
         return cache.traced(task.shapes, sets[0], {})[1]
 
     try:
-        trace = traced()
+        trace = trace_model()
     except MLError as error:
-        return refused(f"it cannot be compiled: {error}")
+        return refuse(f"it cannot be compiled: {error}")
     names = [info.name for info in model.proto.graph.output]
     graph = sole_graph(trace, names)
     if graph is None:
-        return refused(f"{', '.join(list(ways)[1:])} not verified: parts of the model run on ONNX Runtime as they are")
+        return refuse(f"{', '.join(list(ways)[1:])} not verified: parts of the model run on ONNX Runtime as they are")
     untried, notes = engines.expected(graph, list(ways.values())[1:])
     if not untried:
-        return refused("; ".join(notes))
+        return refuse("; ".join(notes))
     for name in cache.deciding:  # of other values the program would be another one
         sets[1][name] = sets[0][name]
     own = OWN_SESSION if task.is_own else next(iter(ways))
@@ -134,7 +134,7 @@ def _judge(task: ModelTask) -> Measurement | str:
         elif process is not None:
             program = cache.compiled_on(name, trace, process=process)
         else:
-            program = cache.compiled_on(name, traced())  # what it takes to build includes the trace
+            program = cache.compiled_on(name, trace_model())  # what it takes to build includes the trace
         order = sorted(range(len(program.outputs)), key=lambda k: program.outputs[k])  # one order on all engines
         run = program.returning(order)
         return [partial(run, [feed[each] for each in program.inputs]) for feed in sets]
