@@ -139,7 +139,7 @@ class Profile:
         for kernel in self.kernels:
             medians.setdefault(kernel.kernel, []).append(kernel.median)
         whole = self._kernel_seconds
-        totals = [KernelTotal(name, len(each), sum(each), sum(each) / whole) for name, each in medians.items()]
+        totals = [KernelTotal(name, len(times), sum(times), sum(times) / whole) for name, times in medians.items()]
         return tuple(sorted(totals, key=lambda total: -total.total))
 
     @property
@@ -149,8 +149,8 @@ class Profile:
     def to_dict(self) -> dict[str, Any]:
         """All numbers, for tools: plain lists, dictionaries, strings and numbers; times in seconds, sizes in bytes."""
         result = asdict(self)
-        for step, made in zip(self.steps, result["steps"], strict=True):
-            made["bandwidth"] = step.bandwidth
+        for step, entry in zip(self.steps, result["steps"], strict=True):
+            entry["bandwidth"] = step.bandwidth
         totals = [asdict(total) for total in self.kernel_totals]
         return {**result, "kernel_totals": totals, "parts": self.parts, "overhead": self.overhead}
 
@@ -202,9 +202,9 @@ class Profile:
         steps = _html(("", "step", "runs as", "median", "min", "", "share", "GB/s"), rows, words=3)
         kernels = ""
         if self.kernels:
-            each, totals = _escaped(self._kernel_cells()), _escaped(self._total_cells())
+            calls, totals = _escaped(self._kernel_cells()), _escaped(self._total_cells())
             kernels = _html(_TOTAL_HEAD, totals, words=1)
-            listing = _html(_KERNEL_HEAD, each, words=4)
+            listing = _html(_KERNEL_HEAD, calls, words=4)
             kernels += f"<details><summary>{len(self.kernels)} kernels</summary>{listing}</details>"
         return f"{steps}{kernels}<p>{'<br>'.join(map(markup, self._notes()))}</p>"
 
@@ -244,8 +244,8 @@ def profile(
     space, device = graph.context._space, graph.context.device.name
     with Locks(tensors):
         shared = graph._check_overlap(space, sources, targets)
-        given = list(sources.values()), list(targets.values())
-        return profile_model(program, *given, space, device, repeat, detail, shared=shared)
+        arrays = list(sources.values()), list(targets.values())
+        return profile_model(program, *arrays, space, device, repeat, detail, shared=shared)
 
 
 @lazy_imports.profile_model.provide
@@ -315,41 +315,41 @@ def _arrays(
     graph: MLGraph, inputs: Mapping[str, Any] | None, outputs: Mapping[str, Any] | None
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[MLTensor]]:
     """The memory of all inputs and outputs, and the tensors among them."""
-    for what, mapping in {"inputs": inputs, "outputs": outputs}.items():
-        known = mapping is None or isinstance(mapping, Mapping)
-        require(known, f"profile: {what} must map names to arrays or tensors, got {mapping!r}")
-    given = random(graph.inputs) if inputs is None else inputs
+    for kind, mapping in {"inputs": inputs, "outputs": outputs}.items():
+        is_mapping = mapping is None or isinstance(mapping, Mapping)
+        require(is_mapping, f"profile: {kind} must map names to arrays or tensors, got {mapping!r}")
+    feed = random(graph.inputs) if inputs is None else inputs
     wanted = outputs or {}
-    check_names("profile: inputs", given, graph.inputs)
+    check_names("profile: inputs", feed, graph.inputs)
     unknown = [name for name in wanted if name not in graph.outputs]
     require(not unknown, f"profile: outputs must be among {list(graph.outputs)}; unknown: {unknown}")
-    sources = {n: _array(graph, f"profile: input {n!r}", d, given[n]) for n, d in graph.inputs.items()}
+    sources = {n: _array(graph, f"profile: input {n!r}", d, feed[n]) for n, d in graph.inputs.items()}
     targets = {n: _array(graph, f"profile: output {n!r}", d, wanted.get(n), True) for n, d in graph.outputs.items()}
-    values = [*given.values(), *wanted.values()]
+    values = [*feed.values(), *wanted.values()]
     return sources, targets, list({id(v): v for v in values if isinstance(v, MLTensor)}.values())
 
 
-def _array(graph: MLGraph, what: str, desc: Desc, value: Any, written: bool = False) -> Any:
+def _array(graph: MLGraph, label: str, desc: Desc, value: Any, written: bool = False) -> Any:
     """The memory of one input or output; allocated if none is given."""
     space = graph.context._space
     if value is None and written:
         return space.allocate(desc)
     if isinstance(value, MLTensor):
-        array: Any = graph.context._own(value, what)
-        require(value.desc == desc, f"{what} must be {desc}, got a tensor {value.desc}")
+        array: Any = graph.context._own(value, label)
+        require(value.desc == desc, f"{label} must be {desc}, got a tensor {value.desc}")
     else:
-        array = as_array(value, what, desc.data_type)
-        require(array.shape == desc.shape, f"{what} must be {desc}, got shape {list(array.shape)}")
-        array = fit(array, what, desc)
+        array = as_array(value, label, desc.data_type)
+        require(array.shape == desc.shape, f"{label} must be {desc}, got shape {list(array.shape)}")
+        array = fit(array, label, desc)
         usable = contiguous(array)
-        require(usable is array or not written, f"{what} must be C-contiguous and aligned")
+        require(usable is array or not written, f"{label} must be C-contiguous and aligned")
         array = usable
         if not space.is_host:
-            require(not written, f"{what} must be a tensor on {graph.context.device.name}")
+            require(not written, f"{label} must be a tensor on {graph.context.device.name}")
             array = space.allocate(desc)
             space.write(array, usable, "profile")
     if written and space.is_host:
-        require(bool(array.flags.writeable), f"{what} is read-only memory")
+        require(bool(array.flags.writeable), f"{label} is read-only memory")
     return array
 
 
@@ -382,22 +382,22 @@ def _copies_of(call: Any) -> tuple[CopyProfile, ...]:
     """The copies of one run."""
     before = {reason: (tally.count, tally.bytes) for reason, tally in memory.copies.by_reason.items()}
     call()
-    found = []
+    copies = []
     for reason, tally in list(memory.copies.by_reason.items()):
         count, moved = before.get(reason, (0, 0))
         if tally.count > count:
-            found.append(CopyProfile(reason, tally.count - count, tally.bytes - moved))
-    return tuple(found)
+            copies.append(CopyProfile(reason, tally.count - count, tally.bytes - moved))
+    return tuple(copies)
 
 
 def random(descs: Mapping[str, Desc]) -> dict[str, np.ndarray]:
     """Random values, the same in each call: normally distributed floats; integers 0 and 1, valid as indices and as masks."""
     generator = np.random.default_rng(0)
-    made = {name: memory.allocate(desc) for name, desc in descs.items()}
-    for array in made.values():
+    arrays = {name: memory.allocate(desc) for name, desc in descs.items()}
+    for array in arrays.values():
         is_float = array.dtype.kind == "f"
         array[...] = generator.standard_normal(array.shape) if is_float else generator.integers(0, 2, array.shape)
-    return made
+    return arrays
 
 
 __all__ = ["CopyProfile", "KernelTotal", "Profile", "StepProfile", "engine", "profile", "profile_model", "random"]

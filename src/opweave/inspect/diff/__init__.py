@@ -119,8 +119,8 @@ def comparison(
         if default is not None
         else context_of(against or "reference")
     )
-    given = dict(inputs) if inputs is not None else None
-    first, feed = _recorded(model, mine, given, seed, fix_shapes, limits)
+    arrays = dict(inputs) if inputs is not None else None
+    first, feed = _recorded(model, mine, arrays, seed, fix_shapes, limits)
     a = Side(mine, first, getattr(model, "_fuse", True))
     b = Side(theirs, first, a.fuse)
     if other is not None:
@@ -161,18 +161,22 @@ def _recorded(
         graph = model._graph
         return graph, {} if is_second else _feed(graph, inputs, seed)
     source = Model.load(model, limits)
-    arguments = {each.name: each for each in declared(source, fix_shapes)}
+    arguments = {argument.name: argument for argument in declared(source, fix_shapes)}
     generator = np.random.default_rng(seed)
     if inputs is None or is_second:
-        given = {name: each.random(each.assumed_shape(), generator) for name, each in arguments.items()}
+        values = {name: argument.random(argument.assumed_shape(), generator) for name, argument in arguments.items()}
     else:
-        given = dict(inputs)
+        values = dict(inputs)
     if is_second and inputs is not None:
         # Those of the first, which may have other data types; other shapes are refused later.
-        fitting = {name: each for name, each in arguments.items() if name in inputs and each.takes(inputs[name].shape)}
-        given |= {name: inputs[name].astype(each.dtype) for name, each in fitting.items()}
-    check_names("diff: inputs", given, arguments)
-    arrays = {name: contiguous(each.as_input(given[name], context)) for name, each in arguments.items()}
+        fitting = {
+            name: argument
+            for name, argument in arguments.items()
+            if name in inputs and argument.takes(inputs[name].shape)
+        }
+        values |= {name: inputs[name].astype(argument.dtype) for name, argument in fitting.items()}
+    check_names("diff: inputs", values, arguments)
+    arrays = {name: contiguous(argument.as_input(values[name], context)) for name, argument in arguments.items()}
     graph = recorded_whole(source, context, arrays)
     return graph, {} if is_second else {name: bool_as_uint8(arrays[name]) for name in graph.inputs}
 
@@ -184,20 +188,20 @@ def _feed(graph: Graph, inputs: Mapping[str, Any] | None, seed: int) -> dict[str
         generator = np.random.default_rng(seed)
         return {name: _random(desc, generator) for name, desc in descs.items()}
     check_names("diff: inputs", inputs, descs)
-    found = {}
+    arrays = {}
     for name, desc in descs.items():
-        what = f"diff: input {name!r}"
-        found[name] = contiguous(fit(as_array(inputs[name], what, desc.data_type), what, desc))
-    return found
+        label = f"diff: input {name!r}"
+        arrays[name] = contiguous(fit(as_array(inputs[name], label, desc.data_type), label, desc))
+    return arrays
 
 
 def _random(desc: Desc, generator: np.random.Generator) -> np.ndarray:
-    made: Any = (
+    values: Any = (
         generator.standard_normal(desc.shape)
         if desc.data_type.startswith("float")
         else generator.integers(0, 2, desc.shape)
     )
-    return np.asarray(made).astype(desc.data_type)
+    return np.asarray(values).astype(desc.data_type)
 
 
 __all__ = ["Comparison", "Difference", "OperationDifference", "OutputDifference", "comparison", "diff"]

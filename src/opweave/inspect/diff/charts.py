@@ -67,19 +67,19 @@ def histogram(error: Error, title: str) -> str:
     most, total = max(counts), sum(counts) or 1
     parts = [f'<svg class="histogram" viewBox="0 0 {width} {height}" role="img"><title>{markup(title)}</title>']
     parts.append(f'<text class="name" x="14" y="16">{markup(title)}</text>')
-    for place, (each, name) in enumerate(zip(counts, names, strict=True)):
+    for place, (count, name) in enumerate(zip(counts, names, strict=True)):
         x = 22 + place * column
         size = (
-            84 * math.log1p(each) / math.log1p(most) if each else 0.0
+            84 * math.log1p(count) / math.log1p(most) if count else 0.0
         )  # a few bad elements among millions must be seen
         kind = "same" if not place else "bad" if place > len(BINS) - 3 else "bar"
         parts.append(
             f'<rect class="{kind}" x="{x}" y="{base - size:.1f}" width="{column - 6}" height="{size:.1f}" rx="2">'
-            f"<title>{counted(each, 'element')}, {each / total:.2%}</title></rect>"
+            f"<title>{counted(count, 'element')}, {count / total:.2%}</title></rect>"
         )
-        if each:
+        if count:
             middle = x + column / 2 - 3
-            parts.append(f'<text class="tick" x="{middle:.1f}" y="{base - size - 4:.1f}">{_short(each)}</text>')
+            parts.append(f'<text class="tick" x="{middle:.1f}" y="{base - size - 4:.1f}">{_short(count)}</text>')
         parts.append(f'<text class="tick" x="{x + column / 2 - 3:.1f}" y="{base + 14}">{name}</text>')
     parts.append(f'<path class="grid" d="M14 {base}H{width - 14}"/>')
     parts.append(f'<text class="axis" x="14" y="{height - 10}">relative error, up to; heights are logarithmic</text>')
@@ -92,9 +92,9 @@ def sparkline(error: Error) -> str:
     most = max(counts) or 1
     bars = [
         f'<rect class="{"same" if not k else "bad" if k > len(BINS) - 3 else "bar"}" x="{k * 6}" '
-        f'y="{18 - (size := 17 * math.log1p(each) / math.log1p(most)):.1f}" width="5" height="{size:.1f}"/>'
-        for k, each in enumerate(counts)
-        if each
+        f'y="{18 - (size := 17 * math.log1p(count) / math.log1p(most)):.1f}" width="5" height="{size:.1f}"/>'
+        for k, count in enumerate(counts)
+        if count
     ]
     return f'<svg class="spark" width="{6 * len(counts)}" height="18">{"".join(bars)}<path class="grid" d="M0 18H999"/></svg>'
 

@@ -109,7 +109,7 @@ class Comparison:
         They are those of the step if it ran on the reference. Engines fuse operations: a fused one did not read the results of
         others. And float16 reads rounded numbers, which change much where the result depends much on them (log near 0).
         """
-        made: dict[Operand, np.ndarray] = {}
+        results: dict[Operand, np.ndarray] = {}
         pairs = [(node, other) for node, other in steps if node is not None and other is not None]
         mixed = [(node, other) for node, other in pairs if _is_mixed(node, other)]
         rounded = {
@@ -118,17 +118,17 @@ class Comparison:
             for operand, counterpart in zip(node.operands, other.operands, strict=True)
             if not counterpart.is_constant
         }
-        made.update(self.b.alone([other for _, other in mixed], rounded))
+        results.update(self.b.alone([other for _, other in mixed], rounded))
         if self.b.backend is not reference:
-            rest = [other for _, other in pairs if other.outputs[0] not in made]
-            made.update(self.b.alone(rest, {operand: expected[operand] for operand in _reads(rest)}))
-        return ChainMap(made, cast("dict[Operand, np.ndarray]", expected))
+            rest = [other for _, other in pairs if other.outputs[0] not in results]
+            results.update(self.b.alone(rest, {operand: expected[operand] for operand in _reads(rest)}))
+        return ChainMap(results, cast("dict[Operand, np.ndarray]", expected))
 
     def _sizes(self) -> Iterator[int]:
         """The numbers of operations of the slices."""
         count = total = 0
         for node, other in self.steps:
-            size = max(sum(out.desc.byte_length for out in each.outputs) for each in (node, other) if each is not None)
+            size = max(sum(out.desc.byte_length for out in twin.outputs) for twin in (node, other) if twin is not None)
             if count and (count == SLICE_NODES or total + size > SLICE_BYTES):
                 yield count
                 count = total = 0
@@ -137,15 +137,15 @@ class Comparison:
 
     def _last_uses(self) -> dict[Operand, float]:
         """The last step in which each operand of both graphs is read, or made; infinite for outputs."""
-        found: dict[Operand, float] = {}
+        last_use: dict[Operand, float] = {}
         for number, nodes in enumerate(self.steps):
             for node in filter(None, nodes):
-                found.update(dict.fromkeys([*node.operands, *node.outputs], number))
+                last_use.update(dict.fromkeys([*node.operands, *node.outputs], number))
         for operand in self.a.graph.outputs.values():
-            found[operand] = math.inf
+            last_use[operand] = math.inf
         for operand, counterpart in self.pair.items():
-            found[counterpart] = max(found.get(counterpart, -1), found.setdefault(operand, -1))
-        return found
+            last_use[counterpart] = max(last_use.get(counterpart, -1), last_use.setdefault(operand, -1))
+        return last_use
 
     def _runs(self) -> list[str]:
         """Run the graph of the examined side as a whole, and keep its outputs; what runs each of its operations."""
@@ -215,7 +215,7 @@ class Comparison:
             for name, operand in named(other)
         )
         scale = scale_of(node, {read.name: read.values.size for read in reads})
-        found: list[tuple[Error, Error, Values, Operand]] = []
+        errors: list[tuple[Error, Error, Values, Operand]] = []
         overflow = ""
         for output, counterpart in zip(node.outputs, other.outputs, strict=True):
             values = Values.of(wanted[counterpart])
@@ -223,9 +223,9 @@ class Comparison:
             if mine.beyond and (magnitudes := _magnitudes(other, expected)) is not None:
                 mine = error(own[output], wanted[counterpart], values, scale, tolerance, magnitudes)
             total = error(got[output], expected[counterpart], Values.of(expected[counterpart]), scale)
-            found.append((mine, total, values, output))
+            errors.append((mine, total, values, output))
             overflow = overflow or _overflow(other, own[output], wanted[counterpart], expected, reads)
-        mine, total, values, output = max(found, key=lambda each: each[0].ratio)
+        mine, total, values, output = max(errors, key=lambda entry: entry[0].ratio)
         changed = tuple(changes(node, other))
         return OperationDifference(
             number, node.title, str(output.desc), reads, str(tolerance), mine, total, values, changed, overflow, runs
@@ -268,8 +268,8 @@ def _in_float64(
     rule = reference.rule(node)
     assert rule is not None, node
     with np.errstate(all="ignore"):
-        made = rule((), {**each(node.inputs, widen), **node.attributes})
-    return [np.asarray(result) for result in (made if isinstance(made, tuple) else (made,))]
+        results = rule((), {**each(node.inputs, widen), **node.attributes})
+    return [np.asarray(result) for result in (results if isinstance(results, tuple) else (results,))]
 
 
 HALF_MAX = float(np.finfo(np.float16).max)

@@ -60,11 +60,11 @@ class OnnxNode:
 
     @cached_property
     def _digest(self) -> bytes:
-        made = hashlib.sha256(self.model.SerializeToString(deterministic=True))
+        hasher = hashlib.sha256(self.model.SerializeToString(deterministic=True))
         for name, array in sorted(self.constants.items()):
-            made.update(f"{name} {array.dtype} {array.shape}".encode())
-            made.update(repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array).data)
-        return made.digest()
+            hasher.update(f"{name} {array.dtype} {array.shape}".encode())
+            hasher.update(repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array).data)
+        return hasher.digest()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, OnnxNode) and self._digest == other._digest
@@ -112,15 +112,15 @@ class OnnxNode:
         feed = {info.name: a.astype(t) if t else a for info, a, t in zip(infos, inputs, types, strict=True)}
         title = self.model.graph.node[0].op_type
         try:
-            found = [np.asarray(array) for array in self.evaluator.run(None, feed)]
+            arrays = [np.asarray(array) for array in self.evaluator.run(None, feed)]
         except Exception as error:
             raise OperationError(f"diff: ONNX's evaluator failed to run {title}: {error}") from error
-        for array, wanted in zip(found, self.results, strict=True):
+        for array, wanted in zip(arrays, self.results, strict=True):
             if array.shape != wanted.shape:
                 raise OperationError(
                     f"diff: ONNX's evaluator computes {list(array.shape)} for {title}, expected {wanted}"
                 )
-        return tuple(map(bool_as_uint8, found))
+        return tuple(map(bool_as_uint8, arrays))
 
 
 @op
@@ -183,8 +183,8 @@ def _observed(source: Model, arrays: Mapping[str, np.ndarray], names: Sequence[s
     from ...backends.onnxruntime.model import ModelSession
 
     graph = source.proto.graph
-    made = {name for node in graph.node for name in node.output}
-    wanted = [name for name in names if name in made]
+    result_names = {name for node in graph.node for name in node.output}
+    wanted = [name for name in names if name in result_names]
     infos = [ValueInfoProto(name=n, type=tensor_type(element_type_of(a.dtype), a.shape)) for n, a in arrays.items()]
     proto = ModelProto(ir_version=source.proto.ir_version, opset_import=source.proto.opset_import)
     proto.graph.CopyFrom(
@@ -192,8 +192,8 @@ def _observed(source: Model, arrays: Mapping[str, np.ndarray], names: Sequence[s
     )
     session = ModelSession(proto, {n: a for n, a in source.weights if n not in arrays}, "default")
     values = session.returning(range(len(wanted)))([arrays[name] for name in session.inputs])
-    found = {name: value for name, value in zip(wanted, values, strict=True) if isinstance(value, np.ndarray)}
-    return {n: tensor_type(element_type_of(a.dtype), a.shape) for n, a in found.items() if a.dtype != object}
+    tensors = {name: value for name, value in zip(wanted, values, strict=True) if isinstance(value, np.ndarray)}
+    return {n: tensor_type(element_type_of(a.dtype), a.shape) for n, a in tensors.items() if a.dtype != object}
 
 
 class _Assembly:
@@ -202,12 +202,12 @@ class _Assembly:
     def __init__(self, source: Model, trace: Trace) -> None:
         self.source, self.trace = source, trace
         self.recorder = Recorder()
-        self.made: dict[Operand, Operand] = {}  # for operands of the trace, those of the graph
+        self.operands: dict[Operand, Operand] = {}  # for operands of the trace, those of the graph
         for info in source.proto.graph.input:
             if isinstance(value := trace.values.get(info.name), Tensor):
                 name = info.name
-                made = Operand(self.recorder, value.operand.desc, name=name)
-                self.made[value.operand] = self.recorder.inputs[name] = made
+                operand = Operand(self.recorder, value.operand.desc, name=name)
+                self.operands[value.operand] = self.recorder.inputs[name] = operand
 
     def graph(self, outputs: Sequence[str]) -> Graph:
         """The graph that computes outputs of the model."""
@@ -229,7 +229,7 @@ class _Assembly:
         """The operand of a value that a run computes."""
         value = self.trace.values[name]
         if isinstance(value, Tensor):
-            return self.made[value.operand]
+            return self.operands[value.operand]
         raise NotSupportedError(
             f"diff: {reader} needs {name!r}, which is empty or no tensor of a data type that WebNN has"
         )
@@ -249,16 +249,16 @@ class _Assembly:
         if not ends:
             return
         graph, reads = cut_out(starts, ends)
-        here = {operand: self.made[read] for operand, read in zip(graph.inputs.values(), reads, strict=True)}
+        copies = {operand: self.operands[read] for operand, read in zip(graph.inputs.values(), reads, strict=True)}
 
         def follow(operand: Operand) -> Operand:
-            if operand not in here:
-                here[operand] = Operand(self.recorder, operand.desc, value=operand.value)  # a constant
-            return here[operand]
+            if operand not in copies:
+                copies[operand] = Operand(self.recorder, operand.desc, value=operand.value)  # a constant
+            return copies[operand]
 
         for node in graph.nodes:
-            here.update(zip(node.outputs, self.recorder._add_like(node, follow, node.label), strict=True))
-        self.made.update(zip(ends, map(here.__getitem__, graph.outputs.values()), strict=True))
+            copies.update(zip(node.outputs, self.recorder._add_like(node, follow, node.label), strict=True))
+        self.operands.update(zip(ends, map(copies.__getitem__, graph.outputs.values()), strict=True))
 
     def _add_fallback(self, step: Step) -> None:
         """Add a node that ONNX Runtime runs."""
@@ -271,16 +271,16 @@ class _Assembly:
         reads = {name: self._of(name, title) for name in used if name not in constants}
         gives = {name: value.operand for name in node.output if name and isinstance(value := values[name], Tensor)}
         if not gives or not reads:
-            what = (
+            problem = (
                 "reads no tensor" if gives else "makes no tensor that WebNN can hold: they are empty or of other types"
             )
-            raise NotSupportedError(f"diff: {title} {what}")
+            raise NotSupportedError(f"diff: {title} {problem}")
         model = self._model(node, [*reads], [*gives])
         results = tuple(operand.desc for operand in gives.values())
         fields = {"node": OnnxNode(model, constants, results)}
         label = f"{node.op_type} {node.name}".rstrip()
-        found = self.recorder._add_node(onnx_node, {"inputs": tuple(reads.values())}, fields, label, results)
-        self.made.update(zip(gives.values(), found, strict=True))
+        operands = self.recorder._add_node(onnx_node, {"inputs": tuple(reads.values())}, fields, label, results)
+        self.operands.update(zip(gives.values(), operands, strict=True))
 
     def _model(self, node: NodeProto, takes: Sequence[str], gives: Sequence[str]) -> ModelProto:
         values, proto = self.trace.values, self.source.proto

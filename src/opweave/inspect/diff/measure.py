@@ -42,8 +42,8 @@ class Values:
             wide = piece.astype(np.float64)
             finite = wide[np.isfinite(wide)] if piece.dtype.kind == "f" else wide
             if finite.size < wide.size:
-                found = int(np.isnan(wide).sum())
-                nans, infinities = nans + found, infinities + wide.size - finite.size - found
+                nan_count = int(np.isnan(wide).sum())
+                nans, infinities = nans + nan_count, infinities + wide.size - finite.size - nan_count
             if finite.size:
                 least, most = min(least, float(finite.min())), max(most, float(finite.max()))
                 squares, count = squares + float(np.square(finite).sum()), count + finite.size
@@ -151,8 +151,10 @@ def error(
     where = tuple(int(k) for k in np.unravel_index(shown, got.shape)) if got.ndim else ()
     relative = 0.0 if not squares else float(np.sqrt(squares / got.size)) / (values.size or np.inf)
     relative = np.inf if np.isinf(largest) else relative
-    made = tuple(int(k) for k in histogram)
-    return Error(largest, relative, ulp, 0.0 if tolerance is None else ratio, beyond, where, first, second, equal, made)
+    counts = tuple(int(k) for k in histogram)
+    return Error(
+        largest, relative, ulp, 0.0 if tolerance is None else ratio, beyond, where, first, second, equal, counts
+    )
 
 
 def _coarser(a: np.ndarray, b: np.ndarray) -> np.dtype[np.floating] | None:

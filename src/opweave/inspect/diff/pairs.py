@@ -40,7 +40,7 @@ def corresponding(a: Graph, b: Graph) -> Pairs:
     Raises:
         ValidationError: they do not; the message names the first difference.
     """
-    found: dict[Operand, Operand] = {}
+    counterparts: dict[Operand, Operand] = {}
     sources: dict[Operand, Operand] = {}  # results of conversions that only b has -> what they convert
     steps: list[tuple[Node | None, Node | None]] = []
     by_name = a.inputs.keys() == b.inputs.keys()
@@ -50,15 +50,15 @@ def corresponding(a: Graph, b: Graph) -> Pairs:
             ", ".join(f"{name} {operand.desc}" for name, operand in graph.inputs.items()) or "none" for graph in (a, b)
         )
         raise ValidationError(f"diff: the models have different inputs: {first} in one, {second} in the other")
-    found |= zip(a.inputs.values(), others, strict=True)
+    counterparts |= zip(a.inputs.values(), others, strict=True)
     mine, theirs = list(a.nodes), list(b.nodes)
     while mine or theirs:
         node, other = mine[0] if mine else None, theirs[0] if theirs else None
         both = False
         if node is not None and other is not None and _converts(node) and _converts(other):
-            both = _source(found[node.operands[0]], sources) is _source(other.operands[0], sources)
+            both = _source(counterparts[node.operands[0]], sources) is _source(other.operands[0], sources)
         if node is not None and _converts(node) and not both:
-            found[node.outputs[0]] = found[node.operands[0]]
+            counterparts[node.outputs[0]] = counterparts[node.operands[0]]
             steps.append((mine.pop(0), None))
             continue
         if other is not None and _converts(other) and not both:
@@ -77,15 +77,15 @@ def corresponding(a: Graph, b: Graph) -> Pairs:
         for operand, counterpart in zip(operands, others, strict=True):
             if operand.is_constant and counterpart.is_constant:
                 _check_like(operand, counterpart, f"a constant of {where}, {node.title}")
-            elif operand.is_constant or _source(found[operand], sources) is not _source(counterpart, sources):
+            elif operand.is_constant or _source(counterparts[operand], sources) is not _source(counterpart, sources):
                 raise ValidationError(f"diff: the graphs differ at {where}, {node.title}: it reads other results")
         for output, counterpart in zip(node.outputs, other.outputs, strict=True):
             _check_like(output, counterpart, f"the result of {where}, {node.title},")
-            found[output] = counterpart
+            counterparts[output] = counterpart
         steps.append((mine.pop(0), theirs.pop(0)))
     if len(a.outputs) != len(b.outputs):
         raise ValidationError(f"diff: the graphs have different outputs: {list(a.outputs)} and {list(b.outputs)}")
-    return Pairs(found, tuple(steps))
+    return Pairs(counterparts, tuple(steps))
 
 
 def _converts(node: Node) -> bool:
@@ -105,9 +105,9 @@ def _are_alike(a: Operand, b: Operand) -> bool:
     return a.shape == b.shape and (a.data_type == b.data_type or {a.data_type, b.data_type} <= {*FLOATS})
 
 
-def _check_like(a: Operand, b: Operand, what: str) -> None:
+def _check_like(a: Operand, b: Operand, label: str) -> None:
     if not _are_alike(a, b):
-        raise ValidationError(f"diff: {what} is {a.desc} in one graph, and {b.desc} in the other")
+        raise ValidationError(f"diff: {label} is {a.desc} in one graph, and {b.desc} in the other")
 
 
 def changes(a: Node, b: Node) -> Iterator[str]:
@@ -136,14 +136,12 @@ def _changed(a: np.ndarray, b: np.ndarray) -> str:
     """How a constant differs; empty if it does not, beyond being rounded to a smaller type."""
     if a is b or (a.dtype == b.dtype and np.array_equal(a, b)):
         return ""
-    found = error(a, b, Values.of(b))
-    different = a.size - found.equal
-    if not different or (a.dtype != b.dtype and found.ulp <= 1):
+    change = error(a, b, Values.of(b))
+    different = a.size - change.equal
+    if not different or (a.dtype != b.dtype and change.ulp <= 1):
         return ""
-    where = f" at {list(found.where)}" if found.where else ""
-    return (
-        f"differs in {different:,} of {a.size:,} elements, most{where}: {found.got:.6g}, expected {found.expected:.6g}"
-    )
+    where = f" at {list(change.where)}" if change.where else ""
+    return f"differs in {different:,} of {a.size:,} elements, most{where}: {change.got:.6g}, expected {change.expected:.6g}"
 
 
 def named(node: Node) -> Iterator[tuple[str, Operand]]:

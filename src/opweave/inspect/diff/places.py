@@ -93,10 +93,10 @@ class Side:
         """Run a graph once on arrays for its inputs, in order; its outputs, in order."""
         compiled = self.compiled(graph)
         try:
-            made = MLContext.compute(self.context, compiled, dict(zip(graph.inputs, arrays, strict=True)))
+            results = MLContext.compute(self.context, compiled, dict(zip(graph.inputs, arrays, strict=True)))
         finally:
             compiled.destroy()
-        return [made[name] for name in graph.outputs]
+        return [results[name] for name in graph.outputs]
 
     def step(self, nodes: Sequence[Node], values: dict[Operand, np.ndarray]) -> None:
         """Run nodes together, each on the results of those before it, and add all results to `values`."""
@@ -106,7 +106,7 @@ class Side:
         graph, reads = cut_out(values, outputs)
         values.update(zip(outputs, self.run(graph, [values[operand] for operand in reads]), strict=True))
 
-    def alone(self, nodes: Sequence[Node], given: Mapping[Operand, np.ndarray]) -> dict[Operand, np.ndarray]:
+    def alone(self, nodes: Sequence[Node], values: Mapping[Operand, np.ndarray]) -> dict[Operand, np.ndarray]:
         """Run nodes side by side, each on the given values of its operands; all results."""
         if not nodes:
             return {}
@@ -116,15 +116,15 @@ class Side:
         def follow(operand: Operand) -> Operand:
             if operand not in stand_ins:
                 name = "" if operand.is_constant else f"x{len(recorder.inputs)}"
-                made = stand_ins[operand] = Operand(recorder, operand.desc, name=name, value=operand.value)
+                stand_in = stand_ins[operand] = Operand(recorder, operand.desc, name=name, value=operand.value)
                 if name:
-                    recorder.inputs[name] = made
+                    recorder.inputs[name] = stand_in
             return stand_ins[operand]
 
         outputs: dict[Operand, Operand] = {}
         for node in nodes:
             outputs.update(zip(node.outputs, recorder._add_like(node, follow, node.label), strict=True))
-        made_nodes = tuple(dict.fromkeys(output.node for output in outputs.values() if output.node is not None))
-        graph = Graph(recorder.inputs, {f"y{k}": each for k, each in enumerate(outputs.values())}, made_nodes)
-        arrays = [given[operand] for operand in stand_ins if not operand.is_constant]
+        copies = tuple(dict.fromkeys(output.node for output in outputs.values() if output.node is not None))
+        graph = Graph(recorder.inputs, {f"y{k}": result for k, result in enumerate(outputs.values())}, copies)
+        arrays = [values[operand] for operand in stand_ins if not operand.is_constant]
         return dict(zip(outputs, self.run(graph, arrays), strict=True))

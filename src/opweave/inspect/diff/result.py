@@ -92,8 +92,8 @@ class OperationDifference:
             lines.append(f"  result     {self.result} in {self.values}")
         lines.append(f"  allowed    {self.tolerance}; found {own.ulp:.4g} ULP, {number(own.largest)} absolute")
         for read in self.reads:
-            what = "constant" if read.is_constant else "input"
-            lines.append(f"  {what:<9}  {read.name}: {read.desc} in {read.values}")
+            kind = "constant" if read.is_constant else "input"
+            lines.append(f"  {kind:<9}  {read.name}: {read.desc} in {read.values}")
         lines += [f"  changed    {text}" for text in self.changes]
         lines += [f"  overflow   {self.overflow}"] if self.overflow else []
         lines += [f"  runs as    {self.runs}"] if self.runs else []
@@ -164,7 +164,7 @@ class Difference:
         """All numbers, for tools: plain lists, dictionaries, strings and numbers. Infinite numbers and NaN are strings."""
         rows = [asdict(row) for row in self.rows]
         first = self.first
-        made = {
+        data = {
             "title": self.title,
             "on": self.on,
             "against": self.against,
@@ -173,7 +173,7 @@ class Difference:
             "operations": rows,
             "outputs": [asdict(output) for output in self.outputs],
         }
-        plain: dict[str, Any] = _plain(made)
+        plain: dict[str, Any] = _plain(data)
         return plain
 
     def save(self, path: str | Path) -> None:

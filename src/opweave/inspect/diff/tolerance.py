@@ -213,27 +213,27 @@ _SUMS: dict[str, Callable[[Node, float], float]] = {
 
 def _terms(node: Node) -> int:
     """The number of terms behind one element of the result."""
-    name, inputs, given = node.op.name, node.inputs, node.attributes
+    name, inputs, attributes = node.op.name, node.inputs, node.attributes
     first = node.operands[0]
     shape: tuple[int, ...] = first.shape
     if name in ("conv2d", "conv_transpose2d"):
         taps = inputs["filter"]
         assert isinstance(taps, Operand)
-        sizes: dict[str, int] = dict(zip(given["filter_layout"], taps.shape, strict=True))
-        summed = sizes["i"] if name == "conv2d" else sizes["i"] // int(given["groups"])
+        sizes: dict[str, int] = dict(zip(attributes["filter_layout"], taps.shape, strict=True))
+        summed = sizes["i"] if name == "conv2d" else sizes["i"] // int(attributes["groups"])
         return sizes["h"] * sizes["w"] * summed
     if name == "gemm":
-        return shape[0 if given["a_transpose"] else 1]
+        return shape[0 if attributes["a_transpose"] else 1]
     if name == "matmul":
         return shape[-1]
     if name in ("average_pool2d", "l2_pool2d"):
-        layout: str = given["layout"]
-        return int(prod(given["window_dimensions"] or (shape[layout.index("h")], shape[layout.index("w")])))
+        layout: str = attributes["layout"]
+        return int(prod(attributes["window_dimensions"] or (shape[layout.index("h")], shape[layout.index("w")])))
     if name in ("gru", "lstm", "gru_cell", "lstm_cell"):
-        return shape[-1] + int(given["hidden_size"])
+        return shape[-1] + int(attributes["hidden_size"])
     if name in ("softmax", "cumulative_sum"):
-        return shape[int(given["axis"])]
-    return int(prod(shape[axis] for axis in given["axes"]))
+        return shape[int(attributes["axis"])]
+    return int(prod(shape[axis] for axis in attributes["axes"]))
 
 
 def scale_of(node: Node, sizes: Mapping[str, float]) -> float:

@@ -141,8 +141,8 @@ def merge(picture: Picture, groups: Sequence[Sequence[Sequence[int]]]) -> Pictur
     for edge in picture.edges:
         source, target = home.get(edge.source, edge.source), home.get(edge.target, edge.target)
         if source != target:
-            known = ports.setdefault(source, {})
-            port = known.setdefault((edge.source, edge.port), len(known))
+            numbers = ports.setdefault(source, {})
+            port = numbers.setdefault((edge.source, edge.port), len(numbers))
             edges[replace(edge, source=number[source], port=port, target=number[target])] = None
     return Picture(boxes, list(edges), picture.lanes)
 

@@ -294,9 +294,9 @@ def spread(wanted: Sequence[float], weights: Sequence[float], gaps: Sequence[flo
     for goal, offset, weight in zip(wanted, offsets, weights, strict=True):
         mean, total, count = float(goal - offset), weight, 1
         while pools and pools[-1][0] > mean:
-            other, its_weight, its_count = pools.pop()
-            mean = (mean * total + other * its_weight) / (total + its_weight)
-            total, count = total + its_weight, count + its_count
+            other_mean, other_weight, other_count = pools.pop()
+            mean = (mean * total + other_mean * other_weight) / (total + other_weight)
+            total, count = total + other_weight, count + other_count
         pools.append((mean, total, count))
     means = [mean for mean, _, count in pools for _ in range(count)]
     return [mean + offset for mean, offset in zip(means, offsets, strict=True)]

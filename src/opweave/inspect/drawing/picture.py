@@ -206,8 +206,8 @@ def _lane(placements: Sequence[Placement], number: int | None = None) -> Lane:
 def _box(unit: _Unit, lane: int) -> Box:
     node = unit.shown
     constants = {name: o for name, o in _named(node.inputs) if o.is_constant}
-    given = dict(node.op.given(node.arguments))
-    attributes = [f"{name} = {_short(value)}" for name, value in given.items() if name in node.attributes]
+    arguments = dict(node.op.given(node.arguments))
+    attributes = [f"{name} = {_short(value)}" for name, value in arguments.items() if name in node.attributes]
     where = f"{unit.placement.how} on {unit.placement.device}: {unit.placement.detail}"
     results = [f"→ {output.desc}" for output in node.outputs]
     return Box(

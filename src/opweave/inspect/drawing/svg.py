@@ -215,7 +215,7 @@ class _Writer:
         coming: dict[int, list[int]] = {}
         for k, edge in enumerate(self.picture.edges):
             coming.setdefault(edge.target, []).append(k)
-        found = [0.0] * len(self.picture.edges)
+        entries = [0.0] * len(self.picture.edges)
         for target, lines in coming.items():
             start = {k: (self.placed.routes[k] or [self._start(self.picture.edges[k])[0]])[-1] for k in lines}
             places = sorted(set(start.values()))
@@ -227,8 +227,8 @@ class _Writer:
             weights = [1.0 if abs(place - middle) < 2 else 1e-3 for place in places]
             ends = dict(zip(places, spread(wanted, weights, gaps), strict=True))
             for k in lines:
-                found[k] = self.left + ends[start[k]]
-        return found
+                entries[k] = self.left + ends[start[k]]
+        return entries
 
     def _start(self, edge: Edge) -> tuple[float, float]:
         shape = self.shapes[edge.source]
