@@ -202,7 +202,7 @@ class Profile:
         steps = _html(("", "step", "runs as", "median", "min", "", "share", "GB/s"), rows, words=3)
         kernels = ""
         if self.kernels:
-            calls, totals = _escaped(self._kernel_cells()), _escaped(self._total_cells())
+            calls, totals = _escape_rows(self._kernel_cells()), _escape_rows(self._total_cells())
             kernels = _html(_TOTAL_HEAD, totals, words=1)
             listing = _html(_KERNEL_HEAD, calls, words=4)
             kernels += f"<details><summary>{len(self.kernels)} kernels</summary>{listing}</details>"
@@ -221,7 +221,7 @@ def _html(head: Sequence[str], rows: Sequence[Sequence[str]], words: int) -> str
     return f"<table><thead>{line('th', head)}</thead><tbody>{body}</tbody></table>"
 
 
-def _escaped(rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+def _escape_rows(rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
     return [tuple(map(markup, row)) for row in rows]
 
 

@@ -19,7 +19,7 @@ from ...support.errors import require
 from ...support.names import counted, shown
 from ...support.progress import reported
 from .compare import Comparison, Progress
-from .fallback import recorded_whole
+from .fallback import record_whole
 from .places import Side, context_of
 from .result import Difference, OperationDifference, OutputDifference
 
@@ -120,11 +120,11 @@ def comparison(
         else context_of(against or "reference")
     )
     arrays = dict(inputs) if inputs is not None else None
-    first, feed = _recorded(model, mine, arrays, seed, fix_shapes, limits)
+    first, feed = _record(model, mine, arrays, seed, fix_shapes, limits)
     a = Side(mine, first, getattr(model, "_fuse", True))
     b = Side(theirs, first, a.fuse)
     if other is not None:
-        second, _ = _recorded(other, theirs, feed, seed, fix_shapes, limits, is_second=True)
+        second, _ = _record(other, theirs, feed, seed, fix_shapes, limits, is_second=True)
         b = Side(theirs, second, getattr(other, "_fuse", True))
     return Comparison(a, b, feed, tolerance, title or _title(model, other))
 
@@ -145,7 +145,7 @@ def _context(place: MLContext | str | None, model: Any) -> MLContext:
     return model.context if isinstance(model, MLGraph) else ml.create_context()
 
 
-def _recorded(
+def _record(
     model: Any,
     context: MLContext,
     inputs: Mapping[str, Any] | None,
@@ -177,7 +177,7 @@ def _recorded(
         values |= {name: inputs[name].astype(argument.dtype) for name, argument in fitting.items()}
     check_names("diff: inputs", values, arguments)
     arrays = {name: contiguous(argument.as_input(values[name], context)) for name, argument in arguments.items()}
-    graph = recorded_whole(source, context, arrays)
+    graph = record_whole(source, context, arrays)
     return graph, {} if is_second else {name: bool_as_uint8(arrays[name]) for name in graph.inputs}
 
 

@@ -21,7 +21,7 @@ from ...support.names import counted
 from ..drawing.picture import is_built_in
 from .fallback import FALLBACK_RUNS, onnx_node
 from .measure import Error, Values, error
-from .pairs import changes, corresponding, named
+from .pairs import changes, match_graphs, named_operands
 from .places import Side
 from .result import Difference, OperationDifference, OutputDifference, Read
 from .tolerance import LINEAR, UNIT, scale_of, tolerance_of
@@ -56,7 +56,7 @@ class Comparison:
         self.a, self.b, self.title = a, b, title
         # The reference is exact; of two engines, either may be off.
         self.factor = factor if reference.name in (a.backend.name, b.backend.name) else 2 * factor
-        pairs = corresponding(a.graph, b.graph)
+        pairs = match_graphs(a.graph, b.graph)
         self.pair, self.steps = pairs.operands, pairs.steps
         self.inputs = [inputs[name] for name in a.graph.inputs]
         self.precision: Precision = max(a.precision, b.precision, key=UNIT.__getitem__)
@@ -80,7 +80,7 @@ class Comparison:
             b.step(theirs, expected)
             a.step(mine, got)
             own = a.alone(mine, {operand: _as(expected[self.pair[operand]], operand) for operand in _reads(mine)})
-            wanted = self._wanted(steps, expected)
+            wanted = self._expected_results(steps, expected)
             for node, other in steps:
                 number = len(self.rows)
                 if node is not None and other is not None:
@@ -101,7 +101,7 @@ class Comparison:
         a, b = self.a, self.b
         return Difference(a.title, b.title, tuple(self.rows), self.outputs, len(a.nodes), self.title, a.graph)
 
-    def _wanted(
+    def _expected_results(
         self, steps: Sequence[tuple[Node | None, Node | None]], expected: Mapping[Operand, np.ndarray]
     ) -> Mapping[Operand, np.ndarray]:
         """The results of the second graph's operations one by one, each on what the first graph's operation reads.
@@ -149,7 +149,7 @@ class Comparison:
 
     def _runs(self) -> list[str]:
         """Run the graph of the examined side as a whole, and keep its outputs; what runs each of its operations."""
-        compiled = self.a.compiled(self.a.graph)
+        compiled = self.a.compile_graph(self.a.graph)
         try:
             placements = compiled.placements()
             feed = dict(zip(self.a.graph.inputs, self.inputs, strict=True))
@@ -183,7 +183,7 @@ class Comparison:
         with np.errstate(over="ignore"):
             wanted = whole.astype(np.float16)
         values = Values.of(whole)
-        reads = tuple(Read(name, str(operand.desc), values, False) for name, operand in named(node))
+        reads = tuple(Read(name, str(operand.desc), values, False) for name, operand in named_operands(node))
         tolerance = tolerance_of(node, self.precision, self.factor)
         mine, total = error(own[output], wanted, values, 0, tolerance), error(got[output], whole, values)
         overflow = _overflow(node, own[output], whole, expected, reads)
@@ -212,7 +212,7 @@ class Comparison:
                 Values.of(operand.value if operand.is_constant else expected[operand]),
                 operand.is_constant,
             )
-            for name, operand in named(other)
+            for name, operand in named_operands(other)
         )
         scale = scale_of(node, {read.name: read.values.size for read in reads})
         errors: list[tuple[Error, Error, Values, Operand]] = []

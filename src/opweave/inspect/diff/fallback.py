@@ -35,7 +35,7 @@ from ...onnx.model.protobuf import (
 from ...onnx.model.scopes import used_names
 from ...onnx.model.values import Constant, Dynamic, Tensor, type_of
 from ...onnx.session.compiled import sections
-from ...onnx.session.load import label_nodes, traced
+from ...onnx.session.load import label_nodes, trace_model
 from ...ops.recorder import Recorder
 from ...support.errors import NotSupportedError, OperationError
 
@@ -147,7 +147,7 @@ def _(inputs: Any, node: OnnxNode) -> tuple[np.ndarray, ...]:
     return node.evaluate(narrow)
 
 
-def recorded_whole(source: Model, context: MLContext, arrays: Mapping[str, np.ndarray]) -> Graph:
+def record_whole(source: Model, context: MLContext, arrays: Mapping[str, np.ndarray]) -> Graph:
     """All of a model as one graph, for given inputs.
 
     Sizes that depend on values are those of a run of the model in ONNX Runtime on these inputs.
@@ -161,11 +161,11 @@ def recorded_whole(source: Model, context: MLContext, arrays: Mapping[str, np.nd
         NotSupportedError: a value is no tensor of a data type that WebNN has, or a node is random.
     """
     shapes = {name: array.shape for name, array in arrays.items()}
-    _, trace = traced(source, context, shapes, arrays)
+    _, trace = trace_model(source, context, shapes, arrays)
     outputs = [info.name for info in source.proto.graph.output]
     unknown = [name for step in _fallback(trace, outputs) for name in step.node.output if _is_dynamic(trace, name)]
     if unknown:
-        _, trace = traced(source, context, shapes, arrays, _observed(source, arrays, unknown))
+        _, trace = trace_model(source, context, shapes, arrays, _observe_types(source, arrays, unknown))
     label_nodes(trace)
     return _Assembly(source, trace).graph(outputs)
 
@@ -178,7 +178,7 @@ def _is_dynamic(trace: Trace, name: str) -> bool:
     return bool(name) and isinstance(trace.values[name], Dynamic)
 
 
-def _observed(source: Model, arrays: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, TypeProto]:
+def _observe_types(source: Model, arrays: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, TypeProto]:
     """The types of values in a run of the model on given inputs; those that are no tensors are missing."""
     from ...backends.onnxruntime.model import ModelSession
 
@@ -293,4 +293,4 @@ class _Assembly:
         return ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, graph=graph)
 
 
-__all__ = ["OnnxNode", "onnx_node", "recorded_whole"]
+__all__ = ["OnnxNode", "onnx_node", "record_whole"]

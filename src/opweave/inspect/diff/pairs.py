@@ -31,7 +31,7 @@ class Pairs:
     steps: tuple[tuple[Node | None, Node | None], ...]
 
 
-def corresponding(a: Graph, b: Graph) -> Pairs:
+def match_graphs(a: Graph, b: Graph) -> Pairs:
     """Pair the operands and nodes of two graphs.
 
     Both must apply the same operations to each other's results in the same order. Constants and attributes may differ, as may
@@ -122,8 +122,8 @@ def changes(a: Node, b: Node) -> Iterator[str]:
         is_float = {*FLOATS}.issuperset((value, other)) if name == "data_type" else False
         if value != other and not is_float and not (value != value and other != other):
             yield f"{name} is {shown(value)}, expected {shown(other)}"
-    for (name, operand), (_, other) in zip(named(a), named(b), strict=True):
-        if operand.is_constant and (text := _changed(operand.value, other.value)):
+    for (name, operand), (_, other) in zip(named_operands(a), named_operands(b), strict=True):
+        if operand.is_constant and (text := _describe_change(operand.value, other.value)):
             yield f"{name} {operand.desc} {text}"
 
 
@@ -132,7 +132,7 @@ def _as_half(value: Any) -> Any:
         return float(np.float16(value)) if isinstance(value, float) else value
 
 
-def _changed(a: np.ndarray, b: np.ndarray) -> str:
+def _describe_change(a: np.ndarray, b: np.ndarray) -> str:
     """How a constant differs; empty if it does not, beyond being rounded to a smaller type."""
     if a is b or (a.dtype == b.dtype and np.array_equal(a, b)):
         return ""
@@ -144,7 +144,7 @@ def _changed(a: np.ndarray, b: np.ndarray) -> str:
     return f"differs in {different:,} of {a.size:,} elements, most{where}: {change.got:.6g}, expected {change.expected:.6g}"
 
 
-def named(node: Node) -> Iterator[tuple[str, Operand]]:
+def named_operands(node: Node) -> Iterator[tuple[str, Operand]]:
     """The operands of a node by parameter; those of sequences with their number."""
     for name, value in node.inputs.items():
         if isinstance(value, tuple):

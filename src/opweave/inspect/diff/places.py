@@ -77,7 +77,7 @@ class Side:
         """The precision of the context."""
         return self.context.precision
 
-    def compiled(self, graph: Graph) -> MLGraph:
+    def compile_graph(self, graph: Graph) -> MLGraph:
         """A part of the graph, or all of it, ready to run."""
         context = self.context
         program = compile(
@@ -91,7 +91,7 @@ class Side:
 
     def run(self, graph: Graph, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Run a graph once on arrays for its inputs, in order; its outputs, in order."""
-        compiled = self.compiled(graph)
+        compiled = self.compile_graph(graph)
         try:
             results = MLContext.compute(self.context, compiled, dict(zip(graph.inputs, arrays, strict=True)))
         finally:

@@ -117,7 +117,7 @@ def tolerance_of(node: Node, precision: Precision = "float32", factor: float = 1
         ulp, near_zero = 1 if node.op.name == "quantize_linear" else 0, 0
     elif (rule := _SUMS.get(node.op.name)) is not None:
         terms = _terms(node)
-        ulp, near_zero = rule(node, _grown(terms)), 4 + 2 * sqrt(terms)
+        ulp, near_zero = rule(node, _effective_terms(terms)), 4 + 2 * sqrt(terms)
     elif node.op.name in _ABSOLUTE:
         ulp, absolute = 0, _ABSOLUTE[node.op.name][half]
     else:
@@ -133,7 +133,7 @@ def _has_floats(node: Node) -> bool:
     return any(operand.data_type in ("float32", "float16") for operand in node.operands)
 
 
-def _grown(terms: int) -> float:
+def _effective_terms(terms: int) -> float:
     """The number of terms, of which those beyond `LONG_SUM` count by the square root."""
     return terms if terms <= LONG_SUM else sqrt(LONG_SUM * terms)
 

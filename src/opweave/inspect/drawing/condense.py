@@ -131,7 +131,7 @@ def merge(picture: Picture, groups: Sequence[Sequence[Sequence[int]]]) -> Pictur
     for group in groups:
         indices = [index for part in group for index in part]
         leader = max(indices)  # all boxes that a group reads from come before its last box
-        merged[leader] = _merged(picture, indices, len(group))
+        merged[leader] = _merge_boxes(picture, indices, len(group))
         home.update((index, leader) for index in indices)
     kept = [index for index in range(len(picture.boxes)) if home.get(index, index) == index]
     number = {index: position for position, index in enumerate(kept)}
@@ -147,7 +147,7 @@ def merge(picture: Picture, groups: Sequence[Sequence[Sequence[int]]]) -> Pictur
     return Picture(boxes, list(edges), picture.lanes)
 
 
-def _merged(picture: Picture, indices: Sequence[int], count: int) -> Box:
+def _merge_boxes(picture: Picture, indices: Sequence[int], count: int) -> Box:
     boxes = [picture.boxes[index] for index in indices]
     if len(boxes) == 1:
         return boxes[0]

@@ -156,7 +156,7 @@ def picture(graph: Graph, program: Program) -> Picture:
         sketch.add(Box(printable(name), 0, "input", tooltip=tooltip), (), [operand])
     for unit in sorted(units, key=lambda unit: unit.segment):
         lane = unit.segment + 1
-        reads = [(operand, str(operand.desc), (lane, operand) in copied) for operand in _taken(unit.nodes)]
+        reads = [(operand, str(operand.desc), (lane, operand) in copied) for operand in _operands_read(unit.nodes)]
         sketch.add(_box(unit, lane), reads, [operand for node in unit.nodes for operand in node.outputs])
     first: dict[Operand, str] = {}
     for name, operand in legal.outputs.items():
@@ -188,7 +188,7 @@ def _units(program: Program, placements: Mapping[Node, Placement]) -> list[_Unit
     return list(units.values())
 
 
-def _taken(nodes: Sequence[Node]) -> list[Operand]:
+def _operands_read(nodes: Sequence[Node]) -> list[Operand]:
     """The operands that nodes read from other nodes, each once."""
     own = {operand for node in nodes for operand in node.outputs}
     operands = dict.fromkeys(operand for node in nodes for operand in node.operands)
@@ -205,7 +205,7 @@ def _lane(placements: Sequence[Placement], number: int | None = None) -> Lane:
 
 def _box(unit: _Unit, lane: int) -> Box:
     node = unit.shown
-    constants = {name: o for name, o in _named(node.inputs) if o.is_constant}
+    constants = {name: o for name, o in _named_operands(node.inputs) if o.is_constant}
     arguments = dict(node.op.given(node.arguments))
     attributes = [f"{name} = {_short(value)}" for name, value in arguments.items() if name in node.attributes]
     where = f"{unit.placement.how} on {unit.placement.device}: {unit.placement.detail}"
@@ -227,7 +227,7 @@ def is_built_in(node: Node) -> bool:
     return Operations.listing().get(node.op.name) is node.op
 
 
-def _named(inputs: Mapping[str, Any]) -> Iterable[tuple[str, Operand]]:
+def _named_operands(inputs: Mapping[str, Any]) -> Iterable[tuple[str, Operand]]:
     for name, value in inputs.items():
         if isinstance(value, tuple):
             yield from ((f"{name}[{number}]", item) for number, item in enumerate(value))

@@ -224,15 +224,15 @@ def sections(trace: Trace, outputs: Sequence[str]) -> list[Segment[Step, str]]:
             names = needed[id(step)] = used_names(step.node)
             pending += [trace.maker[name] for name in names if name in trace.maker]
 
-    def computed(names: Iterable[str]) -> list[str]:
+    def non_constants(names: Iterable[str]) -> list[str]:
         return [name for name in names if name and not isinstance(trace.values.get(name), Constant)]
 
     return divide(
         [step for step in trace.steps if id(step) in needed and step.kind != "folded"],
         outputs,
         lambda step: step.kind,
-        lambda step: computed(needed[id(step)]),
-        lambda step: computed(step.node.output[:]),
+        lambda step: non_constants(needed[id(step)]),
+        lambda step: non_constants(step.node.output[:]),
     )
 
 

@@ -48,7 +48,7 @@ class InspectionMethods:
         else:
             require(session._is_static or bool(kept), UNKNOWN)
             compiled = kept[-1] if kept else session._compiled_for({})
-        lines = summary.explained(compiled, session.context, verification.state_of(session, compiled))
+        lines = summary.explain_lines(compiled, session.context, verification.state_of(session, compiled))
         if not session._is_static and input_shapes is None:
             lines += [f"{shapes}: {way}" for shapes, way in session.shapes().items()]
         return "\n".join(lines)
@@ -103,12 +103,12 @@ class InspectionMethods:
                 owns = session.context._space.owns
                 shapes = {n: a.shape if isinstance(a, np.ndarray) or owns(a) else None for n, a in feed.items()}
                 cache = session._shape_cache
-                key, model = cache.made_for(shapes, feed) or (
+                key, model = cache.find_program(shapes, feed) or (
                     tuple(shapes.items()),
-                    cache.compiled_for(shapes, feed),
+                    cache.compile_for(shapes, feed),
                 )
             else:
-                key, model = _chosen(session, input_shapes)
+                key, model = _program_of(session, input_shapes)
                 shapes = {name: what for name, what in key if not isinstance(what, bytes)}
                 feed = random_feed(session, shapes)
             sources, targets = model.memory(feed)
@@ -155,7 +155,7 @@ class InspectionMethods:
 
         session = cast("InferenceSession", self)
         session.context._check_alive()
-        key, model = _chosen(session, input_shapes)
+        key, model = _program_of(session, input_shapes)
         advice = "which is one step of ONNX Runtime; pass input_shapes to draw what would run if they were compiled"
         require(isinstance(model, CompiledModel), f"draw: calls run in the model's own session, {advice}")
         names = [[a.name for a in arguments] for arguments in (session.get_inputs(), session.get_outputs())]
@@ -165,10 +165,12 @@ class InspectionMethods:
         return drawing
 
 
-def _chosen(session: InferenceSession, input_shapes: Mapping[str, Sequence[int]] | None) -> tuple[Key, ModelProgram]:
+def _program_of(
+    session: InferenceSession, input_shapes: Mapping[str, Sequence[int]] | None
+) -> tuple[Key, ModelProgram]:
     """The program for given shapes, or that of the last call."""
     if input_shapes is None and (last := session._shape_cache.last()) is not None:
         return last
     require(input_shapes is not None or session._is_static, UNKNOWN)
     shapes = session._shapes_of(input_shapes or {})
-    return tuple(shapes.items()), session._shape_cache.compiled_for(shapes, {})
+    return tuple(shapes.items()), session._shape_cache.compile_for(shapes, {})

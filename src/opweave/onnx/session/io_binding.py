@@ -287,7 +287,7 @@ class IOBinding:
         for name in shared:
             target, result = targets[name], self._results[name]
             fits = target.dtype == result.dtype and target.shape == result.shape
-            require(fits, f"output {name!r} must be {_described(result)}, got {_described(target)}")
+            require(fits, f"output {name!r} must be {_description_of(result)}, got {_description_of(target)}")
             memory.copy(target, result, "an output bound to the memory of an input")
             self._results[name] = target
 
@@ -322,7 +322,7 @@ def _are_same(one: np.ndarray | None, other: np.ndarray | None) -> bool:
     return memory.is_same(one, other) and (one.dtype, one.shape) == (other.dtype, other.shape)
 
 
-def _described(array: np.ndarray) -> str:
+def _description_of(array: np.ndarray) -> str:
     return f"{array.dtype} of shape {list(array.shape)}"
 
 

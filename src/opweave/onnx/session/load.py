@@ -106,7 +106,7 @@ def record(
     Raises:
         NotSupportedError: WebNN cannot express the model.
     """
-    tracer, trace = traced(source, context, shapes, inputs)
+    tracer, trace = trace_model(source, context, shapes, inputs)
     outputs = [info.name for info in source.proto.graph.output]
     check_whole(sections(trace, outputs), "cannot be expressed in WebNN")
     label_nodes(trace)
@@ -123,7 +123,7 @@ def record(
     return tracer.builder, operands
 
 
-def traced(
+def trace_model(
     source: Model,
     context: MLContext,
     shapes: Mapping[str, tuple[int, ...] | None],

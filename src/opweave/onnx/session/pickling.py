@@ -34,12 +34,12 @@ class Recipe:
         """The name of the model's file; "a model" where it has none."""
         return os.path.basename(self.model) if isinstance(self.model, str) else "a model"
 
-    def moved(self, providers: Any, provider_options: Any) -> Recipe:
+    def with_providers(self, providers: Any, provider_options: Any) -> Recipe:
         """The same arguments with other providers, which choose the context."""
         changed = {"providers": providers, "provider_options": provider_options}
         return replace(self, context=None, arguments={**self.arguments, **changed})
 
-    def reduced(self, kind: type) -> tuple[Any, tuple[Any, ...]]:
+    def reduce_to(self, kind: type) -> tuple[Any, tuple[Any, ...]]:
         """The function and arguments with which `pickle` and `copy` make a session of class `kind` again.
 
         Raises:

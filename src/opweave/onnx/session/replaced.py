@@ -31,7 +31,7 @@ ERRORS: dict[type[MLError], tuple[type[Exception], ...]] = {
 _classes: WeakKeyDictionary[type, ref[type]] = WeakKeyDictionary()  # user's class -> its version on Opweave
 
 
-def _named_like(cls: type, bases: tuple[type, ...], **members: Any) -> type:
+def _class_like(cls: type, bases: tuple[type, ...], **members: Any) -> type:
     """A new class with the name and documentation of `cls`."""
     copied = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     return type(cls.__name__, bases, {**copied, **members})
@@ -42,7 +42,7 @@ def _named_like(cls: type, bases: tuple[type, ...], **members: Any) -> type:
 
 @functools.cache
 def _error_class(bases: tuple[type[Exception], ...]) -> type[Exception]:
-    return _named_like(bases[0], bases)
+    return _class_like(bases[0], bases)
 
 
 def as_theirs(error: MLError, *more: type[Exception]) -> MLError:
@@ -63,7 +63,7 @@ def as_theirs(error: MLError, *more: type[Exception]) -> MLError:
     return cast(MLError, translated.with_traceback(error.__traceback__))
 
 
-def _theirs(method: F, *more: type[Exception]) -> F:
+def _translate_errors(method: F, *more: type[Exception]) -> F:
     """Wrap a method so that its errors are also those of ONNX Runtime."""
 
     @functools.wraps(method)
@@ -136,7 +136,7 @@ def _wrap(cls: type, *bases: type) -> None:
         for name, method in vars(base).items():
             if not name.startswith("_") and callable(method):
                 binds = "bind" in name or base is IOBinding
-                setattr(cls, name, _theirs(method, *((RuntimeError,) if binds else ())))
+                setattr(cls, name, _translate_errors(method, *((RuntimeError,) if binds else ())))
 
 
 _wrap(ReplacedSession, *(cls for cls in reversed(InferenceSession.__mro__) if cls is not object))
@@ -196,6 +196,6 @@ def _on_opweave(cls: type, original: type, replacement: type) -> type:
     reference = _classes.get(cls)
     derived = reference() if reference is not None else None
     if derived is None:
-        derived = _named_like(cls, (cls, replacement), __slots__=())
+        derived = _class_like(cls, (cls, replacement), __slots__=())
         _classes[cls] = ref(derived)
     return derived

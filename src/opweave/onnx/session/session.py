@@ -184,13 +184,13 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         if len(self._shape_cache.ways) > 1:
             from . import verification
 
-            self._use = verification.watched(self, verify)
+            self._use = verification.watch_session(self, verify)
         if self._run_trace is not None:
             self._run_trace.note("session_initialization", begin)
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         """Sessions are pickled and copied by the path or the bytes of their model, which is loaded again."""
-        return self._recipe.reduced(type(self))
+        return self._recipe.reduce_to(type(self))
 
     def __repr__(self) -> str:
         from . import summary
@@ -236,7 +236,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         Raises:
             ValidationError: an argument is wrong.
         """
-        recipe = self._recipe.moved(providers, provider_options)
+        recipe = self._recipe.with_providers(providers, provider_options)
         InferenceSession.__init__(self, self._model, recipe.options, **recipe.arguments)
         self._recipe = recipe
 
@@ -354,7 +354,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
                 if not model.is_open or WRONG_LENGTHS.search(str(error)):
                     raise
                 # WebNN defines more than the engine does (indices out of range, say), and has errors of its own.
-                model = self._shape_cache.compiled_for(shapes, feed)
+                model = self._shape_cache.compile_for(shapes, feed)
                 try:
                     results = _run_by_name(model, feed, names, targets, shared)
                 except MLError:
@@ -380,7 +380,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         by_name = dict(zip(names, results, strict=True))
         wanted = {**new_tensors, **out}
         return [
-            self._located(
+            self._place_result(
                 outputs[name],
                 memory.copied(by_name[name], ASKED_TWICE) if name in asked[:position] else by_name[name],
                 wanted.get(name),
@@ -410,7 +410,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
     def _tensor(self, desc: Desc) -> MLTensor:
         return self._context.create_tensor(desc.data_type, desc.shape, readable=True, writable=True)
 
-    def _located(self, output: Argument, result: Any, target: Any) -> Any:
+    def _place_result(self, output: Argument, result: Any, target: Any) -> Any:
         """A result where the user wants to have it."""
         if isinstance(target, MLTensor):
             return target
@@ -488,7 +488,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
 
     def _compiled_for(self, input_shapes: Mapping[str, Sequence[int]]) -> CompiledModel:
         """The model compiled for input shapes; those that the model declares in full may be left out."""
-        return self._shape_cache.compiled_for(self._shapes_of(input_shapes), {})
+        return self._shape_cache.compile_for(self._shapes_of(input_shapes), {})
 
     def _shapes_of(self, input_shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...] | None]:
         """The shapes of all inputs; those that the model declares in full may be left out."""

@@ -152,10 +152,10 @@ class ShapeCache:
             return only, self._note_use(shapes, feed)
         if compiled := self._find(shapes, feed):
             return compiled, True
-        tuned = self._measured_for(tuple(shapes.items()))
+        tuned = self._measurement_for(tuple(shapes.items()))
         own = self.own_session(shapes) if tuned is None or tuned.chosen == OWN_SESSION else None
         if own is None:
-            return self.compiled_for(shapes, feed), True
+            return self.compile_for(shapes, feed), True
         return own, tuned is not None or self._note_use(shapes, feed)
 
     def own_session(self, shapes: Shapes) -> ModelProgram | None:
@@ -185,7 +185,7 @@ class ShapeCache:
         ):
             self.own_session({each.name: None for each in self._inputs})
 
-    def compiled_for(self, shapes: Shapes, feed: Mapping[str, Any]) -> CompiledModel:
+    def compile_for(self, shapes: Shapes, feed: Mapping[str, Any]) -> CompiledModel:
         """The model compiled for input shapes and for the values of deciding inputs; from the cache, or new."""
         if compiled := self._find(shapes, feed):
             return compiled
@@ -214,7 +214,7 @@ class ShapeCache:
             shapes: the shapes of the inputs.
             output_bytes: the declared size of all outputs.
         """
-        tuned = self._measured_for(tuple(shapes.items()))
+        tuned = self._measurement_for(tuple(shapes.items()))
         is_own = self._why_none == NEVER or (tuned is not None and tuned.chosen == OWN_SESSION)
         if is_own and self.own_session(shapes):
             return
@@ -267,7 +267,7 @@ class ShapeCache:
                 return compiled[0]
             return (recent[0][0], own) if recent and own is not None else None
 
-    def made_for(self, shapes: Shapes, feed: Mapping[str, Any]) -> tuple[Key, ModelProgram] | None:
+    def find_program(self, shapes: Shapes, feed: Mapping[str, Any]) -> tuple[Key, ModelProgram] | None:
         """What runs calls with these inputs, if it is made already."""
         with self._lock:
             key = self._key(shapes, feed)
@@ -328,10 +328,10 @@ class ShapeCache:
         try:
             with self.compiled.turn(sizes):
                 # Shapes that were tuned meanwhile are run by what that chose, and compiled for it if need be.
-                if self._measured_for(sizes) is None and not self._find(shapes, feed):
+                if self._measurement_for(sizes) is None and not self._find(shapes, feed):
                     _compiled_in_background.add(self._compile(shapes, feed, in_background=True))
             with self._lock:  # deciding inputs were perhaps found meanwhile: then the key of the model differs
-                if self._measured_for(sizes) is None:
+                if self._measurement_for(sizes) is None:
                     self._recent.pop(key)
             memory.trim()  # compiling takes far more memory than its result
             return True  # anything that is not None: the model itself is in `compiled`
@@ -395,25 +395,25 @@ class ShapeCache:
     def _finish(self, key: Key, trace: Trace, in_background: bool = False) -> CompiledModel:
         """Compile a trace, and keep the result, unless its shapes are tuned meanwhile."""
         sizes = key[: len(self._inputs)]
-        tuned = self._measured_for(sizes)
+        tuned = self._measurement_for(sizes)
         name = tuned.chosen if tuned is not None and tuned.chosen in self.ways else ""
         try:
-            compiled = self.compiled_on(name, trace, whole=in_background)
+            compiled = self.compile_on(name, trace, whole=in_background)
         except (NotSupportedError, OperationError) as error:
             if not name:
                 raise
             log(NOTSET, WARNING, "%s does not run the model after all: %s", name, error)
-            name, compiled = "", self.compiled_on("", trace, whole=in_background)
+            name, compiled = "", self.compile_on("", trace, whole=in_background)
         if name and tuned is not None:
             compiled.choice = tuned.reason
         elif (verdict := self.verdicts.get(text_of(sizes))) is not None:
             compiled.choice, compiled.untried = verdict.reason_on(next(iter(self.ways))), {}
         with self._lock:
-            if self._measured_for(sizes) is tuned:
+            if self._measurement_for(sizes) is tuned:
                 self._keep(key, compiled)
         return compiled
 
-    def compiled_on(
+    def compile_on(
         self, name: str, trace: Trace, whole: bool = False, process: EngineProcess | None = None
     ) -> CompiledModel:
         """Compile a trace for an engine, perhaps in another process; with an empty name, for those chosen for each graph."""
@@ -425,7 +425,7 @@ class ShapeCache:
 
     # Tuning -----------------------------------------------------------------------------------------------------------
 
-    def _measured_for(self, sizes: Key) -> Measurement | None:
+    def _measurement_for(self, sizes: Key) -> Measurement | None:
         """What tuning has measured for shapes; None if they are not tuned."""
         return self.tuned.get(text_of(sizes)) if self.tuned else None
 

@@ -28,7 +28,7 @@ def line(session: InferenceSession) -> str:
 
     Names are quoted unless they are plain words, so that a file cannot write control characters to a terminal.
     """
-    takes, gives = _listed(session.get_inputs()), _listed(session.get_outputs())
+    takes, gives = _list_arguments(session.get_inputs()), _list_arguments(session.get_outputs())
     nodes = counted(len(session._model.proto.graph.node), "node")
     return f"<InferenceSession ({takes}) -> ({gives}), {nodes} on {session.context.device.name}>"
 
@@ -51,7 +51,7 @@ def html(session: InferenceSession) -> str:
     return f'<div style="max-height:24em;overflow:auto">{table}</div><p>{markup(note)}</p>'
 
 
-def explained(compiled: CompiledModel, context: MLContext, state: str | Measurement = YET) -> list[str]:
+def explain_lines(compiled: CompiledModel, context: MLContext, state: str | Measurement = YET) -> list[str]:
     """Lines that tell which node of a compiled model runs where, and for nodes that fell back, why.
 
     Args:
@@ -114,6 +114,6 @@ def customs(compiled: CompiledModel) -> list[str]:
     return ["custom operations:", *lines]
 
 
-def _listed(arguments: Sequence[NodeArg]) -> str:
+def _list_arguments(arguments: Sequence[NodeArg]) -> str:
     shown = [f"{printable(a.name)}: {a.type}{shape_text(a.shape)}" for a in arguments[:MAX_SHOWN]]
     return ", ".join([*shown, f"{len(arguments) - MAX_SHOWN} more"] if len(arguments) > MAX_SHOWN else shown)

@@ -79,7 +79,7 @@ class TuningMethod:
         tuning.check_seconds(seconds)
         session = cast("InferenceSession", self)
         session.context._check_alive()
-        wanted, feed = _wanted(session, shapes, inputs)
+        wanted, feed = _shapes_to_tune(session, shapes, inputs)
         if session._shape_cache.specialise == "never":  # some models must be compiled all the same
             is_compiled = all(session._shape_cache.own_session(each) is None for each in wanted)
             require(is_compiled, f"tune: the session compiles nothing: {NEVER}")
@@ -92,7 +92,7 @@ class TuningMethod:
         return Tuning(tuple(measurements))
 
 
-def _wanted(
+def _shapes_to_tune(
     session: InferenceSession, shapes: Sequence[Mapping[str, Sequence[int]]] | None, inputs: Mapping[str, Any] | None
 ) -> tuple[list[Shapes], Mapping[str, Any]]:
     """The shapes to tune, and the inputs if the user has given them."""
@@ -123,18 +123,18 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
         return tuning.unmeasured(name, text_of(tuple(shapes.items())), cache.ways)
     had_own, own = cache.only_own is not None, cache.own_session(shapes)
     deciding = {name: feed[name] for name in cache.deciding & feed.keys()}
-    (key, trace), trace_seconds = _timed(lambda: cache.traced(shapes, feed, deciding))
+    (key, trace), trace_seconds = _time_build(lambda: cache.traced(shapes, feed, deciding))
     models: dict[str, CompiledModel] = {}
     builds = dict[str, float]()
 
     def build(name: str, process: EngineProcess | None = None) -> list[Run]:
         if own is not None and name == OWN_SESSION:
             model = own
-            _, builds[name] = _timed(cache.new_own)
+            _, builds[name] = _time_build(cache.new_own)
         elif process is not None:
-            model = cache.compiled_on(name, trace, process=process)
+            model = cache.compile_on(name, trace, process=process)
         else:
-            models[name], taken = _timed(lambda: cache.compiled_on(name, trace))
+            models[name], taken = _time_build(lambda: cache.compile_on(name, trace))
             model, builds[name] = models[name], trace_seconds + taken
         order = sorted(range(len(model.outputs)), key=lambda k: model.outputs[k])  # one order on all engines
         return [partial(model.returning(order), [feed[each] for each in model.inputs])]
@@ -162,7 +162,7 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
     return measurement
 
 
-def _timed(build: Callable[[], T]) -> tuple[T, float]:
+def _time_build(build: Callable[[], T]) -> tuple[T, float]:
     """What is built, and the seconds that this takes where such has been built before.
 
     The first time loads modules, and compiles loops, which the cache on disk keeps for other processes.

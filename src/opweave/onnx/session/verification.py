@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .shape_cache import ShapeCache
 
 
-def watched(session: InferenceSession, verify: bool | None) -> Use | None:
+def watch_session(session: InferenceSession, verify: bool | None) -> Use | None:
     """Note how long the session is used, if other engines may be verified for it; None if not."""
     is_on = session.context._verify if verify is None else session.context._verify and verify
     cache = session._shape_cache

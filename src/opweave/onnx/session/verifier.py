@@ -132,9 +132,9 @@ def _judge(task: ModelTask) -> Measurement | str:
         if name == OWN_SESSION:
             program = cache.new_own()
         elif process is not None:
-            program = cache.compiled_on(name, trace, process=process)
+            program = cache.compile_on(name, trace, process=process)
         else:
-            program = cache.compiled_on(name, trace_model())  # what it takes to build includes the trace
+            program = cache.compile_on(name, trace_model())  # what it takes to build includes the trace
         order = sorted(range(len(program.outputs)), key=lambda k: program.outputs[k])  # one order on all engines
         run = program.returning(order)
         return [partial(run, [feed[each] for each in program.inputs]) for feed in sets]
