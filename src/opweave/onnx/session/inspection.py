@@ -30,11 +30,11 @@ class InspectionMethods:
     """Mixin of `InferenceSession`."""
 
     def explain(self, input_shapes: Mapping[str, Sequence[int]] | None = None) -> str:
-        """Which node runs where, and for nodes that fell back, why. Custom operations come first, in a summary.
+        """Tell which node runs where, and why nodes fell back. A summary of custom operations comes first.
 
         Args:
-            input_shapes: for models with dynamic dimensions, the shapes to explain for; they are compiled if they are not
-                yet. Default: the compiled ones that were used last, and what runs the others.
+            input_shapes: for models with dynamic dimensions, the shapes to explain; compiled if needed. Default: the compiled
+                shapes that were used last, and what runs other shapes.
         """
         from . import summary, verification
 
@@ -61,16 +61,15 @@ class InspectionMethods:
         repeat: int = 10,
         detail: bool = False,
     ) -> Profile:
-        """Run the model, and measure each step of its program: time, bytes, copies, and how much memory is used again.
+        """Run the model, and measure each step of its program: time, bytes, copies, and memory that is reused.
 
-        A session may have several programs, one for each combination of shapes. The profile is of one of them, and says of
-        which one, and how calls with other shapes run (`remarks`).
+        A session may have several programs, one for each combination of shapes. The profile measures one of them; `remarks`
+        tells which one, and how calls with other shapes run.
 
         Args:
-            inputs: a value for each input, as for `run`: the program that runs such calls is measured. Default: random ones.
-            input_shapes: the shapes to measure for, without `inputs`; they are compiled if they are not yet. Default: those
-                of the last call.
-            repeat: how many runs to measure, after one that is not measured.
+            inputs: a value for each input, as for `run`; they select the program. Default: random values.
+            input_shapes: the shapes to measure, without `inputs`; compiled if needed. Default: the shapes of the last call.
+            repeat: the number of measured runs, after a warm-up.
             detail: whether to also measure each kernel of the engines that support it.
 
         Returns:
@@ -131,11 +130,11 @@ class InspectionMethods:
     def draw(
         self, path: str | Path | None = None, *, input_shapes: Mapping[str, Sequence[int]] | None = None
     ) -> Drawing:
-        """Draw the nodes of the model, with what runs which section of it.
+        """Draw the nodes of the model, in lanes for the sections that run them.
 
         Args:
             path: an .svg file to write the drawing to, or None.
-            input_shapes: the shapes to draw for; they are compiled if they are not yet. Default: those of the last call.
+            input_shapes: the shapes to draw; compiled if needed. Default: the shapes of the last call.
 
         Returns:
             The drawing: a string of SVG that notebooks show. Its title names the shapes.
@@ -168,7 +167,7 @@ class InspectionMethods:
 def _program_of(
     session: InferenceSession, input_shapes: Mapping[str, Sequence[int]] | None
 ) -> tuple[Key, ModelProgram]:
-    """The program for given shapes, or that of the last call."""
+    """Return the program for given shapes, or the program of the last call."""
     if input_shapes is None and (last := session._shape_cache.last()) is not None:
         return last
     require(input_shapes is not None or session._is_static, UNKNOWN)

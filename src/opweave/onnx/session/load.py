@@ -38,7 +38,7 @@ def load(
 
     Args:
         model: the path of an `.onnx` file, the bytes of one, or an `onnx.ModelProto`.
-        context: where it will run; default: a new one on the best device.
+        context: the context of the graph; default: a new one on the best device.
         fix_shapes: sizes for dynamic dimensions, as for `InferenceSession`; all must be fixed, as WebNN shapes are static.
         limits: bounds on the number of nodes, and on memory while loading; see `Limits`.
 
@@ -68,7 +68,7 @@ def load(
 
 
 def _advice(argument: Argument) -> str:
-    """How to fix the dynamic dimensions of an input to 1: by their names if all have one, else by the input's shape."""
+    """Say how to fix the dynamic dimensions of an input: by name if all have one, else by the input's shape."""
     named = [size for size in argument.dims or () if not isinstance(size, int)]
     sizes: dict[str, int | list[int]] = {name: 1 for name in named if name}
     options = [f"--fix-shapes {name}=1" for name in sizes]
@@ -96,9 +96,9 @@ def record(
 
     Args:
         source: the model.
-        context: of the builder.
+        context: the context of the builder.
         shapes: the shape of each input.
-        inputs: arrays of inputs; those of which the values decide about shapes become constants.
+        inputs: arrays of inputs; an input whose values determine shapes becomes a constant.
 
     Returns:
         The builder, and the operand of each output by name.
@@ -134,10 +134,10 @@ def trace_model(
 
     Args:
         source: the model.
-        context: where it will run.
+        context: the context to run in.
         shapes: the shape of each input.
-        inputs: arrays of inputs; those of which the values decide about shapes become constants.
-        types: types of results of nodes that fall back, where these are known better than by inference.
+        inputs: arrays of inputs; an input whose values determine shapes becomes a constant.
+        types: known types of results of fallback nodes, which inference may miss.
     """
     require_operators(source)
     values: dict[str, np.ndarray] = {}
@@ -151,7 +151,7 @@ def trace_model(
 
 
 def label_nodes(trace: Trace) -> None:
-    """Let operations without a label have the name of the ONNX node that they come from, or else of its first output."""
+    """Label unlabelled operations with the name of their ONNX node, or of an output if the node has no name."""
     ends = {value.operand for value in trace.values.values() if isinstance(value, Tensor)}
     for name, step in trace.maker.items():
         value = trace.values.get(name)

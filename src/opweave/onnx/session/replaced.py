@@ -1,4 +1,4 @@
-"""The classes and errors that take the place of ONNX Runtime's while `replacing_onnxruntime` is active."""
+"""Classes and errors that replace ONNX Runtime's while `replacing_onnxruntime` is active."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary, ref
 
 from onnxruntime.capi import onnxruntime_inference_collection as collection, onnxruntime_pybind11_state as engine
 
-from ...backends.onnxruntime.native import ENGINE_ERRORS  # that module reads the engine's class before it is changed
+from ...backends.onnxruntime.native import ENGINE_ERRORS  # reads the engine's class before the replacement
 from ...support.errors import DataError, InvalidStateError, MLError, NotSupportedError, OperationError, ValidationError
 from ..ort_api.options import CPU_PROVIDER, available_providers, options_set
 from .io_binding import IOBinding
@@ -111,7 +111,7 @@ class ReplacedSession(InferenceSession, collection.InferenceSession):  # type: i
     def __reduce_ex__(self, protocol: Any) -> Any:
         if type(self) is ReplacedSession:
             return super().__reduce_ex__(protocol)
-        # Pickle finds the user's class by its name, but not the class that `_on_opweave` derives from it.
+        # Pickle finds the user's class by name, but not the class that `_on_opweave` derives.
         derived, users = type(self), type(self).__mro__[1]
         if derived.__reduce__ is InferenceSession.__reduce__:
             return _new, (users,), self.__getstate__()
@@ -190,7 +190,7 @@ def get_device() -> str:
 
 
 def _on_opweave(cls: type, original: type, replacement: type) -> type:
-    """A class derived from `cls` and `replacement`, in which calls of `cls` to its base class reach Opweave."""
+    """Derive a class from `cls` and `replacement`, so that calls of `cls` to its base class reach Opweave."""
     if cls is original:
         return replacement
     reference = _classes.get(cls)

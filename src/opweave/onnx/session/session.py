@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 Location = Literal["cpu", "ml-tensor"]
 
 ASKED_TWICE = "an output that is asked for twice"
-"""The reason for copying such outputs: each result is the caller's alone."""
+"""Reason to copy an output: the caller owns each result."""
 
 WRONG_LENGTHS = re.compile("seqlens_k.* is out of range")
-"""What the engine says of lengths that the model has computed. Compiled, the model would run the same kernel."""
+"""The engine's error for invalid lengths that the model computes. The compiled model would run the same kernel."""
 
 
 class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
@@ -89,8 +89,8 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         NotSupportedError: `fallback="error"`, and the model needs it; no device can compute in `precision`.
         OperationError: no engine has an operator of the model.
 
-    The model is compiled, or loaded by ONNX Runtime, when the session is created; for shapes that must be compiled, when they
-    come first.
+    The model is compiled, or loaded by ONNX Runtime, when the session is created; shapes that must be compiled, at their first
+    call.
 
     The same input gives the same bits for as long as the session lives, unless `tune`, or the caller, changes what runs it.
     Another engine, device, `precision` or `specialise` may change the last bits of floats, and by them a step of
@@ -150,7 +150,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         }
         self._recipe = Recipe(model, sess_options, context, arguments)
         self._settings = Settings.of(sess_options, providers, provider_options, context, precision)
-        if isinstance(model, Model):  # of `set_providers`
+        if isinstance(model, Model):  # from `set_providers`
             self._model = model
         else:
             self._model = Model.load(model, limits)
@@ -189,7 +189,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
             self._run_trace.note("session_initialization", begin)
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        """Sessions are pickled and copied by the path or the bytes of their model, which is loaded again."""
+        """Pickle and copy a session by the path or the bytes of its model, which is loaded again."""
         return self._recipe.reduce_to(type(self))
 
     def __repr__(self) -> str:
@@ -216,7 +216,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         return [argument.public() for argument in self._overridable()]
 
     def _overridable(self) -> list[Argument]:
-        return [Argument.of(info, self._fixed) for info in self._overridable_infos]  # all weights, in old models
+        return [Argument.of(info, self._fixed) for info in self._overridable_infos]  # in old models, all weights
 
     def get_outputs(self) -> list[NodeArg]:
         """The outputs of the model, in order."""
@@ -269,10 +269,10 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
             OperationError: the engine failed.
         """
         if run_options is None and out is None and self._context._lost_info is None:
-            # Few instructions and objects: after a network has run, or a pause, nothing of Python is in the caches.
+            # Few instructions and objects: a run of the network, or a pause, evicts Python's code from the CPU caches.
             try:
                 direct = self._repeats.direct.get(tuple(output_names) if type(output_names) is list else output_names)
-            except TypeError:  # they are no names; the full path says so
+            except TypeError:  # not names; the full path raises the error
                 direct = None
             if direct is not None and (results := direct(input_feed)) is not None:
                 return results
@@ -285,7 +285,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         run_options: Any,
         out: Mapping[str, np.ndarray | MLTensor] | None,
     ) -> list[Any]:
-        """`run` for calls that the model's own session cannot run at once."""
+        """`run` for calls without a direct call."""
         if run_options is not None:
             check_run_options(run_options, self._settings.level)
         trace = self._run_trace
@@ -294,7 +294,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
             self._context._check_alive()
             repeat = self._repeats.last
             try:
-                # The fast path has few calls and objects: after a network has run, nothing of Python is in the caches.
+                # Few calls and objects: a run of the network evicts Python's code from the CPU caches.
                 results = repeat.run(output_names, input_feed, out) if repeat is not None else None
                 if results is None and (results := self._repeats.run(output_names, input_feed, out)) is None:
                     results = self._run(output_names, input_feed, out)
@@ -311,7 +311,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         input_feed: Mapping[str, Any],
         out: Mapping[str, np.ndarray | MLTensor] | None,
     ) -> list[Any]:
-        """`run` for calls that differ from the last one: check all arguments, and select what runs the model."""
+        """`run` for a call that repeats no recent one: check all arguments, and select the program."""
         outputs, context, space = self._outputs, self._context, self._context._space
         is_list = isinstance(output_names, Iterable) and not isinstance(output_names, (str, bytes))
         if output_names is not None and is_list:
@@ -353,12 +353,12 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
             except OperationError as error:
                 if not model.is_open or WRONG_LENGTHS.search(str(error)):
                     raise
-                # WebNN defines more than the engine does (indices out of range, say), and has errors of its own.
+                # WebNN defines calls that the engine refuses, such as indices out of range, and has other errors.
                 model = self._shape_cache.compile_for(shapes, feed)
                 try:
                     results = _run_by_name(model, feed, names, targets, shared)
                 except MLError:
-                    self._shape_cache.drop(model)  # other values of these shapes do not need it
+                    self._shape_cache.drop(model)  # other values of these shapes do not need this program
                     raise
             if self._use is not None:
                 from . import verification
@@ -375,7 +375,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
                 ranges, in_place = self._ranges, self._in_place
                 repeat = Repeat(model, feed, same, names, deciding, ranges, in_place, targets, declared)
                 self._repeats.keep(repeat, {name: feed[name] for name in input_feed})
-            if self._shape_cache.choices != choices:  # another thread has tuned, and has perhaps cleared this too early
+            if self._shape_cache.choices != choices:  # another thread has tuned, perhaps before `keep`
                 self._repeats.clear()
         by_name = dict(zip(names, results, strict=True))
         wanted = {**new_tensors, **out}
@@ -389,7 +389,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         ]
 
     def _check_overlap(self, feed: Mapping[str, Any], targets: Mapping[str, Any]) -> dict[str, str]:
-        """Require outputs in memory of their own, or of the input that they may update; such outputs and their inputs."""
+        """Require outputs to overlap only the input that they may update; return such outputs with their inputs."""
         shared = memory.in_place(feed, targets, self._in_place)
         feed = {name: value for name, value in feed.items() if name not in shared.values()}
         numbers = {n: a for n, a in feed.items() if isinstance(a, np.ndarray) and a.dtype.kind not in "OUS"}
@@ -401,7 +401,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         return shared
 
     def _new_tensors(self, model: ModelProgram, names: Sequence[str]) -> dict[str, MLTensor]:
-        """Tensors on the device for the outputs that are wanted there, where their shapes are known."""
+        """Create tensors for the outputs that are wanted on the device and have known shapes."""
         if self._context._space.is_host:
             return {}
         wanted = [name for name in names if self._locations[name] != "cpu" and name in model.results]
@@ -411,7 +411,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         return self._context.create_tensor(desc.data_type, desc.shape, readable=True, writable=True)
 
     def _place_result(self, output: Argument, result: Any, target: Any) -> Any:
-        """A result where the user wants to have it."""
+        """Return a result as the array or the tensor that the user wants."""
         if isinstance(target, MLTensor):
             return target
         if target is not None or self._locations[output.name] == "cpu":
@@ -458,7 +458,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         *,
         out: Mapping[str, np.ndarray | MLTensor] | None = None,
     ) -> Coroutine[Any, Any, list[Any]] | None:
-        """`run` in a worker thread: to await, or, as ONNX Runtime has it, with a callback.
+        """Call `run` in a worker thread, to await or, as in ONNX Runtime, with a callback.
 
         Args:
             output_names: as for `run`.
@@ -478,7 +478,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         return in_thread(self.run, output_names, input_feed, run_options, out=out)
 
     def shapes(self) -> dict[str, str]:
-        """How calls run, for compiled shapes and for recent ones that are not compiled.
+        """Tell how calls run, for compiled shapes and for recent ones that are not compiled.
 
         Returns:
             For each combination of input shapes, as text, "compiled", "compiling" (in the background), or "the model's own
@@ -487,11 +487,11 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         return self._shape_cache.describe()
 
     def _compiled_for(self, input_shapes: Mapping[str, Sequence[int]]) -> CompiledModel:
-        """The model compiled for input shapes; those that the model declares in full may be left out."""
+        """Return the model compiled for input shapes; shapes that the model declares in full may be left out."""
         return self._shape_cache.compile_for(self._shapes_of(input_shapes), {})
 
     def _shapes_of(self, input_shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...] | None]:
-        """The shapes of all inputs; those that the model declares in full may be left out."""
+        """Check input shapes, and add those that the model declares in full."""
         tensors = {i.name: i for i in self._inputs if i.element_type}
         shapes: dict[str, tuple[int, ...] | None] = {i.name: i.static_shape() for i in self._inputs}
         declared = {name: shape for name, shape in shapes.items() if shape is not None and name in tensors}
@@ -502,17 +502,17 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         return shapes
 
     def _ask_use(self) -> None:
-        """Let the next call note itself (`verification.uses`)."""
+        """Make the next call take the full path, which records the call (`verification.uses`)."""
         self._repeats.clear()
 
     def _verification(self, key: Any, sample: Any) -> Any:
-        """What a child process verifies, or why it cannot."""
+        """Return the task of a child process that verifies engines, or the reason against one."""
         from . import verification
 
         return verification.task_of(self, key, sample)
 
     def _locate(self, preferred: Location | Mapping[str, Location]) -> dict[str, Location]:
-        """Where each output is wanted."""
+        """Return the preferred location of each output."""
         names = list(self._outputs)
         chosen = dict(preferred) if isinstance(preferred, Mapping) else dict.fromkeys(names, preferred)
         unknown = [name for name in chosen if name not in names]
@@ -532,9 +532,9 @@ def _run_by_name(
     targets: Mapping[str, Any],
     shared: Mapping[str, str],
 ) -> list[Any]:
-    """Run a model on a feed; the outputs `names`, of which those in `targets` are written in place.
+    """Run a model on a feed, and return the outputs `names`; write those in `targets` in place.
 
-    Those in `shared` lie in the memory of the input that it names.
+    `shared` names outputs that reuse the memory of an input, each with that input.
     """
     for name in model.results.keys() & targets.keys():
         check_target(name, targets[name], model.results[name][0].shape)

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from .session import InferenceSession
 
 MAX_SHOWN = 6
-"""The number of inputs, outputs or operators that a summary lists; language models have dozens."""
+"""Maximum number of inputs, outputs or operators in a summary; language models have dozens."""
 
 
 def line(session: InferenceSession) -> str:
-    """The inputs, outputs and device of a session.
+    """Summarise the inputs, outputs and device of a session in one line.
 
     Names are quoted unless they are plain words, so that a file cannot write control characters to a terminal.
     """
@@ -34,7 +34,7 @@ def line(session: InferenceSession) -> str:
 
 
 def html(session: InferenceSession) -> str:
-    """Inputs, outputs and operators as a table."""
+    """Show inputs, outputs and operators as a table."""
     rows = [
         (what, argument.name, argument.type, shape_text(argument.shape))
         for what, arguments in (("input", session.get_inputs()), ("output", session.get_outputs()))
@@ -52,12 +52,12 @@ def html(session: InferenceSession) -> str:
 
 
 def explain_lines(compiled: CompiledModel, context: MLContext, state: str | Measurement = YET) -> list[str]:
-    """Lines that tell which node of a compiled model runs where, and for nodes that fell back, why.
+    """Tell in lines which node of a compiled model runs where, and why nodes fell back.
 
     Args:
         compiled: the model.
-        context: of the session.
-        state: what is known by now of other engines that may run it faster.
+        context: the context of the session.
+        state: the state of the verification of other engines.
     """
     folded = sum(step.kind == "folded" for step in compiled.trace.steps)
     precision = context.precision
@@ -78,7 +78,7 @@ def explain_lines(compiled: CompiledModel, context: MLContext, state: str | Meas
 
 
 def heading(compiled: CompiledModel, number: int) -> str:
-    """The number of a section, its nodes, and what runs it."""
+    """Heading of a section: its number, the number of nodes, and the engine."""
     section = compiled.sections[number]
     nodes = counted(len(section.nodes), "node")
     if section.kind == "fallback":
@@ -89,9 +89,9 @@ def heading(compiled: CompiledModel, number: int) -> str:
 
 
 def customs(compiled: CompiledModel) -> list[str]:
-    """A line for each custom operation, and each way in which its nodes run; empty if the model has none."""
+    """Lines for custom operations, one for each way to run nodes of an operation; empty if the model has none."""
     counts: dict[Op[..., Any], Counter[str]] = {}
-    operators: dict[Op[..., Any], dict[str, None]] = {}  # those that each computes, in order
+    operators: dict[Op[..., Any], dict[str, None]] = {}  # ONNX operators of each operation, in order
     for op, step in compiled.custom_steps():
         domain, op_type = step.node.domain, step.node.op_type
         operators.setdefault(op, {})[f"{domain}.{op_type}" if domain else op_type] = None

@@ -29,12 +29,12 @@ invalid ones."""
 
 
 def open_program(model: Model, context: MLContext, inputs: Sequence[Argument]) -> ModelProgram:
-    """The model's own session, as a program that takes all shapes.
+    """Create the model's own session, as a program that takes all shapes.
 
     Args:
         model: the model.
-        context: where it runs.
-        inputs: its declared inputs, with the sizes that the user fixed.
+        context: the context to run in.
+        inputs: the declared inputs, with the sizes that the user fixed.
 
     Raises:
         NotSupportedError: the model cannot run in such a session; the message says why.
@@ -72,7 +72,7 @@ def must_be_traced(model: Model) -> bool:
 
 
 def _is_plain_normalisation(node: NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether a LayerNormalization is along the last axis, by weights of one length, which the engine checks."""
+    """Whether a LayerNormalization has the last axis, and weights of one length, which the engine checks."""
     weights = [shapes.get(name, ()) for name in node.input[1:]]
     axes = [attribute.i for attribute in node.attribute[:] if attribute.name == "axis"]
     are_vectors = len(weights) in (1, 2) and all(len(shape) == 1 and shape[0] > 0 for shape in weights)
@@ -80,7 +80,7 @@ def _is_plain_normalisation(node: NodeProto, shapes: Mapping[str, tuple[int, ...
 
 
 def _for_engine(model: Model, inputs: Sequence[Argument]) -> tuple[ModelProto, dict[str, np.ndarray]]:
-    """The model to pass to the engine, without its weights; and the weights that it uses, by name."""
+    """Build the model for the engine without its weights, and collect the used weights by name."""
     source = model.proto.graph
     proto = ModelProto(ir_version=model.proto.ir_version, opset_import=model.proto.opset_import)
     graph = proto.graph

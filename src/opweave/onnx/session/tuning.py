@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 LONG_SECONDS = 1.0
-"""Builds that take longer are measured once, unless they compile loops: loading modules makes no difference to them."""
+"""Longer builds are measured once, unless they compile loops: the time to load modules is negligible."""
 
 T = TypeVar("T")
 
@@ -43,12 +43,11 @@ class TuningMethod:
     ) -> Tuning:
         """Measure the engines that can run the model for given shapes, and use the fastest one for these from now on.
 
-        Where several engines can run it on the session's device, the model is compiled for each and measured alternately,
-        after pauses, and so is the model's own session. Building counts, too: what takes longer to build is used if it saves
-        that time in 200 runs, or in runs of half a second if these are more. These shapes stay compiled, whatever
-        `program_bytes` allows by default, unless the own session is used. The figures are kept in the cache on disk: later
-        sessions of this model use them, and compile these shapes at their first call. Ctrl-C ends it; shapes that were
-        measured until then are kept.
+        If several engines can run it on the session's device, the model is compiled for each. The engines, and the model's own
+        session, are measured alternately, after pauses. Building counts, too: a slower build is used if it saves that time in
+        200 runs, or in runs of half a second if these are more. The shapes stay compiled, whatever `program_bytes` allows by
+        default, unless the own session is used. The figures are kept in the cache on disk: later sessions of this model use
+        them, and compile these shapes at their first call. Ctrl-C ends the measurement, and keeps the shapes measured so far.
 
         Args:
             shapes: the shapes to tune, each a shape for every input whose shape is not declared in full. Default: those that
@@ -73,7 +72,7 @@ class TuningMethod:
         tuned           chosen
         a model: x [2]  reference  there is no other engine for it
         """
-        from ...compile import tuning  # here, as in other functions: few programs tune
+        from ...compile import tuning  # lazily: few programs tune
         from ...compile.engines import Tuning
 
         tuning.check_seconds(seconds)
@@ -88,14 +87,14 @@ class TuningMethod:
             for each in wanted:
                 measurements.append(_tune(session, each, feed or random_feed(session, each), seconds))
         finally:
-            session._shape_cache.repeats.clear()  # calls choose again what runs them
+            session._shape_cache.repeats.clear()  # calls select their program again
         return Tuning(tuple(measurements))
 
 
 def _shapes_to_tune(
     session: InferenceSession, shapes: Sequence[Mapping[str, Sequence[int]]] | None, inputs: Mapping[str, Any] | None
 ) -> tuple[list[Shapes], Mapping[str, Any]]:
-    """The shapes to tune, and the inputs if the user has given them."""
+    """Return the shapes to tune, and the checked inputs if the user has passed them."""
     cache = session._shape_cache
     require(shapes is None or inputs is None, "tune: shapes and inputs must not be given both")
     if inputs is not None:
@@ -114,7 +113,7 @@ def _shapes_to_tune(
 
 
 def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], seconds: float) -> Measurement:
-    """Measure what can run calls with these shapes, and let the fastest run them from now on."""
+    """Measure all ways to run these shapes, and use the fastest from now on."""
     from ...compile import tuning
     from ...compile.engines import chosen_in
 
@@ -144,7 +143,7 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
         try:
             build(OWN_SESSION)[0]()
             names.insert(0, OWN_SESSION)
-        except tuning.REFUSALS as error:  # WebNN defines more than the engine does: indices out of range, say
+        except tuning.REFUSALS as error:  # the engine refuses what WebNN defines, such as indices out of range
             from logging import getLogger
 
             getLogger("opweave").info("%s is not measured: %s", OWN_SESSION, error)
@@ -163,9 +162,9 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
 
 
 def _time_build(build: Callable[[], T]) -> tuple[T, float]:
-    """What is built, and the seconds that this takes where such has been built before.
+    """Return the result of a build, and the seconds of a repeated build.
 
-    The first time loads modules, and compiles loops, which the cache on disk keeps for other processes.
+    The first build also loads modules, and compiles loops, which the cache on disk keeps for other processes.
     """
     from ...expr import kernels
 
@@ -180,9 +179,9 @@ def _time_build(build: Callable[[], T]) -> tuple[T, float]:
 
 
 def random_feed(session: InferenceSession, shapes: Shapes) -> dict[str, np.ndarray]:
-    """Random values for the inputs of a model; indices, such as those of words, are from all of the table.
+    """Random values for the inputs of a model; indices, such as token ids, cover the whole table.
 
-    Of two words in random order, results of networks in 8 bits hardly depend on the input, but on how it is rounded.
+    With only two token ids, results of 8-bit networks depend more on rounding than on the input.
     """
     generator = np.random.default_rng(0)
     counts: dict[str, int] = {}

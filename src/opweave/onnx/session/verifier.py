@@ -37,14 +37,14 @@ class ModelTask(Task):
     """A model to verify for some shapes.
 
     Attributes:
-        model: its path, or its bytes.
-        title: its name.
-        folder: of its external data.
-        limits: for loading it.
-        inputs: as the session has them.
-        fallback: of the session.
-        shapes: of the inputs.
-        is_own: whether its own session runs it by default.
+        model: the path or the bytes of the model.
+        title: the name of the model.
+        folder: the folder of external data.
+        limits: the limits for loading.
+        inputs: the inputs of the session.
+        fallback: the fallback of the session.
+        shapes: the shapes of the inputs.
+        is_own: whether the model's own session runs it by default.
     """
 
     model: Any
@@ -62,7 +62,7 @@ class ModelTask(Task):
 
 
 def task_of(session: InferenceSession, key: Any, sample: Mapping[str, Sample]) -> Task | Measurement | str:
-    """What a child process verifies of a model, for shapes that are used; or why it cannot, or a verdict that is kept."""
+    """Return the task of a child process for shapes in use, a kept verdict, or the reason for neither."""
     cache, context, model = session._shape_cache, session.context, session._recipe.model
     if (kept := engines.find(cache.digest, cache.ways).get(text_of(key))) is not None:
         return kept
@@ -123,7 +123,7 @@ def _judge(task: ModelTask) -> Measurement | str:
     untried, notes = engines.expected(graph, list(ways.values())[1:])
     if not untried:
         return refuse("; ".join(notes))
-    for name in cache.deciding:  # of other values the program would be another one
+    for name in cache.deciding:  # other values would need another program
         sets[1][name] = sets[0][name]
     own = OWN_SESSION if task.is_own else next(iter(ways))
 
@@ -134,7 +134,7 @@ def _judge(task: ModelTask) -> Measurement | str:
         elif process is not None:
             program = cache.compile_on(name, trace, process=process)
         else:
-            program = cache.compile_on(name, trace_model())  # what it takes to build includes the trace
+            program = cache.compile_on(name, trace_model())  # the trace counts as a part of the build
         order = sorted(range(len(program.outputs)), key=lambda k: program.outputs[k])  # one order on all engines
         run = program.returning(order)
         return [partial(run, [feed[each] for each in program.inputs]) for feed in sets]
