@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..run.program import Program
 
 MAX_TITLE = 70
-"""Maximum characters of a title in a table; `Profile.steps` has all of it."""
+"""Maximum characters of a title in a table; `Profile.steps` has the full title."""
 
 _KERNEL_HEAD = ("", "of operation", "kernel", "makes", "median", "min", "share")
 _TOTAL_HEAD = ("kernel", "calls", "total", "share")
@@ -79,8 +79,8 @@ class KernelTotal:
     """All calls of one kernel in a run.
 
     Attributes:
-        kernel: what the engine calls it.
-        count: how often it runs.
+        kernel: the engine's name for the kernel.
+        count: the number of calls.
         total: the sum of the median times of its calls, in seconds.
         share: its fraction of the sum of all kernels' times.
     """
@@ -97,17 +97,17 @@ class Profile:
 
     Attributes:
         device: the device of the graph.
-        repeat: how many runs were measured.
+        repeat: the number of measured runs.
         steps: the steps of one run, in order. A graph that one engine runs as a whole is one step.
         copies: copies during one run, by reason, from `opweave.memory.copies`; those of other threads are included.
         median: the median time of a whole run in seconds, measured as a whole.
         minimum: the shortest time of a whole run in seconds.
-        intermediates: bytes of the memory of values between segments.
-        intermediates_alone: the sum of their sizes, which is larger if they share memory.
+        intermediates: bytes of memory for the values between segments.
+        intermediates_alone: the sum of the sizes of these values, which is larger if values share memory.
         pieces: the number of these values.
         kernels: the times of the engine's kernels, measured by the engine; on a CPU only with `detail=True`. On a GPU, they
             are differences of timestamps.
-        remarks: of a session, which of its programs was measured, and how calls with other shapes run.
+        remarks: for a session, the program that was measured, and how calls with other shapes run.
     """
 
     device: str
@@ -134,7 +134,7 @@ class Profile:
 
     @property
     def kernel_totals(self) -> tuple[KernelTotal, ...]:
-        """The times of `kernels`, added up for each kernel; the one that takes longest comes first."""
+        """The times of `kernels`, added up for each kernel, longest first."""
         medians: dict[str, list[float]] = {}
         for kernel in self.kernels:
             medians.setdefault(kernel.kernel, []).append(kernel.median)
@@ -238,7 +238,7 @@ def _times(measured: StepProfile | KernelTime, share: float) -> tuple[str, str, 
 def profile(
     graph: MLGraph, inputs: Mapping[str, Any] | None, outputs: Mapping[str, Any] | None, repeat: int, detail: bool
 ) -> Profile:
-    """Measure a graph; `MLGraph.profile` describes it."""
+    """Measure a graph; see `MLGraph.profile`."""
     program = graph._check_alive()
     sources, targets, tensors = _arrays(graph, inputs, outputs)
     space, device = graph.context._space, graph.context.device.name
@@ -263,15 +263,15 @@ def profile_model(
     """Measure a program on given memory.
 
     Args:
-        program: what to measure.
-        sources: the memory of its inputs.
-        targets: the memory of its outputs.
-        space: where its device keeps memory.
+        program: the program to measure.
+        sources: the memory of the inputs.
+        targets: the memory of the outputs.
+        space: the memory space of the device.
         device: the name of the device.
-        repeat: how many runs to measure.
+        repeat: the number of runs to measure.
         detail: whether to measure kernels, too.
-        remarks: what to say about the program.
-        shared: the inputs and outputs that lie in the same memory, by position.
+        remarks: remarks on the program.
+        shared: the positions of inputs and outputs that share memory.
     """
     require(
         isinstance(repeat, int) and not isinstance(repeat, bool) and repeat > 0,
@@ -290,7 +290,7 @@ def profile_model(
         whole.append(perf_counter_ns() - start)
         if len(call.layout.steps) > 1:
             parts.append(call.timed())
-    # Measuring kernels does not slow down a device, as it does the CPU.
+    # Measuring kernels slows down the CPU, but no device.
     kernels = _kernels(program, sources, targets, shared, repeat) if detail or not space.is_host else ()
     steps = _steps(program, call, parts or [[time] for time in whole])
     plan, times = program.plan, (median(whole) / 1e9, min(whole) / 1e9)
@@ -301,7 +301,7 @@ def profile_model(
 def _kernels(
     program: Program, sources: Sequence[Memory], targets: Sequence[Memory], shared: Pairs, repeat: int
 ) -> tuple[KernelTime, ...]:
-    """The times of kernels, measured by their engines; empty if no engine measures them."""
+    """Measure kernels by their engines; empty if no engine can."""
     measured = program.measured()
     if measured is None:
         return ()
@@ -364,7 +364,7 @@ def _steps(program: Program, call: Binding, times: list[list[int]]) -> tuple[Ste
         if step.part is not None:
             alone = len(program.steps) == 1
             placements = program.placements if alone else [placement for _, placement in program.parts(step)]
-            how = engine(placements) or step.part.runner.describe(())[1]  # nodes of ONNX, not of a graph
+            how = engine(placements) or step.part.runner.describe(())[1]  # for nodes of ONNX
             if alone and len(placements) > 3:
                 name = ", ".join(p.node for p in placements[:3]) + f", … ({len(placements)} operations)"
         traffic = step.read_bytes, step.written_bytes
@@ -373,13 +373,13 @@ def _steps(program: Program, call: Binding, times: list[list[int]]) -> tuple[Ste
 
 
 def engine(placements: Sequence[Placement]) -> str:
-    """What runs a group of operations, from the details of their placements."""
+    """Describe what runs a group of operations, from their placements."""
     details = {f"expression, {p.detail}" if p.how == "expression" else p.detail.partition(": ")[0] for p in placements}
     return " + ".join(sorted(details))
 
 
 def _copies_of(call: Any) -> tuple[CopyProfile, ...]:
-    """The copies of one run."""
+    """Count the copies of one run."""
     before = {reason: (tally.count, tally.bytes) for reason, tally in memory.copies.by_reason.items()}
     call()
     copies = []

@@ -1,4 +1,4 @@
-"""`opweave.diff`: which operation of a graph gives other results on another device or engine, or in another model."""
+"""`opweave.diff`: find the operation of a graph that differs on another device or engine, or in another model."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def comparison(
     limits: Limits = DEFAULT,
     title: str = "",
 ) -> Comparison:
-    """What `diff` runs, ready to run; the arguments are those of `diff`."""
+    """Prepare the comparison that `diff` runs; the arguments are those of `diff`."""
     is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
     require(is_number and tolerance >= 0, f"diff: tolerance must be a number from 0 on, got {shown(tolerance)}")
     is_mapping = inputs is None or isinstance(inputs, Mapping)
@@ -154,7 +154,7 @@ def _record(
     limits: Limits,
     is_second: bool = False,
 ) -> tuple[Graph, dict[str, np.ndarray]]:
-    """The graph of a graph or a model, and an array for each of its inputs."""
+    """Return the graph of an `MLGraph` or a model, and an array for each input."""
     if isinstance(model, MLGraph):
         model._check_alive()
         assert model._graph is not None
@@ -168,7 +168,7 @@ def _record(
     else:
         values = dict(inputs)
     if is_second and inputs is not None:
-        # Those of the first, which may have other data types; other shapes are refused later.
+        # Arrays of the first model, which may have other data types; other shapes are refused later.
         fitting = {
             name: argument
             for name, argument in arguments.items()

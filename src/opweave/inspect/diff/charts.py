@@ -17,7 +17,7 @@ LEFT, TOP, BOTTOM = 56, 14, 22
 
 
 def along(rows: Sequence[OperationDifference], count: int) -> str:
-    """Two charts over the operations in order: the own error as a multiple of what is allowed, and the error end to end."""
+    """Draw two charts over the operations: the own error relative to the allowed one, and the error end to end."""
     ratios = _chart(rows, count, [row.own.ratio for row in rows], (-4, 3), "own error / allowed", limit=True)
     totals = _chart(rows, count, [row.total.relative for row in rows], (-9, 1), "end to end, relative")
     return ratios + totals
@@ -60,7 +60,7 @@ def _chart(
 
 
 def histogram(error: Error, title: str) -> str:
-    """How many elements have errors of which size, relative to the larger one of the element and the typical element."""
+    """Draw the number of elements by error, relative to the larger one of the element and the typical element."""
     counts = (error.equal, *error.histogram)
     names = ["0", f"≤{_power(BINS[0])}", *map(_power, BINS[1:]), f">{_power(BINS[-1])}"]
     width, height, column, base = 460, 170, 31, 126
@@ -69,9 +69,8 @@ def histogram(error: Error, title: str) -> str:
     parts.append(f'<text class="name" x="14" y="16">{markup(title)}</text>')
     for place, (count, name) in enumerate(zip(counts, names, strict=True)):
         x = 22 + place * column
-        size = (
-            84 * math.log1p(count) / math.log1p(most) if count else 0.0
-        )  # a few bad elements among millions must be seen
+        # Logarithmic, to show a few bad elements among millions.
+        size = 84 * math.log1p(count) / math.log1p(most) if count else 0.0
         kind = "same" if not place else "bad" if place > len(BINS) - 3 else "bar"
         parts.append(
             f'<rect class="{kind}" x="{x}" y="{base - size:.1f}" width="{column - 6}" height="{size:.1f}" rx="2">'
@@ -87,7 +86,7 @@ def histogram(error: Error, title: str) -> str:
 
 
 def sparkline(error: Error) -> str:
-    """A histogram as small as a word."""
+    """Draw a histogram as small as a word."""
     counts = (error.equal, *error.histogram)
     most = max(counts) or 1
     bars = [

@@ -1,7 +1,7 @@
 """Compare a graph on two sides, operation by operation: each on the same inputs (its own error), and end to end.
 
-The graph is worked through in slices: a few operations are compiled as one graph that has all of their results as outputs. So
-nothing is compiled for each operation, and memory holds the intermediates of a slice and what later ones read.
+The graph is compared in slices: a few operations are compiled as one graph, with all results as outputs. This saves a
+compilation for each operation, and memory holds only the intermediates of a slice and the values that later slices read.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ Progress = Callable[[int, int, str], object]
 
 
 class Comparison:
-    """A comparison while it goes on.
+    """A comparison in progress.
 
     Args:
         a: the side that is examined.
-        b: what it is compared with; a graph of the same structure.
+        b: the side to compare with; a graph of the same structure.
         inputs: the arrays of the inputs of `a`, by name.
-        factor: all tolerances are multiplied by it.
-        title: what is compared.
+        factor: a factor for all tolerances.
+        title: the title of the result.
 
     Raises:
         ValidationError: the graphs differ in structure.
@@ -64,7 +64,7 @@ class Comparison:
         self.outputs: tuple[OutputDifference, ...] = ()
 
     def run(self, progress: Progress = lambda done, count, title: None) -> Difference:
-        """Compare all; after an interruption, `result` has what was done."""
+        """Compare all operations; after an interruption, `result` has the rows so far."""
         a, b = self.a, self.b
         runs = self._runs()
         got: dict[Operand, np.ndarray] = dict(zip(a.graph.inputs.values(), self.inputs, strict=True))
@@ -97,17 +97,17 @@ class Comparison:
         return self.result()
 
     def result(self) -> Difference:
-        """What has been found so far."""
+        """The result so far."""
         a, b = self.a, self.b
         return Difference(a.title, b.title, tuple(self.rows), self.outputs, len(a.nodes), self.title, a.graph)
 
     def _expected_results(
         self, steps: Sequence[tuple[Node | None, Node | None]], expected: Mapping[Operand, np.ndarray]
     ) -> Mapping[Operand, np.ndarray]:
-        """The results of the second graph's operations one by one, each on what the first graph's operation reads.
+        """Results of the second graph's operations one by one, each on the operands of the first graph's operation.
 
-        They are those of the step if it ran on the reference. Engines fuse operations: a fused one did not read the results of
-        others. And float16 reads rounded numbers, which change much where the result depends much on them (log near 0).
+        On the reference, these are the results of the step. Engines fuse operations, and a fused operation does not read the
+        results of others. Operands in float16 are rounded, which matters if the result is sensitive to them (log near 0).
         """
         results: dict[Operand, np.ndarray] = {}
         pairs = [(node, other) for node, other in steps if node is not None and other is not None]
@@ -125,7 +125,7 @@ class Comparison:
         return ChainMap(results, cast("dict[Operand, np.ndarray]", expected))
 
     def _sizes(self) -> Iterator[int]:
-        """The numbers of operations of the slices."""
+        """Yield the number of operations of each slice."""
         count = total = 0
         for node, other in self.steps:
             size = max(sum(out.desc.byte_length for out in twin.outputs) for twin in (node, other) if twin is not None)
@@ -136,7 +136,7 @@ class Comparison:
         yield count
 
     def _last_uses(self) -> dict[Operand, float]:
-        """The last step in which each operand of both graphs is read, or made; infinite for outputs."""
+        """Last step that reads or computes each operand of both graphs; infinite for outputs."""
         last_use: dict[Operand, float] = {}
         for number, nodes in enumerate(self.steps):
             for node in filter(None, nodes):
@@ -148,7 +148,7 @@ class Comparison:
         return last_use
 
     def _runs(self) -> list[str]:
-        """Run the graph of the examined side as a whole, and keep its outputs; what runs each of its operations."""
+        """Run the examined graph as a whole, and keep its outputs; return what runs each operation."""
         compiled = self.a.compile_graph(self.a.graph)
         try:
             placements = compiled.placements()
@@ -177,7 +177,7 @@ class Comparison:
         expected: Mapping[Operand, np.ndarray],
         runs: str,
     ) -> OperationDifference:
-        """The row of a conversion that the other graph does not have: compared with what it converts, in float16."""
+        """Row of a conversion that the other graph lacks: compared with the operand, rounded to float16."""
         (output,) = node.outputs
         whole = expected[self.pair[output]]
         with np.errstate(over="ignore"):
@@ -233,17 +233,17 @@ class Comparison:
 
 
 def _is_mixed(node: Node, other: Node) -> bool:
-    """Whether nodes that correspond to each other read different data types."""
+    """Whether two corresponding nodes read different data types."""
     return any(a.data_type != b.data_type for a, b in zip(node.operands, other.operands, strict=True))
 
 
 def _reads(nodes: Sequence[Node]) -> list[Operand]:
-    """The operands of nodes that are not constants."""
+    """Operands of nodes, each once, without constants."""
     return list(dict.fromkeys(operand for node in nodes for operand in node.operands if not operand.is_constant))
 
 
 def _as(array: np.ndarray, operand: Operand) -> np.ndarray:
-    """An array in the data type of an operand, for the other side."""
+    """Convert an array to the data type of an operand of the other side."""
     with np.errstate(over="ignore"):
         return array if array.dtype == operand.data_type else array.astype(operand.data_type)
 
@@ -259,7 +259,7 @@ def _magnitudes(node: Node, values: Mapping[Operand, np.ndarray]) -> np.ndarray 
 def _in_float64(
     node: Node, values: Mapping[Operand, np.ndarray], prepare: Callable[[np.ndarray], np.ndarray] = np.asarray
 ) -> list[np.ndarray]:
-    """The results of a node in float64, not rounded; `prepare` is applied to each operand."""
+    """Compute a node in float64, without rounding the results; `prepare` is applied to each operand."""
 
     def widen(operand: Operand) -> np.ndarray:
         array = operand.value if operand.is_constant else values[operand]
@@ -278,14 +278,14 @@ HALF_MAX = float(np.finfo(np.float16).max)
 def _overflow(
     node: Node, got: np.ndarray, expected: np.ndarray, values: Mapping[Operand, np.ndarray], reads: Sequence[Read]
 ) -> str:
-    """How many elements are too large for float16, as text; empty if none is, or if inputs are infinite already.
+    """Count elements that are too large for float16, as text; empty if there are none, or if inputs are infinite.
 
     Args:
-        node: the node on the side that is compared with.
-        got: the result of the other side, on the same inputs.
-        expected: the result of this side.
+        node: the node on the side to compare with.
+        got: the result of the examined side, on the same inputs.
+        expected: the expected result.
         values: the inputs of the node.
-        reads: what is in them.
+        reads: statistics of these inputs.
     """
     if got.dtype.kind != "f" or bool(np.isfinite(got).all()):
         return ""

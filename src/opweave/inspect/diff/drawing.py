@@ -1,4 +1,4 @@
-"""The drawing of a comparison: the graph, or what surrounds the first difference, with the operations that differ marked."""
+"""Draw a comparison: the graph, or the surroundings of the first difference, with marks on operations that differ."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..drawing.picture import Box, Lane, Sketch
 from .result import Difference, OperationDifference, number
 
 REACH = 4
-"""How many operations before and after the first difference are drawn of a graph that is too large for one drawing."""
+"""Number of operations to draw before and after the first difference, if a graph is too large for one drawing."""
 
 
 def drawings(difference: Difference) -> list[tuple[str, Drawing]]:
-    """Drawings, each with a caption; none if there is no graph."""
+    """Draw a comparison; return captions and drawings, none if there is no graph."""
     graph, first = difference._graph, difference.first
     if graph is None:
         return []
@@ -30,7 +30,7 @@ def drawings(difference: Difference) -> list[tuple[str, Drawing]]:
 
 
 def around(graph: Graph, node: Node, reach: int) -> list[Node]:
-    """The nodes from which at most `reach` edges lead to a node or from it, in order."""
+    """Nodes that are at most `reach` edges before or after a node, in order."""
     readers: dict[Operand, list[Node]] = {}
     for other in graph.nodes:
         for operand in other.operands:
@@ -52,7 +52,7 @@ def around(graph: Graph, node: Node, reach: int) -> list[Node]:
 
 
 def render_nodes(difference: Difference, graph: Graph, nodes: Sequence[Node]) -> Drawing:
-    """Draw nodes of a graph; values that come from outside of them, or are read there, get boxes like inputs and outputs."""
+    """Draw nodes of a graph; values that other nodes compute or read get boxes like inputs and outputs."""
     rows: Mapping[Node, OperationDifference] = dict(zip(graph.nodes, difference.rows, strict=False))
     inside = {output for node in nodes for output in node.outputs}
     names = {operand: printable(name) for name, operand in graph.inputs.items()}

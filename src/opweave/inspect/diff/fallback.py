@@ -1,7 +1,7 @@
-"""ONNX models with nodes that WebNN cannot express, as graphs: each of these nodes is an operation that is compared.
+"""Graphs of ONNX models with nodes that WebNN cannot express: each such node becomes an operation to compare.
 
-On engines, ONNX Runtime runs such a node, as it does in sessions. On the reference, ONNX's own evaluator in NumPy runs it, if
-that has the operator, so that the results have a witness.
+On engines, ONNX Runtime runs such a node, as in sessions. On the reference, ONNX's evaluator in NumPy runs the node if it has
+the operator, as an independent witness.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from ...ops.recorder import Recorder
 from ...support.errors import NotSupportedError, OperationError
 
 FALLBACK_RUNS = "ONNX Runtime: WebNN cannot express it"
-"""What runs such nodes on engines."""
+"""Description of the engine for such nodes."""
 
 RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 """Operators whose results differ in each run."""
 
 
 class OnnxNode:
-    """A node of an ONNX model as a model of its own. Equal ones compute the same.
+    """A node of an ONNX model as a separate model. Equal nodes compute the same.
 
     Args:
-        model: with inputs and outputs, without the constants that it uses.
-        constants: their arrays, by name.
-        results: the outputs as operands.
+        model: the model, with inputs and outputs, without constants.
+        constants: the arrays of the constants, by name.
+        results: the `Desc` of each output.
     """
 
     def __init__(self, model: ModelProto, constants: Mapping[str, np.ndarray], results: tuple[Desc, ...]) -> None:
@@ -84,12 +84,12 @@ class OnnxNode:
         return ModelSession(proto, self.constants, "default", alone=False, title=self.model.graph.node[0].op_type)
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        """Run it in ONNX Runtime."""
+        """Run the node in ONNX Runtime."""
         self._session.run([np.require(array, requirements=["C", "W"]) for array in inputs], outputs)
 
     @cached_property
     def evaluator(self) -> Any:
-        """ONNX's evaluator for it; None if that lacks the operator."""
+        """ONNX's evaluator for the node; None if it lacks the operator."""
         from onnx import numpy_helper
         from onnx.reference import ReferenceEvaluator
 
@@ -102,10 +102,10 @@ class OnnxNode:
             return None
 
     def evaluate(self, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Run it in ONNX's evaluator.
+        """Run the node in ONNX's evaluator.
 
         Raises:
-            OperationError: that failed, or computed other shapes than the model's run on the engine.
+            OperationError: the evaluator failed, or computed other shapes than the engine.
         """
         infos = self.model.graph.input
         types = [bool if info.type.tensor_type.elem_type == TensorProto.BOOL else None for info in infos]
@@ -125,7 +125,7 @@ class OnnxNode:
 
 @op
 def onnx_node(self: Any, inputs: Sequence[MLOperand], node: Any) -> tuple[Desc, ...]:
-    """Compute what a node of an ONNX model does."""
+    """Compute a node of an ONNX model."""
     results: tuple[Desc, ...] = node.results
     return results
 
@@ -139,7 +139,7 @@ def _(inputs: Any, node: OnnxNode, out: Any) -> None:
 def _(inputs: Any, node: OnnxNode) -> tuple[np.ndarray, ...]:
     infos = node.model.graph.input
     half = [info.type.tensor_type.elem_type == TensorProto.FLOAT16 for info in infos]
-    # The reference computes in float64; the operator is declared for the type that was widened.
+    # The reference widens floats to float64; the node is declared for the narrow type.
     narrow = [
         array.astype(np.float16 if is_half else np.float32) if array.dtype == np.float64 else array
         for array, is_half in zip(inputs, half, strict=True)
@@ -148,14 +148,14 @@ def _(inputs: Any, node: OnnxNode) -> tuple[np.ndarray, ...]:
 
 
 def record_whole(source: Model, context: MLContext, arrays: Mapping[str, np.ndarray]) -> Graph:
-    """All of a model as one graph, for given inputs.
+    """Record a whole model as one graph, for given inputs.
 
-    Sizes that depend on values are those of a run of the model in ONNX Runtime on these inputs.
+    Sizes that depend on values come from a run of the model in ONNX Runtime on these inputs.
 
     Args:
         source: the model.
-        context: where it will run.
-        arrays: its inputs, by name.
+        context: the context to run in.
+        arrays: the inputs, by name.
 
     Raises:
         NotSupportedError: a value is no tensor of a data type that WebNN has, or a node is random.
@@ -179,7 +179,7 @@ def _is_dynamic(trace: Trace, name: str) -> bool:
 
 
 def _observe_types(source: Model, arrays: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, TypeProto]:
-    """The types of values in a run of the model on given inputs; those that are no tensors are missing."""
+    """Observe the types of values in a run of the model; values that are no tensors are missing."""
     from ...backends.onnxruntime.model import ModelSession
 
     graph = source.proto.graph
@@ -197,12 +197,12 @@ def _observe_types(source: Model, arrays: Mapping[str, np.ndarray], names: Seque
 
 
 class _Assembly:
-    """Makes one graph of the sections of a trace."""
+    """Joins the sections of a trace into one graph."""
 
     def __init__(self, source: Model, trace: Trace) -> None:
         self.source, self.trace = source, trace
         self.recorder = Recorder()
-        self.operands: dict[Operand, Operand] = {}  # for operands of the trace, those of the graph
+        self.operands: dict[Operand, Operand] = {}  # operand of the trace -> operand of the graph
         for info in source.proto.graph.input:
             if isinstance(value := trace.values.get(info.name), Tensor):
                 name = info.name
@@ -210,7 +210,7 @@ class _Assembly:
                 self.operands[value.operand] = self.recorder.inputs[name] = operand
 
     def graph(self, outputs: Sequence[str]) -> Graph:
-        """The graph that computes outputs of the model."""
+        """Build the graph that computes outputs of the model."""
         for section in sections(self.trace, outputs):
             if section.kind == "fallback":
                 for step in section.nodes:
@@ -226,7 +226,7 @@ class _Assembly:
         return Graph.reaching(ends)
 
     def _of(self, name: str, reader: str = "an output of the model") -> Operand:
-        """The operand of a value that a run computes."""
+        """Operand of a value that a run computes."""
         value = self.trace.values[name]
         if isinstance(value, Tensor):
             return self.operands[value.operand]

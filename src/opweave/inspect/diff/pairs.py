@@ -1,4 +1,4 @@
-"""Which operations of two graphs correspond to each other, and where the graphs themselves differ."""
+"""Pair the operations of two graphs, and find differences between the graphs themselves."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ FLOATS = ("float32", "float16")
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Operands and nodes of two graphs that correspond to each other.
+    """Corresponding operands and nodes of two graphs.
 
     Attributes:
         operands: for each input and result in the first graph, its counterpart in the second.
-        steps: the nodes of both graphs in an order in which both can run, those that correspond side by side; None beside a
-            conversion between float32 and float16 that the other graph does not have.
+        steps: pairs of corresponding nodes, in topological order of both graphs; None beside a conversion between float32 and
+            float16 that the other graph lacks.
     """
 
     operands: Mapping[Operand, Operand]
@@ -34,14 +34,14 @@ class Pairs:
 def match_graphs(a: Graph, b: Graph) -> Pairs:
     """Pair the operands and nodes of two graphs.
 
-    Both must apply the same operations to each other's results in the same order. Constants and attributes may differ, as may
-    float32 and float16, and where one graph converts these into each other.
+    Both graphs must apply the same operations in the same order to corresponding operands. Constants and attributes may
+    differ, as may float32 and float16, and conversions between these two types.
 
     Raises:
-        ValidationError: they do not; the message names the first difference.
+        ValidationError: the structures differ; the message names the first difference.
     """
     counterparts: dict[Operand, Operand] = {}
-    sources: dict[Operand, Operand] = {}  # results of conversions that only b has -> what they convert
+    sources: dict[Operand, Operand] = {}  # result of a conversion that only b has -> its operand
     steps: list[tuple[Node | None, Node | None]] = []
     by_name = a.inputs.keys() == b.inputs.keys()
     others = [b.inputs[name] for name in a.inputs] if by_name else list(b.inputs.values())
@@ -89,7 +89,7 @@ def match_graphs(a: Graph, b: Graph) -> Pairs:
 
 
 def _converts(node: Node) -> bool:
-    """Whether a node converts float32 to float16, or back, and not a constant."""
+    """Whether a node converts float32 to float16 or back, except constants."""
     if node.op is not Operations.cast:
         return False
     operand = node.operands[0]
@@ -101,7 +101,7 @@ def _source(operand: Operand, sources: Mapping[Operand, Operand]) -> Operand:
 
 
 def _are_alike(a: Operand, b: Operand) -> bool:
-    """Whether they have the same shape, and the same data type, or both are floats."""
+    """Whether two operands have the same shape, and the same data type or both a float type."""
     return a.shape == b.shape and (a.data_type == b.data_type or {a.data_type, b.data_type} <= {*FLOATS})
 
 
@@ -111,7 +111,7 @@ def _check_like(a: Operand, b: Operand, label: str) -> None:
 
 
 def changes(a: Node, b: Node) -> Iterator[str]:
-    """What differs between two nodes that correspond to each other: attributes and constants, as text."""
+    """Yield the attributes and constants that differ between two corresponding nodes, as text."""
     if a is b:
         return
     halves = [node.outputs[0].data_type == "float16" for node in (a, b)]
@@ -133,7 +133,7 @@ def _as_half(value: Any) -> Any:
 
 
 def _describe_change(a: np.ndarray, b: np.ndarray) -> str:
-    """How a constant differs; empty if it does not, beyond being rounded to a smaller type."""
+    """Describe how a constant differs; empty if it is equal, or only rounded to a smaller type."""
     if a is b or (a.dtype == b.dtype and np.array_equal(a, b)):
         return ""
     change = error(a, b, Values.of(b))
@@ -145,7 +145,7 @@ def _describe_change(a: np.ndarray, b: np.ndarray) -> str:
 
 
 def named_operands(node: Node) -> Iterator[tuple[str, Operand]]:
-    """The operands of a node by parameter; those of sequences with their number."""
+    """Yield the operands of a node by parameter; operands in a sequence get their index."""
     for name, value in node.inputs.items():
         if isinstance(value, tuple):
             yield from ((f"{name}[{number}]", operand) for number, operand in enumerate(value))

@@ -1,4 +1,4 @@
-"""Where a graph runs for a comparison, and how parts of it are compiled and run there."""
+"""Sides of a comparison: compile and run parts of a graph in a context."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ...support.names import shown
 
 
 def context_of(place: MLContext | str) -> MLContext:
-    """The context that a place stands for.
+    """Return the context that a place denotes.
 
     Args:
         place: a context, or `DEVICE[:BACKEND][@PRECISION]`: "reference", "cpu:openvino", "gpu", "cpu:openvino@bfloat16".
 
     Raises:
-        ValidationError: it is neither.
-        NotSupportedError: there is no such device or back end here, or it does not have the precision.
+        ValidationError: `place` is neither.
+        NotSupportedError: there is no such device or back end here, or it lacks the precision.
     """
     if isinstance(place, MLContext):
         return place
@@ -48,13 +48,13 @@ class Side:
     """A graph in a context.
 
     Args:
-        context: where it runs.
-        graph: what runs.
+        context: the context to run in.
+        graph: the graph to run.
         fuse: whether chains of element-wise operations become loops where that is faster.
 
     Attributes:
-        backend: what runs all of it; where several engines could, the one that is chosen for the whole graph. An engine that
-            needs a trial is in a process of its own: parts of a graph are not the graph that it was verified for.
+        backend: the back end of all parts: the engine that is chosen for the whole graph. An engine that needs a trial runs in
+            another process: it was verified for the whole graph, not for parts.
         nodes: the nodes of the graph, in order.
     """
 
@@ -78,7 +78,7 @@ class Side:
         return self.context.precision
 
     def compile_graph(self, graph: Graph) -> MLGraph:
-        """A part of the graph, or all of it, ready to run."""
+        """Compile the graph, or a part of it."""
         context = self.context
         program = compile(
             graph,
@@ -90,7 +90,7 @@ class Side:
         return MLGraph(context, graph, program, self.fuse)
 
     def run(self, graph: Graph, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Run a graph once on arrays for its inputs, in order; its outputs, in order."""
+        """Run a graph once on arrays for its inputs, in order; return the outputs, in order."""
         compiled = self.compile_graph(graph)
         try:
             results = MLContext.compute(self.context, compiled, dict(zip(graph.inputs, arrays, strict=True)))
@@ -99,7 +99,7 @@ class Side:
         return [results[name] for name in graph.outputs]
 
     def step(self, nodes: Sequence[Node], values: dict[Operand, np.ndarray]) -> None:
-        """Run nodes together, each on the results of those before it, and add all results to `values`."""
+        """Run nodes as one graph on `values`, and add all results to `values`."""
         if not nodes:
             return
         outputs = [output for node in nodes for output in node.outputs]
@@ -107,7 +107,7 @@ class Side:
         values.update(zip(outputs, self.run(graph, [values[operand] for operand in reads]), strict=True))
 
     def alone(self, nodes: Sequence[Node], values: Mapping[Operand, np.ndarray]) -> dict[Operand, np.ndarray]:
-        """Run nodes side by side, each on the given values of its operands; all results."""
+        """Run nodes independently, each on `values` of its operands; return all results."""
         if not nodes:
             return {}
         recorder = Recorder()

@@ -10,7 +10,7 @@ from .drawing import drawings
 from .result import Difference, OperationDifference, number
 
 MAX_NAME = 36
-"""How many characters of a name a histogram has room for."""
+"""Maximum characters of a name above a histogram."""
 
 STYLE = """
 :root { color-scheme: light dark; --back: #f6f7f9; --card: #ffffff; --text: #1d2433; --soft: #5d687b; --line: #d9dee6;
@@ -87,7 +87,7 @@ HEAD = ("", "operation", "result", "own error", "of allowed", "ULP", "end to end
 
 
 def html(difference: Difference) -> str:
-    """The text of the report."""
+    """Write the report as HTML."""
     first = difference.first
     focus = first or max(difference.rows, key=lambda row: row.own.ratio, default=None)
     parts = [

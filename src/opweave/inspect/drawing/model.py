@@ -19,7 +19,7 @@ KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 
 
 def model_picture(compiled: CompiledModel, inputs: list[str], outputs: list[str]) -> Picture:
-    """The picture of a compiled model.
+    """Build the picture of a compiled model.
 
     Args:
         compiled: the model, compiled for given shapes.
