@@ -99,7 +99,7 @@ class Profile:
         device: the device of the graph.
         repeat: the number of measured runs.
         steps: the steps of one run, in order. A graph that one engine runs as a whole is one step.
-        copies: copies during one run, by reason, from `opweave.memory.copies`; those of other threads are included.
+        copies: copies during one run, by reason, from `opweave.memory.copies`; includes copies by other threads.
         median: the median time of a whole run in seconds, measured as a whole.
         minimum: the shortest time of a whole run in seconds.
         intermediates: bytes of memory for the values between segments.

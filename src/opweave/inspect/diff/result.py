@@ -57,7 +57,7 @@ class OperationDifference:
         values: statistics of the expected result.
         changes: attributes and constants that are not the same in the two graphs, as text.
         overflow: the number of elements that are too large for float16 on finite inputs, as text; empty if there are none.
-        runs: what runs it on the side that is examined.
+        runs: what runs the operation on the examined side.
     """
 
     number: int

@@ -196,12 +196,12 @@ def _crossings(places: Sequence[_Place], rows: Sequence[Sequence[int]]) -> int:
     count = 0
     for above, below in pairwise(rows):
         spot = {index: at for at, index in enumerate(below)}
-        ends: list[int] = []  # sorted: where the lines to the left of the current port end
+        ends: list[int] = []  # sorted ends of the lines from ports further left
         for index in above:
             lines = sorted((port, spot[target]) for target, port in places[index].below)
             for _, same_port in groupby(lines, key=lambda line: line[0]):
                 targets = [target for _, target in same_port]
-                # A line crosses those that start to its left and end to its right.
+                # A line crosses every line that starts further left and ends further right.
                 count += sum(len(ends) - bisect_right(ends, target) for target in targets)
                 for target in targets:
                     insort(ends, target)
@@ -231,7 +231,7 @@ def _position(places: list[_Place], rows: Sequence[Sequence[int]]) -> None:
 
 
 def _mean_of_neighbours(places: Sequence[_Place], index: int, down: bool) -> float:
-    """The mean position of the neighbours of a place: those above in downward passes, else those below."""
+    """The mean position of the neighbours of a place: the upper ones in downward passes, else the lower ones."""
     place = places[index]
     if down:  # directly below the port
         spots = [(places[other].weight, places[other].x + port) for other, port in place.above]
