@@ -319,13 +319,13 @@ def _arrays(
         is_mapping = mapping is None or isinstance(mapping, Mapping)
         require(is_mapping, f"profile: {kind} must map names to arrays or tensors, got {mapping!r}")
     feed = random(graph.inputs) if inputs is None else inputs
-    wanted = outputs or {}
+    buffers = outputs or {}
     check_names("profile: inputs", feed, graph.inputs)
-    unknown = [name for name in wanted if name not in graph.outputs]
+    unknown = [name for name in buffers if name not in graph.outputs]
     require(not unknown, f"profile: outputs must be among {list(graph.outputs)}; unknown: {unknown}")
     sources = {n: _array(graph, f"profile: input {n!r}", d, feed[n]) for n, d in graph.inputs.items()}
-    targets = {n: _array(graph, f"profile: output {n!r}", d, wanted.get(n), True) for n, d in graph.outputs.items()}
-    values = [*feed.values(), *wanted.values()]
+    targets = {n: _array(graph, f"profile: output {n!r}", d, buffers.get(n), True) for n, d in graph.outputs.items()}
+    values = [*feed.values(), *buffers.values()]
     return sources, targets, list({id(v): v for v in values if isinstance(v, MLTensor)}.values())
 
 

@@ -131,8 +131,8 @@ def comparison(
 
 def _title(model: Any, other: Any) -> str:
     names = [
-        each.name if hasattr(each, "name") else "graph" if isinstance(each, MLGraph) else "model"
-        for each in (model, other)
+        item.name if hasattr(item, "name") else "graph" if isinstance(item, MLGraph) else "model"
+        for item in (model, other)
     ]
     if other is None:
         return names[0]

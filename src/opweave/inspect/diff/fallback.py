@@ -115,10 +115,10 @@ class OnnxNode:
             arrays = [np.asarray(array) for array in self.evaluator.run(None, feed)]
         except Exception as error:
             raise OperationError(f"diff: ONNX's evaluator failed to run {title}: {error}") from error
-        for array, wanted in zip(arrays, self.results, strict=True):
-            if array.shape != wanted.shape:
+        for array, desc in zip(arrays, self.results, strict=True):
+            if array.shape != desc.shape:
                 raise OperationError(
-                    f"diff: ONNX's evaluator computes {list(array.shape)} for {title}, expected {wanted}"
+                    f"diff: ONNX's evaluator computes {list(array.shape)} for {title}, expected {desc}"
                 )
         return tuple(map(bool_as_uint8, arrays))
 
@@ -184,15 +184,15 @@ def _observe_types(source: Model, arrays: Mapping[str, np.ndarray], names: Seque
 
     graph = source.proto.graph
     result_names = {name for node in graph.node for name in node.output}
-    wanted = [name for name in names if name in result_names]
+    outputs = [name for name in names if name in result_names]
     infos = [ValueInfoProto(name=n, type=tensor_type(element_type_of(a.dtype), a.shape)) for n, a in arrays.items()]
     proto = ModelProto(ir_version=source.proto.ir_version, opset_import=source.proto.opset_import)
     proto.graph.CopyFrom(
-        GraphProto(name="model", node=graph.node, input=infos, output=[ValueInfoProto(name=name) for name in wanted])
+        GraphProto(name="model", node=graph.node, input=infos, output=[ValueInfoProto(name=name) for name in outputs])
     )
     session = ModelSession(proto, {n: a for n, a in source.weights if n not in arrays}, "default")
-    values = session.returning(range(len(wanted)))([arrays[name] for name in session.inputs])
-    tensors = {name: value for name, value in zip(wanted, values, strict=True) if isinstance(value, np.ndarray)}
+    values = session.returning(range(len(outputs)))([arrays[name] for name in session.inputs])
+    tensors = {name: value for name, value in zip(outputs, values, strict=True) if isinstance(value, np.ndarray)}
     return {n: tensor_type(element_type_of(a.dtype), a.shape) for n, a in tensors.items() if a.dtype != object}
 
 
@@ -244,8 +244,8 @@ class _Assembly:
         """Add the operations of a section of WebNN."""
         values = self.trace.values
         starts = dict.fromkeys(value.operand for name in takes if isinstance(value := values[name], Tensor))
-        wanted = dict.fromkeys(value.operand for name in gives if isinstance(value := values[name], Tensor))
-        ends = [operand for operand in wanted if operand not in starts and not operand.is_constant]
+        results = dict.fromkeys(value.operand for name in gives if isinstance(value := values[name], Tensor))
+        ends = [operand for operand in results if operand not in starts and not operand.is_constant]
         if not ends:
             return
         graph, reads = cut_out(starts, ends)

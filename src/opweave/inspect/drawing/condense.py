@@ -133,9 +133,9 @@ def merge(picture: Picture, groups: Sequence[Sequence[Sequence[int]]]) -> Pictur
         leader = max(indices)  # all boxes that a group reads from come before its last box
         merged[leader] = _merge_boxes(picture, indices, len(group))
         home.update((index, leader) for index in indices)
-    kept = [index for index in range(len(picture.boxes)) if home.get(index, index) == index]
-    number = {index: position for position, index in enumerate(kept)}
-    boxes = [merged.get(index, picture.boxes[index]) for index in kept]
+    remaining = [index for index in range(len(picture.boxes)) if home.get(index, index) == index]
+    number = {index: position for position, index in enumerate(remaining)}
+    boxes = [merged.get(index, picture.boxes[index]) for index in remaining]
     ports: dict[int, dict[tuple[int, int], int]] = {}  # new box -> old box and port -> new port
     edges: dict[Edge, None] = {}
     for edge in picture.edges:

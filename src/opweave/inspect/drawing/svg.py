@@ -242,9 +242,9 @@ class _Writer:
         parts = [f"M{x:.1f} {y:.1f}"]
         y = self.bottoms[layer] + LABEL - 4  # straight through the label
         parts.append(f"V{y:.1f}")
-        for passed, place in enumerate(route, start=layer + 1):
-            parts.append(_curve(x, y, self.left + place, self.tops[passed] - 2))
-            x, y = self.left + place, self.bottoms[passed] + LABEL - 4
+        for crossed, place in enumerate(route, start=layer + 1):
+            parts.append(_curve(x, y, self.left + place, self.tops[crossed] - 2))
+            x, y = self.left + place, self.bottoms[crossed] + LABEL - 4
             parts.append(f"V{y:.1f}")
         top = self.tops[self.placed.layer[edge.target]]
         parts.append(_curve(x, y, end, top - 5))

@@ -162,10 +162,10 @@ class CompiledModel(ModelProgram):
             return [self._compile_fallback(model, section)], []
         takes = dict.fromkeys(self._operands[name] for name in section.inputs)
         gives = dict.fromkeys(self._operands[name] for name in section.outputs)
-        wanted = [operand for operand in gives if operand not in takes and not operand.is_constant]
-        if not wanted:
+        new_outputs = [operand for operand in gives if operand not in takes and not operand.is_constant]
+        if not new_outputs:
             return [], []
-        graph, reads = cut_out(takes, wanted)
+        graph, reads = cut_out(takes, new_outputs)
         context = self.context
         program = compile(
             graph,
@@ -179,7 +179,7 @@ class CompiledModel(ModelProgram):
         self.choice, self.untried = program.choice, program.untried
         sources = dict(zip(program.graph.inputs.values(), map(self._source, reads), strict=True))
         results = program.graph.outputs.values()
-        self._sources.update(zip(wanted, (sources.get(o, o) for o in results), strict=True))
+        self._sources.update(zip(new_outputs, (sources.get(o, o) for o in results), strict=True))
         program_parts = [step.part for step in program.steps if step.part]
         parts = [replace(part, reads=[sources.get(o, o) for o in part.reads]) for part in program_parts]
         return parts, program.placements
@@ -245,8 +245,8 @@ def sole_graph(trace: Trace, outputs: Sequence[str]) -> Graph | None:
     if not all(isinstance(value, Tensor) for group in values for value in group):
         return None
     takes, gives = (dict.fromkeys(value.operand for value in group if isinstance(value, Tensor)) for group in values)
-    wanted = [operand for operand in gives if operand not in takes and not operand.is_constant]
-    return cut_out(takes, wanted)[0]
+    new_outputs = [operand for operand in gives if operand not in takes and not operand.is_constant]
+    return cut_out(takes, new_outputs)[0]
 
 
 def check_whole(sections: Sequence[Segment[Step, str]], what: str) -> None:

@@ -35,12 +35,12 @@ def direct_call(
         names: names of the outputs to return.
         ranges: ranges of input values to check.
     """
-    if not all(each.element_type for each in inputs) or set(model.inputs) != {each.name for each in inputs}:
+    if not all(info.element_type for info in inputs) or set(model.inputs) != {info.name for info in inputs}:
         return None
     run = model.program.taking_feeds([model.outputs.index(name) for name in names])
     if run is None:
         return None
-    expected = tuple([(each.name, each.dtype, _CHECKS.get(each.element_type)) for each in inputs])
+    expected = tuple([(info.name, info.dtype, _CHECKS.get(info.element_type)) for info in inputs])
     count = len(expected)
 
     def call(feed: Any) -> list[Any] | None:
@@ -59,8 +59,8 @@ def direct_call(
             flags = value.flags
             if not (flags.c_contiguous and flags.aligned):
                 return None
-        for each in ranges:
-            if not each.fits(feed):
+        for value_range in ranges:
+            if not value_range.fits(feed):
                 return None
         try:
             return run(feed)

@@ -39,15 +39,15 @@ class InspectionMethods:
         from . import summary, verification
 
         session = cast("InferenceSession", self)
-        kept = [compiled for _, compiled in session._shape_cache.compiled.items()]
+        models = [compiled for _, compiled in session._shape_cache.compiled.items()]
         if input_shapes is not None:
             compiled = session._compiled_for(input_shapes)
-        elif not kept and (ways := session.shapes()):
+        elif not models and (ways := session.shapes()):
             lines = [f"{shapes}: {way}" for shapes, way in ways.items()]
             return "\n".join([*lines, *verification.lines(session)])
         else:
-            require(session._is_static or bool(kept), UNKNOWN)
-            compiled = kept[-1] if kept else session._compiled_for({})
+            require(session._is_static or bool(models), UNKNOWN)
+            compiled = models[-1] if models else session._compiled_for({})
         lines = summary.explain_lines(compiled, session.context, verification.state_of(session, compiled))
         if not session._is_static and input_shapes is None:
             lines += [f"{shapes}: {way}" for shapes, way in session.shapes().items()]

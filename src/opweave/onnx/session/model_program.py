@@ -86,13 +86,13 @@ class ModelProgram:
         if not self._takes_values:
             inputs = [v if wrap is None else wrap(v) for v, wrap in zip(inputs, self._wrappers, strict=True)]
         buffers = [self._new(k, k in wanted) if output is None else output for k, output in enumerate(outputs)]
-        passed = buffers
+        targets = buffers
         if not self._gives_values:
-            passed = [
+            targets = [
                 m if declared is None else bool_as_uint8(m) for declared, m in zip(self._results, buffers, strict=True)
             ]
         try:
-            self.program.run(inputs, passed, self.pairs(shared) if shared else ())
+            self.program.run(inputs, targets, self.pairs(shared) if shared else ())
         except OtherShapes as error:
             for name, target in zip(self.outputs, outputs, strict=True):
                 if target is not None and name in error.shapes and name not in self.results:

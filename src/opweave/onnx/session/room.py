@@ -53,8 +53,8 @@ class Room:
 
     def estimate(self, count: int) -> int:
         """Estimate the bytes of memory of `count` compiled shapes."""
-        each = BASE_BYTES + self.weight_bytes * PACKED_PERCENT // 100 + 2 * self.node_bytes
-        return FIRST_BYTES + count * each
+        per_shape = BASE_BYTES + self.weight_bytes * PACKED_PERCENT // 100 + 2 * self.node_bytes
+        return FIRST_BYTES + count * per_shape
 
     def fits(self, count: int, is_needed: bool) -> bool:
         """Whether `count` compiled shapes fit."""

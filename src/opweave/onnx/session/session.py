@@ -177,7 +177,9 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         self._is_static = all(shapes[i.name] is not None or not i.element_type for i in self._inputs)
         if self._is_static:
             with reported("compiling the model"):
-                self._shape_cache.compile_static(shapes, sum(each.static_bytes() for each in self._outputs.values()))
+                self._shape_cache.compile_static(
+                    shapes, sum(output.static_bytes() for output in self._outputs.values())
+                )
         else:
             self._shape_cache.load_own()
         self._use: Use | None = None
@@ -378,12 +380,12 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
             if self._shape_cache.choices != choices:  # another thread has tuned, perhaps before `keep`
                 self._repeats.clear()
         by_name = dict(zip(names, results, strict=True))
-        wanted = {**new_tensors, **out}
+        destinations = {**new_tensors, **out}
         return [
             self._place_result(
                 outputs[name],
                 memory.copied(by_name[name], ASKED_TWICE) if name in asked[:position] else by_name[name],
-                wanted.get(name),
+                destinations.get(name),
             )
             for position, name in enumerate(asked)
         ]
@@ -404,8 +406,8 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         """Create tensors for the outputs that are wanted on the device and have known shapes."""
         if self._context._space.is_host:
             return {}
-        wanted = [name for name in names if self._locations[name] != "cpu" and name in model.results]
-        return {name: self._tensor(model.results[name][0]) for name in wanted}
+        on_device = [name for name in names if self._locations[name] != "cpu" and name in model.results]
+        return {name: self._tensor(model.results[name][0]) for name in on_device}
 
     def _tensor(self, desc: Desc) -> MLTensor:
         return self._context.create_tensor(desc.data_type, desc.shape, readable=True, writable=True)
@@ -539,10 +541,10 @@ def _run_by_name(
     for name in model.results.keys() & targets.keys():
         check_target(name, targets[name], model.results[name][0].shape)
     inputs = [feed[name] for name in model.inputs]
-    wanted = [model.outputs.index(name) for name in names]
+    positions = [model.outputs.index(name) for name in names]
     if not targets:
-        return model.returning(wanted)(inputs)
-    return model.run(inputs, [targets.get(name) for name in model.outputs], wanted, shared)
+        return model.returning(positions)(inputs)
+    return model.run(inputs, [targets.get(name) for name in model.outputs], positions, shared)
 
 
 def _check_choice(label: str, value: Any, allowed: Any) -> None:

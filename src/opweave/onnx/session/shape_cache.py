@@ -183,7 +183,7 @@ class ShapeCache:
             and not self.tuned
             and not must_be_traced(self._model)
         ):
-            self.own_session({each.name: None for each in self._inputs})
+            self.own_session({argument.name: None for argument in self._inputs})
 
     def compile_for(self, shapes: Shapes, feed: Mapping[str, Any]) -> CompiledModel:
         """Return the model compiled for input shapes and values of deciding inputs, from the cache or new."""
@@ -219,7 +219,7 @@ class ShapeCache:
         if is_own and self.own_session(shapes):
             return
         is_auto = tuned is None and self._why_none == AUTO
-        size = self._room.weight_bytes + sum(each.static_bytes() for each in self._inputs) + output_bytes
+        size = self._room.weight_bytes + sum(argument.static_bytes() for argument in self._inputs) + output_bytes
         if is_auto and not may_pay(self._model, size) and self._use_own(shapes, AUTO):
             return
         trace = self._trace(shapes, {})  # all of the model, so that errors are raised now
@@ -443,7 +443,7 @@ class ShapeCache:
     def shapes_in_use(self) -> list[Shapes]:
         """Return the compiled shapes, and the shapes of recent calls."""
         with self._lock:
-            keys = [key for kept in (self.compiled, self._recent) for key, _ in kept.items()]
+            keys = [key for cache in (self.compiled, self._recent) for key, _ in cache.items()]
         plain = (tuple((name, value) for name, value in key if not isinstance(value, bytes)) for key in keys)
         return [dict(sizes) for sizes in dict.fromkeys(plain)]
 
@@ -479,8 +479,8 @@ class ShapeCache:
                 raise OperationError(f"outputs come in shapes that do not fit: {error}") from error
             self._model.surprising.update(error.shapes)
             self.choices += 1
-            for kept in (self.compiled, self._last_used, self._recent, self.repeats):
-                kept.clear()
+            for cache in (self.compiled, self._last_used, self._recent, self.repeats):
+                cache.clear()
 
     # Memory and threads -----------------------------------------------------------------------------------------------
 

@@ -36,8 +36,8 @@ def line(session: InferenceSession) -> str:
 def html(session: InferenceSession) -> str:
     """Show inputs, outputs and operators as a table."""
     rows = [
-        (what, argument.name, argument.type, shape_text(argument.shape))
-        for what, arguments in (("input", session.get_inputs()), ("output", session.get_outputs()))
+        (kind, argument.name, argument.type, shape_text(argument.shape))
+        for kind, arguments in (("input", session.get_inputs()), ("output", session.get_outputs()))
         for argument in arguments
     ]
     head = "".join(f"<th>{name}</th>" for name in ("", "name", "type", "shape"))

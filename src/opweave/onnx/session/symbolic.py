@@ -86,13 +86,13 @@ def _for_engine(model: Model, inputs: Sequence[Argument]) -> tuple[ModelProto, d
     graph = proto.graph
     graph.name = source.name or "model"
     constants = dict(model.weights)
-    kept = []
+    nodes = []
     for node in source.node:
         if (tensor := _large_constant(node)) is None:
-            kept.append(node)
+            nodes.append(node)
         else:  # the engine would copy it several times
             constants[node.output[0]] = model.array(tensor)
-    graph.node.extend(kept)
+    graph.node.extend(nodes)
     graph.output.extend(source.output)
     arguments = {argument.name: argument for argument in inputs}
     for info in source.input:

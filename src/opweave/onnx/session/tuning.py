@@ -78,14 +78,14 @@ class TuningMethod:
         tuning.check_seconds(seconds)
         session = cast("InferenceSession", self)
         session.context._check_alive()
-        wanted, feed = _shapes_to_tune(session, shapes, inputs)
+        combinations, feed = _shapes_to_tune(session, shapes, inputs)
         if session._shape_cache.specialise == "never":  # some models must be compiled all the same
-            is_compiled = all(session._shape_cache.own_session(each) is None for each in wanted)
+            is_compiled = all(session._shape_cache.own_session(sizes) is None for sizes in combinations)
             require(is_compiled, f"tune: the session compiles nothing: {NEVER}")
         measurements = []
         try:
-            for each in wanted:
-                measurements.append(_tune(session, each, feed or random_feed(session, each), seconds))
+            for sizes in combinations:
+                measurements.append(_tune(session, sizes, feed or random_feed(session, sizes), seconds))
         finally:
             session._shape_cache.repeats.clear()  # calls select their program again
         return Tuning(tuple(measurements))
@@ -107,9 +107,9 @@ def _shapes_to_tune(
         is_list = isinstance(shapes, Sequence) and all(isinstance(each, Mapping) for each in shapes)
         require(is_list, f"tune: shapes must be a list with a shape by name for each input, got {shown(shapes)}")
         return [session._shapes_of(each) for each in shapes], {}
-    wanted: list[Shapes] = [session._shapes_of({})] if session._is_static else cache.shapes_in_use()
-    require(bool(wanted), "tune: no shapes are in use yet; run the model first, or pass shapes")
-    return wanted, {}
+    combinations: list[Shapes] = [session._shapes_of({})] if session._is_static else cache.shapes_in_use()
+    require(bool(combinations), "tune: no shapes are in use yet; run the model first, or pass shapes")
+    return combinations, {}
 
 
 def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], seconds: float) -> Measurement:
@@ -133,10 +133,10 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
         elif process is not None:
             model = cache.compile_on(name, trace, process=process)
         else:
-            models[name], taken = _time_build(lambda: cache.compile_on(name, trace))
-            model, builds[name] = models[name], trace_seconds + taken
+            models[name], build_seconds = _time_build(lambda: cache.compile_on(name, trace))
+            model, builds[name] = models[name], trace_seconds + build_seconds
         order = sorted(range(len(model.outputs)), key=lambda k: model.outputs[k])  # one order on all engines
-        return [partial(model.returning(order), [feed[each] for each in model.inputs])]
+        return [partial(model.returning(order), [feed[input_name] for input_name in model.inputs])]
 
     names = list(cache.ways)
     if own is not None:
@@ -147,13 +147,13 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
             from logging import getLogger
 
             getLogger("opweave").info("%s is not measured: %s", OWN_SESSION, error)
-    what = text_of(tuple(shapes.items()))
+    text = text_of(tuple(shapes.items()))
     is_quantised = any(step.node.op_type in QUANTISING for step in trace.steps)
     compiled = cache.compiled.get(key)
     current = OWN_SESSION if compiled is None else chosen_in(compiled.choice)
     digest, outputs = cache.digest(), sorted(session._outputs)
     measurement = tuning.measure(
-        name, what, digest, cache.ways, build, names, outputs, seconds, is_quantised, current, builds
+        name, text, digest, cache.ways, build, names, outputs, seconds, is_quantised, current, builds
     )
     cache.use_tuned(key, measurement, models.get(measurement.chosen))
     if session._is_static and not had_own and measurement.chosen != OWN_SESSION:

@@ -64,15 +64,15 @@ class ModelTask(Task):
 def task_of(session: InferenceSession, key: Any, sample: Mapping[str, Sample]) -> Task | Measurement | str:
     """Return the task of a child process for shapes in use, a kept verdict, or the reason for neither."""
     cache, context, model = session._shape_cache, session.context, session._recipe.model
-    if (kept := engines.find(cache.digest, cache.ways).get(text_of(key))) is not None:
-        return kept
+    if (verdict := engines.find(cache.digest, cache.ways).get(text_of(key))) is not None:
+        return verdict
     if isinstance(model, ModelProto):
         if cache.weight_bytes > MAX_COPIED_BYTES:
             return f"a ModelProto with {size(cache.weight_bytes)} of weights would be copied; tune() verifies it"
         model = model.SerializeToString()
     if not isinstance(model, (str, os.PathLike)):
         model = pickle.PickleBuffer(model)  # written without a copy
-    is_own = not any(each[: len(key)] == key for each, _ in cache.compiled.items())
+    is_own = not any(compiled_key[: len(key)] == key for compiled_key, _ in cache.compiled.items())
     return ModelTask(
         ways_of(cache.ways),
         engines.machine(cache.ways),
@@ -101,13 +101,13 @@ def _judge(task: ModelTask) -> Measurement | str:
     cache = ShapeCache(
         model, verifier.context_for(task, ways), task.inputs, task.fallback, specialise="always", program_bytes=None
     )
-    digest, what = cache.digest(), text_of(tuple(task.shapes.items()))
-    if (kept := verifier.known(task, digest, ways, what)) is not None:
-        return kept
+    digest, text = cache.digest(), text_of(tuple(task.shapes.items()))
+    if (verdict := verifier.known(task, digest, ways, text)) is not None:
+        return verdict
     sets = verifier.feeds(task.sample)
 
     def refuse(why: str) -> Measurement:
-        return verifier.keep(digest, verifier.unjudged(task, task.title, what, ways, why))
+        return verifier.keep(digest, verifier.unjudged(task, task.title, text, ways, why))
 
     def trace_model() -> Trace:
         return cache.traced(task.shapes, sets[0], {})[1]
@@ -137,8 +137,8 @@ def _judge(task: ModelTask) -> Measurement | str:
             program = cache.compile_on(name, trace_model())  # the trace counts as a part of the build
         order = sorted(range(len(program.outputs)), key=lambda k: program.outputs[k])  # one order on all engines
         run = program.returning(order)
-        return [partial(run, [feed[each] for each in program.inputs]) for feed in sets]
+        return [partial(run, [feed[input_name] for input_name in program.inputs]) for feed in sets]
 
     is_quantised = any(step.node.op_type in QUANTISING for step in trace.steps)
     outputs = sorted(names)
-    return verifier.judge(task, task.title, what, digest, ways, build, [own, *untried], outputs, is_quantised)
+    return verifier.judge(task, task.title, text, digest, ways, build, [own, *untried], outputs, is_quantised)
