@@ -116,7 +116,7 @@ def test_results_of_quantised_models_may_differ_more(
 def test_static_session_runs_on_onnxruntime_until_it_is_tuned(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, times: tuple[float, ...], chosen: str
 ) -> None:
-    monkeypatch.setattr(session_tuning, "_timed", lambda build: (build(), 0.0))
+    monkeypatch.setattr(session_tuning, "_time_build", lambda build: (build(), 0.0))
     path = write(tmp_path / "static.onnx", 2)
     made = session(path)
     check(made)
@@ -171,14 +171,14 @@ def test_loops_that_are_compiled_for_the_first_time_do_not_count_as_the_build(
     )
     made = session(path, specialise="always")
     faster(monkeypatch, (1.0, 2.0))
-    plain, builds = ShapeCache.compiled_on, []
+    plain, builds = ShapeCache.compile_on, []
 
     def counted(cache: ShapeCache, name: str, *given: Any) -> Any:
         builds.append(name)
         return plain(cache, name, *given)
 
     kernels.compiled.clear()
-    monkeypatch.setattr(ShapeCache, "compiled_on", counted)
+    monkeypatch.setattr(ShapeCache, "compile_on", counted)
     monkeypatch.setattr(session_tuning, "LONG_SECONDS", 0.0)
     made.tune(seconds=0)
     assert builds == ["onnxruntime", "onnxruntime", "rival"]  # only the first has a loop
@@ -196,13 +196,13 @@ def test_a_longer_build_must_pay_for_itself(
     path = write(tmp_path / "m.onnx", rows)
     made = session(path)
     check(made)
-    plain = ShapeCache.compiled_on
+    plain = ShapeCache.compile_on
 
     def slow(*args: Any) -> Any:
         time.sleep(0.4)
         return plain(*args)
 
-    monkeypatch.setattr(ShapeCache, "compiled_on", slow)
+    monkeypatch.setattr(ShapeCache, "compile_on", slow)
     faster(monkeypatch, (own, 0.001, 0.002))
     (found,) = made.tune([{"x": [2, 3]}], seconds=0).measurements
     assert found.chosen == chosen
@@ -277,16 +277,16 @@ def test_shapes_of_a_dynamic_model_are_compiled_where_that_was_measured_to_be_fa
 def test_shapes_that_were_being_compiled_run_as_tuning_chose(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_begun: bool, chosen: str
 ) -> None:
-    compiled_on, begun, tuned = ShapeCache.compiled_on, Event(), Event()
+    compile_on, begun, tuned = ShapeCache.compile_on, Event(), Event()
 
     def late(cache: ShapeCache, name: str, trace: Trace, whole: bool = False) -> CompiledModel:
-        made = compiled_on(cache, name, trace, whole)
+        made = compile_on(cache, name, trace, whole)
         if whole:  # in the background
             begun.set()
             assert tuned.wait(60)
         return made
 
-    monkeypatch.setattr(ShapeCache, "compiled_on", late)
+    monkeypatch.setattr(ShapeCache, "compile_on", late)
     made = session(write(tmp_path / "dynamic.onnx"), specialise="recurring")
     if not is_begun:
         background.put(Recurring(), lambda: tuned.wait(60))  # type: ignore[arg-type, return-value]

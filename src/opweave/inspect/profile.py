@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..run.program import Program
 
 MAX_TITLE = 70
-"""Maximum characters of a title in a table; `Profile.steps` has all of it."""
+"""Maximum characters of a title in a table; `Profile.steps` has the full title."""
 
 _KERNEL_HEAD = ("", "of operation", "kernel", "makes", "median", "min", "share")
 _TOTAL_HEAD = ("kernel", "calls", "total", "share")
@@ -79,8 +79,8 @@ class KernelTotal:
     """All calls of one kernel in a run.
 
     Attributes:
-        kernel: what the engine calls it.
-        count: how often it runs.
+        kernel: the engine's name for the kernel.
+        count: the number of calls.
         total: the sum of the median times of its calls, in seconds.
         share: its fraction of the sum of all kernels' times.
     """
@@ -97,17 +97,17 @@ class Profile:
 
     Attributes:
         device: the device of the graph.
-        repeat: how many runs were measured.
+        repeat: the number of measured runs.
         steps: the steps of one run, in order. A graph that one engine runs as a whole is one step.
-        copies: copies during one run, by reason, from `opweave.memory.copies`; those of other threads are included.
+        copies: copies during one run, by reason, from `opweave.memory.copies`; includes copies by other threads.
         median: the median time of a whole run in seconds, measured as a whole.
         minimum: the shortest time of a whole run in seconds.
-        intermediates: bytes of the memory of values between segments.
-        intermediates_alone: the sum of their sizes, which is larger if they share memory.
+        intermediates: bytes of memory for the values between segments.
+        intermediates_alone: the sum of the sizes of these values, which is larger if values share memory.
         pieces: the number of these values.
         kernels: the times of the engine's kernels, measured by the engine; on a CPU only with `detail=True`. On a GPU, they
             are differences of timestamps.
-        remarks: of a session, which of its programs was measured, and how calls with other shapes run.
+        remarks: for a session, the program that was measured, and how calls with other shapes run.
     """
 
     device: str
@@ -134,12 +134,12 @@ class Profile:
 
     @property
     def kernel_totals(self) -> tuple[KernelTotal, ...]:
-        """The times of `kernels`, added up for each kernel; the one that takes longest comes first."""
+        """The times of `kernels`, added up for each kernel, longest first."""
         medians: dict[str, list[float]] = {}
         for kernel in self.kernels:
             medians.setdefault(kernel.kernel, []).append(kernel.median)
         whole = self._kernel_seconds
-        totals = [KernelTotal(name, len(each), sum(each), sum(each) / whole) for name, each in medians.items()]
+        totals = [KernelTotal(name, len(times), sum(times), sum(times) / whole) for name, times in medians.items()]
         return tuple(sorted(totals, key=lambda total: -total.total))
 
     @property
@@ -149,8 +149,8 @@ class Profile:
     def to_dict(self) -> dict[str, Any]:
         """All numbers, for tools: plain lists, dictionaries, strings and numbers; times in seconds, sizes in bytes."""
         result = asdict(self)
-        for step, made in zip(self.steps, result["steps"], strict=True):
-            made["bandwidth"] = step.bandwidth
+        for step, entry in zip(self.steps, result["steps"], strict=True):
+            entry["bandwidth"] = step.bandwidth
         totals = [asdict(total) for total in self.kernel_totals]
         return {**result, "kernel_totals": totals, "parts": self.parts, "overhead": self.overhead}
 
@@ -202,9 +202,9 @@ class Profile:
         steps = _html(("", "step", "runs as", "median", "min", "", "share", "GB/s"), rows, words=3)
         kernels = ""
         if self.kernels:
-            each, totals = _escaped(self._kernel_cells()), _escaped(self._total_cells())
+            calls, totals = _escape_rows(self._kernel_cells()), _escape_rows(self._total_cells())
             kernels = _html(_TOTAL_HEAD, totals, words=1)
-            listing = _html(_KERNEL_HEAD, each, words=4)
+            listing = _html(_KERNEL_HEAD, calls, words=4)
             kernels += f"<details><summary>{len(self.kernels)} kernels</summary>{listing}</details>"
         return f"{steps}{kernels}<p>{'<br>'.join(map(markup, self._notes()))}</p>"
 
@@ -221,7 +221,7 @@ def _html(head: Sequence[str], rows: Sequence[Sequence[str]], words: int) -> str
     return f"<table><thead>{line('th', head)}</thead><tbody>{body}</tbody></table>"
 
 
-def _escaped(rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+def _escape_rows(rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
     return [tuple(map(markup, row)) for row in rows]
 
 
@@ -238,14 +238,14 @@ def _times(measured: StepProfile | KernelTime, share: float) -> tuple[str, str, 
 def profile(
     graph: MLGraph, inputs: Mapping[str, Any] | None, outputs: Mapping[str, Any] | None, repeat: int, detail: bool
 ) -> Profile:
-    """Measure a graph; `MLGraph.profile` describes it."""
+    """Measure a graph; see `MLGraph.profile`."""
     program = graph._check_alive()
     sources, targets, tensors = _arrays(graph, inputs, outputs)
     space, device = graph.context._space, graph.context.device.name
     with Locks(tensors):
         shared = graph._check_overlap(space, sources, targets)
-        given = list(sources.values()), list(targets.values())
-        return profile_model(program, *given, space, device, repeat, detail, shared=shared)
+        arrays = list(sources.values()), list(targets.values())
+        return profile_model(program, *arrays, space, device, repeat, detail, shared=shared)
 
 
 @lazy_imports.profile_model.provide
@@ -263,15 +263,15 @@ def profile_model(
     """Measure a program on given memory.
 
     Args:
-        program: what to measure.
-        sources: the memory of its inputs.
-        targets: the memory of its outputs.
-        space: where its device keeps memory.
+        program: the program to measure.
+        sources: the memory of the inputs.
+        targets: the memory of the outputs.
+        space: the memory space of the device.
         device: the name of the device.
-        repeat: how many runs to measure.
+        repeat: the number of runs to measure.
         detail: whether to measure kernels, too.
-        remarks: what to say about the program.
-        shared: the inputs and outputs that lie in the same memory, by position.
+        remarks: remarks on the program.
+        shared: the positions of inputs and outputs that share memory.
     """
     require(
         isinstance(repeat, int) and not isinstance(repeat, bool) and repeat > 0,
@@ -290,7 +290,7 @@ def profile_model(
         whole.append(perf_counter_ns() - start)
         if len(call.layout.steps) > 1:
             parts.append(call.timed())
-    # Measuring kernels does not slow down a device, as it does the CPU.
+    # Measuring kernels slows down the CPU, but no device.
     kernels = _kernels(program, sources, targets, shared, repeat) if detail or not space.is_host else ()
     steps = _steps(program, call, parts or [[time] for time in whole])
     plan, times = program.plan, (median(whole) / 1e9, min(whole) / 1e9)
@@ -301,7 +301,7 @@ def profile_model(
 def _kernels(
     program: Program, sources: Sequence[Memory], targets: Sequence[Memory], shared: Pairs, repeat: int
 ) -> tuple[KernelTime, ...]:
-    """The times of kernels, measured by their engines; empty if no engine measures them."""
+    """Measure kernels by their engines; empty if no engine can."""
     measured = program.measured()
     if measured is None:
         return ()
@@ -315,41 +315,41 @@ def _arrays(
     graph: MLGraph, inputs: Mapping[str, Any] | None, outputs: Mapping[str, Any] | None
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[MLTensor]]:
     """The memory of all inputs and outputs, and the tensors among them."""
-    for what, mapping in {"inputs": inputs, "outputs": outputs}.items():
-        known = mapping is None or isinstance(mapping, Mapping)
-        require(known, f"profile: {what} must map names to arrays or tensors, got {mapping!r}")
-    given = random(graph.inputs) if inputs is None else inputs
-    wanted = outputs or {}
-    check_names("profile: inputs", given, graph.inputs)
-    unknown = [name for name in wanted if name not in graph.outputs]
+    for kind, mapping in {"inputs": inputs, "outputs": outputs}.items():
+        is_mapping = mapping is None or isinstance(mapping, Mapping)
+        require(is_mapping, f"profile: {kind} must map names to arrays or tensors, got {mapping!r}")
+    feed = random(graph.inputs) if inputs is None else inputs
+    buffers = outputs or {}
+    check_names("profile: inputs", feed, graph.inputs)
+    unknown = [name for name in buffers if name not in graph.outputs]
     require(not unknown, f"profile: outputs must be among {list(graph.outputs)}; unknown: {unknown}")
-    sources = {n: _array(graph, f"profile: input {n!r}", d, given[n]) for n, d in graph.inputs.items()}
-    targets = {n: _array(graph, f"profile: output {n!r}", d, wanted.get(n), True) for n, d in graph.outputs.items()}
-    values = [*given.values(), *wanted.values()]
+    sources = {n: _array(graph, f"profile: input {n!r}", d, feed[n]) for n, d in graph.inputs.items()}
+    targets = {n: _array(graph, f"profile: output {n!r}", d, buffers.get(n), True) for n, d in graph.outputs.items()}
+    values = [*feed.values(), *buffers.values()]
     return sources, targets, list({id(v): v for v in values if isinstance(v, MLTensor)}.values())
 
 
-def _array(graph: MLGraph, what: str, desc: Desc, value: Any, written: bool = False) -> Any:
+def _array(graph: MLGraph, label: str, desc: Desc, value: Any, written: bool = False) -> Any:
     """The memory of one input or output; allocated if none is given."""
     space = graph.context._space
     if value is None and written:
         return space.allocate(desc)
     if isinstance(value, MLTensor):
-        array: Any = graph.context._own(value, what)
-        require(value.desc == desc, f"{what} must be {desc}, got a tensor {value.desc}")
+        array: Any = graph.context._own(value, label)
+        require(value.desc == desc, f"{label} must be {desc}, got a tensor {value.desc}")
     else:
-        array = as_array(value, what, desc.data_type)
-        require(array.shape == desc.shape, f"{what} must be {desc}, got shape {list(array.shape)}")
-        array = fit(array, what, desc)
+        array = as_array(value, label, desc.data_type)
+        require(array.shape == desc.shape, f"{label} must be {desc}, got shape {list(array.shape)}")
+        array = fit(array, label, desc)
         usable = contiguous(array)
-        require(usable is array or not written, f"{what} must be C-contiguous and aligned")
+        require(usable is array or not written, f"{label} must be C-contiguous and aligned")
         array = usable
         if not space.is_host:
-            require(not written, f"{what} must be a tensor on {graph.context.device.name}")
+            require(not written, f"{label} must be a tensor on {graph.context.device.name}")
             array = space.allocate(desc)
             space.write(array, usable, "profile")
     if written and space.is_host:
-        require(bool(array.flags.writeable), f"{what} is read-only memory")
+        require(bool(array.flags.writeable), f"{label} is read-only memory")
     return array
 
 
@@ -364,7 +364,7 @@ def _steps(program: Program, call: Binding, times: list[list[int]]) -> tuple[Ste
         if step.part is not None:
             alone = len(program.steps) == 1
             placements = program.placements if alone else [placement for _, placement in program.parts(step)]
-            how = engine(placements) or step.part.runner.describe(())[1]  # nodes of ONNX, not of a graph
+            how = engine(placements) or step.part.runner.describe(())[1]  # for nodes of ONNX
             if alone and len(placements) > 3:
                 name = ", ".join(p.node for p in placements[:3]) + f", … ({len(placements)} operations)"
         traffic = step.read_bytes, step.written_bytes
@@ -373,31 +373,31 @@ def _steps(program: Program, call: Binding, times: list[list[int]]) -> tuple[Ste
 
 
 def engine(placements: Sequence[Placement]) -> str:
-    """What runs a group of operations, from the details of their placements."""
+    """Describe what runs a group of operations, from their placements."""
     details = {f"expression, {p.detail}" if p.how == "expression" else p.detail.partition(": ")[0] for p in placements}
     return " + ".join(sorted(details))
 
 
 def _copies_of(call: Any) -> tuple[CopyProfile, ...]:
-    """The copies of one run."""
+    """Count the copies of one run."""
     before = {reason: (tally.count, tally.bytes) for reason, tally in memory.copies.by_reason.items()}
     call()
-    found = []
+    copies = []
     for reason, tally in list(memory.copies.by_reason.items()):
         count, moved = before.get(reason, (0, 0))
         if tally.count > count:
-            found.append(CopyProfile(reason, tally.count - count, tally.bytes - moved))
-    return tuple(found)
+            copies.append(CopyProfile(reason, tally.count - count, tally.bytes - moved))
+    return tuple(copies)
 
 
 def random(descs: Mapping[str, Desc]) -> dict[str, np.ndarray]:
     """Random values, the same in each call: normally distributed floats; integers 0 and 1, valid as indices and as masks."""
     generator = np.random.default_rng(0)
-    made = {name: memory.allocate(desc) for name, desc in descs.items()}
-    for array in made.values():
+    arrays = {name: memory.allocate(desc) for name, desc in descs.items()}
+    for array in arrays.values():
         is_float = array.dtype.kind == "f"
         array[...] = generator.standard_normal(array.shape) if is_float else generator.integers(0, 2, array.shape)
-    return made
+    return arrays
 
 
 __all__ = ["CopyProfile", "KernelTotal", "Profile", "StepProfile", "engine", "profile", "profile_model", "random"]

@@ -1,4 +1,4 @@
-"""How each back end runs each operation: with one kernel, several, its decomposition, or not at all.
+"""Table of the ways in which back ends run operations: with one kernel, several, the decomposition, or not at all.
 
 Each back end is asked about a small call of each operation, for each data type.
 """
@@ -15,7 +15,7 @@ from ..core.operation import Limits, Op
 from ..ops import Operations
 from ..support.errors import NotSupportedError
 
-# Shapes for a small valid call that are not [2, 2] or, where another rank is required, [2, ...]; and required attributes.
+# Operand shapes of a small valid call, unless [2, 2] (or [2, ...] of another rank) is valid; and required attributes.
 _SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "gru": {"weight": (1, 6, 2), "recurrent_weight": (1, 6, 2)},
     "gru_cell": {"weight": (6, 2), "recurrent_weight": (6, 2)},
@@ -70,7 +70,7 @@ def smallest_call(op: Op[..., Any], data_type: DataType) -> Operand:
 
 
 def support(op: Op[..., Any], backends: Mapping[str, Backend]) -> dict[str, dict[DataType, How | None]]:
-    """How each of `backends` runs `op`, by data type of its main operand: all that the specification allows.
+    """Tell how each of `backends` runs `op`, for each data type that the specification allows for its main operand.
 
     The value is None if a back end does not support the operation for that data type.
     """

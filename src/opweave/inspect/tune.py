@@ -51,12 +51,12 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
     digest, is_quantised = engines.digest(user_graph), any(node.op is quantize_linear for node in user_graph.nodes)
     current = engines.chosen_in(graph._check_alive().choice)
     names, outputs = list(ways), list(graph.outputs)
-    found = tuning.measure("", what, digest, ways, build, names, outputs, seconds, is_quantised, current)
-    if found.chosen in programs:
-        program = programs[found.chosen]
-        program.choice, program.untried = found.reason, {}
+    measurement = tuning.measure("", what, digest, ways, build, names, outputs, seconds, is_quantised, current)
+    if measurement.chosen in programs:
+        program = programs[measurement.chosen]
+        program.choice, program.untried = measurement.reason, {}
         graph._replace_program(program)
-    return Tuning((found,))
+    return Tuning((measurement,))
 
 
 def _sources(graph: MLGraph, inputs: Mapping[str, Any] | None) -> list[np.ndarray]:
@@ -67,8 +67,8 @@ def _sources(graph: MLGraph, inputs: Mapping[str, Any] | None) -> list[np.ndarra
     if inputs is None:
         return list(random(graph.inputs).values())
     check_names("tune: inputs", inputs, graph.inputs)
-    found = []
+    arrays = []
     for name, desc in graph.inputs.items():
-        what = f"tune: input {name!r}"
-        found.append(contiguous(fit(as_array(inputs[name], what, desc.data_type), what, desc)))
-    return found
+        label = f"tune: input {name!r}"
+        arrays.append(contiguous(fit(as_array(inputs[name], label, desc.data_type), label, desc)))
+    return arrays

@@ -1,4 +1,4 @@
-"""`opweave.diff`: which operation of a graph gives other results on another device or engine, or in another model."""
+"""`opweave.diff`: find the operation of a graph that differs on another device or engine, or in another model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ...support.errors import require
 from ...support.names import counted, shown
 from ...support.progress import reported
 from .compare import Comparison, Progress
-from .fallback import recorded_whole
+from .fallback import record_whole
 from .places import Side, context_of
 from .result import Difference, OperationDifference, OutputDifference
 
@@ -105,7 +105,7 @@ def comparison(
     limits: Limits = DEFAULT,
     title: str = "",
 ) -> Comparison:
-    """What `diff` runs, ready to run; the arguments are those of `diff`."""
+    """Prepare the comparison that `diff` runs; the arguments are those of `diff`."""
     is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
     require(is_number and tolerance >= 0, f"diff: tolerance must be a number from 0 on, got {shown(tolerance)}")
     is_mapping = inputs is None or isinstance(inputs, Mapping)
@@ -119,20 +119,20 @@ def comparison(
         if default is not None
         else context_of(against or "reference")
     )
-    given = dict(inputs) if inputs is not None else None
-    first, feed = _recorded(model, mine, given, seed, fix_shapes, limits)
+    arrays = dict(inputs) if inputs is not None else None
+    first, feed = _record(model, mine, arrays, seed, fix_shapes, limits)
     a = Side(mine, first, getattr(model, "_fuse", True))
     b = Side(theirs, first, a.fuse)
     if other is not None:
-        second, _ = _recorded(other, theirs, feed, seed, fix_shapes, limits, is_second=True)
+        second, _ = _record(other, theirs, feed, seed, fix_shapes, limits, is_second=True)
         b = Side(theirs, second, getattr(other, "_fuse", True))
     return Comparison(a, b, feed, tolerance, title or _title(model, other))
 
 
 def _title(model: Any, other: Any) -> str:
     names = [
-        each.name if hasattr(each, "name") else "graph" if isinstance(each, MLGraph) else "model"
-        for each in (model, other)
+        item.name if hasattr(item, "name") else "graph" if isinstance(item, MLGraph) else "model"
+        for item in (model, other)
     ]
     if other is None:
         return names[0]
@@ -145,7 +145,7 @@ def _context(place: MLContext | str | None, model: Any) -> MLContext:
     return model.context if isinstance(model, MLGraph) else ml.create_context()
 
 
-def _recorded(
+def _record(
     model: Any,
     context: MLContext,
     inputs: Mapping[str, Any] | None,
@@ -154,26 +154,30 @@ def _recorded(
     limits: Limits,
     is_second: bool = False,
 ) -> tuple[Graph, dict[str, np.ndarray]]:
-    """The graph of a graph or a model, and an array for each of its inputs."""
+    """Return the graph of an `MLGraph` or a model, and an array for each input."""
     if isinstance(model, MLGraph):
         model._check_alive()
         assert model._graph is not None
         graph = model._graph
         return graph, {} if is_second else _feed(graph, inputs, seed)
     source = Model.load(model, limits)
-    arguments = {each.name: each for each in declared(source, fix_shapes)}
+    arguments = {argument.name: argument for argument in declared(source, fix_shapes)}
     generator = np.random.default_rng(seed)
     if inputs is None or is_second:
-        given = {name: each.random(each.assumed_shape(), generator) for name, each in arguments.items()}
+        values = {name: argument.random(argument.assumed_shape(), generator) for name, argument in arguments.items()}
     else:
-        given = dict(inputs)
+        values = dict(inputs)
     if is_second and inputs is not None:
-        # Those of the first, which may have other data types; other shapes are refused later.
-        fitting = {name: each for name, each in arguments.items() if name in inputs and each.takes(inputs[name].shape)}
-        given |= {name: inputs[name].astype(each.dtype) for name, each in fitting.items()}
-    check_names("diff: inputs", given, arguments)
-    arrays = {name: contiguous(each.as_input(given[name], context)) for name, each in arguments.items()}
-    graph = recorded_whole(source, context, arrays)
+        # Arrays of the first model, which may have other data types; other shapes are refused later.
+        fitting = {
+            name: argument
+            for name, argument in arguments.items()
+            if name in inputs and argument.takes(inputs[name].shape)
+        }
+        values |= {name: inputs[name].astype(argument.dtype) for name, argument in fitting.items()}
+    check_names("diff: inputs", values, arguments)
+    arrays = {name: contiguous(argument.as_input(values[name], context)) for name, argument in arguments.items()}
+    graph = record_whole(source, context, arrays)
     return graph, {} if is_second else {name: bool_as_uint8(arrays[name]) for name in graph.inputs}
 
 
@@ -184,20 +188,20 @@ def _feed(graph: Graph, inputs: Mapping[str, Any] | None, seed: int) -> dict[str
         generator = np.random.default_rng(seed)
         return {name: _random(desc, generator) for name, desc in descs.items()}
     check_names("diff: inputs", inputs, descs)
-    found = {}
+    arrays = {}
     for name, desc in descs.items():
-        what = f"diff: input {name!r}"
-        found[name] = contiguous(fit(as_array(inputs[name], what, desc.data_type), what, desc))
-    return found
+        label = f"diff: input {name!r}"
+        arrays[name] = contiguous(fit(as_array(inputs[name], label, desc.data_type), label, desc))
+    return arrays
 
 
 def _random(desc: Desc, generator: np.random.Generator) -> np.ndarray:
-    made: Any = (
+    values: Any = (
         generator.standard_normal(desc.shape)
         if desc.data_type.startswith("float")
         else generator.integers(0, 2, desc.shape)
     )
-    return np.asarray(made).astype(desc.data_type)
+    return np.asarray(values).astype(desc.data_type)
 
 
 __all__ = ["Comparison", "Difference", "OperationDifference", "OutputDifference", "comparison", "diff"]

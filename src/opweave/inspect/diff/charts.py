@@ -17,7 +17,7 @@ LEFT, TOP, BOTTOM = 56, 14, 22
 
 
 def along(rows: Sequence[OperationDifference], count: int) -> str:
-    """Two charts over the operations in order: the own error as a multiple of what is allowed, and the error end to end."""
+    """Draw two charts over the operations: the own error relative to the allowed one, and the error end to end."""
     ratios = _chart(rows, count, [row.own.ratio for row in rows], (-4, 3), "own error / allowed", limit=True)
     totals = _chart(rows, count, [row.total.relative for row in rows], (-9, 1), "end to end, relative")
     return ratios + totals
@@ -60,26 +60,25 @@ def _chart(
 
 
 def histogram(error: Error, title: str) -> str:
-    """How many elements have errors of which size, relative to the larger one of the element and the typical element."""
+    """Draw the number of elements by error, relative to the larger one of the element and the typical element."""
     counts = (error.equal, *error.histogram)
     names = ["0", f"≤{_power(BINS[0])}", *map(_power, BINS[1:]), f">{_power(BINS[-1])}"]
     width, height, column, base = 460, 170, 31, 126
     most, total = max(counts), sum(counts) or 1
     parts = [f'<svg class="histogram" viewBox="0 0 {width} {height}" role="img"><title>{markup(title)}</title>']
     parts.append(f'<text class="name" x="14" y="16">{markup(title)}</text>')
-    for place, (each, name) in enumerate(zip(counts, names, strict=True)):
+    for place, (count, name) in enumerate(zip(counts, names, strict=True)):
         x = 22 + place * column
-        size = (
-            84 * math.log1p(each) / math.log1p(most) if each else 0.0
-        )  # a few bad elements among millions must be seen
+        # Logarithmic, to show a few bad elements among millions.
+        size = 84 * math.log1p(count) / math.log1p(most) if count else 0.0
         kind = "same" if not place else "bad" if place > len(BINS) - 3 else "bar"
         parts.append(
             f'<rect class="{kind}" x="{x}" y="{base - size:.1f}" width="{column - 6}" height="{size:.1f}" rx="2">'
-            f"<title>{counted(each, 'element')}, {each / total:.2%}</title></rect>"
+            f"<title>{counted(count, 'element')}, {count / total:.2%}</title></rect>"
         )
-        if each:
+        if count:
             middle = x + column / 2 - 3
-            parts.append(f'<text class="tick" x="{middle:.1f}" y="{base - size - 4:.1f}">{_short(each)}</text>')
+            parts.append(f'<text class="tick" x="{middle:.1f}" y="{base - size - 4:.1f}">{_short(count)}</text>')
         parts.append(f'<text class="tick" x="{x + column / 2 - 3:.1f}" y="{base + 14}">{name}</text>')
     parts.append(f'<path class="grid" d="M14 {base}H{width - 14}"/>')
     parts.append(f'<text class="axis" x="14" y="{height - 10}">relative error, up to; heights are logarithmic</text>')
@@ -87,14 +86,14 @@ def histogram(error: Error, title: str) -> str:
 
 
 def sparkline(error: Error) -> str:
-    """A histogram as small as a word."""
+    """Draw a histogram as small as a word."""
     counts = (error.equal, *error.histogram)
     most = max(counts) or 1
     bars = [
         f'<rect class="{"same" if not k else "bad" if k > len(BINS) - 3 else "bar"}" x="{k * 6}" '
-        f'y="{18 - (size := 17 * math.log1p(each) / math.log1p(most)):.1f}" width="5" height="{size:.1f}"/>'
-        for k, each in enumerate(counts)
-        if each
+        f'y="{18 - (size := 17 * math.log1p(count) / math.log1p(most)):.1f}" width="5" height="{size:.1f}"/>'
+        for k, count in enumerate(counts)
+        if count
     ]
     return f'<svg class="spark" width="{6 * len(counts)}" height="18">{"".join(bars)}<path class="grid" d="M0 18H999"/></svg>'
 

@@ -1,7 +1,7 @@
 """Compare a graph on two sides, operation by operation: each on the same inputs (its own error), and end to end.
 
-The graph is worked through in slices: a few operations are compiled as one graph that has all of their results as outputs. So
-nothing is compiled for each operation, and memory holds the intermediates of a slice and what later ones read.
+The graph is compared in slices: a few operations are compiled as one graph, with all results as outputs. This saves a
+compilation for each operation, and memory holds only the intermediates of a slice and the values that later slices read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ...support.names import counted
 from ..drawing.picture import is_built_in
 from .fallback import FALLBACK_RUNS, onnx_node
 from .measure import Error, Values, error
-from .pairs import changes, corresponding, named
+from .pairs import changes, match_graphs, named_operands
 from .places import Side
 from .result import Difference, OperationDifference, OutputDifference, Read
 from .tolerance import LINEAR, UNIT, scale_of, tolerance_of
@@ -37,14 +37,14 @@ Progress = Callable[[int, int, str], object]
 
 
 class Comparison:
-    """A comparison while it goes on.
+    """A comparison in progress.
 
     Args:
         a: the side that is examined.
-        b: what it is compared with; a graph of the same structure.
+        b: the side to compare with; a graph of the same structure.
         inputs: the arrays of the inputs of `a`, by name.
-        factor: all tolerances are multiplied by it.
-        title: what is compared.
+        factor: a factor for all tolerances.
+        title: the title of the result.
 
     Raises:
         ValidationError: the graphs differ in structure.
@@ -56,7 +56,7 @@ class Comparison:
         self.a, self.b, self.title = a, b, title
         # The reference is exact; of two engines, either may be off.
         self.factor = factor if reference.name in (a.backend.name, b.backend.name) else 2 * factor
-        pairs = corresponding(a.graph, b.graph)
+        pairs = match_graphs(a.graph, b.graph)
         self.pair, self.steps = pairs.operands, pairs.steps
         self.inputs = [inputs[name] for name in a.graph.inputs]
         self.precision: Precision = max(a.precision, b.precision, key=UNIT.__getitem__)
@@ -64,7 +64,7 @@ class Comparison:
         self.outputs: tuple[OutputDifference, ...] = ()
 
     def run(self, progress: Progress = lambda done, count, title: None) -> Difference:
-        """Compare all; after an interruption, `result` has what was done."""
+        """Compare all operations; after an interruption, `result` has the rows so far."""
         a, b = self.a, self.b
         runs = self._runs()
         got: dict[Operand, np.ndarray] = dict(zip(a.graph.inputs.values(), self.inputs, strict=True))
@@ -80,7 +80,7 @@ class Comparison:
             b.step(theirs, expected)
             a.step(mine, got)
             own = a.alone(mine, {operand: _as(expected[self.pair[operand]], operand) for operand in _reads(mine)})
-            wanted = self._wanted(steps, expected)
+            wanted = self._expected_results(steps, expected)
             for node, other in steps:
                 number = len(self.rows)
                 if node is not None and other is not None:
@@ -97,19 +97,19 @@ class Comparison:
         return self.result()
 
     def result(self) -> Difference:
-        """What has been found so far."""
+        """The result so far."""
         a, b = self.a, self.b
         return Difference(a.title, b.title, tuple(self.rows), self.outputs, len(a.nodes), self.title, a.graph)
 
-    def _wanted(
+    def _expected_results(
         self, steps: Sequence[tuple[Node | None, Node | None]], expected: Mapping[Operand, np.ndarray]
     ) -> Mapping[Operand, np.ndarray]:
-        """The results of the second graph's operations one by one, each on what the first graph's operation reads.
+        """Results of the second graph's operations one by one, each on the operands of the first graph's operation.
 
-        They are those of the step if it ran on the reference. Engines fuse operations: a fused one did not read the results of
-        others. And float16 reads rounded numbers, which change much where the result depends much on them (log near 0).
+        On the reference, these are the results of the step. Engines fuse operations, and a fused operation does not read the
+        results of others. Operands in float16 are rounded, which matters if the result is sensitive to them (log near 0).
         """
-        made: dict[Operand, np.ndarray] = {}
+        results: dict[Operand, np.ndarray] = {}
         pairs = [(node, other) for node, other in steps if node is not None and other is not None]
         mixed = [(node, other) for node, other in pairs if _is_mixed(node, other)]
         rounded = {
@@ -118,17 +118,17 @@ class Comparison:
             for operand, counterpart in zip(node.operands, other.operands, strict=True)
             if not counterpart.is_constant
         }
-        made.update(self.b.alone([other for _, other in mixed], rounded))
+        results.update(self.b.alone([other for _, other in mixed], rounded))
         if self.b.backend is not reference:
-            rest = [other for _, other in pairs if other.outputs[0] not in made]
-            made.update(self.b.alone(rest, {operand: expected[operand] for operand in _reads(rest)}))
-        return ChainMap(made, cast("dict[Operand, np.ndarray]", expected))
+            rest = [other for _, other in pairs if other.outputs[0] not in results]
+            results.update(self.b.alone(rest, {operand: expected[operand] for operand in _reads(rest)}))
+        return ChainMap(results, cast("dict[Operand, np.ndarray]", expected))
 
     def _sizes(self) -> Iterator[int]:
-        """The numbers of operations of the slices."""
+        """Yield the number of operations of each slice."""
         count = total = 0
         for node, other in self.steps:
-            size = max(sum(out.desc.byte_length for out in each.outputs) for each in (node, other) if each is not None)
+            size = max(sum(out.desc.byte_length for out in twin.outputs) for twin in (node, other) if twin is not None)
             if count and (count == SLICE_NODES or total + size > SLICE_BYTES):
                 yield count
                 count = total = 0
@@ -136,20 +136,20 @@ class Comparison:
         yield count
 
     def _last_uses(self) -> dict[Operand, float]:
-        """The last step in which each operand of both graphs is read, or made; infinite for outputs."""
-        found: dict[Operand, float] = {}
+        """Last step that reads or computes each operand of both graphs; infinite for outputs."""
+        last_use: dict[Operand, float] = {}
         for number, nodes in enumerate(self.steps):
             for node in filter(None, nodes):
-                found.update(dict.fromkeys([*node.operands, *node.outputs], number))
+                last_use.update(dict.fromkeys([*node.operands, *node.outputs], number))
         for operand in self.a.graph.outputs.values():
-            found[operand] = math.inf
+            last_use[operand] = math.inf
         for operand, counterpart in self.pair.items():
-            found[counterpart] = max(found.get(counterpart, -1), found.setdefault(operand, -1))
-        return found
+            last_use[counterpart] = max(last_use.get(counterpart, -1), last_use.setdefault(operand, -1))
+        return last_use
 
     def _runs(self) -> list[str]:
-        """Run the graph of the examined side as a whole, and keep its outputs; what runs each of its operations."""
-        compiled = self.a.compiled(self.a.graph)
+        """Run the examined graph as a whole, and keep its outputs; return what runs each operation."""
+        compiled = self.a.compile_graph(self.a.graph)
         try:
             placements = compiled.placements()
             feed = dict(zip(self.a.graph.inputs, self.inputs, strict=True))
@@ -177,13 +177,13 @@ class Comparison:
         expected: Mapping[Operand, np.ndarray],
         runs: str,
     ) -> OperationDifference:
-        """The row of a conversion that the other graph does not have: compared with what it converts, in float16."""
+        """Row of a conversion that the other graph lacks: compared with the operand, rounded to float16."""
         (output,) = node.outputs
         whole = expected[self.pair[output]]
         with np.errstate(over="ignore"):
             wanted = whole.astype(np.float16)
         values = Values.of(whole)
-        reads = tuple(Read(name, str(operand.desc), values, False) for name, operand in named(node))
+        reads = tuple(Read(name, str(operand.desc), values, False) for name, operand in named_operands(node))
         tolerance = tolerance_of(node, self.precision, self.factor)
         mine, total = error(own[output], wanted, values, 0, tolerance), error(got[output], whole, values)
         overflow = _overflow(node, own[output], whole, expected, reads)
@@ -212,10 +212,10 @@ class Comparison:
                 Values.of(operand.value if operand.is_constant else expected[operand]),
                 operand.is_constant,
             )
-            for name, operand in named(other)
+            for name, operand in named_operands(other)
         )
         scale = scale_of(node, {read.name: read.values.size for read in reads})
-        found: list[tuple[Error, Error, Values, Operand]] = []
+        errors: list[tuple[Error, Error, Values, Operand]] = []
         overflow = ""
         for output, counterpart in zip(node.outputs, other.outputs, strict=True):
             values = Values.of(wanted[counterpart])
@@ -223,9 +223,9 @@ class Comparison:
             if mine.beyond and (magnitudes := _magnitudes(other, expected)) is not None:
                 mine = error(own[output], wanted[counterpart], values, scale, tolerance, magnitudes)
             total = error(got[output], expected[counterpart], Values.of(expected[counterpart]), scale)
-            found.append((mine, total, values, output))
+            errors.append((mine, total, values, output))
             overflow = overflow or _overflow(other, own[output], wanted[counterpart], expected, reads)
-        mine, total, values, output = max(found, key=lambda each: each[0].ratio)
+        mine, total, values, output = max(errors, key=lambda entry: entry[0].ratio)
         changed = tuple(changes(node, other))
         return OperationDifference(
             number, node.title, str(output.desc), reads, str(tolerance), mine, total, values, changed, overflow, runs
@@ -233,17 +233,17 @@ class Comparison:
 
 
 def _is_mixed(node: Node, other: Node) -> bool:
-    """Whether nodes that correspond to each other read different data types."""
+    """Whether two corresponding nodes read different data types."""
     return any(a.data_type != b.data_type for a, b in zip(node.operands, other.operands, strict=True))
 
 
 def _reads(nodes: Sequence[Node]) -> list[Operand]:
-    """The operands of nodes that are not constants."""
+    """Operands of nodes, each once, without constants."""
     return list(dict.fromkeys(operand for node in nodes for operand in node.operands if not operand.is_constant))
 
 
 def _as(array: np.ndarray, operand: Operand) -> np.ndarray:
-    """An array in the data type of an operand, for the other side."""
+    """Convert an array to the data type of an operand of the other side."""
     with np.errstate(over="ignore"):
         return array if array.dtype == operand.data_type else array.astype(operand.data_type)
 
@@ -259,7 +259,7 @@ def _magnitudes(node: Node, values: Mapping[Operand, np.ndarray]) -> np.ndarray 
 def _in_float64(
     node: Node, values: Mapping[Operand, np.ndarray], prepare: Callable[[np.ndarray], np.ndarray] = np.asarray
 ) -> list[np.ndarray]:
-    """The results of a node in float64, not rounded; `prepare` is applied to each operand."""
+    """Compute a node in float64, without rounding the results; `prepare` is applied to each operand."""
 
     def widen(operand: Operand) -> np.ndarray:
         array = operand.value if operand.is_constant else values[operand]
@@ -268,8 +268,8 @@ def _in_float64(
     rule = reference.rule(node)
     assert rule is not None, node
     with np.errstate(all="ignore"):
-        made = rule((), {**each(node.inputs, widen), **node.attributes})
-    return [np.asarray(result) for result in (made if isinstance(made, tuple) else (made,))]
+        results = rule((), {**each(node.inputs, widen), **node.attributes})
+    return [np.asarray(result) for result in (results if isinstance(results, tuple) else (results,))]
 
 
 HALF_MAX = float(np.finfo(np.float16).max)
@@ -278,14 +278,14 @@ HALF_MAX = float(np.finfo(np.float16).max)
 def _overflow(
     node: Node, got: np.ndarray, expected: np.ndarray, values: Mapping[Operand, np.ndarray], reads: Sequence[Read]
 ) -> str:
-    """How many elements are too large for float16, as text; empty if none is, or if inputs are infinite already.
+    """Count elements that are too large for float16, as text; empty if there are none, or if inputs are infinite.
 
     Args:
-        node: the node on the side that is compared with.
-        got: the result of the other side, on the same inputs.
-        expected: the result of this side.
+        node: the node on the side to compare with.
+        got: the result of the examined side, on the same inputs.
+        expected: the expected result.
         values: the inputs of the node.
-        reads: what is in them.
+        reads: statistics of these inputs.
     """
     if got.dtype.kind != "f" or bool(np.isfinite(got).all()):
         return ""

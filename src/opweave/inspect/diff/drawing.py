@@ -1,4 +1,4 @@
-"""The drawing of a comparison: the graph, or what surrounds the first difference, with the operations that differ marked."""
+"""Draw a comparison: the graph, or the surroundings of the first difference, with marks on operations that differ."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ from ..drawing.picture import Box, Lane, Sketch
 from .result import Difference, OperationDifference, number
 
 REACH = 4
-"""How many operations before and after the first difference are drawn of a graph that is too large for one drawing."""
+"""Number of operations to draw before and after the first difference, if a graph is too large for one drawing."""
 
 
-def drawings(found: Difference) -> list[tuple[str, Drawing]]:
-    """Drawings, each with a caption; none if there is no graph."""
-    graph, first = found._graph, found.first
+def drawings(difference: Difference) -> list[tuple[str, Drawing]]:
+    """Draw a comparison; return captions and drawings, none if there is no graph."""
+    graph, first = difference._graph, difference.first
     if graph is None:
         return []
-    whole = render_nodes(found, graph, graph.nodes)
+    whole = render_nodes(difference, graph, graph.nodes)
     if len(graph.nodes) <= LARGE or first is None:
         return [("The graph", whole)]
     near = around(graph, graph.nodes[first.number], REACH)
-    return [(f"Around operation {first.number}", render_nodes(found, graph, near)), ("The graph, condensed", whole)]
+    return [
+        (f"Around operation {first.number}", render_nodes(difference, graph, near)),
+        ("The graph, condensed", whole),
+    ]
 
 
 def around(graph: Graph, node: Node, reach: int) -> list[Node]:
-    """The nodes from which at most `reach` edges lead to a node or from it, in order."""
+    """Nodes that are at most `reach` edges before or after a node, in order."""
     readers: dict[Operand, list[Node]] = {}
     for other in graph.nodes:
         for operand in other.operands:
@@ -48,19 +51,19 @@ def around(graph: Graph, node: Node, reach: int) -> list[Node]:
     return [other for other in graph.nodes if other in seen]
 
 
-def render_nodes(found: Difference, graph: Graph, nodes: Sequence[Node]) -> Drawing:
-    """Draw nodes of a graph; values that come from outside of them, or are read there, get boxes like inputs and outputs."""
-    rows: Mapping[Node, OperationDifference] = dict(zip(graph.nodes, found.rows, strict=False))
+def render_nodes(difference: Difference, graph: Graph, nodes: Sequence[Node]) -> Drawing:
+    """Draw nodes of a graph; values that other nodes compute or read get boxes like inputs and outputs."""
+    rows: Mapping[Node, OperationDifference] = dict(zip(graph.nodes, difference.rows, strict=False))
     inside = {output for node in nodes for output in node.outputs}
     names = {operand: printable(name) for name, operand in graph.inputs.items()}
-    sketch = Sketch([Lane((found.title, found.on, f"against {found.against}"), "engine")])
+    sketch = Sketch([Lane((difference.title, difference.on, f"against {difference.against}"), "engine")])
     outside = dict.fromkeys(o for node in nodes for o in node.operands if o not in inside and not o.is_constant)
     for operand in outside:
         maker = f"from {operand.node.title}" if operand.node is not None else ""
         sketch.add(Box(names.get(operand, maker), 0, "input", tooltip=f"{maker} {operand.desc}"), (), [operand])
     for node in nodes:
         reads = [(o, str(o.desc), False) for o in dict.fromkeys(node.operands) if not o.is_constant]
-        sketch.add(_box(node, rows.get(node), found.first), reads, node.outputs)
+        sketch.add(_box(node, rows.get(node), difference.first), reads, node.outputs)
     drawn = {*nodes}
     further = {o: node for node in graph.nodes if node not in drawn for o in node.operands if o in inside}
     ends = [(o, f"to {node.title}") for o, node in further.items()]
@@ -69,7 +72,7 @@ def render_nodes(found: Difference, graph: Graph, nodes: Sequence[Node]) -> Draw
         sketch.add(
             Box(title, 2, "output", tooltip=f"{title}: {operand.desc}"), [(operand, str(operand.desc), False)], ()
         )
-    return render(sketch.picture, f"comparison of {found.title}")
+    return render(sketch.picture, f"comparison of {difference.title}")
 
 
 def _box(node: Node, row: OperationDifference | None, first: OperationDifference | None) -> Box:

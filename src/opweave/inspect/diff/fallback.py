@@ -1,7 +1,7 @@
-"""ONNX models with nodes that WebNN cannot express, as graphs: each of these nodes is an operation that is compared.
+"""Graphs of ONNX models with nodes that WebNN cannot express: each such node becomes an operation to compare.
 
-On engines, ONNX Runtime runs such a node, as it does in sessions. On the reference, ONNX's own evaluator in NumPy runs it, if
-that has the operator, so that the results have a witness.
+On engines, ONNX Runtime runs such a node, as in sessions. On the reference, ONNX's evaluator in NumPy runs the node if it has
+the operator, as an independent witness.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from ...onnx.model.protobuf import (
 from ...onnx.model.scopes import used_names
 from ...onnx.model.values import Constant, Dynamic, Tensor, type_of
 from ...onnx.session.compiled import sections
-from ...onnx.session.load import label_nodes, traced
+from ...onnx.session.load import label_nodes, trace_model
 from ...ops.recorder import Recorder
 from ...support.errors import NotSupportedError, OperationError
 
 FALLBACK_RUNS = "ONNX Runtime: WebNN cannot express it"
-"""What runs such nodes on engines."""
+"""Description of the engine for such nodes."""
 
 RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 """Operators whose results differ in each run."""
 
 
 class OnnxNode:
-    """A node of an ONNX model as a model of its own. Equal ones compute the same.
+    """A node of an ONNX model as a separate model. Equal nodes compute the same.
 
     Args:
-        model: with inputs and outputs, without the constants that it uses.
-        constants: their arrays, by name.
-        results: the outputs as operands.
+        model: the model, with inputs and outputs, without constants.
+        constants: the arrays of the constants, by name.
+        results: the `Desc` of each output.
     """
 
     def __init__(self, model: ModelProto, constants: Mapping[str, np.ndarray], results: tuple[Desc, ...]) -> None:
@@ -60,11 +60,11 @@ class OnnxNode:
 
     @cached_property
     def _digest(self) -> bytes:
-        made = hashlib.sha256(self.model.SerializeToString(deterministic=True))
+        hasher = hashlib.sha256(self.model.SerializeToString(deterministic=True))
         for name, array in sorted(self.constants.items()):
-            made.update(f"{name} {array.dtype} {array.shape}".encode())
-            made.update(repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array).data)
-        return made.digest()
+            hasher.update(f"{name} {array.dtype} {array.shape}".encode())
+            hasher.update(repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array).data)
+        return hasher.digest()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, OnnxNode) and self._digest == other._digest
@@ -84,12 +84,12 @@ class OnnxNode:
         return ModelSession(proto, self.constants, "default", alone=False, title=self.model.graph.node[0].op_type)
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        """Run it in ONNX Runtime."""
+        """Run the node in ONNX Runtime."""
         self._session.run([np.require(array, requirements=["C", "W"]) for array in inputs], outputs)
 
     @cached_property
     def evaluator(self) -> Any:
-        """ONNX's evaluator for it; None if that lacks the operator."""
+        """ONNX's evaluator for the node; None if it lacks the operator."""
         from onnx import numpy_helper
         from onnx.reference import ReferenceEvaluator
 
@@ -102,30 +102,30 @@ class OnnxNode:
             return None
 
     def evaluate(self, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Run it in ONNX's evaluator.
+        """Run the node in ONNX's evaluator.
 
         Raises:
-            OperationError: that failed, or computed other shapes than the model's run on the engine.
+            OperationError: the evaluator failed, or computed other shapes than the engine.
         """
         infos = self.model.graph.input
         types = [bool if info.type.tensor_type.elem_type == TensorProto.BOOL else None for info in infos]
         feed = {info.name: a.astype(t) if t else a for info, a, t in zip(infos, inputs, types, strict=True)}
         title = self.model.graph.node[0].op_type
         try:
-            found = [np.asarray(array) for array in self.evaluator.run(None, feed)]
+            arrays = [np.asarray(array) for array in self.evaluator.run(None, feed)]
         except Exception as error:
             raise OperationError(f"diff: ONNX's evaluator failed to run {title}: {error}") from error
-        for array, wanted in zip(found, self.results, strict=True):
-            if array.shape != wanted.shape:
+        for array, desc in zip(arrays, self.results, strict=True):
+            if array.shape != desc.shape:
                 raise OperationError(
-                    f"diff: ONNX's evaluator computes {list(array.shape)} for {title}, expected {wanted}"
+                    f"diff: ONNX's evaluator computes {list(array.shape)} for {title}, expected {desc}"
                 )
-        return tuple(map(bool_as_uint8, found))
+        return tuple(map(bool_as_uint8, arrays))
 
 
 @op
 def onnx_node(self: Any, inputs: Sequence[MLOperand], node: Any) -> tuple[Desc, ...]:
-    """Compute what a node of an ONNX model does."""
+    """Compute a node of an ONNX model."""
     results: tuple[Desc, ...] = node.results
     return results
 
@@ -139,7 +139,7 @@ def _(inputs: Any, node: OnnxNode, out: Any) -> None:
 def _(inputs: Any, node: OnnxNode) -> tuple[np.ndarray, ...]:
     infos = node.model.graph.input
     half = [info.type.tensor_type.elem_type == TensorProto.FLOAT16 for info in infos]
-    # The reference computes in float64; the operator is declared for the type that was widened.
+    # The reference widens floats to float64; the node is declared for the narrow type.
     narrow = [
         array.astype(np.float16 if is_half else np.float32) if array.dtype == np.float64 else array
         for array, is_half in zip(inputs, half, strict=True)
@@ -147,25 +147,25 @@ def _(inputs: Any, node: OnnxNode) -> tuple[np.ndarray, ...]:
     return node.evaluate(narrow)
 
 
-def recorded_whole(source: Model, context: MLContext, arrays: Mapping[str, np.ndarray]) -> Graph:
-    """All of a model as one graph, for given inputs.
+def record_whole(source: Model, context: MLContext, arrays: Mapping[str, np.ndarray]) -> Graph:
+    """Record a whole model as one graph, for given inputs.
 
-    Sizes that depend on values are those of a run of the model in ONNX Runtime on these inputs.
+    Sizes that depend on values come from a run of the model in ONNX Runtime on these inputs.
 
     Args:
         source: the model.
-        context: where it will run.
-        arrays: its inputs, by name.
+        context: the context to run in.
+        arrays: the inputs, by name.
 
     Raises:
         NotSupportedError: a value is no tensor of a data type that WebNN has, or a node is random.
     """
     shapes = {name: array.shape for name, array in arrays.items()}
-    _, trace = traced(source, context, shapes, arrays)
+    _, trace = trace_model(source, context, shapes, arrays)
     outputs = [info.name for info in source.proto.graph.output]
     unknown = [name for step in _fallback(trace, outputs) for name in step.node.output if _is_dynamic(trace, name)]
     if unknown:
-        _, trace = traced(source, context, shapes, arrays, _observed(source, arrays, unknown))
+        _, trace = trace_model(source, context, shapes, arrays, _observe_types(source, arrays, unknown))
     label_nodes(trace)
     return _Assembly(source, trace).graph(outputs)
 
@@ -178,39 +178,39 @@ def _is_dynamic(trace: Trace, name: str) -> bool:
     return bool(name) and isinstance(trace.values[name], Dynamic)
 
 
-def _observed(source: Model, arrays: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, TypeProto]:
-    """The types of values in a run of the model on given inputs; those that are no tensors are missing."""
+def _observe_types(source: Model, arrays: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, TypeProto]:
+    """Observe the types of values in a run of the model; values that are no tensors are missing."""
     from ...backends.onnxruntime.model import ModelSession
 
     graph = source.proto.graph
-    made = {name for node in graph.node for name in node.output}
-    wanted = [name for name in names if name in made]
+    result_names = {name for node in graph.node for name in node.output}
+    outputs = [name for name in names if name in result_names]
     infos = [ValueInfoProto(name=n, type=tensor_type(element_type_of(a.dtype), a.shape)) for n, a in arrays.items()]
     proto = ModelProto(ir_version=source.proto.ir_version, opset_import=source.proto.opset_import)
     proto.graph.CopyFrom(
-        GraphProto(name="model", node=graph.node, input=infos, output=[ValueInfoProto(name=name) for name in wanted])
+        GraphProto(name="model", node=graph.node, input=infos, output=[ValueInfoProto(name=name) for name in outputs])
     )
     session = ModelSession(proto, {n: a for n, a in source.weights if n not in arrays}, "default")
-    values = session.returning(range(len(wanted)))([arrays[name] for name in session.inputs])
-    found = {name: value for name, value in zip(wanted, values, strict=True) if isinstance(value, np.ndarray)}
-    return {n: tensor_type(element_type_of(a.dtype), a.shape) for n, a in found.items() if a.dtype != object}
+    values = session.returning(range(len(outputs)))([arrays[name] for name in session.inputs])
+    tensors = {name: value for name, value in zip(outputs, values, strict=True) if isinstance(value, np.ndarray)}
+    return {n: tensor_type(element_type_of(a.dtype), a.shape) for n, a in tensors.items() if a.dtype != object}
 
 
 class _Assembly:
-    """Makes one graph of the sections of a trace."""
+    """Joins the sections of a trace into one graph."""
 
     def __init__(self, source: Model, trace: Trace) -> None:
         self.source, self.trace = source, trace
         self.recorder = Recorder()
-        self.made: dict[Operand, Operand] = {}  # for operands of the trace, those of the graph
+        self.operands: dict[Operand, Operand] = {}  # operand of the trace -> operand of the graph
         for info in source.proto.graph.input:
             if isinstance(value := trace.values.get(info.name), Tensor):
                 name = info.name
-                made = Operand(self.recorder, value.operand.desc, name=name)
-                self.made[value.operand] = self.recorder.inputs[name] = made
+                operand = Operand(self.recorder, value.operand.desc, name=name)
+                self.operands[value.operand] = self.recorder.inputs[name] = operand
 
     def graph(self, outputs: Sequence[str]) -> Graph:
-        """The graph that computes outputs of the model."""
+        """Build the graph that computes outputs of the model."""
         for section in sections(self.trace, outputs):
             if section.kind == "fallback":
                 for step in section.nodes:
@@ -226,10 +226,10 @@ class _Assembly:
         return Graph.reaching(ends)
 
     def _of(self, name: str, reader: str = "an output of the model") -> Operand:
-        """The operand of a value that a run computes."""
+        """Operand of a value that a run computes."""
         value = self.trace.values[name]
         if isinstance(value, Tensor):
-            return self.made[value.operand]
+            return self.operands[value.operand]
         raise NotSupportedError(
             f"diff: {reader} needs {name!r}, which is empty or no tensor of a data type that WebNN has"
         )
@@ -244,21 +244,21 @@ class _Assembly:
         """Add the operations of a section of WebNN."""
         values = self.trace.values
         starts = dict.fromkeys(value.operand for name in takes if isinstance(value := values[name], Tensor))
-        wanted = dict.fromkeys(value.operand for name in gives if isinstance(value := values[name], Tensor))
-        ends = [operand for operand in wanted if operand not in starts and not operand.is_constant]
+        results = dict.fromkeys(value.operand for name in gives if isinstance(value := values[name], Tensor))
+        ends = [operand for operand in results if operand not in starts and not operand.is_constant]
         if not ends:
             return
         graph, reads = cut_out(starts, ends)
-        here = {operand: self.made[read] for operand, read in zip(graph.inputs.values(), reads, strict=True)}
+        copies = {operand: self.operands[read] for operand, read in zip(graph.inputs.values(), reads, strict=True)}
 
         def follow(operand: Operand) -> Operand:
-            if operand not in here:
-                here[operand] = Operand(self.recorder, operand.desc, value=operand.value)  # a constant
-            return here[operand]
+            if operand not in copies:
+                copies[operand] = Operand(self.recorder, operand.desc, value=operand.value)  # a constant
+            return copies[operand]
 
         for node in graph.nodes:
-            here.update(zip(node.outputs, self.recorder._add_like(node, follow, node.label), strict=True))
-        self.made.update(zip(ends, map(here.__getitem__, graph.outputs.values()), strict=True))
+            copies.update(zip(node.outputs, self.recorder._add_like(node, follow, node.label), strict=True))
+        self.operands.update(zip(ends, map(copies.__getitem__, graph.outputs.values()), strict=True))
 
     def _add_fallback(self, step: Step) -> None:
         """Add a node that ONNX Runtime runs."""
@@ -271,16 +271,16 @@ class _Assembly:
         reads = {name: self._of(name, title) for name in used if name not in constants}
         gives = {name: value.operand for name in node.output if name and isinstance(value := values[name], Tensor)}
         if not gives or not reads:
-            what = (
+            problem = (
                 "reads no tensor" if gives else "makes no tensor that WebNN can hold: they are empty or of other types"
             )
-            raise NotSupportedError(f"diff: {title} {what}")
+            raise NotSupportedError(f"diff: {title} {problem}")
         model = self._model(node, [*reads], [*gives])
         results = tuple(operand.desc for operand in gives.values())
         fields = {"node": OnnxNode(model, constants, results)}
         label = f"{node.op_type} {node.name}".rstrip()
-        found = self.recorder._add_node(onnx_node, {"inputs": tuple(reads.values())}, fields, label, results)
-        self.made.update(zip(gives.values(), found, strict=True))
+        operands = self.recorder._add_node(onnx_node, {"inputs": tuple(reads.values())}, fields, label, results)
+        self.operands.update(zip(gives.values(), operands, strict=True))
 
     def _model(self, node: NodeProto, takes: Sequence[str], gives: Sequence[str]) -> ModelProto:
         values, proto = self.trace.values, self.source.proto
@@ -293,4 +293,4 @@ class _Assembly:
         return ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, graph=graph)
 
 
-__all__ = ["OnnxNode", "onnx_node", "recorded_whole"]
+__all__ = ["OnnxNode", "onnx_node", "record_whole"]

@@ -1,4 +1,4 @@
-"""How far an array is from the expected one: the largest error and where it is, NaN and infinities, a histogram."""
+"""Errors of an array: the largest error and its position, NaN and infinities, a histogram."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ BINS = tuple(range(-9, 2))
 """Powers of ten between the bins of a histogram of relative errors; errors beyond count in the first and in the last bin."""
 
 PIECE = 1 << 20
-"""Elements that are compared at a time: the differences are float64, which would take twice the memory of large tensors."""
+"""Number of elements that are compared at a time: differences in float64 take twice the memory of a float32 tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What is in an array.
+    """Statistics of the elements of an array.
 
     Attributes:
-        minimum: the least finite element; NaN where there is none.
-        maximum: the largest finite element; NaN where there is none.
+        minimum: the least finite element; NaN if there is none.
+        maximum: the largest finite element; NaN if there is none.
         size: the root mean square of the finite elements.
         nans: the number of NaN.
         infinities: the number of infinite elements.
@@ -36,14 +36,14 @@ class Values:
 
     @classmethod
     def of(cls, array: np.ndarray) -> Values:
-        """Look at an array."""
+        """Compute the statistics of an array."""
         least, most, squares, count, nans, infinities = np.inf, -np.inf, 0.0, 0, 0, 0
         for piece in _pieces(array):
             wide = piece.astype(np.float64)
             finite = wide[np.isfinite(wide)] if piece.dtype.kind == "f" else wide
             if finite.size < wide.size:
-                found = int(np.isnan(wide).sum())
-                nans, infinities = nans + found, infinities + wide.size - finite.size - found
+                nan_count = int(np.isnan(wide).sum())
+                nans, infinities = nans + nan_count, infinities + wide.size - finite.size - nan_count
             if finite.size:
                 least, most = min(least, float(finite.min())), max(most, float(finite.max()))
                 squares, count = squares + float(np.square(finite).sum()), count + finite.size
@@ -60,17 +60,17 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """How far an array is from the expected one.
+    """Errors of an array against the expected one.
 
     Attributes:
-        largest: the largest difference; infinite where one of the two is NaN or infinite and the other is not.
-        relative: the root mean square of the differences, divided by that of the expected elements.
+        largest: the largest difference; infinite if only one of the two elements is NaN or infinite.
+        relative: rms(differences) / rms(expected elements).
         ulp: the largest difference in units in the last place of the larger one of the element and the typical element.
-        ratio: the largest difference as a multiple of what is allowed for its element; 0 where nothing was allowed or asked.
+        ratio: the largest ratio of a difference to the allowed difference of the element; 0 without a tolerance.
         beyond: the number of elements that differ by more than allowed.
-        where: the position of the element that is furthest beyond what is allowed.
+        where: the position of the element with the largest ratio.
         got: this element.
-        expected: what it should be.
+        expected: the expected element.
         equal: the number of elements without any difference.
         histogram: the number of other elements by size of the error, relative to the larger one of the element and the
             typical element; between powers of ten, `BINS`.
@@ -99,12 +99,12 @@ def error(
     """Compare arrays of the same shape.
 
     Args:
-        got: the array; of another floating-point type than the expected one, the less precise type counts.
-        expected: what it should be.
-        values: what is in the expected array.
-        scale: the size of a typical element, if that is more than what the expected array tells.
-        tolerance: how far elements may be off; None to measure only.
-        magnitudes: for each element the sum of the magnitudes of its terms, where it is known.
+        got: the array; if the two have different floating-point types, the less precise type counts.
+        expected: the expected array.
+        values: statistics of the expected array.
+        scale: the size of a typical element, if it is larger than in the expected array.
+        tolerance: the allowed differences; None to measure only.
+        magnitudes: for each element, the sum of the magnitudes of its terms, if known.
     """
     unit_type = _coarser(got, expected)
     typical = max(values.size, scale)
@@ -120,7 +120,7 @@ def error(
                 want = e.astype(unit_type).astype(np.float64)
         with np.errstate(invalid="ignore"):
             off = np.abs(wide - want)
-        if a.dtype.kind in "iu" and a.itemsize == 8:  # float64 does not hold them all
+        if a.dtype.kind in "iu" and a.itemsize == 8:  # float64 cannot hold all of them
             off = np.where(a == e, 0.0, np.maximum(off, 1.0))
         same = (a == e) if a.dtype == e.dtype else (wide == want)
         same |= np.isnan(wide) & np.isnan(want)
@@ -151,8 +151,10 @@ def error(
     where = tuple(int(k) for k in np.unravel_index(shown, got.shape)) if got.ndim else ()
     relative = 0.0 if not squares else float(np.sqrt(squares / got.size)) / (values.size or np.inf)
     relative = np.inf if np.isinf(largest) else relative
-    made = tuple(int(k) for k in histogram)
-    return Error(largest, relative, ulp, 0.0 if tolerance is None else ratio, beyond, where, first, second, equal, made)
+    counts = tuple(int(k) for k in histogram)
+    return Error(
+        largest, relative, ulp, 0.0 if tolerance is None else ratio, beyond, where, first, second, equal, counts
+    )
 
 
 def _coarser(a: np.ndarray, b: np.ndarray) -> np.dtype[np.floating] | None:

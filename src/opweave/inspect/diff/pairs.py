@@ -1,4 +1,4 @@
-"""Which operations of two graphs correspond to each other, and where the graphs themselves differ."""
+"""Pair the operations of two graphs, and find differences between the graphs themselves."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ FLOATS = ("float32", "float16")
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Operands and nodes of two graphs that correspond to each other.
+    """Corresponding operands and nodes of two graphs.
 
     Attributes:
         operands: for each input and result in the first graph, its counterpart in the second.
-        steps: the nodes of both graphs in an order in which both can run, those that correspond side by side; None beside a
-            conversion between float32 and float16 that the other graph does not have.
+        steps: pairs of corresponding nodes, in topological order of both graphs; None beside a conversion between float32 and
+            float16 that the other graph lacks.
     """
 
     operands: Mapping[Operand, Operand]
     steps: tuple[tuple[Node | None, Node | None], ...]
 
 
-def corresponding(a: Graph, b: Graph) -> Pairs:
+def match_graphs(a: Graph, b: Graph) -> Pairs:
     """Pair the operands and nodes of two graphs.
 
-    Both must apply the same operations to each other's results in the same order. Constants and attributes may differ, as may
-    float32 and float16, and where one graph converts these into each other.
+    Both graphs must apply the same operations in the same order to corresponding operands. Constants and attributes may
+    differ, as may float32 and float16, and conversions between these two types.
 
     Raises:
-        ValidationError: they do not; the message names the first difference.
+        ValidationError: the structures differ; the message names the first difference.
     """
-    found: dict[Operand, Operand] = {}
-    sources: dict[Operand, Operand] = {}  # results of conversions that only b has -> what they convert
+    counterparts: dict[Operand, Operand] = {}
+    sources: dict[Operand, Operand] = {}  # result of a conversion that only b has -> its operand
     steps: list[tuple[Node | None, Node | None]] = []
     by_name = a.inputs.keys() == b.inputs.keys()
     others = [b.inputs[name] for name in a.inputs] if by_name else list(b.inputs.values())
@@ -50,15 +50,15 @@ def corresponding(a: Graph, b: Graph) -> Pairs:
             ", ".join(f"{name} {operand.desc}" for name, operand in graph.inputs.items()) or "none" for graph in (a, b)
         )
         raise ValidationError(f"diff: the models have different inputs: {first} in one, {second} in the other")
-    found |= zip(a.inputs.values(), others, strict=True)
+    counterparts |= zip(a.inputs.values(), others, strict=True)
     mine, theirs = list(a.nodes), list(b.nodes)
     while mine or theirs:
         node, other = mine[0] if mine else None, theirs[0] if theirs else None
         both = False
         if node is not None and other is not None and _converts(node) and _converts(other):
-            both = _source(found[node.operands[0]], sources) is _source(other.operands[0], sources)
+            both = _source(counterparts[node.operands[0]], sources) is _source(other.operands[0], sources)
         if node is not None and _converts(node) and not both:
-            found[node.outputs[0]] = found[node.operands[0]]
+            counterparts[node.outputs[0]] = counterparts[node.operands[0]]
             steps.append((mine.pop(0), None))
             continue
         if other is not None and _converts(other) and not both:
@@ -77,19 +77,19 @@ def corresponding(a: Graph, b: Graph) -> Pairs:
         for operand, counterpart in zip(operands, others, strict=True):
             if operand.is_constant and counterpart.is_constant:
                 _check_like(operand, counterpart, f"a constant of {where}, {node.title}")
-            elif operand.is_constant or _source(found[operand], sources) is not _source(counterpart, sources):
+            elif operand.is_constant or _source(counterparts[operand], sources) is not _source(counterpart, sources):
                 raise ValidationError(f"diff: the graphs differ at {where}, {node.title}: it reads other results")
         for output, counterpart in zip(node.outputs, other.outputs, strict=True):
             _check_like(output, counterpart, f"the result of {where}, {node.title},")
-            found[output] = counterpart
+            counterparts[output] = counterpart
         steps.append((mine.pop(0), theirs.pop(0)))
     if len(a.outputs) != len(b.outputs):
         raise ValidationError(f"diff: the graphs have different outputs: {list(a.outputs)} and {list(b.outputs)}")
-    return Pairs(found, tuple(steps))
+    return Pairs(counterparts, tuple(steps))
 
 
 def _converts(node: Node) -> bool:
-    """Whether a node converts float32 to float16, or back, and not a constant."""
+    """Whether a node converts float32 to float16 or back, except constants."""
     if node.op is not Operations.cast:
         return False
     operand = node.operands[0]
@@ -101,17 +101,17 @@ def _source(operand: Operand, sources: Mapping[Operand, Operand]) -> Operand:
 
 
 def _are_alike(a: Operand, b: Operand) -> bool:
-    """Whether they have the same shape, and the same data type, or both are floats."""
+    """Whether two operands have the same shape, and the same data type or both a float type."""
     return a.shape == b.shape and (a.data_type == b.data_type or {a.data_type, b.data_type} <= {*FLOATS})
 
 
-def _check_like(a: Operand, b: Operand, what: str) -> None:
+def _check_like(a: Operand, b: Operand, label: str) -> None:
     if not _are_alike(a, b):
-        raise ValidationError(f"diff: {what} is {a.desc} in one graph, and {b.desc} in the other")
+        raise ValidationError(f"diff: {label} is {a.desc} in one graph, and {b.desc} in the other")
 
 
 def changes(a: Node, b: Node) -> Iterator[str]:
-    """What differs between two nodes that correspond to each other: attributes and constants, as text."""
+    """Yield the attributes and constants that differ between two corresponding nodes, as text."""
     if a is b:
         return
     halves = [node.outputs[0].data_type == "float16" for node in (a, b)]
@@ -122,8 +122,8 @@ def changes(a: Node, b: Node) -> Iterator[str]:
         is_float = {*FLOATS}.issuperset((value, other)) if name == "data_type" else False
         if value != other and not is_float and not (value != value and other != other):
             yield f"{name} is {shown(value)}, expected {shown(other)}"
-    for (name, operand), (_, other) in zip(named(a), named(b), strict=True):
-        if operand.is_constant and (text := _changed(operand.value, other.value)):
+    for (name, operand), (_, other) in zip(named_operands(a), named_operands(b), strict=True):
+        if operand.is_constant and (text := _describe_change(operand.value, other.value)):
             yield f"{name} {operand.desc} {text}"
 
 
@@ -132,22 +132,20 @@ def _as_half(value: Any) -> Any:
         return float(np.float16(value)) if isinstance(value, float) else value
 
 
-def _changed(a: np.ndarray, b: np.ndarray) -> str:
-    """How a constant differs; empty if it does not, beyond being rounded to a smaller type."""
+def _describe_change(a: np.ndarray, b: np.ndarray) -> str:
+    """Describe how a constant differs; empty if it is equal, or only rounded to a smaller type."""
     if a is b or (a.dtype == b.dtype and np.array_equal(a, b)):
         return ""
-    found = error(a, b, Values.of(b))
-    different = a.size - found.equal
-    if not different or (a.dtype != b.dtype and found.ulp <= 1):
+    change = error(a, b, Values.of(b))
+    different = a.size - change.equal
+    if not different or (a.dtype != b.dtype and change.ulp <= 1):
         return ""
-    where = f" at {list(found.where)}" if found.where else ""
-    return (
-        f"differs in {different:,} of {a.size:,} elements, most{where}: {found.got:.6g}, expected {found.expected:.6g}"
-    )
+    where = f" at {list(change.where)}" if change.where else ""
+    return f"differs in {different:,} of {a.size:,} elements, most{where}: {change.got:.6g}, expected {change.expected:.6g}"
 
 
-def named(node: Node) -> Iterator[tuple[str, Operand]]:
-    """The operands of a node by parameter; those of sequences with their number."""
+def named_operands(node: Node) -> Iterator[tuple[str, Operand]]:
+    """Yield the operands of a node by parameter; operands in a sequence get their index."""
     for name, value in node.inputs.items():
         if isinstance(value, tuple):
             yield from ((f"{name}[{number}]", operand) for number, operand in enumerate(value))

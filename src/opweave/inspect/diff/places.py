@@ -1,4 +1,4 @@
-"""Where a graph runs for a comparison, and how parts of it are compiled and run there."""
+"""Sides of a comparison: compile and run parts of a graph in a context."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ...support.names import shown
 
 
 def context_of(place: MLContext | str) -> MLContext:
-    """The context that a place stands for.
+    """Return the context that a place denotes.
 
     Args:
         place: a context, or `DEVICE[:BACKEND][@PRECISION]`: "reference", "cpu:openvino", "gpu", "cpu:openvino@bfloat16".
 
     Raises:
-        ValidationError: it is neither.
-        NotSupportedError: there is no such device or back end here, or it does not have the precision.
+        ValidationError: `place` is neither.
+        NotSupportedError: there is no such device or back end here, or it lacks the precision.
     """
     if isinstance(place, MLContext):
         return place
@@ -48,13 +48,13 @@ class Side:
     """A graph in a context.
 
     Args:
-        context: where it runs.
-        graph: what runs.
+        context: the context to run in.
+        graph: the graph to run.
         fuse: whether chains of element-wise operations become loops where that is faster.
 
     Attributes:
-        backend: what runs all of it; where several engines could, the one that is chosen for the whole graph. An engine that
-            needs a trial is in a process of its own: parts of a graph are not the graph that it was verified for.
+        backend: the back end of all parts: the engine that is chosen for the whole graph. An engine that needs a trial runs in
+            another process: it was verified for the whole graph, not for parts.
         nodes: the nodes of the graph, in order.
     """
 
@@ -77,8 +77,8 @@ class Side:
         """The precision of the context."""
         return self.context.precision
 
-    def compiled(self, graph: Graph) -> MLGraph:
-        """A part of the graph, or all of it, ready to run."""
+    def compile_graph(self, graph: Graph) -> MLGraph:
+        """Compile the graph, or a part of it."""
         context = self.context
         program = compile(
             graph,
@@ -90,24 +90,24 @@ class Side:
         return MLGraph(context, graph, program, self.fuse)
 
     def run(self, graph: Graph, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Run a graph once on arrays for its inputs, in order; its outputs, in order."""
-        compiled = self.compiled(graph)
+        """Run a graph once on arrays for its inputs, in order; return the outputs, in order."""
+        compiled = self.compile_graph(graph)
         try:
-            made = MLContext.compute(self.context, compiled, dict(zip(graph.inputs, arrays, strict=True)))
+            results = MLContext.compute(self.context, compiled, dict(zip(graph.inputs, arrays, strict=True)))
         finally:
             compiled.destroy()
-        return [made[name] for name in graph.outputs]
+        return [results[name] for name in graph.outputs]
 
     def step(self, nodes: Sequence[Node], values: dict[Operand, np.ndarray]) -> None:
-        """Run nodes together, each on the results of those before it, and add all results to `values`."""
+        """Run nodes as one graph on `values`, and add all results to `values`."""
         if not nodes:
             return
         outputs = [output for node in nodes for output in node.outputs]
         graph, reads = cut_out(values, outputs)
         values.update(zip(outputs, self.run(graph, [values[operand] for operand in reads]), strict=True))
 
-    def alone(self, nodes: Sequence[Node], given: Mapping[Operand, np.ndarray]) -> dict[Operand, np.ndarray]:
-        """Run nodes side by side, each on the given values of its operands; all results."""
+    def alone(self, nodes: Sequence[Node], values: Mapping[Operand, np.ndarray]) -> dict[Operand, np.ndarray]:
+        """Run nodes independently, each on `values` of its operands; return all results."""
         if not nodes:
             return {}
         recorder = Recorder()
@@ -116,15 +116,15 @@ class Side:
         def follow(operand: Operand) -> Operand:
             if operand not in stand_ins:
                 name = "" if operand.is_constant else f"x{len(recorder.inputs)}"
-                made = stand_ins[operand] = Operand(recorder, operand.desc, name=name, value=operand.value)
+                stand_in = stand_ins[operand] = Operand(recorder, operand.desc, name=name, value=operand.value)
                 if name:
-                    recorder.inputs[name] = made
+                    recorder.inputs[name] = stand_in
             return stand_ins[operand]
 
         outputs: dict[Operand, Operand] = {}
         for node in nodes:
             outputs.update(zip(node.outputs, recorder._add_like(node, follow, node.label), strict=True))
-        made_nodes = tuple(dict.fromkeys(output.node for output in outputs.values() if output.node is not None))
-        graph = Graph(recorder.inputs, {f"y{k}": each for k, each in enumerate(outputs.values())}, made_nodes)
-        arrays = [given[operand] for operand in stand_ins if not operand.is_constant]
+        copies = tuple(dict.fromkeys(output.node for output in outputs.values() if output.node is not None))
+        graph = Graph(recorder.inputs, {f"y{k}": result for k, result in enumerate(outputs.values())}, copies)
+        arrays = [values[operand] for operand in stand_ins if not operand.is_constant]
         return dict(zip(outputs, self.run(graph, arrays), strict=True))

@@ -10,7 +10,7 @@ from .drawing import drawings
 from .result import Difference, OperationDifference, number
 
 MAX_NAME = 36
-"""How many characters of a name a histogram has room for."""
+"""Maximum characters of a name above a histogram."""
 
 STYLE = """
 :root { color-scheme: light dark; --back: #f6f7f9; --card: #ffffff; --text: #1d2433; --soft: #5d687b; --line: #d9dee6;
@@ -86,30 +86,30 @@ document.querySelectorAll(".drawing, .along").forEach((box) => {
 HEAD = ("", "operation", "result", "own error", "of allowed", "ULP", "end to end", "own errors", "")
 
 
-def html(found: Difference) -> str:
-    """The text of the report."""
-    first = found.first
-    focus = first or max(found.rows, key=lambda row: row.own.ratio, default=None)
+def html(difference: Difference) -> str:
+    """Write the report as HTML."""
+    first = difference.first
+    focus = first or max(difference.rows, key=lambda row: row.own.ratio, default=None)
     parts = [
-        f"<h1>{markup(found.title)}</h1>",
-        f'<div class="soft">{markup(found.on)} against {markup(found.against)}</div>',
-        _verdict(found),
+        f"<h1>{markup(difference.title)}</h1>",
+        f'<div class="soft">{markup(difference.on)} against {markup(difference.against)}</div>',
+        _verdict(difference),
         '<section class="card"><h2>Errors along the graph</h2><div class="wide along">',
-        f"{along(found.rows, found.count)}</div></section>",
+        f"{along(difference.rows, difference.count)}</div></section>",
     ]
     if focus is not None:
         name = f"{focus.number} {shortened(focus.title, MAX_NAME)}"
         charts = [histogram(focus.own, f"{name}: own"), histogram(focus.total, f"{name}: end to end")]
         charts += [
             histogram(output.total, f"output {shortened(output.name, MAX_NAME)}: end to end")
-            for output in found.outputs[:4]
+            for output in difference.outputs[:4]
         ]
         parts.append(
             f'<section class="card"><h2>Histograms</h2><div class="histograms">{"".join(charts)}</div></section>'
         )
-    for caption, drawing in drawings(found):
+    for caption, drawing in drawings(difference):
         parts.append(f'<section class="card"><h2>{caption}</h2><div class="drawing">{drawing}</div></section>')
-    parts.append(_table(found))
+    parts.append(_table(difference))
     note = (
         "Own error: each operation on the inputs of the other side. End to end: each side on its own intermediates; the root "
         "mean square of the differences divided by that of the expected elements. ULP: units in the last place of the larger "
@@ -121,34 +121,36 @@ def html(found: Difference) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width">\n'
-        f"<title>{markup(found.title)}: opweave diff</title>\n<style>{STYLE}</style></head>\n"
+        f"<title>{markup(difference.title)}: opweave diff</title>\n<style>{STYLE}</style></head>\n"
         f"<body><main>{''.join(parts)}</main>\n<script>{SCRIPT}</script></body></html>\n"
     )
 
 
-def _verdict(found: Difference) -> str:
-    first = found.first
+def _verdict(difference: Difference) -> str:
+    first = difference.first
     if first is None:
-        text = f"{counted(len(found.rows), 'operation')}: all within their tolerances"
+        text = f"{counted(len(difference.rows), 'operation')}: all within their tolerances"
         heading, details = text, ""
     else:
         heading = f"First difference: {first.lines()[0]}"
         pairs = [line.strip().partition("  ")[::2] for line in first.lines()[1:]]
         details = "".join(f"<dt>{markup(name)}</dt><dd>{markup(text.strip())}</dd>" for name, text in pairs)
     rest = [
-        line for line in found.conclusion() if not line.startswith((" ", "first difference", f"{len(found.rows):,} op"))
+        line
+        for line in difference.conclusion()
+        if not line.startswith((" ", "first difference", f"{len(difference.rows):,} op"))
     ]
     notes = "".join(f"<div>{markup(line)}</div>" for line in rest)
     body = f"<dl>{details}</dl>" if details else ""
     return f'<section class="card verdict {"bad" if first else ""}"><h2>{markup(heading)}</h2>{body}{notes}</section>'
 
 
-def _table(found: Difference) -> str:
+def _table(difference: Difference) -> str:
     head = "".join(
         f"<th{' class=number' if k in (0, 3, 4, 5, 6) else ''}><button>{name or '#'}</button></th>"
         for k, name in enumerate(HEAD[:-1])
     )
-    rows = "".join(_row(row, row is found.first) for row in found.rows)
+    rows = "".join(_row(row, row is difference.first) for row in difference.rows)
     only = '<label><input type="checkbox" id="only"> only those that differ</label>'
     return (
         f'<section class="card"><h2>Operations</h2>{only}<div class="wide"><table id="operations">'

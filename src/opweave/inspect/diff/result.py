@@ -16,23 +16,23 @@ from ...support.words import shortened, table
 from .measure import Error, Values
 
 Verdict = Literal["ok", "differs", "overflow", "changed"]
-"""What was found about an operation: "differs" beyond its tolerance, an "overflow" of float16, or only a constant or an
-attribute that was "changed"."""
+"""Verdict on an operation: "differs" beyond its tolerance, an "overflow" of float16, or only a constant or an attribute
+that was "changed"."""
 
 MAX_TITLE = 60
-"""Maximum characters of a title in a table; `OperationDifference.title` has all of it."""
+"""Maximum characters of a title in a table; `OperationDifference.title` has the full title."""
 MAX_ROWS = 16
 """Maximum rows of the table that is printed; `rows` and the report have all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What an operation reads in the comparison on equal inputs.
+    """An operand of an operation, in the comparison on equal inputs.
 
     Attributes:
         name: the parameter.
         desc: data type and shape, as text.
-        values: what is in it.
+        values: statistics of the elements.
         is_constant: whether it is a constant of the graph.
     """
 
@@ -44,20 +44,20 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class OperationDifference:
-    """One operation in a comparison; of several results, the one that is furthest beyond its tolerance.
+    """One operation in a comparison; of several results, the one with the largest error relative to its tolerance.
 
     Attributes:
         number: its position in the graph.
         title: operation and label.
         result: data type and shape of the result, as text.
         reads: its operands.
-        tolerance: what is allowed, as text.
+        tolerance: the allowed difference, as text.
         own: its own error, on the inputs of the other side.
         total: the difference end to end, each side on its own intermediates.
-        values: what is in the expected result.
+        values: statistics of the expected result.
         changes: attributes and constants that are not the same in the two graphs, as text.
-        overflow: how many elements are too large for float16 while their inputs are finite, as text; empty if none are.
-        runs: what runs it on the side that is examined.
+        overflow: the number of elements that are too large for float16 on finite inputs, as text; empty if there are none.
+        runs: what runs the operation on the examined side.
     """
 
     number: int
@@ -74,13 +74,13 @@ class OperationDifference:
 
     @property
     def verdict(self) -> Verdict:
-        """What was found; of several things the gravest."""
+        """The gravest finding."""
         if self.overflow:
             return "overflow"
         return "differs" if self.own.beyond else "changed" if self.changes else "ok"
 
     def lines(self) -> list[str]:
-        """All that is known about it, for people."""
+        """Describe the operation in lines of text, for people."""
         own, lines = self.own, [f"operation {self.number}, {self.title}: {_MEANING[self.verdict]}"]
         if own.beyond or own.equal * 2 < own.equal + own.beyond or own.largest:
             where = f" at {list(own.where)}" if own.where else ""
@@ -92,8 +92,8 @@ class OperationDifference:
             lines.append(f"  result     {self.result} in {self.values}")
         lines.append(f"  allowed    {self.tolerance}; found {own.ulp:.4g} ULP, {number(own.largest)} absolute")
         for read in self.reads:
-            what = "constant" if read.is_constant else "input"
-            lines.append(f"  {what:<9}  {read.name}: {read.desc} in {read.values}")
+            kind = "constant" if read.is_constant else "input"
+            lines.append(f"  {kind:<9}  {read.name}: {read.desc} in {read.values}")
         lines += [f"  changed    {text}" for text in self.changes]
         lines += [f"  overflow   {self.overflow}"] if self.overflow else []
         lines += [f"  runs as    {self.runs}"] if self.runs else []
@@ -115,8 +115,8 @@ class OutputDifference:
     Attributes:
         name: its name.
         total: the difference end to end, with the graph compiled as a whole, as users run it.
-        steps: how far that is from the result of the same engine one operation at a time, with all intermediates kept: what
-            the engine's optimisations across operations change.
+        steps: the difference from the same engine with one operation at a time, all intermediates kept: the effect of the
+            engine's optimisations across operations.
     """
 
     name: str
@@ -129,8 +129,8 @@ class Difference:
     """The result of `opweave.diff`; a prompt and `print` show a table, `save` writes a report.
 
     Attributes:
-        on: where the graph runs that is examined, as text.
-        against: what it is compared with, as text.
+        on: the place of the examined graph, as text.
+        against: the place or graph to compare with, as text.
         rows: the operations, in order.
         outputs: the outputs; empty if the comparison was interrupted.
         count: the number of operations of the graph; more than rows if it was interrupted.
@@ -164,7 +164,7 @@ class Difference:
         """All numbers, for tools: plain lists, dictionaries, strings and numbers. Infinite numbers and NaN are strings."""
         rows = [asdict(row) for row in self.rows]
         first = self.first
-        made = {
+        data = {
             "title": self.title,
             "on": self.on,
             "against": self.against,
@@ -173,7 +173,7 @@ class Difference:
             "operations": rows,
             "outputs": [asdict(output) for output in self.outputs],
         }
-        plain: dict[str, Any] = _plain(made)
+        plain: dict[str, Any] = _plain(data)
         return plain
 
     def save(self, path: str | Path) -> None:
@@ -183,8 +183,8 @@ class Difference:
             path: the file, whose name ends with .html.
 
         Raises:
-            ValidationError: its name ends otherwise.
-            DataError: it cannot be written.
+            ValidationError: the name ends otherwise.
+            DataError: the file cannot be written.
         """
         from .report import html
 
@@ -203,7 +203,7 @@ class Difference:
         """The table.
 
         Args:
-            rows: how many operations it may list: those that were found, then those closest to their tolerance.
+            rows: the maximum number of operations: first those with findings, then those closest to their tolerance.
         """
         order = sorted(self.rows, key=lambda row: (row.verdict == "ok", -row.own.ratio, row.number))
         shown = sorted(order[:rows], key=lambda row: row.number)
@@ -216,7 +216,7 @@ class Difference:
         return visible("\n".join([*lines, "", *self.conclusion()]))
 
     def conclusion(self) -> list[str]:
-        """What was found, in a few lines."""
+        """Summarise the findings in a few lines."""
         lines = []
         if not self.is_complete:
             lines.append(f"interrupted after {len(self.rows)} of {counted(self.count, 'operation')}")
@@ -239,7 +239,7 @@ class Difference:
 
 
 def check_report(path: str | Path) -> None:
-    """Require that the name of a file is one of a report."""
+    """Require that the name of a file ends like a report's."""
     is_html = Path(path).suffix.lower() in (".html", ".htm")
     require(is_html, f"diff: the name of the report must end with .html, got {str(path)!r}")
 
@@ -276,7 +276,7 @@ def _output_cells(output: OutputDifference) -> tuple[str, ...]:
 
 
 def number(value: float) -> str:
-    """A number of an error, short.
+    """Format a number of an error briefly.
 
     >>> number(0), number(0.00012345), number(12345.6), number(float("inf"))
     ('0', '0.00012', '1.2e+04', 'inf')
@@ -285,9 +285,9 @@ def number(value: float) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Data that JSON holds."""
+    """Convert to data that JSON can hold."""
     if isinstance(value, Mapping):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,12 +1,12 @@
-"""How far the result of an operation may be from the expected one: by operation, data type and number of terms.
+"""Tolerances for the results of operations, by operation, data type and number of terms.
 
-The numbers are those of the Web Platform Tests of WebNN (`resources/utils.js` there): units in the last place (ULP) of the
-expected element, or an absolute difference. A test compares them with the tolerances of the cases. Two things are added for
-networks, whose tensors are larger than the cases':
+The limits come from the Web Platform Tests of WebNN (`resources/utils.js` there): units in the last place (ULP) of the
+expected element, or an absolute difference. A test compares them with the tolerances of the test cases. Two rules are added
+for networks, whose tensors are larger than those of the cases:
 
-- elements near zero: a sum of large terms that cancel has an error in units of the terms, not of the sum. What a typical
-  element is tells most of it. For elements that are still beyond, the sum of the magnitudes of their own terms is computed;
-- sums of many terms: the worst case grows with the number of terms, what occurs with its square root (N. Higham, T. Mary,
+- elements near zero: a sum of large terms that cancel has an error in units of the terms, not of the sum. The size of a
+  typical element covers most cases. For elements that are still beyond, the sum of the magnitudes of the terms is computed;
+- sums of n terms: the error grows with n in the worst case, and with sqrt(n) in practice (N. Higham, T. Mary,
   "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41(5), 2019, theorem 3.1).
 
 `tools/diff_models.py` looks for operations of real models that are beyond their tolerances; there should be none.
@@ -26,15 +26,15 @@ from ...core.graph import Node, Operand
 from ...ops import Operations
 
 LONG_SUM = 64
-"""Number of terms up to which a sum may be as far off as in the worst case, 1 ULP for each. Beyond it, the limit grows with
-the square root: an estimate that leaves room for sums in other orders and for products by Winograd's method."""
+"""Number of terms up to which the limit of a sum is the worst case, 1 ULP for each term. Beyond it, the limit grows with the
+square root: an estimate that allows for other orders of summation and for products by Winograd's method."""
 
 UNKNOWN_ULP = 1024
 """The limit for operations that the Web Platform Tests do not have (composites, custom ones): 1.2e-4 relative for float32."""
 
 MAX_NEAR_ZERO = 18
-"""Maximum of what counts in units of the typical element for functions of one element and for normalisations: the ULP of
-most activations. Next to a zero of the function, the engines' formulas are off in units of the input."""
+"""Maximum ULP of the typical element for element-wise functions and normalisations: the ULP of most activations. Near a zero
+of the function, the errors of the engines' formulas are in units of the input."""
 
 UNIT: Mapping[Precision, float] = {"float32": 0.0, "ieee": 0.0, "tf32": 2**-10, "bfloat16": 2**-7, "float16": 2**-10}
 """Distance from 1 to the next number that engines may round float32 to; 0 where they must not."""
@@ -42,17 +42,17 @@ UNIT: Mapping[Precision, float] = {"float32": 0.0, "ieee": 0.0, "tf32": 2**-10, 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far the results of a node may be from the expected ones.
+    """The tolerance for the results of a node.
 
-    An element passes if it is within any of the three.
+    An element passes if it is within any of the limits.
 
     Attributes:
         ulp: units in the last place of the expected element; for integers the difference.
         absolute: the absolute difference.
-        near_zero: units in the last place of the typical element; 0 for operations that round once, whose results are that
-            exact at all sizes.
-        rounding: relative to the typical element: what an engine may add that rounds float32 to a smaller type.
-        terms: the number of terms of the sum behind an element; 0 where there is none.
+        near_zero: units in the last place of the typical element; 0 for operations that round once, which keep to `ulp` at all
+            sizes.
+        rounding: relative to the typical element, for engines that round float32 to a smaller type.
+        terms: the number of terms of the sum behind an element; 0 if there is no sum.
     """
 
     ulp: float
@@ -76,7 +76,7 @@ class Tolerance:
             expected: the expected elements, finite ones of any data type.
             typical: the size of a typical element of the tensor.
             unit_type: the floating-point type whose last place counts; None for integers.
-            magnitudes: for each element the sum of the magnitudes of its terms, where it is known.
+            magnitudes: for each element, the sum of the magnitudes of its terms, if known.
         """
         if unit_type is None:
             return np.full(expected.shape, max(self.ulp, self.absolute))
@@ -103,8 +103,8 @@ def tolerance_of(node: Node, precision: Precision = "float32", factor: float = 1
 
     Args:
         node: the node; the data type of its first result counts.
-        precision: of the less precise of the two contexts; "float16" if inputs were rounded to it.
-        factor: all limits are multiplied by it.
+        precision: the precision of the less precise context; "float16" if inputs were rounded to float16.
+        factor: a factor for all limits.
     """
     is_float = node.outputs[0].data_type in ("float32", "float16")
     half = node.outputs[0].data_type == "float16"
@@ -117,7 +117,7 @@ def tolerance_of(node: Node, precision: Precision = "float32", factor: float = 1
         ulp, near_zero = 1 if node.op.name == "quantize_linear" else 0, 0
     elif (rule := _SUMS.get(node.op.name)) is not None:
         terms = _terms(node)
-        ulp, near_zero = rule(node, _grown(terms)), 4 + 2 * sqrt(terms)
+        ulp, near_zero = rule(node, _effective_terms(terms)), 4 + 2 * sqrt(terms)
     elif node.op.name in _ABSOLUTE:
         ulp, absolute = 0, _ABSOLUTE[node.op.name][half]
     else:
@@ -133,8 +133,8 @@ def _has_floats(node: Node) -> bool:
     return any(operand.data_type in ("float32", "float16") for operand in node.operands)
 
 
-def _grown(terms: int) -> float:
-    """The number of terms, of which those beyond `LONG_SUM` count by the square root."""
+def _effective_terms(terms: int) -> float:
+    """Return terms if terms <= LONG_SUM, else sqrt(LONG_SUM * terms)."""
     return terms if terms <= LONG_SUM else sqrt(LONG_SUM * terms)
 
 
@@ -208,36 +208,36 @@ _SUMS: dict[str, Callable[[Node, float], float]] = {
     "reduce_sum_square": lambda node, terms: 2 * terms,
     "softmax": lambda node, terms: 3 * terms + 3,
 }
-"""Operations that add up: ULP by the number of terms."""
+"""Sums: limit in ULP by the number of terms."""
 
 
 def _terms(node: Node) -> int:
     """The number of terms behind one element of the result."""
-    name, inputs, given = node.op.name, node.inputs, node.attributes
+    name, inputs, attributes = node.op.name, node.inputs, node.attributes
     first = node.operands[0]
     shape: tuple[int, ...] = first.shape
     if name in ("conv2d", "conv_transpose2d"):
         taps = inputs["filter"]
         assert isinstance(taps, Operand)
-        sizes: dict[str, int] = dict(zip(given["filter_layout"], taps.shape, strict=True))
-        summed = sizes["i"] if name == "conv2d" else sizes["i"] // int(given["groups"])
+        sizes: dict[str, int] = dict(zip(attributes["filter_layout"], taps.shape, strict=True))
+        summed = sizes["i"] if name == "conv2d" else sizes["i"] // int(attributes["groups"])
         return sizes["h"] * sizes["w"] * summed
     if name == "gemm":
-        return shape[0 if given["a_transpose"] else 1]
+        return shape[0 if attributes["a_transpose"] else 1]
     if name == "matmul":
         return shape[-1]
     if name in ("average_pool2d", "l2_pool2d"):
-        layout: str = given["layout"]
-        return int(prod(given["window_dimensions"] or (shape[layout.index("h")], shape[layout.index("w")])))
+        layout: str = attributes["layout"]
+        return int(prod(attributes["window_dimensions"] or (shape[layout.index("h")], shape[layout.index("w")])))
     if name in ("gru", "lstm", "gru_cell", "lstm_cell"):
-        return shape[-1] + int(given["hidden_size"])
+        return shape[-1] + int(attributes["hidden_size"])
     if name in ("softmax", "cumulative_sum"):
-        return shape[int(given["axis"])]
-    return int(prod(shape[axis] for axis in given["axes"]))
+        return shape[int(attributes["axis"])]
+    return int(prod(shape[axis] for axis in attributes["axes"]))
 
 
 def scale_of(node: Node, sizes: Mapping[str, float]) -> float:
-    """The size that a typical element has if the terms of its sum do not cancel; 0 where the result itself tells.
+    """Size of a typical element if the terms of its sum do not cancel; 0 to use the size of the result.
 
     Args:
         node: a node.
@@ -288,7 +288,7 @@ LINEAR = frozenset(
         "reduce_sum",
     }
 )
-"""Sums of products or of elements: on magnitudes of the operands, they give the sum of the magnitudes of the terms."""
+"""Operations f, sums of products or of elements, for which f(abs(operands)) = sum(abs(terms))."""
 
 
 def ops_with_rules() -> set[str]:

@@ -1,4 +1,4 @@
-"""Drawings of graphs, as SVG: inputs at the top, outputs at the bottom, a lane for each part that something runs."""
+"""Drawings of graphs, as SVG: inputs at the top, outputs at the bottom, a lane for each segment or section."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Drawing(str):
 
 @lazy_imports.draw.provide
 def draw(graph: MLGraph, path: str | Path | None = None) -> Drawing:
-    """The drawing of a user's graph; `MLGraph.draw` describes it."""
+    """Draw a user's graph; see `MLGraph.draw`."""
     program, recorded = graph._check_alive(), graph._graph
     assert recorded is not None
     inputs, outputs = ", ".join(graph.inputs), ", ".join(graph.outputs)
@@ -53,7 +53,7 @@ def draw(graph: MLGraph, path: str | Path | None = None) -> Drawing:
 def draw_model(
     compiled: CompiledModel, inputs: Sequence[str], outputs: Sequence[str], title: str, path: str | Path | None
 ) -> Drawing:
-    """The drawing of a compiled model; `InferenceSession.draw` describes it."""
+    """Draw a compiled model; see `InferenceSession.draw`."""
     from .model import model_picture
 
     drawing = render(model_picture(compiled, list(inputs), list(outputs)), title)
@@ -63,7 +63,7 @@ def draw_model(
 
 
 def render(picture: Picture, title: str) -> Drawing:
-    """The drawing of a picture; large ones are condensed first."""
+    """Render a picture as SVG; large pictures are condensed first."""
     return Drawing(svg(condense(picture), title))
 
 
@@ -71,7 +71,7 @@ def save(drawing: str, path: str | Path) -> None:
     """Write a drawing into a file.
 
     Raises:
-        ValidationError: the file's name says that it is something else, as that of a .png does.
+        ValidationError: the name of the file does not end with .svg.
         DataError: the file cannot be written.
     """
     require(Path(path).suffix.lower() == ".svg", f"draw: the name of the file must end with .svg, got {str(path)!r}")

@@ -12,7 +12,7 @@ from .picture import Box, Edge, Picture, summary
 LARGE = 150
 """Number of boxes from which the boxes of a chain are merged into one."""
 STILL_LARGE = 30
-"""Number of boxes, after that, from which repeated blocks are merged into one."""
+"""Number of remaining boxes from which repeated blocks are merged into one."""
 LONGEST_PERIOD = 8
 """Maximum number of blocks in a repeated pattern."""
 
@@ -41,7 +41,7 @@ def _inner(picture: Picture) -> list[int]:
 
 
 def _chains(picture: Picture) -> list[list[list[int]]]:
-    """Sequences of boxes in which each reads from the previous one only, and is its only reader."""
+    """Find chains: each box reads only the previous box, and is its only reader."""
     before: dict[int, set[int]] = {}
     after: dict[int, set[int]] = {}
     for edge in picture.edges:
@@ -60,7 +60,7 @@ def _chains(picture: Picture) -> list[list[list[int]]]:
 
 
 def _repeats(picture: Picture) -> list[list[list[int]]]:
-    """Equal blocks in a row: each group lists its blocks."""
+    """Find equal consecutive blocks; each group lists its blocks."""
     groups: list[list[list[int]]] = []
     for lane in range(len(picture.lanes)):
         inner = [index for index in _inner(picture) if picture.boxes[index].lane == lane]
@@ -69,12 +69,12 @@ def _repeats(picture: Picture) -> list[list[list[int]]]:
 
 
 def _blocks(picture: Picture, indices: Sequence[int]) -> list[list[int]]:
-    """The boxes in order, divided into blocks wherever only one value is alive."""
+    """Divide the boxes into blocks, after each box with only one live value."""
     last: dict[tuple[int, int], int] = {}
     for edge in picture.edges:
         key = edge.source, edge.port
         last[key] = max(last.get(key, 0), edge.target)
-    change = [0] * (len(picture.boxes) + 1)  # number of values alive after a box, minus that before it
+    change = [0] * (len(picture.boxes) + 1)  # number of live values after a box, minus the number before
     for (source, _), end in last.items():
         if end - source <= REACH:
             change[source] += 1
@@ -114,7 +114,7 @@ def _runs(picture: Picture, blocks: list[list[int]]) -> list[list[list[int]]]:
 
 
 def _look(picture: Picture, block: list[int]) -> object:
-    """The operations and edges of a block; equal blocks are merged."""
+    """Key of a block: operations and edges. Blocks with equal keys are merged."""
     place = {index: number for number, index in enumerate(block)}
     edges = sorted(
         (place.get(edge.source, -1), edge.port if edge.source in place else -1, place[edge.target])
@@ -131,23 +131,23 @@ def merge(picture: Picture, groups: Sequence[Sequence[Sequence[int]]]) -> Pictur
     for group in groups:
         indices = [index for part in group for index in part]
         leader = max(indices)  # all boxes that a group reads from come before its last box
-        merged[leader] = _merged(picture, indices, len(group))
+        merged[leader] = _merge_boxes(picture, indices, len(group))
         home.update((index, leader) for index in indices)
-    kept = [index for index in range(len(picture.boxes)) if home.get(index, index) == index]
-    number = {index: position for position, index in enumerate(kept)}
-    boxes = [merged.get(index, picture.boxes[index]) for index in kept]
+    remaining = [index for index in range(len(picture.boxes)) if home.get(index, index) == index]
+    number = {index: position for position, index in enumerate(remaining)}
+    boxes = [merged.get(index, picture.boxes[index]) for index in remaining]
     ports: dict[int, dict[tuple[int, int], int]] = {}  # new box -> old box and port -> new port
     edges: dict[Edge, None] = {}
     for edge in picture.edges:
         source, target = home.get(edge.source, edge.source), home.get(edge.target, edge.target)
         if source != target:
-            known = ports.setdefault(source, {})
-            port = known.setdefault((edge.source, edge.port), len(known))
+            numbers = ports.setdefault(source, {})
+            port = numbers.setdefault((edge.source, edge.port), len(numbers))
             edges[replace(edge, source=number[source], port=port, target=number[target])] = None
     return Picture(boxes, list(edges), picture.lanes)
 
 
-def _merged(picture: Picture, indices: Sequence[int], count: int) -> Box:
+def _merge_boxes(picture: Picture, indices: Sequence[int], count: int) -> Box:
     boxes = [picture.boxes[index] for index in indices]
     if len(boxes) == 1:
         return boxes[0]

@@ -42,12 +42,12 @@ class Item:
 
 @dataclass
 class Link:
-    """A line between two items. Lines from the same port share the places in the layers that they all cross.
+    """A line between two items. Lines from the same port share their places in crossed layers.
 
     Attributes:
-        source: the index of the item that it starts from.
-        port: the distance of the line's start from the middle of the item.
-        target: the index of the item that it leads to.
+        source: the index of the item where the line starts.
+        port: the offset of the line's start from the middle of the item.
+        target: the index of the item where the line ends.
     """
 
     source: int
@@ -80,9 +80,9 @@ class _Place:
         width: width of the box or line.
         layer: number of the layer.
         is_line: whether it is a line.
-        x: the position of its middle.
-        above: the index of each place above that a line leads here from, and the port where the line starts.
-        below: the index of each place below that a line leads to, and the port where the line starts.
+        x: the position of the middle.
+        above: for each line from above, the index of the place where it starts, and the port.
+        below: for each line to below, the index of the place where it ends, and the port where it starts.
     """
 
     width: float
@@ -121,7 +121,7 @@ def layout(items: Sequence[Item], links: Sequence[Link], lanes: int) -> Placed:
 
 
 def _layers(items: Sequence[Item], links: Sequence[Link], lanes: int) -> list[int]:
-    """The layer of each box; those of a lane are below all layers of the lanes before it."""
+    """Assign a layer to each box; the layers of a lane are below all layers of earlier lanes."""
     before: dict[int, list[int]] = {}
     after: dict[int, list[int]] = {}  # within a lane
     for link in links:
@@ -170,7 +170,7 @@ def _connect(places: list[_Place], source: int, port: float, target: int) -> Non
 
 
 def _order(places: list[_Place], rows: list[list[int]]) -> list[list[int]]:
-    """Order the places of each row, so that few lines cross. Each pass sorts all rows by barycentre; the best pass counts."""
+    """Order the places of each row, so that few lines cross. Each pass sorts all rows by barycentre; the best pass is kept."""
     best, fewest = [list(row) for row in rows], _crossings(places, rows)
     for number in range(ROUNDS):
         if not fewest:
@@ -196,12 +196,12 @@ def _crossings(places: Sequence[_Place], rows: Sequence[Sequence[int]]) -> int:
     count = 0
     for above, below in pairwise(rows):
         spot = {index: at for at, index in enumerate(below)}
-        ends: list[int] = []  # sorted: where the lines to the left of the current port end
+        ends: list[int] = []  # sorted ends of the lines from ports further left
         for index in above:
             lines = sorted((port, spot[target]) for target, port in places[index].below)
             for _, same_port in groupby(lines, key=lambda line: line[0]):
                 targets = [target for _, target in same_port]
-                # A line crosses those that start to its left and end to its right.
+                # A line crosses every line that starts further left and ends further right.
                 count += sum(len(ends) - bisect_right(ends, target) for target in targets)
                 for target in targets:
                     insort(ends, target)
@@ -231,7 +231,7 @@ def _position(places: list[_Place], rows: Sequence[Sequence[int]]) -> None:
 
 
 def _mean_of_neighbours(places: Sequence[_Place], index: int, down: bool) -> float:
-    """The mean position of the neighbours of a place: those above in downward passes, else those below."""
+    """The mean position of the neighbours of a place: the upper ones in downward passes, else the lower ones."""
     place = places[index]
     if down:  # directly below the port
         spots = [(places[other].weight, places[other].x + port) for other, port in place.above]
@@ -242,9 +242,9 @@ def _mean_of_neighbours(places: Sequence[_Place], index: int, down: bool) -> flo
 
 
 def _columns(places: Sequence[_Place]) -> list[list[int]]:
-    """Sequences of places, one below the other, that can be aligned in a vertical line.
+    """Find columns: places, one below the other, that can be aligned in a vertical line.
 
-    Each place is the only neighbour above the next one, has no other neighbour below, and the line starts at its middle.
+    Each place is the only neighbour above the next one and has no other neighbour below. The line starts at its middle.
     """
 
     def above(index: int) -> int | None:
@@ -258,7 +258,7 @@ def _columns(places: Sequence[_Place]) -> list[list[int]]:
 
 
 def chains(order: Iterable[int], previous: Callable[[int], int | None]) -> list[list[int]]:
-    """Divide `order` into chains: each member either begins one, or joins that of its `previous` member.
+    """Divide `order` into chains: each member either starts a chain, or joins the chain of its `previous` member.
 
     >>> chains(range(5), {2: 0, 3: 2}.get)
     [[0, 2, 3], [1], [4]]
@@ -288,15 +288,15 @@ def spread(wanted: Sequence[float], weights: Sequence[float], gaps: Sequence[flo
     >>> spread([0, 10, 11], [1, 1, 1], [5, 5])
     [0.0, 8.0, 13.0]
     """
-    # Positions at least `gaps` apart, minus the sums of these, only have to increase.
+    # With offset[i] = sum(gaps[:i]): x[i + 1] - x[i] >= gaps[i] if and only if x - offset does not decrease.
     offsets = [0.0, *accumulate(gaps)][: len(wanted)]
     pools: list[tuple[float, float, int]] = []  # mean, weight, members
     for goal, offset, weight in zip(wanted, offsets, weights, strict=True):
         mean, total, count = float(goal - offset), weight, 1
         while pools and pools[-1][0] > mean:
-            other, its_weight, its_count = pools.pop()
-            mean = (mean * total + other * its_weight) / (total + its_weight)
-            total, count = total + its_weight, count + its_count
+            other_mean, other_weight, other_count = pools.pop()
+            mean = (mean * total + other_mean * other_weight) / (total + other_weight)
+            total, count = total + other_weight, count + other_count
         pools.append((mean, total, count))
     means = [mean for mean, _, count in pools for _ in range(count)]
     return [mean + offset for mean, offset in zip(means, offsets, strict=True)]

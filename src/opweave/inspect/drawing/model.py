@@ -19,7 +19,7 @@ KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 
 
 def model_picture(compiled: CompiledModel, inputs: list[str], outputs: list[str]) -> Picture:
-    """The picture of a compiled model.
+    """Build the picture of a compiled model.
 
     Args:
         compiled: the model, compiled for given shapes.
@@ -38,8 +38,8 @@ def model_picture(compiled: CompiledModel, inputs: list[str], outputs: list[str]
             sketch.add(Box(name, 0, "input", tooltip=f"input {name}: {_text(trace, name)}"), (), [name])
     for lane, section in enumerate(compiled.sections, start=1):
         for step in section.nodes:
-            made = [name for name in step.node.output if name]
-            sketch.add(_box(step, lane, trace), reads(used_names(step.node)), made)
+            results = [name for name in step.node.output if name]
+            sketch.add(_box(step, lane, trace), reads(used_names(step.node)), results)
     for name in outputs:
         box = Box(name, len(lanes) + 1, "output", tooltip=f"output {name}: {_text(trace, name)}")
         sketch.add(box, reads([name]), ())

@@ -1,4 +1,4 @@
-"""The contents of a drawing: boxes for operations, edges for values, and lanes for what runs together."""
+"""The contents of a drawing: boxes for operations, edges for values, and lanes for segments or sections."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ ROW = 30
 Style = Literal["operation", "custom", "several", "input", "output"]
 """The kind of a box; "several" stands for several operations."""
 Mark = Literal["", "found", "first"]
-"""Whether a comparison found a difference in the operations of a box, and whether it is the first one."""
+"""Mark of a comparison: no difference in the operations of a box, a difference, or the first difference."""
 Tint = Literal["plain", "engine", "kernel", "expression", "fallback"]
-"""What runs the operations of a lane; "plain" lanes contain inputs and outputs."""
+"""Kind of engine that runs a lane; "plain" lanes contain inputs and outputs."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Box:
         tooltip: all details.
         operations: the names of its operations.
         weights: bytes of its constants.
-        mark: what a comparison found.
+        mark: the mark of a comparison.
     """
 
     title: str
@@ -78,8 +78,8 @@ class Lane:
     """A group of boxes that run together.
 
     Attributes:
-        caption: its lines; the first is the heading.
-        tint: what runs it.
+        caption: the lines of text; the first is the heading.
+        tint: the kind of engine.
     """
 
     caption: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ class Lane:
 
 @dataclass
 class Picture:
-    """A drawing without positions: boxes in topological order, those of a lane together."""
+    """A drawing without positions. Boxes are in topological order, and the boxes of a lane are adjacent."""
 
     boxes: list[Box] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
@@ -96,14 +96,14 @@ class Picture:
 
 
 class Sketch:
-    """A picture while it is made, box by box.
+    """Builds a picture box by box.
 
     Args:
-        lanes: what runs its operations; those of the inputs and outputs are added.
+        lanes: the lanes of operations; lanes of inputs and outputs are added.
 
     Attributes:
         picture: the boxes so far, and the values between them.
-        homes: the box that each value comes from, and its port there.
+        homes: for each value, the index and the port of the box that computes it.
     """
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
@@ -114,9 +114,9 @@ class Sketch:
         """Add a box.
 
         Args:
-            box: what it shows.
-            reads: the values that it reads: each with its data type and shape, and whether it is copied.
-            makes: the values that it computes.
+            box: the box.
+            reads: the values that the box reads, each with data type and shape, and whether it is copied.
+            makes: the values that the box computes.
         """
         index = len(self.picture.boxes)
         self.picture.boxes.append(box)
@@ -124,7 +124,7 @@ class Sketch:
         self.homes.update({value: (index, port) for port, value in enumerate(makes)})
 
     def lane_of(self, value: Hashable) -> int:
-        """The lane of the box that a value comes from."""
+        """The lane of the box that computes a value."""
         return self.picture.boxes[self.homes[value][0]].lane
 
 
@@ -139,7 +139,7 @@ class _Unit:
 
 
 def picture(graph: Graph, program: Program) -> Picture:
-    """The picture of a user's graph."""
+    """Build the picture of a user's graph."""
     placements = dict(zip(graph.nodes, program.placements, strict=True))
     has_segments = len(program.steps) > 1
     if has_segments:
@@ -156,7 +156,7 @@ def picture(graph: Graph, program: Program) -> Picture:
         sketch.add(Box(printable(name), 0, "input", tooltip=tooltip), (), [operand])
     for unit in sorted(units, key=lambda unit: unit.segment):
         lane = unit.segment + 1
-        reads = [(operand, str(operand.desc), (lane, operand) in copied) for operand in _taken(unit.nodes)]
+        reads = [(operand, str(operand.desc), (lane, operand) in copied) for operand in _operands_read(unit.nodes)]
         sketch.add(_box(unit, lane), reads, [operand for node in unit.nodes for operand in node.outputs])
     first: dict[Operand, str] = {}
     for name, operand in legal.outputs.items():
@@ -170,7 +170,7 @@ def picture(graph: Graph, program: Program) -> Picture:
 
 
 def _units(program: Program, placements: Mapping[Node, Placement]) -> list[_Unit]:
-    """The user's operations; an operation that was split over several segments is shown by its parts."""
+    """Make a unit of each of the user's operations; an operation that spans several segments is shown by its parts."""
     segment: dict[Node, int] = {}
     placed: dict[Node, Placement] = {}
     for step in program.steps:
@@ -188,8 +188,8 @@ def _units(program: Program, placements: Mapping[Node, Placement]) -> list[_Unit
     return list(units.values())
 
 
-def _taken(nodes: Sequence[Node]) -> list[Operand]:
-    """The operands that nodes read from other nodes, each once."""
+def _operands_read(nodes: Sequence[Node]) -> list[Operand]:
+    """Operands that nodes read from other nodes, each once."""
     own = {operand for node in nodes for operand in node.outputs}
     operands = dict.fromkeys(operand for node in nodes for operand in node.operands)
     return [operand for operand in operands if operand not in own and not operand.is_constant]
@@ -205,9 +205,9 @@ def _lane(placements: Sequence[Placement], number: int | None = None) -> Lane:
 
 def _box(unit: _Unit, lane: int) -> Box:
     node = unit.shown
-    constants = {name: o for name, o in _named(node.inputs) if o.is_constant}
-    given = dict(node.op.given(node.arguments))
-    attributes = [f"{name} = {_short(value)}" for name, value in given.items() if name in node.attributes]
+    constants = {name: o for name, o in _named_operands(node.inputs) if o.is_constant}
+    arguments = dict(node.op.given(node.arguments))
+    attributes = [f"{name} = {_short(value)}" for name, value in arguments.items() if name in node.attributes]
     where = f"{unit.placement.how} on {unit.placement.device}: {unit.placement.detail}"
     results = [f"→ {output.desc}" for output in node.outputs]
     return Box(
@@ -223,11 +223,11 @@ def _box(unit: _Unit, lane: int) -> Box:
 
 
 def is_built_in(node: Node) -> bool:
-    """Whether an operation is one of the specification's."""
+    """Whether the specification has the operation of a node."""
     return Operations.listing().get(node.op.name) is node.op
 
 
-def _named(inputs: Mapping[str, Any]) -> Iterable[tuple[str, Operand]]:
+def _named_operands(inputs: Mapping[str, Any]) -> Iterable[tuple[str, Operand]]:
     for name, value in inputs.items():
         if isinstance(value, tuple):
             yield from ((f"{name}[{number}]", item) for number, item in enumerate(value))

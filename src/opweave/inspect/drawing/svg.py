@@ -16,7 +16,7 @@ PAD = 14.0
 CAPTION = 26
 """Maximum characters of a line of a caption; longer ones are wrapped."""
 MAX_TEXT = 34
-"""Maximum characters of a text in a box; the tooltip has all of it."""
+"""Maximum characters of a text in a box; the tooltip has the full text."""
 LABEL = 24.0
 """Space below a box for the types of its results."""
 BEND = 20.0
@@ -91,14 +91,14 @@ class _Shape:
     """A box with a size.
 
     Args:
-        box: what it shows.
+        box: the box to draw.
         labels: by port, the type of a result, and whether all readers get a copy.
 
     Attributes:
-        chips: the texts of its constants.
-        width: that of the box itself.
-        room: that of the box with its labels.
-        ports: by port, the distance of a result's line from the middle of the box; it starts at the middle of its label.
+        chips: the texts of the constants.
+        width: the width of the box itself.
+        room: the width of the box with its labels.
+        ports: by port, the offset of a line from the middle of the box; the line starts at the middle of its label.
     """
 
     def __init__(self, box: Box, labels: Mapping[int, tuple[str, bool]]) -> None:
@@ -120,7 +120,7 @@ class _Shape:
 
 
 def svg(picture: Picture, title: str) -> str:
-    """A picture as the text of an SVG file."""
+    """Write a picture as SVG."""
     labels: list[dict[int, tuple[str, bool]]] = [{} for _ in picture.boxes]
     for edge in picture.edges:
         _, copied = labels[edge.source].get(edge.port, ("", True))
@@ -145,7 +145,7 @@ class _Writer:
         self._rows()
 
     def _rows(self) -> None:
-        """The places of layers and lanes from top to bottom."""
+        """Compute the y of layers and lanes, from top to bottom."""
         heights: dict[int, dict[int, float]] = {}  # of each layer of each lane
         for layer, shape in zip(self.placed.layer, self.shapes, strict=True):
             layers = heights.setdefault(shape.box.lane, {})
@@ -194,7 +194,7 @@ class _Writer:
     # Lines -----------------------------------------------------------------------------------------------------------
 
     def _lines(self) -> list[str]:
-        """The lines of all edges, without duplicates; copies are drawn last, on top."""
+        """Draw the lines of all edges, without duplicates; copies come last, on top."""
         entries = self._entries()
         lines, seen = [], set()
         order = sorted(range(len(self.picture.edges)), key=lambda k: self.picture.edges[k].is_copied)
@@ -215,7 +215,7 @@ class _Writer:
         coming: dict[int, list[int]] = {}
         for k, edge in enumerate(self.picture.edges):
             coming.setdefault(edge.target, []).append(k)
-        found = [0.0] * len(self.picture.edges)
+        entries = [0.0] * len(self.picture.edges)
         for target, lines in coming.items():
             start = {k: (self.placed.routes[k] or [self._start(self.picture.edges[k])[0]])[-1] for k in lines}
             places = sorted(set(start.values()))
@@ -227,8 +227,8 @@ class _Writer:
             weights = [1.0 if abs(place - middle) < 2 else 1e-3 for place in places]
             ends = dict(zip(places, spread(wanted, weights, gaps), strict=True))
             for k in lines:
-                found[k] = self.left + ends[start[k]]
-        return found
+                entries[k] = self.left + ends[start[k]]
+        return entries
 
     def _start(self, edge: Edge) -> tuple[float, float]:
         shape = self.shapes[edge.source]
@@ -242,9 +242,9 @@ class _Writer:
         parts = [f"M{x:.1f} {y:.1f}"]
         y = self.bottoms[layer] + LABEL - 4  # straight through the label
         parts.append(f"V{y:.1f}")
-        for passed, place in enumerate(route, start=layer + 1):
-            parts.append(_curve(x, y, self.left + place, self.tops[passed] - 2))
-            x, y = self.left + place, self.bottoms[passed] + LABEL - 4
+        for crossed, place in enumerate(route, start=layer + 1):
+            parts.append(_curve(x, y, self.left + place, self.tops[crossed] - 2))
+            x, y = self.left + place, self.bottoms[crossed] + LABEL - 4
             parts.append(f"V{y:.1f}")
         top = self.tops[self.placed.layer[edge.target]]
         parts.append(_curve(x, y, end, top - 5))

@@ -1,1 +1,1 @@
-"""Sessions of ONNX models: what runs a call, compiled shapes, repeated calls, and the classes that replace ONNX Runtime's."""
+"""Sessions of ONNX models: the program of a call, compiled shapes, repeated calls, and classes that replace ONNX Runtime's."""

@@ -30,29 +30,29 @@ from ..model.values import Constant, Dynamic, Tensor, Value, shape_of, type_of
 from .model_program import Fallback, ModelProgram, Result, Wrapper
 
 _BUILDER = Builder()
-"""Makes the operands that no node of WebNN takes: values of unknown shape, and outputs that are constants."""
+"""Builder of operands outside WebNN graphs: values of unknown shape, and constant outputs."""
 
 
 class CompiledModel(ModelProgram):
-    """A model for given input shapes, which has been traced.
+    """A traced model, compiled for given input shapes.
 
     Args:
         model: the model.
-        context: where it runs.
-        trace: what became of its nodes.
-        outputs: the names of its outputs.
-        fallback: what becomes of nodes that WebNN cannot express.
-        backend: what runs the graphs, in place of the back end of the context.
-        whole: refuse a model that is not one graph for the back end, and do not fuse operations into loops of Opweave's own
-            compiler: otherwise the model's own session is as fast.
+        context: the context to run in.
+        trace: the trace of the model.
+        outputs: the names of the outputs.
+        fallback: treatment of nodes that WebNN cannot express.
+        backend: the back end for the graphs, instead of the context's.
+        whole: refuse a model with fallback nodes, which its own session runs as fast; and do not fuse operations into loops of
+            Opweave's compiler.
 
     Attributes:
         sections: the nodes that run together, in order.
-        choice: which of several engines was chosen, and why; empty where there was no choice.
-        untried: the engines that may run it faster and are not verified, and why they are expected to.
+        choice: the engine chosen among several, with the reason; empty if there was no choice.
+        untried: unverified engines that may be faster, with the reason by name.
 
     Raises:
-        NotSupportedError: `fallback="error"`, and a node needs it; or it is to be whole, and is not.
+        NotSupportedError: WebNN cannot express a node, and `fallback` is "error" or `whole` is true.
         OperationError: the engine refuses a section.
     """
 
@@ -75,7 +75,7 @@ class CompiledModel(ModelProgram):
         if fallback == "error" or whole:
             check_whole(self.sections, "cannot run on WebNN")
         self._fuses = not whole
-        # What the program has for each name; names of one operand share its memory.
+        # Operands of the program by name; names with the same operand share memory.
         self._operands: dict[str, Operand] = {}
         for name, value in trace.values.items():
             if not isinstance(value, Constant):
@@ -83,23 +83,23 @@ class CompiledModel(ModelProgram):
         for name in outputs:
             if isinstance(value := trace.values[name], Constant):
                 self._operands[name] = _constant(value)
-        self._sources: dict[Operand, Operand] = {}  # for operands of the trace, what parts write in their place
-        # By the graph's inputs, not by all names: an abandoned expansion leaves names of the same operands.
+        self._sources: dict[Operand, Operand] = {}  # operand of the trace -> operand that a part writes
+        # Only names of the graph's inputs: an abandoned expansion leaves further names for the same operands.
         names = (info.name for info in model.proto.graph.input)
         inputs = {self._operands[name]: name for name in names if name in self._operands}
         self._placements: list[list[Placement]] = []  # of each section
         parts: list[Part] = []
         with abandoned_on_errors(parts):
             for section in self.sections:
-                made, placements = self._compile(model, section)
+                section_parts, placements = self._compile(model, section)
                 self._placements.append([replace(p, segment=p.segment + len(parts)) for p in placements])
-                parts += made
+                parts += section_parts
             for part in parts:
                 part.runner.complete()
-        # In the order in which the parts take and give them: then a part that is alone runs without anything around it.
+        # Inputs and outputs in the order of the parts, so that a single part runs without a wrapper.
         order = {operand: k for k, operand in enumerate(operand for part in parts for operand in part.writes)}
-        found = {name: self._source(self._operands[name]) for name in outputs}
-        ends = dict(sorted(found.items(), key=lambda item: order.get(item[1], len(order))))
+        sources = {name: self._source(self._operands[name]) for name in outputs}
+        ends = dict(sorted(sources.items(), key=lambda item: order.get(item[1], len(order))))
         read = dict.fromkeys([*(operand for part in parts for operand in part.reads), *ends.values()])
         starts = {inputs[operand]: operand for operand in read if operand in inputs and not operand.is_constant}
         placed = [placement for placements in self._placements for placement in placements]
@@ -108,26 +108,26 @@ class CompiledModel(ModelProgram):
 
     @property
     def threads(self) -> int:
-        """How many threads the engine has for it."""
+        """Number of threads of the engine."""
         return self.program.threads
 
     def placements(self, number: int) -> list[Placement]:
-        """Where the operations of a section run."""
+        """Placements of the operations of a section."""
         return self._placements[number]
 
     def custom(self, number: int) -> list[Placement]:
-        """Where the custom operations of a section run."""
+        """Placements of the custom operations of a section."""
         ops = {step.op for step in self.sections[number].nodes if step.op is not None}
         return [placement for placement in self._placements[number] if placement.op in ops]
 
     def custom_steps(self) -> Iterator[tuple[Op[..., Any], Step]]:
-        """The steps of nodes whose operators the user has registered, with their operations."""
+        """Yield the custom operations, each with its step."""
         for step in self.trace.steps:
             if step.op is not None:
                 yield step.op, step
 
     def segment_count(self, number: int) -> int:
-        """How many segments a section is compiled to."""
+        """Number of segments of a section."""
         return len({placement.segment for placement in self._placements[number]})
 
     # Compiling -----------------------------------------------------------------------------------------------------------
@@ -157,15 +157,15 @@ class CompiledModel(ModelProgram):
         return self._sources.get(operand, operand)
 
     def _compile(self, model: Model, section: Segment[Step, str]) -> tuple[list[Part], list[Placement]]:
-        """The parts that run a section, and where its operations run; none, if it only hands on what it takes."""
+        """Compile a section to parts and placements; to none if its outputs are only inputs or constants."""
         if section.kind == "fallback":
             return [self._compile_fallback(model, section)], []
         takes = dict.fromkeys(self._operands[name] for name in section.inputs)
         gives = dict.fromkeys(self._operands[name] for name in section.outputs)
-        wanted = [operand for operand in gives if operand not in takes and not operand.is_constant]
-        if not wanted:
+        new_outputs = [operand for operand in gives if operand not in takes and not operand.is_constant]
+        if not new_outputs:
             return [], []
-        graph, reads = cut_out(takes, wanted)
+        graph, reads = cut_out(takes, new_outputs)
         context = self.context
         program = compile(
             graph,
@@ -174,14 +174,14 @@ class CompiledModel(ModelProgram):
             power_preference=context.power_preference,
             fuse=self._fuses,
             alone=len(self.sections) == 1,
-            wait=False,  # so that kernels of all sections are compiled at the same time
+            wait=False,  # kernels of all sections are compiled in parallel
         )
         self.choice, self.untried = program.choice, program.untried
-        known = dict(zip(program.graph.inputs.values(), map(self._source, reads), strict=True))
-        found = program.graph.outputs.values()
-        self._sources.update(zip(wanted, (known.get(o, o) for o in found), strict=True))
-        made = [step.part for step in program.steps if step.part]
-        parts = [replace(part, reads=[known.get(o, o) for o in part.reads]) for part in made]
+        sources = dict(zip(program.graph.inputs.values(), map(self._source, reads), strict=True))
+        results = program.graph.outputs.values()
+        self._sources.update(zip(new_outputs, (sources.get(o, o) for o in results), strict=True))
+        program_parts = [step.part for step in program.steps if step.part]
+        parts = [replace(part, reads=[sources.get(o, o) for o in part.reads]) for part in program_parts]
         return parts, program.placements
 
     def _compile_fallback(self, model: Model, section: Segment[Step, str]) -> Part:
@@ -199,7 +199,7 @@ class CompiledModel(ModelProgram):
         )
         ir_version, opsets = model.proto.ir_version, model.proto.opset_import
         proto = ModelProto(ir_version=ir_version, opset_import=opsets, graph=graph)
-        threads = getattr(self.context.backend, "threads", None)  # of ONNX Runtime's, where the context is on that
+        threads = getattr(self.context.backend, "threads", None)  # only ONNX Runtime's back end has them
         if not is_large_section(section, values):
             threads = 1
         title = ", ".join(dict.fromkeys(node.op_type for node in graph.node))
@@ -208,15 +208,15 @@ class CompiledModel(ModelProgram):
         for name in section.outputs:
             value = values[name]
             if isinstance(value, Dynamic) and (value.type is None or not value.type.WhichOneof("value")):
-                values[name] = Dynamic(type_proto(session.types[name]))  # the engine's inference knows more than ONNX's
+                values[name] = Dynamic(type_proto(session.types[name]))  # the engine infers more than ONNX does
         reads = [self._source(self._operands[name]) for name in section.inputs]
         writes = [self._operands[name] for name in section.outputs]
         return Part(session, HOST, "cpu", (), (), reads, writes, title)
 
 
 def sections(trace: Trace, outputs: Sequence[str]) -> list[Segment[Step, str]]:
-    """The sections of a trace that `outputs` need, of the kinds "webnn" and "fallback", in an order in which they can run."""
-    needed: dict[int, list[str]] = {}  # the names that each of them takes
+    """Divide the steps that `outputs` need into sections of kind "webnn" or "fallback", in topological order."""
+    needed: dict[int, list[str]] = {}  # names that a step reads, by its id
     pending = [trace.maker[name] for name in outputs if name in trace.maker]
     while pending:
         step = pending.pop()
@@ -224,36 +224,36 @@ def sections(trace: Trace, outputs: Sequence[str]) -> list[Segment[Step, str]]:
             names = needed[id(step)] = used_names(step.node)
             pending += [trace.maker[name] for name in names if name in trace.maker]
 
-    def computed(names: Iterable[str]) -> list[str]:
+    def non_constants(names: Iterable[str]) -> list[str]:
         return [name for name in names if name and not isinstance(trace.values.get(name), Constant)]
 
     return divide(
         [step for step in trace.steps if id(step) in needed and step.kind != "folded"],
         outputs,
         lambda step: step.kind,
-        lambda step: computed(needed[id(step)]),
-        lambda step: computed(step.node.output[:]),
+        lambda step: non_constants(needed[id(step)]),
+        lambda step: non_constants(step.node.output[:]),
     )
 
 
 def sole_graph(trace: Trace, outputs: Sequence[str]) -> Graph | None:
-    """The graph of a trace that is a single one; None where other sections, or values of unknown shape, are beside it."""
-    found = sections(trace, outputs)
-    if len(found) != 1 or found[0].kind == "fallback":
+    """Return the graph of a trace that is one WebNN section with known shapes; else None."""
+    segments = sections(trace, outputs)
+    if len(segments) != 1 or segments[0].kind == "fallback":
         return None
-    values = [[trace.values[name] for name in names] for names in (found[0].inputs, found[0].outputs)]
-    if not all(isinstance(value, Tensor) for each in values for value in each):
+    values = [[trace.values[name] for name in names] for names in (segments[0].inputs, segments[0].outputs)]
+    if not all(isinstance(value, Tensor) for group in values for value in group):
         return None
-    takes, gives = (dict.fromkeys(value.operand for value in each if isinstance(value, Tensor)) for each in values)
-    wanted = [operand for operand in gives if operand not in takes and not operand.is_constant]
-    return cut_out(takes, wanted)[0]
+    takes, gives = (dict.fromkeys(value.operand for value in group if isinstance(value, Tensor)) for group in values)
+    new_outputs = [operand for operand in gives if operand not in takes and not operand.is_constant]
+    return cut_out(takes, new_outputs)[0]
 
 
 def check_whole(sections: Sequence[Segment[Step, str]], what: str) -> None:
     """Require that WebNN expresses all nodes.
 
     Raises:
-        NotSupportedError: the name of a node that it does not, `what`, and why.
+        NotSupportedError: a node falls back; the message has its name, `what` and the reason.
     """
     for section in sections:
         if section.kind == "fallback":
@@ -263,7 +263,7 @@ def check_whole(sections: Sequence[Segment[Step, str]], what: str) -> None:
 
 
 def is_large_section(section: Segment[Step, str], values: Mapping[str, Value]) -> bool:
-    """Whether a section has operations that may gain from several threads; so it is where sizes are not known."""
+    """Whether a section may gain from several threads: an operation is large, or its size is unknown."""
     return any(_is_large_step(step, values) for step in section.nodes)
 
 
@@ -280,14 +280,14 @@ def _is_large_step(step: Step, values: Mapping[str, Value]) -> bool:
 
 
 def large_sections(trace: Trace, outputs: Sequence[str]) -> int:
-    """How many sections of a trace are large; 0 if it is a single one."""
+    """Count the large sections of a trace; 0 if no node falls back."""
     if not any(step.kind == "fallback" for step in trace.steps):
         return 0
     return sum(is_large_section(section, trace.values) for section in sections(trace, outputs))
 
 
 def _constant(value: Constant) -> Operand:
-    """An output that is a constant."""
+    """Operand of a constant output."""
     if value.element_type in DATA_TYPES and value.array.size:
         stored = np.asarray(bool_as_uint8(value.array), order="C")
         return Operand(_BUILDER, Desc(DATA_TYPES[value.element_type], stored.shape), value=stored)

@@ -1,8 +1,8 @@
-"""The shortest way of a call: where the model's own session runs all calls, the engine checks shapes, and little else is left.
+"""Pass calls directly to the engine, which checks shapes, if the model's own session runs all calls.
 
-After a network has run, or a pause, nothing of Python is in the processor's caches, and each object on the way to the engine
-counts. So a direct call checks names, types and memory of the arrays, and passes them on. For whatever else comes it returns
-None, and the full path of `InferenceSession.run` runs the call, or says what is wrong.
+Running the network, or a pause, evicts Python's code and objects from the CPU caches, so every object on the way to the engine
+costs time. A direct call only checks the names, types and memory of the arrays. For any other call it returns None: the full
+path of `InferenceSession.run` runs that call, and has the error messages.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from .index_ranges import Range
 from .model_program import ModelProgram
 
 Direct = Callable[[Any], list[Any] | None]
-"""The outputs for a feed; None where it does not run the call."""
+"""Runs a feed and returns the outputs; returns None if the call needs the full path."""
 
 _Check = Callable[[np.ndarray], bool]
-"""Whether an array can be passed on."""
+"""Whether the engine can read an array as it is."""
 
 
 def direct_call(
     model: ModelProgram, inputs: Sequence[Argument], names: Sequence[str], ranges: Sequence[Range]
 ) -> Direct | None:
-    """A function that runs a model on feeds; None if the model takes other things than tensors, or there is more to do.
+    """Return a function that runs a model on feeds; None if some input is no tensor, or calls need the full path.
 
     Args:
         model: the model's own session.
-        inputs: those that the model declares.
-        names: of the outputs to return.
-        ranges: of the values of inputs.
+        inputs: the declared inputs.
+        names: names of the outputs to return.
+        ranges: ranges of input values to check.
     """
-    if not all(each.element_type for each in inputs) or set(model.inputs) != {each.name for each in inputs}:
+    if not all(info.element_type for info in inputs) or set(model.inputs) != {info.name for info in inputs}:
         return None
     run = model.program.taking_feeds([model.outputs.index(name) for name in names])
     if run is None:
         return None
-    expected = tuple([(each.name, each.dtype, _CHECKS.get(each.element_type)) for each in inputs])
+    expected = tuple([(info.name, info.dtype, _CHECKS.get(info.element_type)) for info in inputs])
     count = len(expected)
 
     def call(feed: Any) -> list[Any] | None:
@@ -59,26 +59,26 @@ def direct_call(
             flags = value.flags
             if not (flags.c_contiguous and flags.aligned):
                 return None
-        for each in ranges:
-            if not each.fits(feed):
+        for value_range in ranges:
+            if not value_range.fits(feed):
                 return None
         try:
             return run(feed)
-        except Exception:  # the full path finds out more
+        except Exception:  # the full path raises the error, or runs the call in another way
             return None
 
     return call
 
 
 def _is_bool(array: np.ndarray) -> bool:
-    """Whether an array holds bools, each of which is 0 or 1, where they lie."""
+    """Whether an array holds contiguous bools, stored as 0 or 1."""
     return array.dtype == bool and array.flags.c_contiguous and (not array.size or bool(array.view(np.uint8).max() < 2))
 
 
 def _is_text(array: np.ndarray) -> bool:
-    """Whether an array holds texts."""
+    """Whether an array holds strings."""
     return array.dtype.kind == "U" or (array.dtype.kind == "O" and all(type(item) is str for item in array.flat))
 
 
 _CHECKS: dict[int, _Check] = {TensorProto.BOOL: _is_bool, TensorProto.STRING: _is_text}
-"""Checks of types whose elements may be wrong, by ONNX's number."""
+"""Checks by ONNX element type, for types with invalid elements."""

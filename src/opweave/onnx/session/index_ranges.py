@@ -1,9 +1,8 @@
-"""The values that some inputs of a model may have: indices into its weights, as token ids are, and lengths of sequences.
+"""Ranges of input values: indices into weights, such as token ids, and lengths of sequences.
 
-In ONNX, an index out of range is an error; WebNN clamps it. Lengths say where GroupQueryAttention writes new keys: the kernel
-of ONNX Runtime refuses those out of range, others write the last keys that there is room for. Lengths of the sequences of a
-recurrent network are clamped likewise. What a call passes is checked, what the model computes, or what lies in the memory of a
-device, is not.
+In ONNX, an index out of range is an error; WebNN clamps it. GroupQueryAttention writes new keys at the lengths: ONNX Runtime's
+kernel refuses lengths out of range, other kernels write the last keys within the capacity. Sequence lengths of a recurrent
+network are clamped, too. Inputs in host memory are checked; values that the model computes or that a device holds are not.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ from ..model.protobuf import NodeProto, TensorProto, ValueInfoProto
 from ..model.registry import MICROSOFT, key_of
 
 INDEXING = {("", "Gather"): "axis", (MICROSOFT, "GatherBlockQuantized"): "gather_axis"}
-"""Operators whose second input are indices into the first, and the attribute that says along which axis; 0 by default."""
+"""Operators whose second input holds indices into the first, with the name of the axis attribute (0 by default)."""
 
 KEEPS_VALUES = {("", op_type) for op_type in ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")}
-"""Operators whose result has the values of their first input, where these are integers."""
+"""Operators that keep the values of an integer first input."""
 
 RECURRENT = {("", op_type) for op_type in ("GRU", "LSTM", "RNN")}
-"""Operators whose fifth input are the lengths of the sequences in the first."""
+"""Operators whose fifth input holds the lengths of the sequences in the first."""
 
 INTEGERS = {TensorProto.INT32, TensorProto.INT64}
 
 
 class _Lengths:
-    """A range of lengths in an input, which follows from other inputs.
+    """A range of lengths in one input, computed from other inputs.
 
     Attributes:
-        what: the name that the operator has for the lengths.
-        lengths: the input that holds them, by name.
+        what: the operator's name for the lengths.
+        lengths: name of the input that holds the lengths.
         node: the title of the node, for messages.
     """
 
@@ -46,7 +45,7 @@ class _Lengths:
     node: str
 
     def fits(self, inputs: Any) -> bool:
-        """Whether all lengths are in the range; true where it is not known."""
+        """Whether all lengths are in the range; true if the range is unknown."""
         values = self._values(inputs)
         return values is None or values.outside(inputs[self.lengths]) is None
 
@@ -54,27 +53,27 @@ class _Lengths:
         """Require lengths in the range, if it is known.
 
         Raises:
-            ValidationError: one of them is not.
+            ValidationError: a length is out of range.
         """
         values = self._values(inputs)
         if values is not None:
             values.check(f"{self.node}: {self.what}", inputs[self.lengths], f" in the input {self.lengths!r}")
 
     def _values(self, inputs: Any) -> ValueRange | None:
-        """The range; None where it is not known."""
+        """The range; None if it is unknown."""
         raise NotImplementedError
 
 
 @record
 class LengthRange(_Lengths):
-    """The range of `seqlens_k` of GroupQueryAttention, which is the number of the last key of each sequence.
+    """The range of `seqlens_k` of GroupQueryAttention, the index of the last key of each sequence.
 
-    There is room for the keys of the past, or for `total_sequence_length` if that is more.
+    Indices are below the capacity: max(capacity of the past, `total_sequence_length`).
 
     Attributes:
-        lengths: the input that holds them, by name.
-        past: the past keys [batch, groups, room, size], likewise.
-        total: the input that holds `total_sequence_length`.
+        lengths: name of the input that holds the lengths.
+        past: name of the input that holds the past keys [batch, groups, capacity, size].
+        total: name of the input that holds `total_sequence_length`.
         node: the title of the node, for messages.
     """
 
@@ -90,18 +89,18 @@ class LengthRange(_Lengths):
             return None  # in the memory of a device
         if len(past.shape) != 4 or total.size != 1:
             return None  # the operator refuses them
-        room = max(past.shape[2], total.item())
-        return ValueRange(0, room - 1, f"as there is room for {room} keys")
+        capacity = max(past.shape[2], total.item())
+        return ValueRange(0, capacity - 1, f"as there is room for {capacity} keys")
 
 
 @record
 class StepRange(_Lengths):
-    """The range of `sequence_lens` of a recurrent network, of a sequence that is an input as well.
+    """The range of `sequence_lens` of a recurrent network whose sequence is an input, too.
 
     Attributes:
-        lengths: the input that holds the lengths, by name.
-        sequence: the input that holds the sequence, likewise.
-        axis: the axis of its steps.
+        lengths: name of the input that holds the lengths.
+        sequence: name of the input that holds the sequence.
+        axis: axis of the steps in the sequence.
         node: the title of the node, for messages.
     """
 
@@ -122,7 +121,7 @@ Range: TypeAlias = InputRange | LengthRange | StepRange
 
 
 def find_ranges(model: Model) -> list[Range]:
-    """The ranges of the inputs that are indices or lengths, for operators that are not the user's; each range once."""
+    """Find the ranges of inputs that are indices or lengths, each once; custom operators have none."""
     graph = model.proto.graph
     initialised = {tensor.name for tensor in graph.initializer}
     inputs = {value.name: value for value in graph.input if value.name not in initialised}
@@ -131,7 +130,7 @@ def find_ranges(model: Model) -> list[Range]:
         return []
     weights = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     overridable = {value.name for value in graph.input} - inputs.keys()
-    found: dict[Any, Range] = {}
+    ranges: dict[Any, Range] = {}
     for node in graph.node:
         key = key_of(node)
         if key in model.operations:
@@ -143,27 +142,27 @@ def find_ranges(model: Model) -> list[Range]:
             size = None if table in overridable else _size(weights.get(table, ()), node)
             if size is not None:
                 values = ValueRange(-size, size - 1, f"the rows of {table!r}")
-                found.setdefault((name, size), InputRange(name, name, f"{title_of(node)}: indices", values))
+                ranges.setdefault((name, size), InputRange(name, name, f"{title_of(node)}: indices", values))
         elif key == (MICROSOFT, "GroupQueryAttention") and len(node.input) > 6:
             past, lengths, total = node.input[3], sources.get(node.input[5]), sources.get(node.input[6])
             if past in inputs and lengths and total:
-                made = LengthRange(lengths, past, total, title_of(node))
-                found.setdefault((lengths, total, _room(inputs[past])), made)
+                length_range = LengthRange(lengths, past, total, title_of(node))
+                ranges.setdefault((lengths, total, _capacity_of(inputs[past])), length_range)
         elif key in RECURRENT and len(node.input) > 4 and node.input[0] in inputs and node.input[4] in sources:
             axis = next((a.i for a in node.attribute if a.name == "layout"), 0)
             if axis in (0, 1):
                 steps = StepRange(sources[node.input[4]], node.input[0], axis, title_of(node))
-                found.setdefault((steps.lengths, steps.sequence, axis), steps)
-    return list(found.values())
+                ranges.setdefault((steps.lengths, steps.sequence, axis), steps)
+    return list(ranges.values())
 
 
 def _size(shape: tuple[int, ...], node: NodeProto) -> int | None:
-    """The size of the axis that a node's indices select from; None where there is no such axis."""
+    """Size of the axis that a node's indices select from; None if the axis is missing."""
     axis = next((a.i for a in node.attribute if a.name == INDEXING[key_of(node)]), 0)
     return int(shape[axis]) if -len(shape) <= axis < len(shape) else None
 
 
-def _room(past: ValueInfoProto) -> int | str:
-    """How the room of past keys is declared: a size or a name, which all that have it share; else their own name."""
+def _capacity_of(past: ValueInfoProto) -> int | str:
+    """Declared capacity of past keys: a size or the name of a dimension; the name of the input if there is none."""
     dims = past.type.tensor_type.shape.dim
     return (dims[2].dim_value or dims[2].dim_param or past.name) if len(dims) == 4 else past.name

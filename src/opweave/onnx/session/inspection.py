@@ -30,27 +30,27 @@ class InspectionMethods:
     """Mixin of `InferenceSession`."""
 
     def explain(self, input_shapes: Mapping[str, Sequence[int]] | None = None) -> str:
-        """Which node runs where, and for nodes that fell back, why. Custom operations come first, in a summary.
+        """Tell which node runs where, and why nodes fell back. A summary of custom operations comes first.
 
         Args:
-            input_shapes: for models with dynamic dimensions, the shapes to explain for; they are compiled if they are not
-                yet. Default: the compiled ones that were used last, and what runs the others.
+            input_shapes: for models with dynamic dimensions, the shapes to explain; compiled if needed. Default: the compiled
+                shapes that were used last, and what runs other shapes.
         """
         from . import summary, verification
 
         session = cast("InferenceSession", self)
-        kept = [compiled for _, compiled in session._shape_cache.compiled.items()]
+        models = [compiled for _, compiled in session._shape_cache.compiled.items()]
         if input_shapes is not None:
             compiled = session._compiled_for(input_shapes)
-        elif not kept and (found := session.shapes()):
-            lines = [f"{shapes}: {what}" for shapes, what in found.items()]
+        elif not models and (ways := session.shapes()):
+            lines = [f"{shapes}: {way}" for shapes, way in ways.items()]
             return "\n".join([*lines, *verification.lines(session)])
         else:
-            require(session._is_static or bool(kept), UNKNOWN)
-            compiled = kept[-1] if kept else session._compiled_for({})
-        lines = summary.explained(compiled, session.context, verification.state_of(session, compiled))
+            require(session._is_static or bool(models), UNKNOWN)
+            compiled = models[-1] if models else session._compiled_for({})
+        lines = summary.explain_lines(compiled, session.context, verification.state_of(session, compiled))
         if not session._is_static and input_shapes is None:
-            lines += [f"{shapes}: {what}" for shapes, what in session.shapes().items()]
+            lines += [f"{shapes}: {way}" for shapes, way in session.shapes().items()]
         return "\n".join(lines)
 
     def profile(
@@ -61,16 +61,15 @@ class InspectionMethods:
         repeat: int = 10,
         detail: bool = False,
     ) -> Profile:
-        """Run the model, and measure each step of its program: time, bytes, copies, and how much memory is used again.
+        """Run the model, and measure each step of its program: time, bytes, copies, and memory that is reused.
 
-        A session may have several programs, one for each combination of shapes. The profile is of one of them, and says of
-        which one, and how calls with other shapes run (`remarks`).
+        A session may have several programs, one for each combination of shapes. The profile measures one of them; `remarks`
+        tells which one, and how calls with other shapes run.
 
         Args:
-            inputs: a value for each input, as for `run`: the program that runs such calls is measured. Default: random ones.
-            input_shapes: the shapes to measure for, without `inputs`; they are compiled if they are not yet. Default: those
-                of the last call.
-            repeat: how many runs to measure, after one that is not measured.
+            inputs: a value for each input, as for `run`; they select the program. Default: random values.
+            input_shapes: the shapes to measure, without `inputs`; compiled if needed. Default: the shapes of the last call.
+            repeat: the number of measured runs, after a warm-up.
             detail: whether to also measure each kernel of the engines that support it.
 
         Returns:
@@ -103,12 +102,12 @@ class InspectionMethods:
                 owns = session.context._space.owns
                 shapes = {n: a.shape if isinstance(a, np.ndarray) or owns(a) else None for n, a in feed.items()}
                 cache = session._shape_cache
-                key, model = cache.made_for(shapes, feed) or (
+                key, model = cache.find_program(shapes, feed) or (
                     tuple(shapes.items()),
-                    cache.compiled_for(shapes, feed),
+                    cache.compile_for(shapes, feed),
                 )
             else:
-                key, model = _chosen(session, input_shapes)
+                key, model = _program_of(session, input_shapes)
                 shapes = {name: what for name, what in key if not isinstance(what, bytes)}
                 feed = random_feed(session, shapes)
             sources, targets = model.memory(feed)
@@ -118,9 +117,9 @@ class InspectionMethods:
             others = {text: way for text, way in session.shapes().items() if text != measured_for}
             remarks += [f"other calls: {text}: {way}" for text, way in others.items()]
             space, device = session.context._space, session.context.device.name
-            arguments_of_link = (model.program, sources, targets, space, device, repeat, detail, remarks)
+            profile_arguments = (model.program, sources, targets, space, device, repeat, detail, remarks)
             try:
-                measured: Profile = lazy_imports.profile_model(*arguments_of_link)
+                measured: Profile = lazy_imports.profile_model(*profile_arguments)
             except OperationError as error:
                 if inputs is not None:
                     raise
@@ -131,11 +130,11 @@ class InspectionMethods:
     def draw(
         self, path: str | Path | None = None, *, input_shapes: Mapping[str, Sequence[int]] | None = None
     ) -> Drawing:
-        """Draw the nodes of the model, with what runs which section of it.
+        """Draw the nodes of the model, in lanes for the sections that run them.
 
         Args:
             path: an .svg file to write the drawing to, or None.
-            input_shapes: the shapes to draw for; they are compiled if they are not yet. Default: those of the last call.
+            input_shapes: the shapes to draw; compiled if needed. Default: the shapes of the last call.
 
         Returns:
             The drawing: a string of SVG that notebooks show. Its title names the shapes.
@@ -155,7 +154,7 @@ class InspectionMethods:
 
         session = cast("InferenceSession", self)
         session.context._check_alive()
-        key, model = _chosen(session, input_shapes)
+        key, model = _program_of(session, input_shapes)
         advice = "which is one step of ONNX Runtime; pass input_shapes to draw what would run if they were compiled"
         require(isinstance(model, CompiledModel), f"draw: calls run in the model's own session, {advice}")
         names = [[a.name for a in arguments] for arguments in (session.get_inputs(), session.get_outputs())]
@@ -165,10 +164,12 @@ class InspectionMethods:
         return drawing
 
 
-def _chosen(session: InferenceSession, input_shapes: Mapping[str, Sequence[int]] | None) -> tuple[Key, ModelProgram]:
-    """The program for given shapes, or that of the last call."""
+def _program_of(
+    session: InferenceSession, input_shapes: Mapping[str, Sequence[int]] | None
+) -> tuple[Key, ModelProgram]:
+    """Return the program for given shapes, or the program of the last call."""
     if input_shapes is None and (last := session._shape_cache.last()) is not None:
         return last
     require(input_shapes is not None or session._is_static, UNKNOWN)
     shapes = session._shapes_of(input_shapes or {})
-    return tuple(shapes.items()), session._shape_cache.compiled_for(shapes, {})
+    return tuple(shapes.items()), session._shape_cache.compile_for(shapes, {})

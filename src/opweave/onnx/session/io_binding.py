@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """The model's own session, bound to the memory of a call that has succeeded.
+    """The model's own session, bound to the memory of a successful call.
 
-    A language model has an input and an output for the keys and for the values of each layer, which are bound once. At each
-    token only a few inputs are bound again, and only those are checked again.
+    For a language model, an input and an output for the keys and the values of each layer are bound once. Each token rebinds a
+    few inputs, and only these are checked again.
 
     Attributes:
         model: the session.
-        call: runs it; `call.read` exchanges the memory of an input.
+        call: runs the session; `call.read` exchanges the memory of an input.
         outputs: the memory of each output, by name; a cell for new memory at each run.
-        updated: the inputs in whose memory outputs lie.
-        written: the ranges of the memory that it writes.
+        updated: inputs that share memory with an output.
+        written: memory ranges that a run writes.
     """
 
     model: ModelProgram
@@ -46,9 +46,9 @@ class _Bound:
     written: Sequence[tuple[int, int]]
 
     def run(self) -> dict[str, np.ndarray]:
-        """Run it; the outputs by name."""
+        """Run the session, and return the outputs by name."""
         self.call()
-        return {name: made.value if isinstance(made, Cell) else made for name, made in self.outputs.items()}
+        return {name: output.value if isinstance(output, Cell) else output for name, output in self.outputs.items()}
 
 
 class IOBinding:
@@ -64,7 +64,7 @@ class IOBinding:
         (features,) = binding.copy_outputs_to_cpu()
 
     All memory is on the CPU, regardless of the session's device. Arrays are read when the session runs, not when they are
-    bound. If the model's own session runs all shapes, a binding that is used again checks only values that were bound again.
+    bound. If the model's own session runs all shapes, a reused binding checks only values that were bound again.
     """
 
     def __init__(self, session: OnnxRuntimeMethods) -> None:
@@ -75,8 +75,8 @@ class IOBinding:
         self._values: dict[str, Any] = {}  # OrtValues that are bound as outputs
         self._results: dict[str, Any] = {}
         self._is_used = False  # whether it has run
-        self._bound: _Bound | None = None  # the last run, for as long as bindings only exchange some inputs
-        self._new: set[str] = set()  # the inputs that were bound since the last run
+        self._bound: _Bound | None = None  # the last run, valid while only inputs are rebound
+        self._new: set[str] = set()  # inputs that were bound since the last run
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
         """Bind an input to an array, or to any other value that `run` takes.
@@ -84,7 +84,7 @@ class IOBinding:
         Raises:
             ValidationError: the model has no such input.
         """
-        # An owner can still change the data type and the shape of their array object.
+        # A view: the caller can still change the data type and the shape of the array object.
         self._bind_feed(name, arr_on_cpu.view() if type(arr_on_cpu) is np.ndarray else arr_on_cpu)
 
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
@@ -140,14 +140,14 @@ class IOBinding:
             ValidationError: the model has no such output, or the description of the memory is wrong.
             NotSupportedError: the device is not the CPU.
         """
-        what = f"output {name!r}"
-        _check_device(what, device_type)
+        label = f"output {name!r}"
+        _check_device(label, device_type)
         if buffer_ptr is None:
             self._bind_target(name, None)
             return
         if element_type is None or shape is None:
-            raise ValidationError(f"{what}: memory at an address needs element_type and shape")
-        self._bind_target(name, _array_at(what, device_type, element_type, shape, buffer_ptr))
+            raise ValidationError(f"{label}: memory at an address needs element_type and shape")
+        self._bind_target(name, _array_at(label, device_type, element_type, shape, buffer_ptr))
 
     def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
         """Bind an output to an `onnxruntime.OrtValue` on the CPU, whose memory is written.
@@ -156,11 +156,11 @@ class IOBinding:
             ValidationError: the model has no such output, or `ortvalue` is not an OrtValue with a tensor of numbers.
             NotSupportedError: the value is on another device.
         """
-        what = f"output {name!r}"
-        require(is_ort_value(ortvalue), f"{what} must be an OrtValue, got {type(ortvalue).__name__}")
+        label = f"output {name!r}"
+        require(is_ort_value(ortvalue), f"{label} must be an OrtValue, got {type(ortvalue).__name__}")
         updated = self._owner._in_place.get(name, "")
         is_in_place = self._input_values.get(updated) is ortvalue
-        self._bind_target(name, self._feeds[updated] if is_in_place else array_of_value(ortvalue, what))
+        self._bind_target(name, self._feeds[updated] if is_in_place else array_of_value(ortvalue, label))
         self._values[name] = ortvalue
 
     def synchronize_inputs(self) -> None:
@@ -214,7 +214,7 @@ class IOBinding:
         is_noted = use is None or not use.is_asked
         is_current = is_noted and bound is not None and self._owner._shape_cache.only_own is bound.model
         if bound is not None and is_current and all(self._exchange(bound, name) for name in self._new):
-            with suppress(OperationError, OtherShapes):  # the session, which runs next, says what is wrong
+            with suppress(OperationError, OtherShapes):  # the run below raises the error
                 self._run_bound(bound)
                 self._bound = bound
                 self._new.clear()
@@ -226,41 +226,41 @@ class IOBinding:
         self._new.clear()
 
     def _run_bound(self, bound: _Bound) -> None:
-        """Run the model in the way of the last run, with the inputs that were exchanged."""
+        """Repeat the last run with the rebound inputs."""
         session = self._owner
         begin = monotonic_ns()
         session._context._check_alive()
-        for each in session._ranges:
-            each.check(self._feeds)
+        for value_range in session._ranges:
+            value_range.check(self._feeds)
         self._results = bound.run()
         if session._run_trace is not None:
             session._run_trace.note("model_run", begin)
 
     def _bind(self) -> _Bound | None:
-        """Bind the model as the last run has used it; None where later runs may have to be made in another way."""
+        """Bind the model to the memory of the last run; None if later runs may need the full path."""
         session, feeds = self._owner, self._feeds
         model = session._shape_cache.only_own
         if model is None or not session._repeatable or feeds.keys() != session._inputs_by_name.keys():
             return None
         if not all(map(_is_read_in_place, feeds.values())):
             return None
-        given = {name: target for name, target in self._targets.items() if target is not None}
-        shared = memory.in_place(feeds, given, session._in_place)
-        written = memory.merged_ranges(given.values())
+        targets = {name: target for name, target in self._targets.items() if target is not None}
+        shared = memory.in_place(feeds, targets, session._in_place)
+        written = memory.merged_ranges(targets.values())
         if any(memory.meets(written, feeds[name]) for name in feeds.keys() - shared.values()):
-            return None  # an output over an input is computed in other memory, and copied
+            return None  # an output over an input is computed in new memory
         outputs = {name: Cell() if target is None else target for name, target in self._targets.items()}
-        taken, made = [feeds[name] for name in model.inputs], [outputs.get(name) for name in model.outputs]
-        call = model.program.bind(taken, made, model.pairs(shared))
+        sources, buffers = [feeds[name] for name in model.inputs], [outputs.get(name) for name in model.outputs]
+        call = model.program.bind(sources, buffers, model.pairs(shared))
         if not hasattr(call, "read"):
             return None
         return _Bound(model, call, outputs, frozenset(shared.values()), written)
 
     def _exchange(self, bound: _Bound, name: str) -> bool:
-        """Let a bound call read what is bound to an input now. False if the call must be checked as a whole instead.
+        """Make a bound call read the array that is now bound to an input; False if the whole call must be checked.
 
         Raises:
-            ValidationError: it has another data type or shape than the model declares.
+            ValidationError: the array has another data type or shape than the model declares.
         """
         value = self._feeds[name]
         if name in bound.updated or not _is_read_in_place(value):
@@ -272,11 +272,11 @@ class IOBinding:
         return True
 
     def _run_as_new(self) -> None:
-        """Run the session on all that is bound."""
+        """Run the session on all bound inputs and outputs."""
         inputs = {name: array for name, array in self._feeds.items() if isinstance(array, np.ndarray)}
         targets = {name: array for name, array in self._targets.items() if array is not None}
         updated = memory.in_place(inputs, targets, self._owner._in_place)
-        # ONNX Runtime allows an output to overlap any input; here it is computed in other memory, and copied.
+        # ONNX Runtime allows an output to overlap any input; here such an output is computed in new memory, and copied.
         # Inputs that are not contiguous are copied before the run.
         apart = inputs.keys() - updated.values()
         read = memory.merged_ranges(inputs[name] for name in apart if inputs[name].flags.c_contiguous)
@@ -287,7 +287,7 @@ class IOBinding:
         for name in shared:
             target, result = targets[name], self._results[name]
             fits = target.dtype == result.dtype and target.shape == result.shape
-            require(fits, f"output {name!r} must be {_described(result)}, got {_described(target)}")
+            require(fits, f"output {name!r} must be {_description_of(result)}, got {_description_of(target)}")
             memory.copy(target, result, "an output bound to the memory of an input")
             self._results[name] = target
 
@@ -306,9 +306,9 @@ class IOBinding:
             self._bound = None
         self._targets[name] = target
 
-    def _check_name(self, name: str, what: str, known: Sequence[NodeArg]) -> None:
-        names = [argument.name for argument in known]
-        require(name in names, f"the model has the {what}s {names}; unknown: {name!r}")
+    def _check_name(self, name: str, kind: str, arguments: Sequence[NodeArg]) -> None:
+        names = [argument.name for argument in arguments]
+        require(name in names, f"the model has the {kind}s {names}; unknown: {name!r}")
 
 
 def _is_read_in_place(value: Any) -> bool:
@@ -316,40 +316,40 @@ def _is_read_in_place(value: Any) -> bool:
 
 
 def _are_same(one: np.ndarray | None, other: np.ndarray | None) -> bool:
-    """Whether targets are in the same memory, with the same type and shape, or both in new memory."""
+    """Whether two targets have the same memory, data type and shape, or are both None."""
     if one is None or other is None:
         return one is other
     return memory.is_same(one, other) and (one.dtype, one.shape) == (other.dtype, other.shape)
 
 
-def _described(array: np.ndarray) -> str:
+def _description_of(array: np.ndarray) -> str:
     return f"{array.dtype} of shape {list(array.shape)}"
 
 
-def _check_device(what: str, device_type: str) -> None:
-    require(isinstance(device_type, str), f"{what}: device_type must be a name, got {device_type!r}")
+def _check_device(label: str, device_type: str) -> None:
+    require(isinstance(device_type, str), f"{label}: device_type must be a name, got {device_type!r}")
     if device_type.lower() != "cpu":
-        raise NotSupportedError(f"{what}: memory must be on the CPU, got device_type={device_type!r}")
+        raise NotSupportedError(f"{label}: memory must be on the CPU, got device_type={device_type!r}")
 
 
-def _array_at(what: str, device_type: str, element_type: Any, shape: Sequence[int], address: int) -> np.ndarray:
-    """An array over the memory at an address."""
-    _check_device(what, device_type)
+def _array_at(label: str, device_type: str, element_type: Any, shape: Sequence[int], address: int) -> np.ndarray:
+    """View the memory at an address as an array."""
+    _check_device(label, device_type)
     if isinstance(element_type, int) and not isinstance(element_type, bool):
-        known = element_type in TensorProto.DataType.values() and element_type not in (0, TensorProto.STRING)
-        require(known, f"{what}: element_type must be a TensorProto.DataType with numbers, got {element_type}")
+        is_numeric = element_type in TensorProto.DataType.values() and element_type not in (0, TensorProto.STRING)
+        require(is_numeric, f"{label}: element_type must be a TensorProto.DataType with numbers, got {element_type}")
         dtype = dtype_of(element_type)
     else:
         try:
             dtype = np.dtype(element_type)
         except TypeError:
-            raise ValidationError(f"{what}: element_type must be a data type, got {element_type!r}") from None
-        require(dtype.kind in "fiub", f"{what}: element_type must be a type of numbers, got {dtype}")
+            raise ValidationError(f"{label}: element_type must be a data type, got {element_type!r}") from None
+        require(dtype.kind in "fiub", f"{label}: element_type must be a type of numbers, got {dtype}")
     sizes = tuple(int(size) for size in shape)
-    require(all(size >= 0 for size in sizes), f"{what}: shape must have sizes from 0, got {list(sizes)}")
+    require(all(size >= 0 for size in sizes), f"{label}: shape must have sizes from 0, got {list(sizes)}")
     count = int(np.prod(sizes, dtype=object))
     fits = isinstance(address, (int, np.integer)) and (address > 0 or count == 0)
-    require(fits, f"{what}: buffer_ptr must be an address, got {address!r}")
+    require(fits, f"{label}: buffer_ptr must be an address, got {address!r}")
     if count == 0:
         return np.empty(sizes, dtype)
     bytes_there = (ctypes.c_ubyte * (count * dtype.itemsize)).from_address(int(address))

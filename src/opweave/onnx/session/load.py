@@ -38,7 +38,7 @@ def load(
 
     Args:
         model: the path of an `.onnx` file, the bytes of one, or an `onnx.ModelProto`.
-        context: where it will run; default: a new one on the best device.
+        context: the context of the graph; default: a new one on the best device.
         fix_shapes: sizes for dynamic dimensions, as for `InferenceSession`; all must be fixed, as WebNN shapes are static.
         limits: bounds on the number of nodes, and on memory while loading; see `Limits`.
 
@@ -68,7 +68,7 @@ def load(
 
 
 def _advice(argument: Argument) -> str:
-    """How to fix the dynamic dimensions of an input to 1: by their names if all have one, else by the input's shape."""
+    """Say how to fix the dynamic dimensions of an input: by name if all have one, else by the input's shape."""
     named = [size for size in argument.dims or () if not isinstance(size, int)]
     sizes: dict[str, int | list[int]] = {name: 1 for name in named if name}
     options = [f"--fix-shapes {name}=1" for name in sizes]
@@ -96,9 +96,9 @@ def record(
 
     Args:
         source: the model.
-        context: of the builder.
+        context: the context of the builder.
         shapes: the shape of each input.
-        inputs: arrays of inputs; those of which the values decide about shapes become constants.
+        inputs: arrays of inputs; an input whose values determine shapes becomes a constant.
 
     Returns:
         The builder, and the operand of each output by name.
@@ -106,7 +106,7 @@ def record(
     Raises:
         NotSupportedError: WebNN cannot express the model.
     """
-    tracer, trace = traced(source, context, shapes, inputs)
+    tracer, trace = trace_model(source, context, shapes, inputs)
     outputs = [info.name for info in source.proto.graph.output]
     check_whole(sections(trace, outputs), "cannot be expressed in WebNN")
     label_nodes(trace)
@@ -123,7 +123,7 @@ def record(
     return tracer.builder, operands
 
 
-def traced(
+def trace_model(
     source: Model,
     context: MLContext,
     shapes: Mapping[str, tuple[int, ...] | None],
@@ -134,24 +134,24 @@ def traced(
 
     Args:
         source: the model.
-        context: where it will run.
+        context: the context to run in.
         shapes: the shape of each input.
-        inputs: arrays of inputs; those of which the values decide about shapes become constants.
-        types: types of results of nodes that fall back, where these are known better than by inference.
+        inputs: arrays of inputs; an input whose values determine shapes becomes a constant.
+        types: known types of results of fallback nodes, which inference may miss.
     """
     require_operators(source)
     values: dict[str, np.ndarray] = {}
-    known = inputs or {}
+    arrays = inputs or {}
     while True:
-        tracer = Tracer(source, context, shapes, values, known.keys() - values.keys(), types)
+        tracer = Tracer(source, context, shapes, values, arrays.keys() - values.keys(), types)
         try:
             return tracer, tracer.run()
-        except ValuesNeeded as found:
-            values |= {name: np.array(known[name]) for name in found.names}
+        except ValuesNeeded as needed:
+            values |= {name: np.array(arrays[name]) for name in needed.names}
 
 
 def label_nodes(trace: Trace) -> None:
-    """Let operations without a label have the name of the ONNX node that they come from, or else of its first output."""
+    """Label unlabelled operations with the name of their ONNX node, or of an output if the node has no name."""
     ends = {value.operand for value in trace.values.values() if isinstance(value, Tensor)}
     for name, step in trace.maker.items():
         value = trace.values.get(name)

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 def find_measured(digest: Callable[[], str], ways: Mapping[str, Backend]) -> dict[str, Measurement]:
-    """What tuning has measured for a model, by shapes as text; nothing is loaded if there is only one way to run it.
+    """Find the measurements of a model by shapes as text; load no modules if there is only one engine.
 
     Args:
-        digest: gives the digest of the model.
-        ways: what may run it, by name.
+        digest: computes the digest of the model.
+        ways: back ends that may run the model, by name.
     """
     if len(ways) < 2:
         return {}

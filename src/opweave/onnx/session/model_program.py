@@ -1,4 +1,4 @@
-"""A model as a program: what runs the calls of a session."""
+"""Models as programs, which run the calls of a session."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from ..model.arguments import check_target
 from ..model.booleans import bool_as_uint8
 
 NOTHING_SHARED: Mapping[str, str] = MappingProxyType({})
-"""No output lies in the memory of an input."""
+"""No output shares memory with an input."""
 
 Fallback = Literal["auto", "error"]
-"""How nodes that WebNN cannot express are handled: "auto" runs them in ONNX Runtime, "error" refuses the model."""
+"""Treatment of nodes that WebNN cannot express: "auto" runs them in ONNX Runtime, "error" refuses the model."""
 
 Wrapper = Callable[[Any], Any] | None
-"""How the value of an input is passed to the program; None for as it is."""
+"""Converts the value of an input for the program; None to pass it unchanged."""
 
 Result = tuple[Desc, np.dtype[Any]] | None
-"""The data type and shape of an output, as an operand and as an array; None if they are not known before a run."""
+"""The `Desc` of an output, and the data type of its array; None if they are unknown before a run."""
 
 
 class ModelProgram:
-    """A model as a program, for given shapes of its inputs or for all. Several threads may run it at the same time.
+    """A model as a program, for given input shapes or for all. Several threads may run it at the same time.
 
     Args:
-        program: runs it; its inputs and outputs have the names of the model's.
-        wrappers: how inputs are passed to the program.
-        results: what is known of its outputs.
-        is_open: whether it takes inputs of any shape.
+        program: the program; its inputs and outputs have the names of the model's.
+        wrappers: the conversion of each input.
+        results: the data type and shape of each output, if known.
+        is_open: whether the program takes inputs of any shape.
 
     Attributes:
-        program: the same.
-        is_open: likewise.
-        inputs: the names of the inputs that it needs.
-        outputs: the names of its outputs, in the order of the program.
-        results: the data type and shape of each output, as an operand and as an array, where they are known in advance.
+        program: as above.
+        is_open: as above.
+        inputs: the names of the inputs that the program reads.
+        outputs: the names of the outputs, in the order of the program.
+        results: the known items of `results`, by name.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class ModelProgram:
     ) -> None:
         self.program, self.is_open = program, is_open
         self.inputs, self.outputs = list(program.graph.inputs), list(program.graph.outputs)
-        self.results = {name: known for name, known in zip(self.outputs, results, strict=True) if known is not None}
+        self.results = {name: result for name, result in zip(self.outputs, results, strict=True) if result is not None}
         self._wrappers, self._results = wrappers, results
         self._takes_values = not any(wrappers)
-        self._gives_values = all(known is None or known[1].kind != "b" for known in results)
+        self._gives_values = all(result is None or result[1].kind != "b" for result in results)
 
     def returning(self, wanted: Sequence[int]) -> Returning:
-        """A function that runs it on checked values, and returns the outputs at the positions `wanted` in new memory."""
+        """Return a function that runs checked values, and returns the outputs at the positions `wanted` in new memory."""
         call = self.program.returning(wanted) if self._takes_values and self._gives_values else None
         return call or partial(self.run, outputs=[None] * len(self.outputs), wanted=wanted)
 
@@ -70,51 +70,53 @@ class ModelProgram:
         wanted: Sequence[int],
         shared: Mapping[str, str] = NOTHING_SHARED,
     ) -> list[Any]:
-        """Run on arrays, or memory of the context's device, that have been checked.
+        """Run on checked arrays, or checked memory of the context's device.
 
         Args:
             inputs: the values of `self.inputs`.
-            outputs: for each of `self.outputs`, the memory that it is written into, None for new memory.
+            outputs: the memory to write each of `self.outputs` into; None for new memory.
             wanted: the positions of the outputs to return.
-            shared: the outputs that use the memory of the input which they update, and that input, by name.
+            shared: the outputs that reuse the memory of an input, with the name of that input.
 
         Raises:
-            ValidationError: memory in `outputs` does not have the shape of its output, which was not known in advance.
+            ValidationError: memory in `outputs` has another shape than its output, which was unknown in advance.
             OtherShapes: ONNX's inference was wrong about a shape.
             OperationError: an engine failed.
         """
         if not self._takes_values:
             inputs = [v if wrap is None else wrap(v) for v, wrap in zip(inputs, self._wrappers, strict=True)]
-        made = [self._new(k, k in wanted) if given is None else given for k, given in enumerate(outputs)]
-        passed = made
+        buffers = [self._new(k, k in wanted) if output is None else output for k, output in enumerate(outputs)]
+        targets = buffers
         if not self._gives_values:
-            passed = [m if known is None else bool_as_uint8(m) for known, m in zip(self._results, made, strict=True)]
+            targets = [
+                m if declared is None else bool_as_uint8(m) for declared, m in zip(self._results, buffers, strict=True)
+            ]
         try:
-            self.program.run(inputs, passed, self.pairs(shared) if shared else ())
-        except OtherShapes as found:
+            self.program.run(inputs, targets, self.pairs(shared) if shared else ())
+        except OtherShapes as error:
             for name, target in zip(self.outputs, outputs, strict=True):
-                if target is not None and name in found.shapes and name not in self.results:
-                    check_target(name, target, found.shapes[name])
+                if target is not None and name in error.shapes and name not in self.results:
+                    check_target(name, target, error.shapes[name])
             raise
-        results = [made[k] for k in wanted]
-        if len(self.results) < len(made):
+        results = [buffers[k] for k in wanted]
+        if len(self.results) < len(buffers):
             results = [result.value if isinstance(result, Cell) else result for result in results]
         return results
 
     def memory(self, feed: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-        """The memory of the program's inputs, of checked values by name, and new memory for its outputs."""
-        given = [feed[name] for name in self.inputs]
-        sources = [v if wrap is None else wrap(v) for v, wrap in zip(given, self._wrappers, strict=True)]
+        """Return the memory of checked inputs, and new memory for the outputs, in the order of the program."""
+        values = [feed[name] for name in self.inputs]
+        sources = [v if wrap is None else wrap(v) for v, wrap in zip(values, self._wrappers, strict=True)]
         targets = [self._new(k, True) for k in range(len(self.outputs))]
         return sources, [t if isinstance(t, Cell) else bool_as_uint8(t) for t in targets]
 
     def pairs(self, shared: Mapping[str, str]) -> Pairs:
-        """The positions of the inputs, and of the outputs in their memory, that `shared` names."""
+        """Positions of the input and the output of each pair in `shared`."""
         places = {name: k for k, name in enumerate(self.inputs)}
         return tuple((places[shared[name]], k) for k, name in enumerate(self.outputs) if shared.get(name) in places)
 
     def _new(self, position: int, is_wanted: bool) -> Any:
-        """New memory for an output: a cell where its size is not known, None where nothing reads it."""
+        """Allocate an output: a cell if its size is unknown, None if nothing reads it."""
         if (result := self._results[position]) is None:
             return Cell() if is_wanted or not self.is_open else None
         desc, dtype = result

@@ -1,4 +1,4 @@
-"""The reasons for which the model's own session runs calls, and when they hold."""
+"""Decide when the model's own session runs calls, with the reasons to show."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ NEVER = "specialise='never'"
 AUTO = "no other way to run it was measured to be faster"
 
 PAYING = frozenset({("", "LRN")})
-"""Operators for which a static model is compiled without a measurement of it. Opweave's loop for local response normalisation
-takes a thirtieth of the time of ONNX Runtime's kernel (`compile.winners`), and AlexNet, ZFNet and Inception v1 two thirds of
-ONNX Runtime's time (docs/benchmarks.md). Other networks of that page take as long as in ONNX Runtime, and longer to load."""
+"""Operators for which a static model is compiled without being measured. Opweave's loop for local response normalisation takes
+1/30 of the time of ONNX Runtime's kernel (`compile.winners`); AlexNet, ZFNet and Inception v1 take 2/3 of ONNX Runtime's time
+(docs/benchmarks.md). Other networks of that page take as long as in ONNX Runtime, and longer to load."""
 
 SMALL_BYTES = 2**20
-"""The size of a static model, its weights, inputs and outputs, up to which it is not compiled. An estimate: such models run
-briefly, and to trace and compile one takes tens of milliseconds, which it rarely regains."""
+"""Static models up to this size of weights, inputs and outputs are not compiled. An estimate: tracing and compiling take tens
+of milliseconds, which short runs rarely regain."""
 
 MAX_FALLBACKS = 0
-"""The most nodes of a static model that WebNN cannot express, if it is compiled by default. Each divides the model: results
+"""Maximum number of fallback nodes of a static model that is compiled by default. Each divides the model: results
 between sections are stored, and threads wait. `benchmarks small` compares such models with ONNX Runtime."""
 
 MAX_POOLS = 5
-"""Maximum number of sections with their own threads where shapes that recur are compiled. A static model with more runs in its
-own session, which has one pool of threads."""
+"""Maximum number of large sections, each with a pool of threads. A static model with more runs in its own session, which has
+one pool."""
 
 
 def may_pay(model: Model, size: int) -> bool:
-    """Whether a static model may be faster compiled, as far as that is known without a trace.
+    """Whether compiling a static model may pay, judged without a trace.
 
     Args:
         model: the model.
-        size: of its weights, inputs and outputs, in bytes.
+        size: bytes of its weights, inputs and outputs.
     """
     if size <= SMALL_BYTES or PAYING.isdisjoint(model.operators):
         return False
@@ -46,10 +46,10 @@ def may_pay(model: Model, size: int) -> bool:
 
 
 def reason_after_trace(trace: Trace, outputs: list[str], is_auto: bool) -> str:
-    """Why the model's own session runs a static model; empty if it is to be compiled.
+    """Reason to run a static model in its own session; empty to compile it.
 
     Args:
-        trace: of the model.
+        trace: the trace of the model.
         outputs: the names of its outputs.
         is_auto: whether the user has left the choice to the session.
     """
@@ -67,14 +67,14 @@ def _inexpressible(names: list[str]) -> str:
 
 
 class RecentShape(Recurring):
-    """The shapes of a recent call, which are compiled if they recur.
+    """The input shapes of a recent call; compiled if they recur.
 
     Args:
-        refused: why they are not compiled though they recurred; empty if there is no reason.
+        refused: the reason not to compile recurring shapes; empty if there is none.
 
     Attributes:
-        refused: the same.
-        has_room: whether there was room for them when they recurred.
+        refused: as above.
+        has_room: whether memory and threads sufficed when they recurred.
     """
 
     waits = True
@@ -84,7 +84,7 @@ class RecentShape(Recurring):
         self.refused, self.has_room = refused, False
 
     def describe(self) -> str:
-        """How calls with these shapes run."""
+        """Say how calls with these shapes run."""
         why = self.refused if self.refusal is None else f"it cannot be compiled: {self.refusal}"
         if why:
             return f"{OWN_SESSION}: {why}"

@@ -27,20 +27,20 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if isinstance(self.model, (str, os.PathLike)):
-            self.model = os.path.abspath(self.model)  # pickles are read in other directories
+            self.model = os.path.abspath(self.model)  # a pickle may be read in another directory
 
     @property
     def title(self) -> str:
-        """The name of the model's file; "a model" where it has none."""
+        """The name of the model's file; "a model" if it has none."""
         return os.path.basename(self.model) if isinstance(self.model, str) else "a model"
 
-    def moved(self, providers: Any, provider_options: Any) -> Recipe:
-        """The same arguments with other providers, which choose the context."""
+    def with_providers(self, providers: Any, provider_options: Any) -> Recipe:
+        """Copy with other providers, which choose the context."""
         changed = {"providers": providers, "provider_options": provider_options}
         return replace(self, context=None, arguments={**self.arguments, **changed})
 
-    def reduced(self, kind: type) -> tuple[Any, tuple[Any, ...]]:
-        """The function and arguments with which `pickle` and `copy` make a session of class `kind` again.
+    def reduce_to(self, kind: type) -> tuple[Any, tuple[Any, ...]]:
+        """Return the function and arguments from which `pickle` and `copy` recreate a session of class `kind`.
 
         Raises:
             TypeError: the context or the options cannot be pickled, or the model is neither a path nor bytes.

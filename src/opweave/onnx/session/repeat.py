@@ -1,9 +1,9 @@
-"""The fast path of a call that is like a recent one: arrays of the same types and shapes, and the same outputs asked for.
+"""Fast path for a call that repeats a recent one: arrays of the same types and shapes, and the same requested outputs.
 
-Where the model's own session runs all calls, shapes may differ: a language model gets others at each token.
+If the model's own session runs all calls, shapes may differ: those of a language model change at each token.
 
-What the full path of `InferenceSession.run` has checked and selected once holds for such a call, too. The fast path raises no
-errors about arguments: a call with something new or wrong takes the full path, which has the messages.
+The full path of `InferenceSession.run` has checked such a call and selected its program before. The fast path raises no errors
+about arguments: a call with something new or wrong takes the full path, which has the messages.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ Expected = tuple[str, np.dtype[Any], tuple[int, ...]]
 """The name of an array, its data type and its shape."""
 
 NO_TYPE = np.dtype([("of no array", "V1")])
-"""The data type of outputs that are not known. None would not do: NumPy takes it for float64."""
+"""Data type of unknown outputs, equal to no other. (NumPy reads None as float64.)"""
 
 MAX_REPEATS = 64
-"""The most calls that a session keeps to repeat them."""
+"""Maximum number of calls that a session keeps to repeat."""
 
 MAX_DIRECT = 16
-"""The most combinations of outputs for which a session keeps a direct call."""
+"""Maximum number of combinations of outputs for which a session keeps a direct call."""
 
 MAX_SHAPES = 1024
-"""The most shapes of arrays that a call knows to fit the model, where shapes may differ."""
+"""Maximum number of further array shapes that a call remembers as valid."""
 
 FEW_PAIRS = 64
-"""Up to this number, pairs of arrays are compared one by one at each call; more are sorted, and not compared again."""
+"""Up to this number, pairs of arrays are checked for overlap at each call; more are sorted once, and remembered."""
 
 
 class Repeat:
     """A successful call of a session, to be repeated on other arrays.
 
     Args:
-        model: what ran it.
-        feed: the arrays that it was run on, by name.
-        asked: `output_names` of that call.
-        names: the outputs that were returned.
-        deciding: the inputs whose values determine shapes; those of the next call must be the same.
-        ranges: of the values of inputs.
-        in_place: the outputs that may use the memory of an input, and that input, by name.
+        model: the program that ran the call.
+        feed: the input arrays, by name.
+        asked: `output_names` of the call.
+        names: the names of the returned outputs.
+        deciding: the inputs whose values determine shapes; a repetition must have the same values.
+        ranges: ranges of input values to check.
+        in_place: the outputs that may reuse the memory of an input, with the name of that input.
         targets: the memory that the call wrote outputs into, by name.
         declared: if shapes may differ, the inputs and the outputs that the model declares, by name.
 
     Attributes:
         model: as above.
-        used: the number of the call at which it was last chosen (`Repeats`).
+        used: the number of the last call that used it, counted by `Repeats`.
     """
 
     __slots__ = (
@@ -98,7 +98,7 @@ class Repeat:
         self._others: set[tuple[str, tuple[int, ...]]] = set()  # further shapes of inputs
         self._other_outputs: set[tuple[str, tuple[int, ...]]] = set()
         self._apart: _Apart | None = None  # the targets of the last call, if they are many
-        # Those that the model does not take come last: they are only checked.
+        # Inputs that the model does not read come last: they are only checked.
         order = dict.fromkeys([*model.inputs, *feed])
         self._inputs: list[Expected] = [(name, feed[name].dtype, feed[name].shape) for name in order]
         self._taken = len(model.inputs)
@@ -115,25 +115,25 @@ class Repeat:
 
     @staticmethod
     def fits(inputs: Sequence[Argument]) -> bool:
-        """Whether calls of a model can be repeated: plain tensors of numbers."""
+        """Whether calls of a model can be repeated: all inputs are tensors of numbers."""
         return all(i.element_type not in (0, TensorProto.BOOL) and i.dtype.kind in "iuf" for i in inputs)
 
-    def run(self, asked: Any, given: Any, out: Any) -> list[Any] | None:
-        """The outputs of a call; None where it is not like the one before.
+    def run(self, asked: Any, feed: Any, out: Any) -> list[Any] | None:
+        """Run a call; None if it does not repeat this one.
 
         Raises:
             OperationError: the engine failed.
         """
         if asked is not self._asked and not (type(asked) is list and asked == self._asked):
             return None
-        if type(given) is not dict or len(given) != len(self._inputs):
+        if type(feed) is not dict or len(feed) != len(self._inputs):
             return None
         inputs: list[np.ndarray] = []
         for name, dtype, shape in self._inputs:
-            value = given.get(name)
+            value = feed.get(name)
             if type(value) is not np.ndarray:
                 return None
-            array = value.view()  # an owner can still change the data type and the shape of their array object
+            array = value.view()  # the caller can still change the data type and the shape of the array object
             flags = array.flags
             if array.dtype != dtype or not (flags.c_contiguous and flags.aligned):
                 return None
@@ -142,22 +142,22 @@ class Repeat:
                     return None
                 _note(self._others, name, array.shape)
             inputs.append(array)
-        if self._values and any(given[name].tobytes() != content for name, content in self._values):
+        if self._values and any(feed[name].tobytes() != content for name, content in self._values):
             return None
-        for each in self._ranges:
-            if not each.fits(given):
+        for value_range in self._ranges:
+            if not value_range.fits(feed):
                 return None
         try:
             if out is None:
                 return self._return(inputs if len(inputs) == self._taken else inputs[: self._taken])
-            return self._run_into(given, inputs, out)
+            return self._run_into(feed, inputs, out)
         except OperationError:
-            if self.model.is_open:  # the full path finds out more
+            if self.model.is_open:  # the full path may compile the model instead
                 return None
             raise
 
-    def _run_into(self, given: dict[str, np.ndarray], inputs: list[np.ndarray], out: Any) -> list[Any] | None:
-        """`run` with targets; `inputs` are those of `given` in order, which have been checked."""
+    def _run_into(self, feed: dict[str, np.ndarray], inputs: list[np.ndarray], out: Any) -> list[Any] | None:
+        """`run` with targets; `inputs` are the checked arrays of `feed`, in order."""
         if type(out) is not dict:
             return None
         outputs: list[np.ndarray | None] = []
@@ -174,7 +174,7 @@ class Repeat:
                 targets.append(value)
             outputs.append(value)
         shared, others = NOTHING_SHARED, inputs
-        if self._in_place and (shared := memory.in_place(given, out, self._in_place)):
+        if self._in_place and (shared := memory.in_place(feed, out, self._in_place)):
             updated = set(shared.values())
             others = [a for a, (name, _, _) in zip(inputs, self._inputs, strict=True) if name not in updated]
         if len(targets) != len(out) or self._overlap(others, targets):
@@ -185,43 +185,43 @@ class Repeat:
         """Whether a target shares memory with another array."""
         if len(targets) * (len(inputs) + len(targets)) <= FEW_PAIRS:
             return _overlap(inputs, targets)
-        if self._apart is not None and self._apart.are(targets):  # those of a language model at each token
+        if self._apart is not None and self._apart.are(targets):  # as at each token of a language model
             return any(memory.meets(self._apart.ranges, array) for array in inputs)
         self._apart = _Apart.of(inputs, targets)
         return self._apart is None
 
 
 class Repeats:
-    """Recent calls of a session by the shapes of their inputs, for calls whose shapes come in turn.
+    """Recent calls of a session by input shapes, for callers that alternate between shapes.
 
     Attributes:
-        last: the call that was made last; None if there is none, or calls are to choose again what runs them.
-        count: the number of calls, of which those like the last one count once.
-        direct: by the outputs asked for, what runs calls of any shapes if the model's own session runs them all.
+        last: the last call; None if there is none, or calls must select their program again.
+        count: the number of calls, without repetitions of the last one.
+        direct: direct calls by requested outputs, if the model's own session runs all shapes.
     """
 
     __slots__ = ("_by_shapes", "_lock", "count", "direct", "last")
 
     def __init__(self) -> None:
-        self._lock = Lock()  # held while calls are added and forgotten, not while they are repeated
+        self._lock = Lock()  # held to add and drop calls, not to repeat them
         self.last: Repeat | None = None
         self.count = 0
         self.direct: dict[Any, Direct] = {}
         self._by_shapes: dict[tuple[tuple[int, ...], ...], Repeat] = {}
 
-    def run(self, asked: Any, given: Any, out: Any) -> list[Any] | None:
-        """The outputs of a call that is like a recent one, but not like the last; else None.
+    def run(self, asked: Any, feed: Any, out: Any) -> list[Any] | None:
+        """Run a call that repeats a recent one other than the last; None if there is no such call.
 
         Raises:
             OperationError: the engine failed.
         """
-        if len(self._by_shapes) < 2 or type(given) is not dict:
+        if len(self._by_shapes) < 2 or type(feed) is not dict:
             return None
         try:
-            repeat = self._by_shapes.get(tuple([value.shape for value in given.values()]))
+            repeat = self._by_shapes.get(tuple([value.shape for value in feed.values()]))
         except (AttributeError, TypeError):  # not arrays
             return None
-        if repeat is None or repeat is self.last or (results := repeat.run(asked, given, out)) is None:
+        if repeat is None or repeat is self.last or (results := repeat.run(asked, feed, out)) is None:
             return None
         self.last = repeat
         self.count += 1
@@ -229,11 +229,11 @@ class Repeats:
         return results
 
     def keep(self, repeat: Repeat, feed: Mapping[str, np.ndarray]) -> None:
-        """Keep a call, and forget the oldest one if there are many.
+        """Keep a call; drop the oldest one beyond MAX_REPEATS.
 
         Args:
             repeat: the call.
-            feed: its inputs, in the order of the user.
+            feed: its inputs, in the caller's order.
         """
         with self._lock:
             if len(self._by_shapes) >= MAX_REPEATS:
@@ -243,13 +243,13 @@ class Repeats:
             repeat.used = self.count
 
     def keep_direct(self, asked: Sequence[str] | None, make: Callable[[], Direct | None]) -> None:
-        """Keep what runs all calls for some outputs, if there is such a thing."""
+        """Keep the direct call for some outputs, if `make` returns one."""
         key = None if asked is None else tuple(asked)
         if key not in self.direct and len(self.direct) < MAX_DIRECT and (direct := make()):
             self.direct[key] = direct
 
     def by_use(self) -> list[Repeat]:
-        """All calls; those that were used last come last."""
+        """All calls, least recently used first."""
         with self._lock:
             return sorted(self._by_shapes.values(), key=lambda repeat: repeat.used)
 
@@ -263,11 +263,11 @@ class Repeats:
 
 @record
 class _Apart:
-    """Arrays that were found to lie apart.
+    """Arrays that share no memory with each other.
 
     Attributes:
-        arrays: weak references to them. The memory of one that is resized is new, so that it still lies apart.
-        ranges: where they lie.
+        arrays: weak references to the arrays. A resized array has new memory, which is disjoint, too.
+        ranges: the memory ranges of the arrays.
     """
 
     arrays: Sequence[ref[np.ndarray]]
@@ -275,7 +275,7 @@ class _Apart:
 
     @classmethod
     def of(cls, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> _Apart | None:
-        """For targets that share no memory with each other or with inputs; None if some do."""
+        """Record targets that share no memory with each other or with inputs; None if some do."""
         sources = {f"input {k}": array for k, array in enumerate(inputs)}
         try:
             memory.check_overlap(sources, {f"output {k}": array for k, array in enumerate(targets)})
@@ -284,19 +284,19 @@ class _Apart:
         return cls([ref(target) for target in targets], memory.merged_ranges(targets))
 
     def are(self, arrays: Sequence[np.ndarray]) -> bool:
-        """Whether these are the arrays."""
+        """Whether `arrays` are the recorded ones."""
         return len(arrays) == len(self.arrays) and all(a() is b for a, b in zip(self.arrays, arrays, strict=True))
 
 
 def _note(shapes: set[tuple[str, tuple[int, ...]]], name: str, shape: tuple[int, ...]) -> None:
-    """Note a further shape that the model takes or gives; forget all if they are many."""
+    """Remember a valid shape; forget all shapes beyond MAX_SHAPES."""
     if len(shapes) >= MAX_SHAPES:
         shapes.clear()
     shapes.add((name, shape))
 
 
 def _overlap(inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> bool:
-    """Whether a target, which is contiguous like all of them, shares memory with another array."""
+    """Whether a target shares memory with another array; all arrays are contiguous."""
     others = list(inputs)
     for target in targets:
         for other in others:

@@ -1,4 +1,4 @@
-"""The classes and errors that take the place of ONNX Runtime's while `replacing_onnxruntime` is active."""
+"""Classes and errors that replace ONNX Runtime's while `replacing_onnxruntime` is active."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary, ref
 
 from onnxruntime.capi import onnxruntime_inference_collection as collection, onnxruntime_pybind11_state as engine
 
-from ...backends.onnxruntime.native import ENGINE_ERRORS  # that module reads the engine's class before it is changed
+from ...backends.onnxruntime.native import ENGINE_ERRORS  # reads the engine's class before the replacement
 from ...support.errors import DataError, InvalidStateError, MLError, NotSupportedError, OperationError, ValidationError
 from ..ort_api.options import CPU_PROVIDER, available_providers, options_set
 from .io_binding import IOBinding
@@ -31,7 +31,7 @@ ERRORS: dict[type[MLError], tuple[type[Exception], ...]] = {
 _classes: WeakKeyDictionary[type, ref[type]] = WeakKeyDictionary()  # user's class -> its version on Opweave
 
 
-def _named_like(cls: type, bases: tuple[type, ...], **members: Any) -> type:
+def _class_like(cls: type, bases: tuple[type, ...], **members: Any) -> type:
     """A new class with the name and documentation of `cls`."""
     copied = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     return type(cls.__name__, bases, {**copied, **members})
@@ -42,7 +42,7 @@ def _named_like(cls: type, bases: tuple[type, ...], **members: Any) -> type:
 
 @functools.cache
 def _error_class(bases: tuple[type[Exception], ...]) -> type[Exception]:
-    return _named_like(bases[0], bases)
+    return _class_like(bases[0], bases)
 
 
 def as_theirs(error: MLError, *more: type[Exception]) -> MLError:
@@ -52,18 +52,18 @@ def as_theirs(error: MLError, *more: type[Exception]) -> MLError:
     True
     """
     cause = error.__cause__
-    found = next((theirs for ours, theirs in ERRORS.items() if isinstance(error, ours)), (engine.Fail,))
-    theirs = (*((type(cause),) if isinstance(cause, ENGINE_ERRORS) else found), *more)
+    equivalents = next((theirs for ours, theirs in ERRORS.items() if isinstance(error, ours)), (engine.Fail,))
+    theirs = (*((type(cause),) if isinstance(cause, ENGINE_ERRORS) else equivalents), *more)
     bases = (type(error), *(cls for cls in dict.fromkeys(theirs) if not isinstance(error, cls)))
     if len(bases) == 1:
         return error
-    made = _error_class(bases)(*error.args)
-    made.__dict__.update(error.__dict__)
-    made.__cause__, made.__suppress_context__ = cause, True
-    return cast(MLError, made.with_traceback(error.__traceback__))
+    translated = _error_class(bases)(*error.args)
+    translated.__dict__.update(error.__dict__)
+    translated.__cause__, translated.__suppress_context__ = cause, True
+    return cast(MLError, translated.with_traceback(error.__traceback__))
 
 
-def _theirs(method: F, *more: type[Exception]) -> F:
+def _translate_errors(method: F, *more: type[Exception]) -> F:
     """Wrap a method so that its errors are also those of ONNX Runtime."""
 
     @functools.wraps(method)
@@ -103,24 +103,24 @@ class ReplacedSession(InferenceSession, collection.InferenceSession):  # type: i
             InferenceSession.__init__(self, path_or_bytes, sess_options, providers, provider_options, context=context)
         except MLError as error:
             is_path = isinstance(path_or_bytes, (str, os.PathLike))
-            known = is_path or isinstance(path_or_bytes, (bytes, bytearray, memoryview))
+            is_supported = is_path or isinstance(path_or_bytes, (bytes, bytearray, memoryview))
             missing = is_path and not os.path.exists(path_or_bytes)
-            more = (engine.NoSuchFile,) if missing else () if known else (TypeError,)
+            more = (engine.NoSuchFile,) if missing else () if is_supported else (TypeError,)
             raise as_theirs(error, *more) from error.__cause__
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         if type(self) is ReplacedSession:
             return super().__reduce_ex__(protocol)
-        # Pickle finds the user's class by its name, but not the class that `_on_opweave` derives from it.
-        made, users = type(self), type(self).__mro__[1]
-        if made.__reduce__ is InferenceSession.__reduce__:
+        # Pickle finds the user's class by name, but not the class that `_on_opweave` derives.
+        derived, users = type(self), type(self).__mro__[1]
+        if derived.__reduce__ is InferenceSession.__reduce__:
             return _new, (users,), self.__getstate__()
         reduced = super().__reduce_ex__(protocol)
         if not isinstance(reduced, tuple):
             return reduced
         function, arguments, *rest = reduced
-        made_by = users if function is made else function
-        return (made_by, tuple(users if value is made else value for value in arguments), *rest)
+        constructor = users if function is derived else function
+        return (constructor, tuple(users if value is derived else value for value in arguments), *rest)
 
     def __getattr__(self, name: str) -> Any:
         private = name in vars(collection.InferenceSession) or name.startswith(
@@ -136,7 +136,7 @@ def _wrap(cls: type, *bases: type) -> None:
         for name, method in vars(base).items():
             if not name.startswith("_") and callable(method):
                 binds = "bind" in name or base is IOBinding
-                setattr(cls, name, _theirs(method, *((RuntimeError,) if binds else ())))
+                setattr(cls, name, _translate_errors(method, *((RuntimeError,) if binds else ())))
 
 
 _wrap(ReplacedSession, *(cls for cls in reversed(InferenceSession.__mro__) if cls is not object))
@@ -190,12 +190,12 @@ def get_device() -> str:
 
 
 def _on_opweave(cls: type, original: type, replacement: type) -> type:
-    """A class derived from `cls` and `replacement`, in which calls of `cls` to its base class reach Opweave."""
+    """Derive a class from `cls` and `replacement`, so that calls of `cls` to its base class reach Opweave."""
     if cls is original:
         return replacement
-    known = _classes.get(cls)
-    made = known() if known is not None else None
-    if made is None:
-        made = _named_like(cls, (cls, replacement), __slots__=())
-        _classes[cls] = ref(made)
-    return made
+    reference = _classes.get(cls)
+    derived = reference() if reference is not None else None
+    if derived is None:
+        derived = _class_like(cls, (cls, replacement), __slots__=())
+        _classes[cls] = ref(derived)
+    return derived

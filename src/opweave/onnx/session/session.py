@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 Location = Literal["cpu", "ml-tensor"]
 
 ASKED_TWICE = "an output that is asked for twice"
-"""The reason for copying such outputs: each result is the caller's alone."""
+"""Reason to copy an output: the caller owns each result."""
 
 WRONG_LENGTHS = re.compile("seqlens_k.* is out of range")
-"""What the engine says of lengths that the model has computed. Compiled, the model would run the same kernel."""
+"""The engine's error for invalid lengths that the model computes. The compiled model would run the same kernel."""
 
 
 class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
@@ -89,8 +89,8 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         NotSupportedError: `fallback="error"`, and the model needs it; no device can compute in `precision`.
         OperationError: no engine has an operator of the model.
 
-    The model is compiled, or loaded by ONNX Runtime, when the session is created; for shapes that must be compiled, when they
-    come first.
+    The model is compiled, or loaded by ONNX Runtime, when the session is created; shapes that must be compiled, at their first
+    call.
 
     The same input gives the same bits for as long as the session lives, unless `tune`, or the caller, changes what runs it.
     Another engine, device, `precision` or `specialise` may change the last bits of floats, and by them a step of
@@ -150,7 +150,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         }
         self._recipe = Recipe(model, sess_options, context, arguments)
         self._settings = Settings.of(sess_options, providers, provider_options, context, precision)
-        if isinstance(model, Model):  # of `set_providers`
+        if isinstance(model, Model):  # from `set_providers`
             self._model = model
         else:
             self._model = Model.load(model, limits)
@@ -177,20 +177,22 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         self._is_static = all(shapes[i.name] is not None or not i.element_type for i in self._inputs)
         if self._is_static:
             with reported("compiling the model"):
-                self._shape_cache.compile_static(shapes, sum(each.static_bytes() for each in self._outputs.values()))
+                self._shape_cache.compile_static(
+                    shapes, sum(output.static_bytes() for output in self._outputs.values())
+                )
         else:
             self._shape_cache.load_own()
         self._use: Use | None = None
         if len(self._shape_cache.ways) > 1:
             from . import verification
 
-            self._use = verification.watched(self, verify)
+            self._use = verification.watch_session(self, verify)
         if self._run_trace is not None:
             self._run_trace.note("session_initialization", begin)
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        """Sessions are pickled and copied by the path or the bytes of their model, which is loaded again."""
-        return self._recipe.reduced(type(self))
+        """Pickle and copy a session by the path or the bytes of its model, which is loaded again."""
+        return self._recipe.reduce_to(type(self))
 
     def __repr__(self) -> str:
         from . import summary
@@ -216,7 +218,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         return [argument.public() for argument in self._overridable()]
 
     def _overridable(self) -> list[Argument]:
-        return [Argument.of(info, self._fixed) for info in self._overridable_infos]  # all weights, in old models
+        return [Argument.of(info, self._fixed) for info in self._overridable_infos]  # in old models, all weights
 
     def get_outputs(self) -> list[NodeArg]:
         """The outputs of the model, in order."""
@@ -236,7 +238,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         Raises:
             ValidationError: an argument is wrong.
         """
-        recipe = self._recipe.moved(providers, provider_options)
+        recipe = self._recipe.with_providers(providers, provider_options)
         InferenceSession.__init__(self, self._model, recipe.options, **recipe.arguments)
         self._recipe = recipe
 
@@ -269,10 +271,10 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
             OperationError: the engine failed.
         """
         if run_options is None and out is None and self._context._lost_info is None:
-            # Few instructions and objects: after a network has run, or a pause, nothing of Python is in the caches.
+            # Few instructions and objects: a run of the network, or a pause, evicts Python's code from the CPU caches.
             try:
                 direct = self._repeats.direct.get(tuple(output_names) if type(output_names) is list else output_names)
-            except TypeError:  # they are no names; the full path says so
+            except TypeError:  # not names; the full path raises the error
                 direct = None
             if direct is not None and (results := direct(input_feed)) is not None:
                 return results
@@ -285,7 +287,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         run_options: Any,
         out: Mapping[str, np.ndarray | MLTensor] | None,
     ) -> list[Any]:
-        """`run` for calls that the model's own session cannot run at once."""
+        """`run` for calls without a direct call."""
         if run_options is not None:
             check_run_options(run_options, self._settings.level)
         trace = self._run_trace
@@ -294,12 +296,12 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
             self._context._check_alive()
             repeat = self._repeats.last
             try:
-                # The fast path has few calls and objects: after a network has run, nothing of Python is in the caches.
+                # Few calls and objects: a run of the network evicts Python's code from the CPU caches.
                 results = repeat.run(output_names, input_feed, out) if repeat is not None else None
                 if results is None and (results := self._repeats.run(output_names, input_feed, out)) is None:
                     results = self._run(output_names, input_feed, out)
-            except OtherShapes as found:
-                self._shape_cache.forget_shapes(found)
+            except OtherShapes as error:
+                self._shape_cache.forget_shapes(error)
                 continue
             if trace is not None:
                 trace.note("model_run", begin)
@@ -311,12 +313,12 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         input_feed: Mapping[str, Any],
         out: Mapping[str, np.ndarray | MLTensor] | None,
     ) -> list[Any]:
-        """`run` for calls that differ from the last one: check all arguments, and select what runs the model."""
-        known, context, space = self._outputs, self._context, self._context._space
+        """`run` for a call that repeats no recent one: check all arguments, and select the program."""
+        outputs, context, space = self._outputs, self._context, self._context._space
         is_list = isinstance(output_names, Iterable) and not isinstance(output_names, (str, bytes))
         if output_names is not None and is_list:
             output_names = list(output_names)
-        asked = output_names or list(known)
+        asked = output_names or list(outputs)
         is_of_names = (is_list or output_names is None) and all(isinstance(name, str) for name in asked)
         require(is_of_names, f"output_names must be a list of names, got {output_names!r}")
         require(isinstance(input_feed, Mapping), f"inputs must map names to arrays, got {type(input_feed).__name__}")
@@ -327,16 +329,16 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         check_names("inputs", input_feed, {i.name: i for i in inputs})
         require(out is None or isinstance(out, Mapping), f"out must map names to arrays, got {type(out).__name__}")
         out = unwrapped(out or {}, "output")
-        for what, given in (("output_names", asked), ("out", list(out))):
-            unknown = [name for name in given if name not in known]
-            require(not unknown, f"{what} must be among {list(known)}; unknown: {unknown}")
+        for label, requested in (("output_names", asked), ("out", list(out))):
+            unknown = [name for name in requested if name not in outputs]
+            require(not unknown, f"{label} must be among {list(outputs)}; unknown: {unknown}")
         names = list(dict.fromkeys(asked))
         tensors = [value for value in (*input_feed.values(), *out.values()) if isinstance(value, MLTensor)]
         with Locks(tensors):
             feed = {i.name: i.as_input(input_feed[i.name], context) for i in inputs}
-            for each in self._ranges:
-                each.check(feed)
-            targets = {name: known[name].as_output(value, context) for name, value in out.items()}
+            for value_range in self._ranges:
+                value_range.check(feed)
+            targets = {name: outputs[name].as_output(value, context) for name, value in out.items()}
             shared = self._check_overlap(feed, targets)
             shapes = {
                 name: value.shape if isinstance(value, np.ndarray) or space.owns(value) else None
@@ -346,19 +348,19 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
             model: ModelProgram
             choices = self._shape_cache.choices
             model, is_settled = self._shape_cache.select(shapes, values)
-            made = self._new_tensors(model, [name for name in names if name not in targets])
-            targets |= {name: tensor._memory() for name, tensor in made.items()}
+            new_tensors = self._new_tensors(model, [name for name in names if name not in targets])
+            targets |= {name: tensor._memory() for name, tensor in new_tensors.items()}
             try:
                 results = _run_by_name(model, feed, names, targets, shared)
             except OperationError as error:
                 if not model.is_open or WRONG_LENGTHS.search(str(error)):
                     raise
-                # WebNN defines more than the engine does (indices out of range, say), and has errors of its own.
-                model = self._shape_cache.compiled_for(shapes, feed)
+                # WebNN defines calls that the engine refuses, such as indices out of range, and has other errors.
+                model = self._shape_cache.compile_for(shapes, feed)
                 try:
                     results = _run_by_name(model, feed, names, targets, shared)
                 except MLError:
-                    self._shape_cache.drop(model)  # other values of these shapes do not need it
+                    self._shape_cache.drop(model)  # other values of these shapes do not need this program
                     raise
             if self._use is not None:
                 from . import verification
@@ -371,25 +373,25 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
             if is_settled and is_plain and (space.is_host or not tensors):
                 deciding = self._shape_cache.deciding & feed.keys()
                 same = None if output_names is None else list(output_names)
-                declared = (self._inputs_by_name, known) if model is self._shape_cache.only_own else None
+                declared = (self._inputs_by_name, outputs) if model is self._shape_cache.only_own else None
                 ranges, in_place = self._ranges, self._in_place
                 repeat = Repeat(model, feed, same, names, deciding, ranges, in_place, targets, declared)
                 self._repeats.keep(repeat, {name: feed[name] for name in input_feed})
-            if self._shape_cache.choices != choices:  # another thread has tuned, and has perhaps cleared this too early
+            if self._shape_cache.choices != choices:  # another thread has tuned, perhaps before `keep`
                 self._repeats.clear()
         by_name = dict(zip(names, results, strict=True))
-        wanted = {**made, **out}
+        destinations = {**new_tensors, **out}
         return [
-            self._located(
-                known[name],
+            self._place_result(
+                outputs[name],
                 memory.copied(by_name[name], ASKED_TWICE) if name in asked[:position] else by_name[name],
-                wanted.get(name),
+                destinations.get(name),
             )
             for position, name in enumerate(asked)
         ]
 
     def _check_overlap(self, feed: Mapping[str, Any], targets: Mapping[str, Any]) -> dict[str, str]:
-        """Require outputs in memory of their own, or of the input that they may update; such outputs and their inputs."""
+        """Require outputs to overlap only the input that they may update; return such outputs with their inputs."""
         shared = memory.in_place(feed, targets, self._in_place)
         feed = {name: value for name, value in feed.items() if name not in shared.values()}
         numbers = {n: a for n, a in feed.items() if isinstance(a, np.ndarray) and a.dtype.kind not in "OUS"}
@@ -401,17 +403,17 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         return shared
 
     def _new_tensors(self, model: ModelProgram, names: Sequence[str]) -> dict[str, MLTensor]:
-        """Tensors on the device for the outputs that are wanted there, where their shapes are known."""
+        """Create tensors for the outputs that are wanted on the device and have known shapes."""
         if self._context._space.is_host:
             return {}
-        wanted = [name for name in names if self._locations[name] != "cpu" and name in model.results]
-        return {name: self._tensor(model.results[name][0]) for name in wanted}
+        on_device = [name for name in names if self._locations[name] != "cpu" and name in model.results]
+        return {name: self._tensor(model.results[name][0]) for name in on_device}
 
     def _tensor(self, desc: Desc) -> MLTensor:
         return self._context.create_tensor(desc.data_type, desc.shape, readable=True, writable=True)
 
-    def _located(self, output: Argument, result: Any, target: Any) -> Any:
-        """A result where the user wants to have it."""
+    def _place_result(self, output: Argument, result: Any, target: Any) -> Any:
+        """Return a result as the array or the tensor that the user wants."""
         if isinstance(target, MLTensor):
             return target
         if target is not None or self._locations[output.name] == "cpu":
@@ -458,7 +460,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         *,
         out: Mapping[str, np.ndarray | MLTensor] | None = None,
     ) -> Coroutine[Any, Any, list[Any]] | None:
-        """`run` in a worker thread: to await, or, as ONNX Runtime has it, with a callback.
+        """Call `run` in a worker thread, to await or, as in ONNX Runtime, with a callback.
 
         Args:
             output_names: as for `run`.
@@ -478,7 +480,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         return in_thread(self.run, output_names, input_feed, run_options, out=out)
 
     def shapes(self) -> dict[str, str]:
-        """How calls run, for compiled shapes and for recent ones that are not compiled.
+        """Tell how calls run, for compiled shapes and for recent ones that are not compiled.
 
         Returns:
             For each combination of input shapes, as text, "compiled", "compiling" (in the background), or "the model's own
@@ -487,11 +489,11 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         return self._shape_cache.describe()
 
     def _compiled_for(self, input_shapes: Mapping[str, Sequence[int]]) -> CompiledModel:
-        """The model compiled for input shapes; those that the model declares in full may be left out."""
-        return self._shape_cache.compiled_for(self._shapes_of(input_shapes), {})
+        """Return the model compiled for input shapes; shapes that the model declares in full may be left out."""
+        return self._shape_cache.compile_for(self._shapes_of(input_shapes), {})
 
     def _shapes_of(self, input_shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...] | None]:
-        """The shapes of all inputs; those that the model declares in full may be left out."""
+        """Check input shapes, and add those that the model declares in full."""
         tensors = {i.name: i for i in self._inputs if i.element_type}
         shapes: dict[str, tuple[int, ...] | None] = {i.name: i.static_shape() for i in self._inputs}
         declared = {name: shape for name, shape in shapes.items() if shape is not None and name in tensors}
@@ -502,17 +504,17 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         return shapes
 
     def _ask_use(self) -> None:
-        """Let the next call note itself (`verification.uses`)."""
+        """Make the next call take the full path, which records the call (`verification.uses`)."""
         self._repeats.clear()
 
     def _verification(self, key: Any, sample: Any) -> Any:
-        """What a child process verifies, or why it cannot."""
+        """Return the task of a child process that verifies engines, or the reason against one."""
         from . import verification
 
         return verification.task_of(self, key, sample)
 
     def _locate(self, preferred: Location | Mapping[str, Location]) -> dict[str, Location]:
-        """Where each output is wanted."""
+        """Return the preferred location of each output."""
         names = list(self._outputs)
         chosen = dict(preferred) if isinstance(preferred, Mapping) else dict.fromkeys(names, preferred)
         unknown = [name for name in chosen if name not in names]
@@ -532,20 +534,20 @@ def _run_by_name(
     targets: Mapping[str, Any],
     shared: Mapping[str, str],
 ) -> list[Any]:
-    """Run a model on a feed; the outputs `names`, of which those in `targets` are written in place.
+    """Run a model on a feed, and return the outputs `names`; write those in `targets` in place.
 
-    Those in `shared` lie in the memory of the input that it names.
+    `shared` names outputs that reuse the memory of an input, each with that input.
     """
     for name in model.results.keys() & targets.keys():
         check_target(name, targets[name], model.results[name][0].shape)
     inputs = [feed[name] for name in model.inputs]
-    wanted = [model.outputs.index(name) for name in names]
+    positions = [model.outputs.index(name) for name in names]
     if not targets:
-        return model.returning(wanted)(inputs)
-    return model.run(inputs, [targets.get(name) for name in model.outputs], wanted, shared)
+        return model.returning(positions)(inputs)
+    return model.run(inputs, [targets.get(name) for name in model.outputs], positions, shared)
 
 
-def _check_choice(what: str, given: Any, allowed: Any) -> None:
+def _check_choice(label: str, value: Any, allowed: Any) -> None:
     """Require one of the values of a `Literal`."""
     choices = [repr(choice) for choice in get_args(allowed)]
-    require(given in get_args(allowed), f"{what} must be {listed(choices)}, got {given!r}")
+    require(value in get_args(allowed), f"{label} must be {listed(choices)}, got {value!r}")

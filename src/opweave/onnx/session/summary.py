@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from .session import InferenceSession
 
 MAX_SHOWN = 6
-"""The number of inputs, outputs or operators that a summary lists; language models have dozens."""
+"""Maximum number of inputs, outputs or operators in a summary; language models have dozens."""
 
 
 def line(session: InferenceSession) -> str:
-    """The inputs, outputs and device of a session.
+    """Summarise the inputs, outputs and device of a session in one line.
 
     Names are quoted unless they are plain words, so that a file cannot write control characters to a terminal.
     """
-    takes, gives = _listed(session.get_inputs()), _listed(session.get_outputs())
+    takes, gives = _list_arguments(session.get_inputs()), _list_arguments(session.get_outputs())
     nodes = counted(len(session._model.proto.graph.node), "node")
     return f"<InferenceSession ({takes}) -> ({gives}), {nodes} on {session.context.device.name}>"
 
 
 def html(session: InferenceSession) -> str:
-    """Inputs, outputs and operators as a table."""
+    """Show inputs, outputs and operators as a table."""
     rows = [
-        (what, argument.name, argument.type, shape_text(argument.shape))
-        for what, arguments in (("input", session.get_inputs()), ("output", session.get_outputs()))
+        (kind, argument.name, argument.type, shape_text(argument.shape))
+        for kind, arguments in (("input", session.get_inputs()), ("output", session.get_outputs()))
         for argument in arguments
     ]
     head = "".join(f"<th>{name}</th>" for name in ("", "name", "type", "shape"))
@@ -51,13 +51,13 @@ def html(session: InferenceSession) -> str:
     return f'<div style="max-height:24em;overflow:auto">{table}</div><p>{markup(note)}</p>'
 
 
-def explained(compiled: CompiledModel, context: MLContext, state: str | Measurement = YET) -> list[str]:
-    """Lines that tell which node of a compiled model runs where, and for nodes that fell back, why.
+def explain_lines(compiled: CompiledModel, context: MLContext, state: str | Measurement = YET) -> list[str]:
+    """Tell in lines which node of a compiled model runs where, and why nodes fell back.
 
     Args:
         compiled: the model.
-        context: of the session.
-        state: what is known by now of other engines that may run it faster.
+        context: the context of the session.
+        state: the state of the verification of other engines.
     """
     folded = sum(step.kind == "folded" for step in compiled.trace.steps)
     precision = context.precision
@@ -78,7 +78,7 @@ def explained(compiled: CompiledModel, context: MLContext, state: str | Measurem
 
 
 def heading(compiled: CompiledModel, number: int) -> str:
-    """The number of a section, its nodes, and what runs it."""
+    """Heading of a section: its number, the number of nodes, and the engine."""
     section = compiled.sections[number]
     nodes = counted(len(section.nodes), "node")
     if section.kind == "fallback":
@@ -89,13 +89,13 @@ def heading(compiled: CompiledModel, number: int) -> str:
 
 
 def customs(compiled: CompiledModel) -> list[str]:
-    """A line for each custom operation, and each way in which its nodes run; empty if the model has none."""
-    found: dict[Op[..., Any], Counter[str]] = {}
-    operators: dict[Op[..., Any], dict[str, None]] = {}  # those that each computes, in order
+    """Lines for custom operations, one for each way to run nodes of an operation; empty if the model has none."""
+    counts: dict[Op[..., Any], Counter[str]] = {}
+    operators: dict[Op[..., Any], dict[str, None]] = {}  # ONNX operators of each operation, in order
     for op, step in compiled.custom_steps():
         domain, op_type = step.node.domain, step.node.op_type
         operators.setdefault(op, {})[f"{domain}.{op_type}" if domain else op_type] = None
-        ways = found.setdefault(op, Counter())
+        ways = counts.setdefault(op, Counter())
         if step.kind == "fallback":
             ways[f"ONNX Runtime (fallback): {step.reason}"] += 1
         elif step.kind == "folded":
@@ -103,17 +103,17 @@ def customs(compiled: CompiledModel) -> list[str]:
     for number in range(len(compiled.sections)):
         for placement in compiled.custom(number):
             assert placement.op is not None
-            found[placement.op][f"{placement.how}, {placement.detail}"] += 1
-    if not found:
+            counts[placement.op][f"{placement.how}, {placement.detail}"] += 1
+    if not counts:
         return []
     lines = [
         f"  {op.name} for {', '.join(operators[op])}: {counted(count, 'node')}, {way}"
-        for op, ways in found.items()
+        for op, ways in counts.items()
         for way, count in ways.items()
     ]
     return ["custom operations:", *lines]
 
 
-def _listed(arguments: Sequence[NodeArg]) -> str:
+def _list_arguments(arguments: Sequence[NodeArg]) -> str:
     shown = [f"{printable(a.name)}: {a.type}{shape_text(a.shape)}" for a in arguments[:MAX_SHOWN]]
     return ", ".join([*shown, f"{len(arguments) - MAX_SHOWN} more"] if len(arguments) > MAX_SHOWN else shown)

@@ -29,12 +29,12 @@ invalid ones."""
 
 
 def open_program(model: Model, context: MLContext, inputs: Sequence[Argument]) -> ModelProgram:
-    """The model's own session, as a program that takes all shapes.
+    """Create the model's own session, as a program that takes all shapes.
 
     Args:
         model: the model.
-        context: where it runs.
-        inputs: its declared inputs, with the sizes that the user fixed.
+        context: the context to run in.
+        inputs: the declared inputs, with the sizes that the user fixed.
 
     Raises:
         NotSupportedError: the model cannot run in such a session; the message says why.
@@ -72,7 +72,7 @@ def must_be_traced(model: Model) -> bool:
 
 
 def _is_plain_normalisation(node: NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether a LayerNormalization is along the last axis, by weights of one length, which the engine checks."""
+    """Whether a LayerNormalization has the last axis, and weights of one length, which the engine checks."""
     weights = [shapes.get(name, ()) for name in node.input[1:]]
     axes = [attribute.i for attribute in node.attribute[:] if attribute.name == "axis"]
     are_vectors = len(weights) in (1, 2) and all(len(shape) == 1 and shape[0] > 0 for shape in weights)
@@ -80,23 +80,23 @@ def _is_plain_normalisation(node: NodeProto, shapes: Mapping[str, tuple[int, ...
 
 
 def _for_engine(model: Model, inputs: Sequence[Argument]) -> tuple[ModelProto, dict[str, np.ndarray]]:
-    """The model to pass to the engine, without its weights; and the weights that it uses, by name."""
+    """Build the model for the engine without its weights, and collect the used weights by name."""
     source = model.proto.graph
     proto = ModelProto(ir_version=model.proto.ir_version, opset_import=model.proto.opset_import)
     graph = proto.graph
     graph.name = source.name or "model"
     constants = dict(model.weights)
-    kept = []
+    nodes = []
     for node in source.node:
         if (tensor := _large_constant(node)) is None:
-            kept.append(node)
+            nodes.append(node)
         else:  # the engine would copy it several times
             constants[node.output[0]] = model.array(tensor)
-    graph.node.extend(kept)
+    graph.node.extend(nodes)
     graph.output.extend(source.output)
-    given = {argument.name: argument for argument in inputs}
+    arguments = {argument.name: argument for argument in inputs}
     for info in source.input:
-        if (argument := given.get(info.name)) is None:
+        if (argument := arguments.get(info.name)) is None:
             continue  # overridable initializer: calls that override it run a `CompiledModel`
         if argument.element_type and argument.dims is not None:
             graph.input.add(name=info.name, type=tensor_type(argument.element_type, argument.dims))
@@ -117,7 +117,7 @@ def _for_engine(model: Model, inputs: Sequence[Argument]) -> tuple[ModelProto, d
                 tensor.raw_data = array.tobytes()
     names_of = (node.input[:] if model.is_flat else used_names(node) for node in graph.node)
     used = {value.name for value in graph.output}.union(*names_of)
-    return proto, {name: array for name, array in constants.items() if name in used and name not in given}
+    return proto, {name: array for name, array in constants.items() if name in used and name not in arguments}
 
 
 def _large_constant(node: NodeProto) -> TensorProto | None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 LONG_SECONDS = 1.0
-"""Builds that take longer are measured once, unless they compile loops: loading modules makes no difference to them."""
+"""Longer builds are measured once, unless they compile loops: the time to load modules is negligible."""
 
 T = TypeVar("T")
 
@@ -43,12 +43,11 @@ class TuningMethod:
     ) -> Tuning:
         """Measure the engines that can run the model for given shapes, and use the fastest one for these from now on.
 
-        Where several engines can run it on the session's device, the model is compiled for each and measured alternately,
-        after pauses, and so is the model's own session. Building counts, too: what takes longer to build is used if it saves
-        that time in 200 runs, or in runs of half a second if these are more. These shapes stay compiled, whatever
-        `program_bytes` allows by default, unless the own session is used. The figures are kept in the cache on disk: later
-        sessions of this model use them, and compile these shapes at their first call. Ctrl-C ends it; shapes that were
-        measured until then are kept.
+        If several engines can run it on the session's device, the model is compiled for each. The engines, and the model's own
+        session, are measured alternately, after pauses. Building counts, too: a slower build is used if it saves that time in
+        200 runs, or in runs of half a second if these are more. The shapes stay compiled, whatever `program_bytes` allows by
+        default, unless the own session is used. The figures are kept in the cache on disk: later sessions of this model use
+        them, and compile these shapes at their first call. Ctrl-C ends the measurement, and keeps the shapes measured so far.
 
         Args:
             shapes: the shapes to tune, each a shape for every input whose shape is not declared in full. Default: those that
@@ -73,48 +72,48 @@ class TuningMethod:
         tuned           chosen
         a model: x [2]  reference  there is no other engine for it
         """
-        from ...compile import tuning  # here, as in other functions: few programs tune
+        from ...compile import tuning  # lazily: few programs tune
         from ...compile.engines import Tuning
 
         tuning.check_seconds(seconds)
         session = cast("InferenceSession", self)
         session.context._check_alive()
-        wanted, given = _wanted(session, shapes, inputs)
+        combinations, feed = _shapes_to_tune(session, shapes, inputs)
         if session._shape_cache.specialise == "never":  # some models must be compiled all the same
-            is_compiled = all(session._shape_cache.own_session(each) is None for each in wanted)
+            is_compiled = all(session._shape_cache.own_session(sizes) is None for sizes in combinations)
             require(is_compiled, f"tune: the session compiles nothing: {NEVER}")
-        found = []
+        measurements = []
         try:
-            for each in wanted:
-                found.append(_tune(session, each, given or random_feed(session, each), seconds))
+            for sizes in combinations:
+                measurements.append(_tune(session, sizes, feed or random_feed(session, sizes), seconds))
         finally:
-            session._shape_cache.repeats.clear()  # calls choose again what runs them
-        return Tuning(tuple(found))
+            session._shape_cache.repeats.clear()  # calls select their program again
+        return Tuning(tuple(measurements))
 
 
-def _wanted(
+def _shapes_to_tune(
     session: InferenceSession, shapes: Sequence[Mapping[str, Sequence[int]]] | None, inputs: Mapping[str, Any] | None
 ) -> tuple[list[Shapes], Mapping[str, Any]]:
-    """The shapes to tune, and the inputs if the user has given them."""
+    """Return the shapes to tune, and the checked inputs if the user has passed them."""
     cache = session._shape_cache
     require(shapes is None or inputs is None, "tune: shapes and inputs must not be given both")
     if inputs is not None:
         require(isinstance(inputs, Mapping), f"tune: inputs must map names to arrays, got {shown(inputs)}")
         arguments = {argument.name: argument for argument in session._inputs}
         check_names("tune: inputs", inputs, arguments)
-        given = {name: each.as_input(inputs[name], session.context) for name, each in arguments.items()}
-        return [{n: a.shape if isinstance(a, np.ndarray) else None for n, a in given.items()}], given
+        feed = {name: each.as_input(inputs[name], session.context) for name, each in arguments.items()}
+        return [{n: a.shape if isinstance(a, np.ndarray) else None for n, a in feed.items()}], feed
     if shapes is not None:
         is_list = isinstance(shapes, Sequence) and all(isinstance(each, Mapping) for each in shapes)
         require(is_list, f"tune: shapes must be a list with a shape by name for each input, got {shown(shapes)}")
         return [session._shapes_of(each) for each in shapes], {}
-    wanted: list[Shapes] = [session._shapes_of({})] if session._is_static else cache.shapes_in_use()
-    require(bool(wanted), "tune: no shapes are in use yet; run the model first, or pass shapes")
-    return wanted, {}
+    combinations: list[Shapes] = [session._shapes_of({})] if session._is_static else cache.shapes_in_use()
+    require(bool(combinations), "tune: no shapes are in use yet; run the model first, or pass shapes")
+    return combinations, {}
 
 
 def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], seconds: float) -> Measurement:
-    """Measure what can run calls with these shapes, and let the fastest run them from now on."""
+    """Measure all ways to run these shapes, and use the fastest from now on."""
     from ...compile import tuning
     from ...compile.engines import chosen_in
 
@@ -123,72 +122,75 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
         return tuning.unmeasured(name, text_of(tuple(shapes.items())), cache.ways)
     had_own, own = cache.only_own is not None, cache.own_session(shapes)
     deciding = {name: feed[name] for name in cache.deciding & feed.keys()}
-    (key, trace), trace_seconds = _timed(lambda: cache.traced(shapes, feed, deciding))
-    made: dict[str, CompiledModel] = {}
+    (key, trace), trace_seconds = _time_build(lambda: cache.traced(shapes, feed, deciding))
+    models: dict[str, CompiledModel] = {}
     builds = dict[str, float]()
 
     def build(name: str, process: EngineProcess | None = None) -> list[Run]:
         if own is not None and name == OWN_SESSION:
             model = own
-            _, builds[name] = _timed(cache.new_own)
+            _, builds[name] = _time_build(cache.new_own)
         elif process is not None:
-            model = cache.compiled_on(name, trace, process=process)
+            model = cache.compile_on(name, trace, process=process)
         else:
-            made[name], taken = _timed(lambda: cache.compiled_on(name, trace))
-            model, builds[name] = made[name], trace_seconds + taken
+            models[name], build_seconds = _time_build(lambda: cache.compile_on(name, trace))
+            model, builds[name] = models[name], trace_seconds + build_seconds
         order = sorted(range(len(model.outputs)), key=lambda k: model.outputs[k])  # one order on all engines
-        return [partial(model.returning(order), [feed[each] for each in model.inputs])]
+        return [partial(model.returning(order), [feed[input_name] for input_name in model.inputs])]
 
     names = list(cache.ways)
     if own is not None:
         try:
             build(OWN_SESSION)[0]()
             names.insert(0, OWN_SESSION)
-        except tuning.REFUSALS as error:  # WebNN defines more than the engine does: indices out of range, say
+        except tuning.REFUSALS as error:  # the engine refuses what WebNN defines, such as indices out of range
             from logging import getLogger
 
             getLogger("opweave").info("%s is not measured: %s", OWN_SESSION, error)
-    what = text_of(tuple(shapes.items()))
+    text = text_of(tuple(shapes.items()))
     is_quantised = any(step.node.op_type in QUANTISING for step in trace.steps)
     compiled = cache.compiled.get(key)
     current = OWN_SESSION if compiled is None else chosen_in(compiled.choice)
     digest, outputs = cache.digest(), sorted(session._outputs)
-    found = tuning.measure(
-        name, what, digest, cache.ways, build, names, outputs, seconds, is_quantised, current, builds
+    measurement = tuning.measure(
+        name, text, digest, cache.ways, build, names, outputs, seconds, is_quantised, current, builds
     )
-    cache.use_tuned(key, found, made.get(found.chosen))
-    if session._is_static and not had_own and found.chosen != OWN_SESSION:
+    cache.use_tuned(key, measurement, models.get(measurement.chosen))
+    if session._is_static and not had_own and measurement.chosen != OWN_SESSION:
         cache.drop_own()
-    return found
+    return measurement
 
 
-def _timed(build: Callable[[], T]) -> tuple[T, float]:
-    """What is built, and the seconds that this takes where such has been built before.
+def _time_build(build: Callable[[], T]) -> tuple[T, float]:
+    """Return the result of a build, and the seconds of a repeated build.
 
-    The first time loads modules, and compiles loops, which the cache on disk keeps for other processes.
+    The first build also loads modules, and compiles loops, which the cache on disk keeps for other processes.
     """
     from ...expr import kernels
 
     for _ in range(2):
         compiled = kernels.compiled.statistics.misses
         begin = perf_counter()
-        made = build()
+        result = build()
         seconds = perf_counter() - begin
         if seconds > LONG_SECONDS and kernels.compiled.statistics.misses == compiled:
             break
-    return made, seconds
+    return result, seconds
 
 
 def random_feed(session: InferenceSession, shapes: Shapes) -> dict[str, np.ndarray]:
-    """Random values for the inputs of a model; indices, such as those of words, are from all of the table.
+    """Random values for the inputs of a model; indices, such as token ids, cover the whole table.
 
-    Of two words in random order, results of networks in 8 bits hardly depend on the input, but on how it is rounded.
+    With only two token ids, results of 8-bit networks depend more on rounding than on the input.
     """
     generator = np.random.default_rng(0)
     counts: dict[str, int] = {}
-    for known in session._ranges:
-        if isinstance(known, InputRange):
-            counts[known.name] = min(known.values.high + 1, counts.get(known.name, known.values.high + 1))
+    for index_range in session._ranges:
+        if isinstance(index_range, InputRange):
+            counts[index_range.name] = min(
+                index_range.values.high + 1, counts.get(index_range.name, index_range.values.high + 1)
+            )
     return {
-        each.name: each.random(shapes[each.name] or (), generator, counts.get(each.name, 2)) for each in session._inputs
+        argument.name: argument.random(shapes[argument.name] or (), generator, counts.get(argument.name, 2))
+        for argument in session._inputs
     }

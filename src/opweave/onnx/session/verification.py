@@ -1,6 +1,6 @@
-"""Verification of other engines for the models of sessions: what a session notes, and what a child process gets.
+"""Verification of other engines for the models of sessions: records of use, and tasks for child processes.
 
-Sessions import this; what a child needs is imported when one begins (`verification.process`).
+Sessions import this module; `verification.process` is imported when a child process starts.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from .shape_cache import ShapeCache
 
 
-def watched(session: InferenceSession, verify: bool | None) -> Use | None:
-    """Note how long the session is used, if other engines may be verified for it; None if not."""
+def watch_session(session: InferenceSession, verify: bool | None) -> Use | None:
+    """Record how long the session is used, if other engines may be verified for it; else return None."""
     is_on = session.context._verify if verify is None else session.context._verify and verify
     cache = session._shape_cache
     if not is_on or cache.why_not_verified() or (session._is_static and cache.verdicts):
@@ -34,7 +34,7 @@ def watched(session: InferenceSession, verify: bool | None) -> Use | None:
 
 
 def note(use: Use, cache: ShapeCache, shapes: Mapping[str, Any], feed: Mapping[str, Any]) -> None:
-    """Note a call, unless there is a verdict for its shapes, or an overridden initializer among its inputs."""
+    """Record a call, unless its shapes have a verdict, or it overrides an initializer."""
     sizes = tuple(shapes.items())
     if text_of(sizes) in cache.verdicts or not all(isinstance(value, np.ndarray) for value in feed.values()):
         use.skip()
@@ -43,37 +43,39 @@ def note(use: Use, cache: ShapeCache, shapes: Mapping[str, Any], feed: Mapping[s
 
 
 def task_of(session: InferenceSession, key: Any, sample: Mapping[str, Sample]) -> Task | Measurement | str:
-    """What a child process verifies of a model; or why it cannot, or a verdict that is kept."""
+    """Return the task of a child process for a model, a kept verdict, or the reason for neither."""
     from .verifier import task_of
 
     return task_of(session, key, sample)
 
 
 def state_of(session: InferenceSession, compiled: CompiledModel) -> str | Measurement:
-    """What is known by now of other engines for a compiled model of a session."""
+    """State of the verification of other engines for a compiled model."""
     if session._use is None:
         why = session._shape_cache.why_not_verified()
         return f"not verified: {why}" if why else SWITCHED_OFF
-    keys = [key for key, known in session._shape_cache.compiled.items() if known is compiled]
-    sizes = next((tuple(each for each in key if not isinstance(each[1], bytes)) for key in keys), ())
+    keys = [key for key, model in session._shape_cache.compiled.items() if model is compiled]
+    sizes = next((tuple(item for item in key if not isinstance(item[1], bytes)) for key in keys), ())
     return session._use.state(sizes)
 
 
 def lines(session: InferenceSession) -> list[str]:
-    """What is known of other engines for shapes that the model's own session runs."""
+    """Lines on the verification of other engines for shapes that the model's own session runs."""
     cache = session._shape_cache
     rivals = ", ".join(list(cache.ways)[1:])
     if not rivals:
         return []
-    found = [
-        f"engine for {each.what}: {'; '.join(each.verdicts())}" for each in cache.verdicts.values() if not each.chosen
+    notes = [
+        f"engine for {measurement.what}: {'; '.join(measurement.verdicts())}"
+        for measurement in cache.verdicts.values()
+        if not measurement.chosen
     ]
     if session._use is None:
         why = cache.why_not_verified()
-        return found or [f"{rivals} {f'not verified: {why}' if why else SWITCHED_OFF}"]
-    known: dict[Any, str | Measurement] = {**session._use.waiting, **session._use.states}
-    for sizes, state in known.items():
+        return notes or [f"{rivals} {f'not verified: {why}' if why else SWITCHED_OFF}"]
+    states: dict[Any, str | Measurement] = {**session._use.waiting, **session._use.states}
+    for sizes, state in states.items():
         text = f"{rivals} {state}" if isinstance(state, str) else "; ".join(state.verdicts())
         after = "" if isinstance(state, str) else "; what is built from now on follows this"
-        found.append(f"engine for {text_of(sizes)}: {text}{after}")
-    return found or [f"{rivals} {YET}"]
+        notes.append(f"engine for {text_of(sizes)}: {text}{after}")
+    return notes or [f"{rivals} {YET}"]

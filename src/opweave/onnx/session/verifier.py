@@ -37,14 +37,14 @@ class ModelTask(Task):
     """A model to verify for some shapes.
 
     Attributes:
-        model: its path, or its bytes.
-        title: its name.
-        folder: of its external data.
-        limits: for loading it.
-        inputs: as the session has them.
-        fallback: of the session.
-        shapes: of the inputs.
-        is_own: whether its own session runs it by default.
+        model: the path or the bytes of the model.
+        title: the name of the model.
+        folder: the folder of external data.
+        limits: the limits for loading.
+        inputs: the inputs of the session.
+        fallback: the fallback of the session.
+        shapes: the shapes of the inputs.
+        is_own: whether the model's own session runs it by default.
     """
 
     model: Any
@@ -62,17 +62,17 @@ class ModelTask(Task):
 
 
 def task_of(session: InferenceSession, key: Any, sample: Mapping[str, Sample]) -> Task | Measurement | str:
-    """What a child process verifies of a model, for shapes that are used; or why it cannot, or a verdict that is kept."""
+    """Return the task of a child process for shapes in use, a kept verdict, or the reason for neither."""
     cache, context, model = session._shape_cache, session.context, session._recipe.model
-    if (found := engines.find(cache.digest, cache.ways).get(text_of(key))) is not None:
-        return found
+    if (verdict := engines.find(cache.digest, cache.ways).get(text_of(key))) is not None:
+        return verdict
     if isinstance(model, ModelProto):
         if cache.weight_bytes > MAX_COPIED_BYTES:
             return f"a ModelProto with {size(cache.weight_bytes)} of weights would be copied; tune() verifies it"
         model = model.SerializeToString()
     if not isinstance(model, (str, os.PathLike)):
         model = pickle.PickleBuffer(model)  # written without a copy
-    is_own = not any(each[: len(key)] == key for each, _ in cache.compiled.items())
+    is_own = not any(compiled_key[: len(key)] == key for compiled_key, _ in cache.compiled.items())
     return ModelTask(
         ways_of(cache.ways),
         engines.machine(cache.ways),
@@ -101,29 +101,29 @@ def _judge(task: ModelTask) -> Measurement | str:
     cache = ShapeCache(
         model, verifier.context_for(task, ways), task.inputs, task.fallback, specialise="always", program_bytes=None
     )
-    digest, what = cache.digest(), text_of(tuple(task.shapes.items()))
-    if (known := verifier.known(task, digest, ways, what)) is not None:
-        return known
+    digest, text = cache.digest(), text_of(tuple(task.shapes.items()))
+    if (verdict := verifier.known(task, digest, ways, text)) is not None:
+        return verdict
     sets = verifier.feeds(task.sample)
 
-    def refused(why: str) -> Measurement:
-        return verifier.keep(digest, verifier.unjudged(task, task.title, what, ways, why))
+    def refuse(why: str) -> Measurement:
+        return verifier.keep(digest, verifier.unjudged(task, task.title, text, ways, why))
 
-    def traced() -> Trace:
+    def trace_model() -> Trace:
         return cache.traced(task.shapes, sets[0], {})[1]
 
     try:
-        trace = traced()
+        trace = trace_model()
     except MLError as error:
-        return refused(f"it cannot be compiled: {error}")
+        return refuse(f"it cannot be compiled: {error}")
     names = [info.name for info in model.proto.graph.output]
     graph = sole_graph(trace, names)
     if graph is None:
-        return refused(f"{', '.join(list(ways)[1:])} not verified: parts of the model run on ONNX Runtime as they are")
+        return refuse(f"{', '.join(list(ways)[1:])} not verified: parts of the model run on ONNX Runtime as they are")
     untried, notes = engines.expected(graph, list(ways.values())[1:])
     if not untried:
-        return refused("; ".join(notes))
-    for name in cache.deciding:  # of other values the program would be another one
+        return refuse("; ".join(notes))
+    for name in cache.deciding:  # other values would need another program
         sets[1][name] = sets[0][name]
     own = OWN_SESSION if task.is_own else next(iter(ways))
 
@@ -132,13 +132,13 @@ def _judge(task: ModelTask) -> Measurement | str:
         if name == OWN_SESSION:
             program = cache.new_own()
         elif process is not None:
-            program = cache.compiled_on(name, trace, process=process)
+            program = cache.compile_on(name, trace, process=process)
         else:
-            program = cache.compiled_on(name, traced())  # what it takes to build includes the trace
+            program = cache.compile_on(name, trace_model())  # the trace counts as a part of the build
         order = sorted(range(len(program.outputs)), key=lambda k: program.outputs[k])  # one order on all engines
         run = program.returning(order)
-        return [partial(run, [feed[each] for each in program.inputs]) for feed in sets]
+        return [partial(run, [feed[input_name] for input_name in program.inputs]) for feed in sets]
 
     is_quantised = any(step.node.op_type in QUANTISING for step in trace.steps)
     outputs = sorted(names)
-    return verifier.judge(task, task.title, what, digest, ways, build, [own, *untried], outputs, is_quantised)
+    return verifier.judge(task, task.title, text, digest, ways, build, [own, *untried], outputs, is_quantised)
