@@ -1,4 +1,4 @@
-"""Traced arrays: what user functions receive and return while they are traced."""
+"""Traced arrays, which user functions receive and return during tracing."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ run_checks: ContextVar[list[Check] | None] = ContextVar("checks", default=None)
 
 
 def axis_variable(axis: int, extent: int) -> Index:
-    """The variable of an axis, counted from the last one (-1). All arrays share it, so that broadcasting needs no
-    substitution.
+    """Return the variable of an axis, counted from the last axis (-1).
+
+    All arrays share it, so broadcasting needs no substitution.
     """
     with _axis_lock:  # two threads must not create two variables for one axis
         variable = _axis_variables.get((axis, extent))
@@ -54,9 +55,9 @@ def no_such_name(what: str, name: str, call: str = "{}") -> NoSuchNameError:
     """The error for a name that does not exist.
 
     Args:
-        what: does not have the name.
+        what: the thing that lacks the name, for the begin of the message.
         name: the name.
-        call: how a function of `opweave.expr` is called, with a place for its name.
+        call: a call of a function of `opweave.expr`, with `{}` for the name of the function.
     """
     known = sys.modules[__package__].__all__
     same = name if name in known else hints.meant(name, known).rpartition("mean ")[2].strip("'?")
@@ -261,7 +262,7 @@ class Array:
         return self._refuse(ufunc, method)
 
     def _refuse(self, function: Any, method: str) -> NoReturn:
-        """Refuse a function of NumPy, and name that of `opweave.expr`."""
+        """Refuse a function of NumPy; the message names its counterpart in `opweave.expr`."""
         what = "an expression, which has no values yet"
         raise ValidationError(hints.ufunc(function, method, what, sys.modules[__package__].__all__, "ow.expr.{} does"))
 
@@ -327,7 +328,7 @@ def _clamped(array: Array, index: Expr, axis: int) -> Expr:
 
 
 def _is_inside(index: Expr, size: int) -> Expr | None:
-    """The condition for an index to be in bounds; None if it is known to be."""
+    """The condition that an index is in bounds; None if it always is."""
     if _surely_inside(index, size):
         return None
     if index.type in ("int8", "uint8"):
@@ -432,7 +433,7 @@ def apply(name: str, *values: Any) -> Array:
 
 
 def _name(array: Array) -> str:
-    """A user's name for an operand, else a text for its elements."""
+    """The user's name of an operand, else the text of its expression."""
     body = array.body
     if (
         isinstance(body, Load)
@@ -444,7 +445,7 @@ def _name(array: Array) -> str:
 
 
 def truth(body: Expr) -> Expr:
-    """Convert a value to "bool": whether it is not 0."""
+    """Convert a value to "bool": `value != 0`."""
     if isinstance(body, Cast) and body.parts[0].type == "bool":
         return body.parts[0]
     return ir.call("not_equal", body, Const(0, body.type))
@@ -482,12 +483,12 @@ def cast(x: Operand, data_type: DataType) -> Array:
 
 
 def rounded(array: Array) -> Array:
-    """A float16 array whose elements are float16 for what reads them, too, not only where they are stored."""
+    """Round the elements of a float16 array before they are read, not only when they are stored."""
     return array if is_rounded(array) else Array(array.shape, Cast(Cast(array.body, "float32"), "float16"))
 
 
 def is_rounded(array: Array) -> bool:
-    """Whether elements are computed as what they are stored as: `ir` computes float16 in float32."""
+    """Whether elements already have the precision of their data type: `ir` computes float16 in float32."""
     body = array.body
     is_loaded = isinstance(body, Load) and isinstance(body.source, Input)
     is_cast = isinstance(body, Cast) and body.parts[0].type != "float16"

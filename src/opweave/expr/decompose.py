@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ..ops import Operations
 
 MAX_GROWTH = 8
-"""Maximum size of a value, relative to the largest input or output. Matrix products written as sums would need more,
-and be slower than any other way to run them.
+"""Maximum size of a value, relative to the largest input or output. Matrix products written as products and
+sums of elements exceed it; they would be slower than any other implementation.
 """
 
 _MIN_LIMIT = 2**16  # elements; small values may grow further
@@ -34,7 +34,7 @@ _MISSING = {"bit_and", "bit_or", "bit_xor", "shift_left", "shift_right"}
 
 
 def refusal(program: Program) -> str | None:
-    """Why `decompose` does not accept a program; None if it does."""
+    """Return the reason why a program cannot be decomposed; None if it can."""
     if program.checks:
         return "checks of indices have no operation"
     descs = [array.desc for arrays in (program.inputs, program.stored, program.outputs) for array in arrays]
@@ -82,7 +82,7 @@ def _nodes(body: Expr) -> list[Expr]:
 
 
 def _slices(load: Load) -> list[tuple[int, Index | None, int]] | None:
-    """For each index of a load, its start, variable (None if it is constant) and stride; None if it is not a slice."""
+    """Return (start, variable or None, stride) for each index of a load; None if the load is not a slice."""
     slices: list[tuple[int, Index | None, int]] = []
     for index in load.parts:
         position = linear(index)
@@ -130,7 +130,7 @@ class _Writer:
         self.made: dict[Expr, Operand] = {}
 
     def value(self) -> Operand:
-        """The operand of the body, with size 1 along axes it does not depend on."""
+        """Build the body. Axes that the body does not depend on have size 1."""
         nodes = _nodes(self.body)
         given: set[Expr] = set()  # nodes that depend on an input
         for node in nodes:
@@ -175,7 +175,7 @@ class _Writer:
         return tuple(sizes.get(slot, 1) for slot in range(self.rank))
 
     def _load(self, node: Load) -> Operand:
-        """Slice, transpose and reshape an array so that its dimensions match those of all values."""
+        """Slice, transpose and reshape an array to one dimension for each slot."""
         b, array = self.b, self.arrays[node.source]
         slices = _slices(node) or []
         starts, strides = [start for start, _, _ in slices], [stride for _, _, stride in slices]
@@ -264,7 +264,7 @@ _RULES: dict[str, Callable[..., Operand]] = {"floor_div": _floor_div, "mod": _mo
 
 
 def _extreme(b: Operations, name: str, x: Operand, axes: Sequence[int]) -> Operand:
-    """The maximum or minimum, or its position; engines may ignore NaN, which must win."""
+    """Compute an extreme value or its position. NaN must win, and engines may ignore NaN, so handle it apart."""
     if name.startswith("arg_"):
         result: Operand = getattr(b, name)(x, axes[0], keep_dimensions=True)
     else:

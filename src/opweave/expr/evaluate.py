@@ -62,7 +62,7 @@ class Evaluator:
             self.results.append((numbers, _Stage(axes, bodies, precision)))
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
-        """A function that computes `outputs` from `inputs` each time it is called.
+        """Return a function that computes `outputs` from `inputs`.
 
         Raises:
             ValidationError: an array has another data type or shape than the program's.
@@ -106,7 +106,7 @@ class Evaluator:
 
 
 def through_copies(run: Callable[[], None], results: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
-    """A function that runs and then copies `results` to `outputs`, for outputs that overlap inputs."""
+    """Return a function that calls `run`, then copies `results` to `outputs`; for outputs that overlap inputs."""
 
     def run_and_copy() -> None:
         run()
@@ -157,14 +157,14 @@ class _Instruction:
     """A NumPy call. Values are identified by number.
 
     Attributes:
-        node: the node that it computes.
+        node: the node to compute.
         rule: the function; if `reads`, it takes the block and the arrays before the arguments.
         arguments: numbers of the argument values.
         reads: whether it is a variable or a load.
         owns: whether the result is a new array rather than a view.
         reuse: the argument whose memory the result may take, because this is its last use; -1 for none.
         dead: values that are not used afterwards.
-        target: the output that it writes directly; -1 for none.
+        target: the output to write in place; -1 for none.
     """
 
     node: Expr
@@ -334,7 +334,7 @@ class _Stage:
 
 
 def slots_of(axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> dict[Index, int]:
-    """The dimension of each variable; reduction variables share one if no value depends on both."""
+    """Assign a dimension to each variable; two reduction variables share one if no value depends on both."""
     together: dict[Index, set[Index]] = {}
     variables: list[Index] = []
     for node in reversed(walk(*bodies)):

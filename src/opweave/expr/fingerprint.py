@@ -23,7 +23,7 @@ def fingerprint(program: Program) -> str:
         return variables.setdefault(variable, len(variables))
 
     def described(item: object) -> object:
-        """Replace the identity of an item of `payload` by its number."""
+        """Replace variables and arrays of a `payload` by their numbers."""
         if isinstance(item, Index):
             return f"{number(item)}<{item.extent}"
         return arrays[item] if isinstance(item, Source) else item

@@ -62,7 +62,7 @@ class Expr:
         self.free = free
 
     def rebuilt(self, parts: tuple[Expr, ...]) -> Expr:
-        """This node with other operands; itself if they are the same."""
+        """Return this node with other operands; the node itself if `parts` are its operands."""
         return self if parts == self.parts else self._copy(parts)  # nodes are compared by identity
 
     def _copy(self, parts: tuple[Expr, ...]) -> Expr:
@@ -107,7 +107,7 @@ class Input:
     Attributes:
         number: the position of the operand.
         desc: its data type and shape.
-        name: what messages call it; empty for "x0", "x1", …
+        name: the name in messages; empty for "x0", "x1", …
     """
 
     number: int
@@ -134,7 +134,7 @@ Source: TypeAlias = Input | Stored
 
 
 class Load(Expr):
-    """The element of `source` at the given indices, one for each axis, which must be known to be in bounds."""
+    """The element of `source` at `indices`, one for each axis. Indices must be known to be in bounds."""
 
     __slots__ = ("source",)
 
@@ -164,7 +164,7 @@ class Cast(Expr):
     """A node converted to another type, as by WebNN's `cast`.
 
     Floats beyond the range of an integer type are clamped to it, and NaN becomes 0 (WebNN leaves both open). "bool"
-    converts to 1 or 0, and a number to whether it is not 0. An integer cast to "index" must fit.
+    converts to 1 or 0, and a number `x` to `x != 0`. An integer cast to "index" must fit.
     """
 
     __slots__ = ()
@@ -240,7 +240,7 @@ def _folded(name: str, arguments: tuple[Expr, ...]) -> Expr | None:
 
 
 _NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "floor_div": 1}
-"""The second operand of index arithmetic that leaves the first as it is."""
+"""Neutral second operands of index arithmetic."""
 
 
 def number(value: int | float | bool, type: Type) -> Const:
@@ -273,9 +273,8 @@ def walk(*roots: Expr, enter: Callable[[Expr], Iterable[Expr]] | None = None) ->
     """All nodes reachable from `roots`, each once, operands before their users.
 
     Args:
-        roots: where to start.
-        enter: the nodes to visit before a given node; default: its operands, which excludes the bodies of stored
-            arrays.
+        roots: the nodes to start at.
+        enter: returns the nodes to visit before a node; default: its operands, without the bodies of stored arrays.
     """
     done: dict[Expr, None] = {}
     for root in roots:
@@ -362,7 +361,7 @@ class Check:
     Attributes:
         condition: must be true at all positions of its free variables.
         message: the error message, for example "gather: indices must be in [0, 8)".
-        value: an integer that the condition is about, which the error shows; None if there is none.
+        value: the checked integer, which the error shows; None if there is none.
     """
 
     condition: Expr

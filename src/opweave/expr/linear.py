@@ -14,7 +14,7 @@ class Linear:
 
     Attributes:
         constant: the constant part.
-        terms: for each expression that is not a sum itself, the factor, which is not 0.
+        terms: the factor, not 0, of each expression that is not a sum.
     """
 
     constant: int = 0

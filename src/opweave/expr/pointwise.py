@@ -38,7 +38,7 @@ def _named_types(types: tuple[Type, ...]) -> str:
 
 
 def _with_example(name: str, doc: str, given: str, result: str, operands: str) -> str:
-    """The docstring of a function of `FUNCTIONS`, as `_explained`; `operands` are made of the argument `x` of its example."""
+    """Complete the docstring of a function of `FUNCTIONS`. The example passes `operands`, a text in terms of `x`."""
     function = FUNCTIONS[name]
     types = _named_types(function.types)
     formula = f"lambda x: ow.expr.{name}({operands})" if operands else f"ow.expr.{name}"
@@ -56,7 +56,7 @@ def _with_example(name: str, doc: str, given: str, result: str, operands: str) -
 def _explained(
     doc: str, takes: dict[str, str], returns: str, errors: str, formula: str, given: str, result: str
 ) -> str:
-    """A docstring with arguments, result and errors, and a call of the function as an expression of its own."""
+    """Add arguments, result, errors and an example call to a docstring."""
     told = "\n".join(f"    {name}: {text}." for name, text in takes.items())
     doc = f"{doc}\n\nArgs:\n{told}\n\nReturns:\n    An array {returns}.\n\nRaises:\n    ValidationError: {errors}."
     doc = doc.replace("\n", "\n    ").replace("\n    \n", "\n\n")
@@ -67,7 +67,7 @@ def _explained(
 def _composed(
     types: str, given: str, result: str
 ) -> Callable[[Callable[[Operand], Array]], Callable[[Operand], Array]]:
-    """Decorator that completes the docstring of a function made of others."""
+    """Decorator: complete the docstring of a function that is composed of others."""
 
     def complete(function: Callable[[Operand], Array]) -> Callable[[Operand], Array]:
         doc, formula = function.__doc__ or "", f"ow.expr.{function.__name__}"

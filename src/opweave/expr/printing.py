@@ -10,13 +10,13 @@ _AXES = "ijklmnop"
 MAX_CHARACTERS = 120
 """Maximum length of a node in messages, in characters."""
 MAX_LINE_PARTS = 1_000
-"""Maximum names and numbers on a line; longer parts get a line of their own."""
+"""Maximum number of names and numbers on a line; longer parts are named on a separate line."""
 MAX_REPEATED_PARTS = 9
 """Shared positions of up to this many nodes are repeated rather than named."""
 
 
 def show(program: Program) -> str:
-    """A program as text. Shared parts are named in the scope of the array or reduction they depend on.
+    """Print a program as text. Shared parts are named in the scope of the array or reduction that they depend on.
 
     >>> from opweave.expr import trace, sigmoid
     >>> from opweave.core.graph import Desc
@@ -46,7 +46,7 @@ def inline(root: Expr, names: Mapping[Source, str] | None = None, axes: Sequence
 
     Args:
         root: the node.
-        names: names of the arrays; if given, reduction variables are numbered, so that equal expressions print equally.
+        names: names of the arrays; if not None, reduction variables are numbered, so that equal expressions print equally.
         axes: the free variables, in order; default: those of `root`.
     """
     free = sorted(root.free, key=lambda v: (v.axis == 0, v.axis, v.serial)) if axes is None else axes

@@ -16,7 +16,7 @@ Range: TypeAlias = tuple[int, int]
 
 
 def bounds(root: Expr) -> Range | None:
-    """The range that an index is known to lie in; None if it is unknown."""
+    """The range of an index; None if it is unknown."""
     found: dict[Expr, Range | None] = {}
     for node in walk(root, enter=lambda n: n.parts if n.type in _INTEGER_TYPES else ()):
         found[node] = _bounds(node, found)
@@ -24,7 +24,7 @@ def bounds(root: Expr) -> Range | None:
 
 
 def check_positions(*roots: Expr) -> None:
-    """Require that positions stay within int32, in which they are computed; unknown ranges are assumed to fit."""
+    """Require that positions fit into int32, the type they are computed in. Unknown ranges are assumed to fit."""
     limits = INFO["int32"]
     found: dict[Expr, Range | None] = {}
     for node in walk(*roots):
@@ -64,5 +64,5 @@ def _bounds(node: Expr, found: Mapping[Expr, Range | None]) -> Range | None:
         return (low, high) if low >= 0 and high < other[0] else (0, other[1] - 1)
     function = FUNCTIONS[node.name].operator
     assert function is not None, node
-    corners = [function(a, b) for a in (low, high) for b in other]  # it is monotonic in each argument
+    corners = [function(a, b) for a in (low, high) for b in other]  # `function` is monotonic in each argument
     return min(corners), max(corners)

@@ -1,4 +1,4 @@
-"""Rewrite reductions: unroll them, divide them into parts, or move them into arrays of their own."""
+"""Rewrite reductions: unroll them, divide them into parts, or store their results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def neutral(reduction: Reduction, type: Type) -> Const:
 
 
 def unrolled(node: Reduce) -> Expr:
-    """A reduction of a few elements as one expression."""
+    """Unroll a reduction into one expression."""
     terms = []
     for position in itertools.product(*(range(variable.extent) for variable in node.variables)):
         values: dict[Expr, Expr] = {v: Const(p, "index") for v, p in zip(node.variables, position, strict=True)}
@@ -38,7 +38,7 @@ def unrolled(node: Reduce) -> Expr:
 
 
 def written_out(bodies: Sequence[Expr], is_short: Callable[[Reduce], bool]) -> tuple[Expr, ...]:
-    """Replace short reductions by expressions of their elements."""
+    """Unroll the short reductions of expressions."""
     made: dict[Expr, Expr] = {}
     for node in walk(*bodies):
         rebuilt = node.rebuilt(tuple(made[part] for part in node.parts))
@@ -47,7 +47,7 @@ def written_out(bodies: Sequence[Expr], is_short: Callable[[Reduce], bool]) -> t
 
 
 def stored_value(node: Expr) -> Stored:
-    """An array of the values of `node`, over the variables it depends on, without those of extent 1."""
+    """An array of the values of `node`. Its axes are the free variables of `node` with an extent above 1."""
     axes = tuple(sorted((v for v in node.free if v.extent > 1), key=lambda v: (v.axis == 0, v.axis, v.serial)))
     body = substitute(node, {v: Const(0, "index") for v in node.free if v.extent == 1})
     # Intermediate float16 values stay float32: they are rounded when the result is stored.
@@ -63,8 +63,8 @@ class Split:
         part: the number of the part.
         position: the position within a part.
         start: the first position of a part.
-        index: the position in the whole range, clamped to it.
-        inside: whether the position is in range before clamping; None if the size divides the extent.
+        index: the position in the whole range, clamped to the range.
+        inside: the condition that the position before clamping is in range; None if the size divides the extent.
     """
 
     part: Index

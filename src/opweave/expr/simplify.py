@@ -37,7 +37,7 @@ class _Simplifier:
         self._ranges: dict[Expr, Range | None] = {}
 
     def rewritten(self, root: Expr) -> Expr:
-        """`root`, simplified."""
+        """Return `root` with simpler positions and conditions."""
         for node in walk(root, enter=lambda n: () if n in self._rewritten else n.parts):
             if node not in self._rewritten:
                 self._rewritten[node] = self._rewrite(node, tuple(self._rewritten[part] for part in node.parts))
@@ -158,7 +158,7 @@ class _Simplifier:
         return self._sums.get(node) or Linear(0, {node: 1})
 
     def _expression(self, value: Linear) -> Expr:
-        """The node that computes a sum."""
+        """Build the node that computes a sum."""
         value = self._recombined(value)
         only = _only_term(value)
         if only is not None:
@@ -190,18 +190,18 @@ class _Simplifier:
         return value
 
     def _call_as_sum(self, name: str, dividend: Linear, divisor: int) -> Linear:
-        """The sum whose only term is a quotient or remainder."""
+        """A quotient or remainder as a sum of one term."""
         return Linear(0, {self._unique(name, self._expression(dividend), Const(divisor, "index")): 1})
 
     def _unique(self, name: str, *parts: Expr) -> Expr:
-        """A call, as the same node whenever the function and the arguments are the same."""
+        """The node of a call; equal calls share one node."""
         key = name, *(("constant", p.value) if isinstance(p, Const) else p for p in parts)
         if key not in self._calls:
             self._calls[key] = Call(name, parts)
         return self._calls[key]
 
     def _range_of(self, value: Linear) -> Range | None:
-        """The range of a sum; None if that of a term is unknown."""
+        """The range of a sum; None if the range of a term is unknown."""
         low = high = value.constant
         for term, count in value.terms.items():
             if term not in self._ranges:
@@ -242,7 +242,7 @@ def _and_or(name: str, parts: tuple[Expr, ...]) -> Expr:
 
 
 def _without_cast(parts: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """The operands of a comparison, without a cast to int64 if the other operand is a constant that fits the original type."""
+    """Drop a cast to int64 from the operands of a comparison with a constant that fits the original type."""
     for cast, other in (parts, parts[::-1]):
         if isinstance(cast, Cast) and isinstance(other, Const) and cast.type == "int64":
             inner = cast.parts[0]
@@ -254,7 +254,7 @@ def _without_cast(parts: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 
 def _reduced(node: Reduce, body: Expr) -> Expr:
-    """A reduction over the variables of more than one position; without any, it is the element, or its position, 0."""
+    """A reduction without variables of extent 1. If no variable is left: the element, or position 0."""
     variables = tuple(variable for variable in node.variables if variable.extent > 1)
     if variables:
         return Reduce(node.reduction, variables, body)
@@ -262,13 +262,13 @@ def _reduced(node: Reduce, body: Expr) -> Expr:
 
 
 def simplified_elements(*bodies: Expr) -> tuple[Expr, ...]:
-    """The same elements with simpler positions and conditions; equal parts become one."""
+    """Simplify positions and conditions of elements, and merge equal parts."""
     simplifier = _Simplifier()
     return unified(*map(simplifier.rewritten, bodies))
 
 
 def simplified(program: Program) -> Program:
-    """The same program with simpler positions and conditions.
+    """Simplify positions and conditions of a program.
 
     >>> from opweave.expr import compute, trace
     >>> from opweave.core.graph import Desc

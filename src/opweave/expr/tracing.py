@@ -21,7 +21,7 @@ def of_input(source: Input) -> Array:
 
 
 def inputs_of(descs: Sequence[Desc], names: Sequence[str] = ()) -> tuple[tuple[Input, ...], tuple[Array, ...]]:
-    """Inputs with the given descriptors, and names for messages, and an array for each."""
+    """Create an input and an array for each descriptor; `names` are for messages."""
     named = names or [""] * len(descs)
     inputs = tuple(Input(number, desc, name) for number, (desc, name) in enumerate(zip(descs, named, strict=True)))
     return inputs, tuple(map(of_input, inputs))
