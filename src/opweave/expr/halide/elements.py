@@ -22,7 +22,7 @@ _NUMBERS: dict[Type, Callable[[Any], HalideExpr]] = {
     "index": hl.i32,
     "bool": lambda value: hl.cast(hl.Bool(), bool(value)),
 }
-"""Functions that make constants of the Halide type in which elements of a type are computed."""
+"""Functions that make constants by type, in the Halide type of the computation."""
 
 
 def constant(value: float, type: Type) -> HalideExpr:
@@ -68,10 +68,10 @@ def _abs(type: Type, a: HalideExpr) -> HalideExpr:
 
 
 def _divided(type: Type, a: HalideExpr, b: HalideExpr) -> tuple[HalideExpr, HalideExpr]:
-    """The truncated quotient and the remainder; arbitrary for a divisor of 0, and the lowest number divided by -1 wraps.
+    """The truncated quotient and the remainder: arbitrary for divisor 0; the lowest number divided by -1 wraps around.
 
-    Signed numbers are divided by their magnitudes: Halide refuses signed division where it overflows while it folds constants,
-    as it does inside of its own rule for division by 2**31 - 1.
+    Signed numbers are divided as magnitudes. Halide refuses signed divisions that overflow during constant folding, and its
+    own rule for division by 2**31 - 1 contains such a division.
     """
     zero = constant(0, type)
     safe = hl.select(b == zero, constant(1, type), b)
@@ -143,12 +143,13 @@ def _shift_left(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
 
 def _shift_right(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
     fits, amount = _shift_amount(b)
-    shifted = a >> amount  # by all bits but one, which leaves the sign, where the amount does not fit
+    # An amount that does not fit becomes bits - 1, which leaves the sign.
+    shifted = a >> amount
     return shifted if _is_signed(type) else hl.select(fits, shifted, constant(0, type))
 
 
 def _shift_amount(b: HalideExpr) -> tuple[HalideExpr, HalideExpr]:
-    """Whether `b` is less than the number of bits, and `b` limited to that; negative numbers are large ones."""
+    """Return `b < bits` and `min(b, bits - 1)`, with `b` as unsigned: negative amounts count as large."""
     amount, bits = _unsigned(b), b.type().bits()
     return amount < bits, hl.min(amount, hl.cast(amount.type(), bits - 1))
 
@@ -228,8 +229,8 @@ def _saturated(value: HalideExpr, target: Type) -> HalideExpr:
 
 def half_bits(value: HalideExpr) -> HalideExpr:
     """Convert a float32 to the bits of a float16."""
-    # Halide would drop the float32 between an integer and a float16; multiplying by 1 prevents that. Where the machine has no
-    # instruction for the conversion, Halide's code makes NaN infinite.
+    # Multiply by 1, because Halide would drop the float32 between an integer and a float16. Select NaN, because Halide's code
+    # makes NaN infinite on machines without an instruction for the conversion.
     bits = hl.reinterpret(hl.UInt(16), hl.cast(hl.Float(16), value * hl.f32(1)))
     return hl.select(mathematics.is_nan(value), hl.u16(0x7E00), bits)
 

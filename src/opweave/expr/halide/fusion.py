@@ -1,9 +1,9 @@
 """Edit Halide's LLVM code: fused multiply-add in the polynomials of `mathematics`, and prefetching into all caches.
 
 User code is rounded after each operation. In the polynomials, fused products are faster and more accurate. Halide
-cannot express this per expression, so its LLVM code is edited: products and sums are recognised by their coefficients,
-which user code does not contain, and by their operands (products of such sums, and the sums of those). The chain ends
-with each function, whose last step is a division, a select, or a product of products.
+cannot request fusion for single expressions, so its LLVM code is edited. Products and sums of a polynomial are recognised
+by their coefficients, which user code does not contain, or by an operand that belongs to the polynomial. The chain ends
+at the last step of a function: a division, a select, or a product of products.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SCALAR = re.compile(r"(0x[0-9A-F]{16})")
 _REGISTER = re.compile(r"%[\w.]+")
 
 _PREFETCH = re.compile(r"(@llvm\.prefetch\.p0\(.*), i32 0, i32 1\)")
-"""A prefetch past the caches, the only kind that Halide knows. The second last number says how close to the core data come."""
+"""A prefetch past the caches, the only kind that Halide emits. The last number but one is the locality: 3 for all caches."""
 
 
 @cache
@@ -31,7 +31,7 @@ def _coefficients() -> frozenset[str]:
 
 
 def edited(code: str) -> str:
-    """LLVM code in which the operations of our polynomials are marked `contract`, and prefetches go into all caches."""
+    """Mark the operations of our polynomials `contract`, and let prefetches go into all caches."""
     lines = code.split("\n")
     found = {k: match for k, line in enumerate(lines) if " = f" in line and (match := _LINE.match(line))}
     chosen: set[int] = set()

@@ -1,6 +1,6 @@
-"""Programs that are compiled, now or earlier, and calls of their code.
+"""Compile programs, or load them from the cache on disk, and call their code.
 
-What the cache on disk has runs without Halide and llvmlite being imported.
+Cached programs run without importing Halide and llvmlite.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class HalideKernel:
         self.detail = f"Halide, vectorised by {self._part.compiled.lanes}, {count} thread{'s' if count != 1 else ''}"
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        """A function that computes `outputs` from `inputs`, C-contiguous arrays of the program's descriptors.
+        """Return a function that computes `outputs` from `inputs`, C-contiguous arrays of the program's descriptors.
 
         Raises:
             ValidationError: an array has another data type or shape.
@@ -80,7 +80,8 @@ class HalideKernel:
             check()
             for held, message in zip(holds, messages, strict=True):
                 if not held:
-                    evaluate(self.program, inputs, [np.empty_like(output) for output in outputs])  # it says which value
+                    # Raises an error that shows the value.
+                    evaluate(self.program, inputs, [np.empty_like(output) for output in outputs])
                     raise OperationError(f"{self.program.name}: {message}")
             run()
 
@@ -110,14 +111,14 @@ _Entry = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)  # releases the GIL
 
 @dataclass(frozen=True)
 class Compiled:
-    """The loops that compute a program, one function each, which are called in order.
+    """A compiled program: one function for each loop nest, called in order.
 
     Attributes:
-        calls: the name of each function, and the arrays that it takes, by position and shape. Arrays are counted from the
-            inputs of the program through its outputs to those of `stored`.
-        stored: data type and shape of each array between the loops.
-        lanes: numbers of float32 in a vector.
-        code: the functions, as `image.loaded` takes them.
+        calls: the name of each function, with the number and shape of each array that it takes. Arrays are numbered:
+            inputs, outputs, `stored`.
+        stored: data type and shape of each intermediate array.
+        lanes: elements of a float32 vector.
+        code: the functions, for `image.loaded`.
     """
 
     calls: tuple[tuple[str, tuple[tuple[int, tuple[int, ...]], ...]], ...]
@@ -126,18 +127,18 @@ class Compiled:
     code: bytes
 
     def to_bytes(self) -> bytes:
-        """What `from_bytes` takes."""
+        """Serialise for `from_bytes`."""
         return with_header([self.calls, self.stored, self.lanes], self.code)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Compiled:
-        """What `to_bytes` returned."""
+        """Restore the result of `to_bytes`."""
         (calls, stored, lanes), code = without_header(data)
         return cls(calls, stored, lanes, code)
 
 
 class _Part:
-    """A program in this process, without its checks."""
+    """A loaded program, without its checks."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -153,14 +154,14 @@ class _Part:
         return compiled(self.program).to_bytes()
 
     def bound(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        """A function that runs the stages on these arrays."""
+        """Return a function that runs the stages on these arrays."""
         calls = _Calls(self)
         calls.fill(inputs, outputs)
         return calls.bound((*inputs, *outputs))
 
 
 class _Calls:
-    """Calls of a program's loops, in order; only the addresses of inputs and outputs are missing."""
+    """Calls of a program's functions, complete but for the addresses of inputs and outputs."""
 
     def __init__(self, part: _Part) -> None:
         program, compiled = part.program, part.compiled
@@ -192,7 +193,7 @@ class _Calls:
                 header.host = address
 
     def bound(self, arrays: object = None) -> Callable[[], None]:
-        """A function that makes the calls, and keeps the arrays alive."""
+        """Return a function that makes the calls; it keeps `arrays` alive."""
         name, kept = self._part.program.name, (self, arrays)
 
         def calling(entry: Any, address: int) -> Callable[[], None]:
@@ -242,7 +243,7 @@ _CODES = {"i": 0, "u": 1, "f": 2}
 
 
 def _header(data_type: DataType, shape: tuple[int, ...]) -> _Header:
-    """The description of a contiguous array; `host`, the address of its elements, is not set."""
+    """The header of a contiguous array, without `host`, the address of the elements."""
     dimensions = (_Dimension * len(shape))()
     stride = 1
     for k, extent in enumerate(reversed(shape)):
@@ -254,7 +255,7 @@ def _header(data_type: DataType, shape: tuple[int, ...]) -> _Header:
 
 
 def _address(array: np.ndarray) -> int:
-    """The address of the elements of a contiguous array, which is not empty."""
+    """The address of the elements of a contiguous, non-empty array."""
     if array.flags.writeable:  # takes an eighth of the time
         return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
     address: int = array.__array_interface__["data"][0]

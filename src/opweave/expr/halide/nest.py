@@ -1,4 +1,4 @@
-"""A stage as Halide functions: its elements, its reductions, and how they are scheduled."""
+"""A stage as Halide functions: elements, reductions, and their schedule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .scope import Scope
 from .stages import Loop, Loops, Stage
 
 MAX_HOISTED_OPERATIONS = 2**18
-"""Halide's compile time is proportional to them; this many take it about as long as an expression without any."""
+"""Compile time is proportional to hoisted operations; this many take about as long as an expression without any."""
 
 
 def buffer_type(data_type: DataType) -> HalideExpr:
@@ -78,7 +78,7 @@ class Nest:
         return any(self.loops.factor(load, loop) == -1 for load in self.loops.positions)
 
     def loaded(self, node: Load, offset: HalideExpr, positions: Mapping[Loop, HalideExpr]) -> HalideExpr:
-        """An element in the type it is computed in."""
+        """An element, in the type of the computation."""
         if node.source in self.rows:
             kept, _ = self.rows[node.source]
             moved = self.loops.over(index for index in node.parts if isinstance(index, Index))
@@ -94,14 +94,15 @@ class Nest:
 
 
 def _refuse_endless(stage: Stage) -> None:
-    """Refuse large values that no loop changes: Halide moves them out of all loops, and compiles a part once for each use."""
+    """Refuse large loop-invariant values: Halide hoists them, and compiles their parts once for each use."""
     sizes: dict[Expr, int] = {}
     for node in walk(*stage.roots):
         sizes[node] = 1
         if not isinstance(node, Call):
             continue
         is_power = node.name == "pow"
-        free = node.parts[0].free if is_power else node.free  # squares of a base are moved also if its exponent changes
+        # Halide hoists the squares of a base even if the exponent changes.
+        free = node.parts[0].free if is_power else node.free
         if any(variable.extent > 1 for variable in free):
             continue
         sizes[node] += _repetitions(node) * sum(sizes[part] for part in node.parts)
@@ -111,7 +112,7 @@ def _refuse_endless(stage: Stage) -> None:
 
 
 def _repetitions(node: Call) -> int:
-    """About how often the Halide expression of a call contains its operands."""
+    """Estimate the number of copies of its operands in the Halide expression of a call."""
     if node.type in FLOATS or node.type not in INFO:
         return 1
     info = INFO[node.type]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Scope:
-    """Translates nodes to Halide expressions, for given loop positions."""
+    """Translates nodes to Halide expressions, at positions of loops."""
 
     def __init__(self, nest: Nest, positions: Mapping[Loop, HalideExpr]) -> None:
         self._nest, self._positions = nest, positions

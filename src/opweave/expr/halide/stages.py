@@ -1,9 +1,8 @@
 """Divide programs into stages: loop nests that compute every element of one shape once.
 
-Each stage becomes one compiled function. Stored arrays are stages of their own, and so are reductions that would
-otherwise be recomputed, because they depend on the variable of another reduction or do not depend on an outer loop.
-Arrays are flat here: the position of an element is a linear sum of variables (`linear`), and axes that are contiguous
-in all loads are fused.
+Each stage becomes one compiled function. Separate stages compute stored arrays, and reductions that would otherwise be
+recomputed: those that depend on the variable of another reduction, or do not depend on an outer loop. Arrays are flat:
+the position of an element is a linear sum of variables (`linear`), and axes that are contiguous in all loads are fused.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ MIN_SPLIT_ELEMENTS = 1 << 16
 """Reductions of at least this many elements are divided into parts that run in parallel, if they have few results."""
 
 MAX_SPLIT_RESULTS = 8
-"""Reductions to more results run in parallel over the results instead."""
+"""Reductions to more results are parallel over the results instead."""
 
 MAX_ROW_ELEMENTS = 1 << 15
 """Rows up to this size stay in the cache (128 KB of float32)."""
@@ -46,7 +45,7 @@ class Stage:
 
     Attributes:
         axes: the last one changes fastest.
-        targets: what is written.
+        targets: the arrays to write.
         rows: values kept for one iteration of the outer loops, because both a reduction and the elements use them.
     """
 
@@ -56,7 +55,7 @@ class Stage:
 
     @property
     def roots(self) -> tuple[Expr, ...]:
-        """The expressions that are computed."""
+        """The expressions to compute."""
         return (*(row.body for row in self.rows), *(target.body for target in self.targets))
 
 
@@ -101,7 +100,7 @@ class _Division:
         self.stages.append(Stage(axes, tuple(map(Target, arrays, bodies)), rows))
 
     def _without_repetition(self, axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Move reductions that would be recomputed into stages of their own."""
+        """Move reductions that would be recomputed into separate stages."""
         while True:
             reductions = [node for node in walk(*bodies) if isinstance(node, Reduce)]
             order = [axis for axis in loop_order(axes, reductions) if axis.extent > 1]
@@ -112,7 +111,7 @@ class _Division:
             bodies = tuple(substitute(body, {chosen: value}) for body in bodies)
 
     def _kept(self, node: Reduce) -> Expr:
-        """A load of a reduction that is a stage of its own."""
+        """Return a load of a reduction that a separate stage computes."""
         known = self.replaced.get(node)
         if known is None:
             known = self.replaced[node] = self._in_parts(node) if _worth_dividing(node) else self._stored(node)
@@ -159,13 +158,13 @@ def _with_rows(axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> tuple[tuple
 
 
 def _is_dear(body: Expr) -> bool:
-    """Whether it contains expensive functions outside of reductions."""
+    """Whether `body` calls expensive functions outside of reductions."""
     nodes = walk(body, enter=lambda node: () if isinstance(node, Reduce) else node.parts)
     return any(isinstance(node, Call) and node.name in DEAR for node in nodes)
 
 
 def _parts(extent: int) -> int:
-    """The number of parts to split an extent into, a divisor if there is one of about the right size."""
+    """The number of parts to split an extent into: at most 64, preferably a divisor of the extent."""
     wanted = min(extent, 64)
     return next((count for count in range(wanted, wanted // 4, -1) if extent % count == 0), wanted)
 
@@ -236,11 +235,11 @@ class Loops:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents of the loops; (1,) for scalars, some of which Halide compiles very slowly."""
+        """The extents of the loops; (1,) for scalars, because Halide compiles some scalars very slowly."""
         return tuple(loop.extent for loop in self.axes) or (1,)
 
     def needed(self, node: Expr) -> Sequence[Expr]:
-        """The nodes that the value of a node is computed from; of a load, what is not part of a linear position."""
+        """The operands of a node; for a load, the terms of its position that are not variables."""
         return self.positions[node].others if isinstance(node, Load) else node.parts
 
     def over(self, variables: Iterable[Index]) -> tuple[Loop, ...]:
