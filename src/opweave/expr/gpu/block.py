@@ -20,10 +20,10 @@ from .types import computed
 MAX_LINE_CHARACTERS = 100
 """Longer expressions are split into several statements."""
 MAX_BRANCHES = 24
-"""Maximum number of `where` compiled to branches, so that only one of two loads is executed; the others use `select`. They
-may be nested: WGSL allows 127 levels of braces (https://www.w3.org/TR/WGSL/#limits), some of which are loops'."""
+"""Maximum number of `where` compiled to branches, so that only one of two loads is executed; the others use `select`.
+Branches may be nested: WGSL allows 127 levels of braces (https://www.w3.org/TR/WGSL/#limits), including those of loops."""
 MAX_WRITTEN_OUT_NODES = 600
-"""Maximum size of what is written out instead of a loop: compilers of shaders take time for each expression."""
+"""Maximum size of unrolled code, in nodes: shader compilers take time for each expression."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class _Scope:
         lines: the statements.
         own: expressions that only this branch needs.
         together: whether control flow is uniform across the workgroup.
-        keeps: whether elements that are loaded for the flat number are used again, at the same number of another grid.
+        keeps: whether loads are kept in registers, because another grid loads the same elements at the same flat number.
     """
 
     variables: set[Index]
@@ -79,7 +79,7 @@ class _Loop:
     unit: str = ""
 
     def head(self, within: _Loop | None = None) -> str:
-        """The first line; `within` is a loop over parts, of which this loop takes one."""
+        """The first line. `within` is an outer loop over parts; this loop runs over one part."""
         name, first, end = self.name, self.first, f"{self.size}{self.unit}"
         if within:
             first, end = within.name, f"min({within.name} + {within.step}{self.unit}, {end})"
@@ -87,7 +87,7 @@ class _Loop:
 
 
 def exists(load: Load) -> bool:
-    """Whether a load is known to be from a place of its array."""
+    """Whether a load is known to be in bounds."""
     ranges = [bounds(part) for part in load.parts]
     return all(
         known is not None and known[0] >= 0 and known[1] < size
@@ -108,7 +108,7 @@ class Block:
         fixed: arrays that no kernel writes.
 
     Attributes:
-        early: statements that precede all others: they read nothing but `fixed`.
+        early: statements that precede all others, and read nothing but `fixed`.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Block:
         return self._value(expr, uses)
 
     def _exclusive(self, root: Expr, uses: Mapping[Expr, int]) -> frozenset[Expr]:
-        """The nodes that only this branch uses; none if one is a reduction, whose barriers must be uniform."""
+        """The nodes that only this branch uses; none if one of them is a reduction, whose barriers must be uniform."""
         within: dict[Expr, int] = {root: 1}
         own = set()
         for node in reversed(walk(root, enter=self._needs)):
@@ -196,13 +196,13 @@ class Block:
     def divide(
         self, axes: tuple[Index, ...], bodies: Sequence[Expr], add: Callable[[str], None], letter: int = 0
     ) -> None:
-        """Add the statements for all elements of a domain, which the invocations of a team divide.
+        """Add the statements for all elements of a domain, divided between the invocations of a team.
 
         Args:
             axes: the domain.
-            bodies: what is computed of each element.
-            add: adds the statements for one element, given the text of its flat number.
-            letter: of the first axis, see `Grid`.
+            bodies: the expressions of an element.
+            add: adds the statements for one element; takes the text of its flat number.
+            letter: index of the letter of the first axis, see `Grid`.
         """
         size = size_of(axes)
         if not self._is_written_out(size, bodies):
@@ -213,14 +213,14 @@ class Block:
         self._write_out(size, lambda flat: Grid(axes, flat, letter), add)
 
     def _is_written_out(self, size: int, bodies: Sequence[Expr]) -> bool:
-        """Whether invocations have so few elements each that they keep in registers what they load for them."""
+        """Whether each invocation has few elements, so that its loop is unrolled, and its loads are kept in registers."""
         count = -(-size // self.team)
         return count <= self.module.dialect.kept and count * len(walk(*bodies)) <= MAX_WRITTEN_OUT_NODES
 
     def _write_out(self, size: int, grid: Callable[[str], Grid], add: Callable[[str], None]) -> None:
-        """The statements for each element of an invocation. Its flat numbers have the same names for all domains.
+        """Add the statements for each element of an invocation. The flat numbers have the same names in all domains.
 
-        What is kept is loaded before the first element is computed, and stored: devices do not load past a store.
+        Kept elements are loaded before the first element is computed and stored, because devices do not load past a store.
         """
         blocks = list[str]()
         for k in range(-(-size // self.team)):
@@ -317,13 +317,13 @@ class Block:
         return function(node, parts, self.module.dialect)
 
     def _loaded(self, node: Load, text: str) -> str:
-        """The text of an element: the name of a variable if it is kept."""
+        """The text of a load: the name of a variable if the element is kept."""
         depth = self._depth(node)
         scope = self._scopes[depth]
         if depth != 1 or not scope.keeps or not exists(node) or self.module.layout(node.source).lanes > 1:
             return text
         if not words(text).isdisjoint({*scope.known.values(), *scope.runs.values()} - {"lane"}):
-            return text  # its place is computed from more than the flat number
+            return text  # the position depends on more than the flat number
         if text not in self._kept:
             is_early = node.source in self.fixed and scope.variables.issuperset(place(node).terms)
             name = self._kept[text] = f"t{next(self._temporaries)}"
@@ -440,7 +440,7 @@ class Block:
             else:
                 loop = _Loop(name, "lane", size, self.team, "u")
                 self._steps(node, state, uses, loop, Grid(node.variables, name, prefix=name))
-            # Loops use the memory of the workgroup again.
+            # Loops reuse workgroup memory.
             self.add(*gathered(state, self.team, is_last=len(self._scopes) == 1))
         else:
             *outer, last = (_Loop(f"r{next(self._counters)}", "0", variable.extent) for variable in node.variables)

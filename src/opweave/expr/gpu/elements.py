@@ -137,7 +137,7 @@ def function(node: Call, parts: Sequence[str], dialect: Dialect) -> str:
             special = _with_constant(node.name, part, k, parts) if isinstance(part, Const) else ""
             if special:
                 return special
-        if node.parts[0] is node.parts[1]:  # compilers fold these two to 0 and 1, whatever the value is
+        if node.parts[0] is node.parts[1]:  # compilers fold x - x to 0, and x / x to 1, whatever the value is
             if node.name == "sub":
                 return called("times_zero", (called("abs", parts[:1]),))
             if node.name == "div":
@@ -151,7 +151,7 @@ def function(node: Call, parts: Sequence[str], dialect: Dialect) -> str:
 
 
 def _with_constant(name: str, constant: Const, k: int, parts: Sequence[str]) -> str:
-    """A function of two floats, number `k` of which is a constant that needs a function of its own; else empty."""
+    """A call of two floats, if operand `k` is a constant that needs a special function; else empty."""
     value, other = constant.value, parts[1 - k]
     signed = f"-{operand(other)}" if math.copysign(1, value) < 0 else other
     if value == 0 and name == "div" and k == 1:

@@ -1,4 +1,4 @@
-"""The forms of kernels: which invocation computes what.
+"""The forms of kernels: the assignment of elements to invocations.
 
 An invocation computes one element, or all elements of a word; or a workgroup computes a row, whose reductions its
 invocations share.
@@ -19,7 +19,7 @@ from .writing import comment_of, converted, guarded, invocations, numbered, patt
 
 # Limits for GPUs; `python -m benchmarks webgpu gpu` shows what they cost or save in whole networks.
 MAX_INLINE_ELEMENTS = 8
-"""Reductions of up to this many elements are computed wherever they are used."""
+"""Reductions of up to this many elements are inlined."""
 MAX_SERIAL_ELEMENTS = 32
 """Reductions of up to this many elements are computed by one invocation."""
 MANY_ROWS = 1 << 14
@@ -41,7 +41,7 @@ class Target:
     Attributes:
         buffer: the array.
         body: the element at a position of the kernel's axes.
-        at: the index in the array for each of its axes; None for the position itself.
+        at: the index for each axis of the array; None for the position itself.
     """
 
     buffer: Stored | Output
@@ -100,18 +100,18 @@ def shared_elements(
     team: int,
     fixed: Collection[Source],
 ) -> tuple[list[str], list[str]]:
-    """Statements by which a workgroup computes all elements of an array into its memory, and waits for them.
+    """Generate statements that compute all elements of an array into workgroup memory, followed by a barrier.
 
     Args:
-        module: declares what they read.
+        module: declares the buffers that the statements read.
         axes: axes of the array.
         body: an element; its reductions depend on none of the axes.
-        place: the variable for an element, an f32, given the text of its number.
+        place: returns the f32 variable of an element, for the text of its number.
         team: invocations of the workgroup, numbered by `lane`.
         fixed: arrays that no kernel writes.
 
     Returns:
-        Statements that read nothing else, and the others.
+        The statements that read only `fixed`, and the others.
     """
     block = Block(module, {}, team=team, fixed=fixed)
     for node in reductions([body]):

@@ -1,7 +1,7 @@
 """Divide programs into kernels.
 
-A reduction that does not depend on all axes of the result is computed once: by a kernel of its own, or by the workgroup
-that computes a row of the result, if the remaining axes come last. Very large reductions are divided into parts.
+A reduction that does not depend on all axes of the result is computed once: by a separate kernel, or by the workgroup
+that computes a row of the result, if the remaining axes come last. Very large reductions are divided into parts (split-K).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ MAX_UNDIVIDED_ELEMENTS = 1 << 15
 """Larger reductions to few results are divided into parts."""
 
 MAX_REDUCTIONS = 4
-"""Share of the iterations of a device, as a divisor, that a reduction may take: a kernel may have several."""
+"""One reduction may use 1/4 of the `max_iterations` of a device: a kernel may have several reductions."""
 
 lowered: Cache[tuple[Program, Features], list[Kernel]] = Cache(4)
 """Kernels of the most recent programs, because `unsupported` needs them before `kernels` is called."""
 
 
 _reasons: Cache[tuple[Program, Features], str] = Cache(1024)
-"""What `unsupported` returned for the operations of a graph, whose layers repeat them: lowering one takes milliseconds."""
+"""Results of `unsupported`: the layers of a graph repeat operations, and lowering an operation takes milliseconds."""
 
 
 def unsupported(program: Program, features: Features) -> str:
-    """Why a device cannot run a program; empty if it can."""
+    """Return the reason why a device cannot run a program; empty if it can."""
     return _reasons.make((program, features), lambda: _unsupported(program, features))
 
 
@@ -74,9 +74,9 @@ def kernels(program: Program, features: Features) -> list[Kernel]:
 
 
 def element_for_workgroup(program: Program) -> tuple[tuple[Index, ...], Expr] | None:
-    """The axes and an element of the only result, if each workgroup can compute all of it; else None.
+    """The axes and an element of the only result, if each workgroup can compute the whole result; else None.
 
-    Its reductions must be the same for all elements, as those of one normalised row.
+    The reductions must be the same for all elements, as in one normalised row.
     """
     if len(program.outputs) != 1 or program.stored or program.checks:
         return None
@@ -92,8 +92,9 @@ def element_for_workgroup(program: Program) -> tuple[tuple[Index, ...], Expr] | 
 def scatter(
     target: Desc, axes: tuple[Index, ...], at: tuple[Expr, ...], value: Expr, features: Features, title: str
 ) -> tuple[Kernel, Output]:
-    """A kernel that writes elements of an array, one per invocation. If several write the same element, one of them
-    wins.
+    """Build a kernel that writes elements of an array, one per invocation.
+
+    If several invocations write the same element, one of them wins.
 
     Args:
         target: the array, initialised before.
@@ -139,7 +140,7 @@ class _Lowering:
         return groups
 
     def _lanes(self, buffer: Stored | Output) -> int:
-        """How many elements of a buffer share a word."""
+        """The number of elements of a buffer that share a word."""
         return layout(buffer.desc.data_type, self.features).lanes
 
     def _add(self, axes: tuple[Index, ...], targets: Sequence[Target]) -> None:
@@ -153,7 +154,7 @@ class _Lowering:
     # Separate reductions ---------------------------------------------------------------------------------------------
 
     def _without_repetition(self, axes: tuple[Index, ...], bodies: tuple[Expr, ...], lanes: int) -> tuple[Expr, ...]:
-        """Move reductions that would be recomputed, or use too few invocations, into kernels of their own."""
+        """Move reductions that would be recomputed, or use too few invocations, into separate kernels."""
         while True:
             rows = row_axes(axes, bodies, lanes)
             chosen = next((n for n in reductions(bodies) if self._is_separate(n, axes, bodies, rows, lanes)), None)
@@ -170,7 +171,7 @@ class _Lowering:
         rows: tuple[Index, ...] | None,
         lanes: int,
     ) -> bool:
-        """Whether a reduction is faster as a kernel of its own."""
+        """Whether a reduction is faster as a separate kernel."""
         size, results = size_of(node.variables), size_of(node.free)
         if size <= MAX_INLINE_ELEMENTS:
             return False
@@ -188,12 +189,12 @@ class _Lowering:
         size, results = size_of(node.variables), size_of(node.free)
         if size > MAX_UNDIVIDED_ELEMENTS and results <= MIN_ROWS:
             return True
-        # With few results, the invocations of a workgroup share each; else one may compute those of a word.
+        # With few results, a workgroup shares each reduction; otherwise one invocation may compute all those of a word.
         alone = size * lanes if results >= MIN_RESULTS else size // 64
         return alone > self.features.max_iterations // MAX_REDUCTIONS
 
     def _kept(self, node: Reduce, lanes: int) -> Expr:
-        """A load of a reduction that is an array of its own."""
+        """Return a load of a reduction that is stored as an array."""
         known = self.replaced.get(node)
         if known is None:
             huge = self._is_huge(node, lanes)
@@ -241,8 +242,9 @@ def _parts(node: Reduce) -> int:
 
 
 def _split(node: Reduce) -> tuple[tuple[Index, ...], Index, tuple[Index, ...]]:
-    """Split variables into outer ones, whose every value is a part, the divided one, and inner ones, which a part
-    covers completely.
+    """Split the variables of a reduction into outer ones, the divided one, and inner ones.
+
+    Each position of the outer variables has separate parts; each part covers the inner variables completely.
     """
     sizes = (size_of(node.variables[: k + 1]) for k in range(len(node.variables)))
     divided = next(k for k, size in enumerate(sizes) if size >= _parts(node))

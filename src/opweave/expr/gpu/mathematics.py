@@ -1,4 +1,4 @@
-"""Library functions, which kernels include if they use them. They are written in WGSL; `Library` prints them.
+"""Library functions, included in the kernels that use them. The functions are written in WGSL; `Library` prints them.
 
 WGSL compilers may assume that there are no infinities and NaN, and built-in functions may be inaccurate or overflow: on
 some devices `tanh(100)` is NaN. The functions here are accurate for all float32 except denormals, which devices may
@@ -188,7 +188,7 @@ def declarations(dialect: Library) -> Mapping[str, str]:
 
 
 DECLARATIONS = declarations(WGSL)
-"""Those of WGSL; others have the same names."""
+"""The declarations in WGSL; other languages have the same names."""
 
 
 def words(text: str) -> set[str]:

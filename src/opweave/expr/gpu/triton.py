@@ -1,4 +1,4 @@
-"""Expressions as statements of Triton, each of which computes a value for all elements of a tile.
+"""Expressions as Triton statements. Each statement computes a value for all elements of a tile.
 
 Values have the shape of the tile, or of a part that broadcasts to it: a column, a row or a number. float16 is computed in
 float32.
@@ -61,7 +61,7 @@ _ANY = {
     "where": "tl.where({0}, {1}, {2})",
 }
 MAX_DIVISOR = 2.0**40
-"""Divisions by larger constants stay divisions: their quotients may be too small for the products that replace them."""
+"""Divisions by larger constants stay divisions: their quotients may be too small for products that replace divisions."""
 
 _LIBRARY = ("round_even", "exp", "log", "pow", "erf", "sigmoid", "tanh", "sign")
 
@@ -70,8 +70,8 @@ def source_of(comment: str, types: Mapping[str, str], library: Iterable[str], li
     """The source of a kernel.
 
     Args:
-        comment: what precedes it, in one line. It has no names of the graph: equal sources are compiled once.
-        types: of the elements of each pointer that it takes, by name.
+        comment: the first line, without names of the graph: equal sources are compiled once.
+        types: element type of each pointer parameter, by name.
         library: texts of library functions.
         lines: its statements.
     """
@@ -103,11 +103,11 @@ class Statements:
     """Statements that compute expressions.
 
     Args:
-        names: of the pointers to arrays.
+        names: names of the pointers to arrays.
         axes: positions along the axes of the result.
         inside: for each direction, the condition that an element is inside of the result; empty if all are.
         known: names of expressions that are already computed.
-        prefix: of the names of values.
+        prefix: prefix of the names of values.
 
     Attributes:
         lines: the statements so far.
@@ -128,7 +128,7 @@ class Statements:
 
     @property
     def library(self) -> list[str]:
-        """The library functions that the statements call, with those that these call."""
+        """The library functions that the statements call, directly or indirectly."""
         found = functions(self._called)
         assert found is not None, self._called
         return found
@@ -209,8 +209,8 @@ class Statements:
     def _divided(self, number: str, literal: str, by: float) -> str:
         """A quotient by a constant, rounded correctly; a division would be a call for each element.
 
-        The rest of a first quotient corrects it (Markstein, Computation of elementary functions on the IBM RISC System/6000
-        processor (1990)). Quotients of numbers below 2^-86 may be off by one unit, as their rests are not exact.
+        The remainder corrects a first quotient (Markstein, Computation of elementary functions on the IBM RISC System/6000
+        processor (1990)). Quotients of numbers below 2^-86 may be off by one unit, because their remainders are inexact.
         """
         size = abs(by)
         if not 1 / MAX_DIVISOR <= size <= MAX_DIVISOR:
@@ -223,15 +223,15 @@ class Statements:
         name = f"{self.prefix}{len(self.lines)}"
         self.lines.append(f"{name} = {number} * {inverse!r}")
         exact = f"tl.fma(tl.fma({name}, {-by!r}, {number}), {inverse!r}, {name})"
-        # Infinity has no rest, and that of -0 is 0.
+        # Infinity has no remainder, and the remainder of -0 is 0.
         return f'tl.where((tl.abs({name}) < float("inf")) & ({name} != 0), {exact}, {name})'
 
 
 @dataclass(frozen=True, slots=True)
 class Bfloat16(Desc):
-    """An array of bfloat16, which is no data type of WebNN: only kernels in Triton read and write it.
+    """An array of bfloat16, which is no data type of WebNN: only Triton kernels read and write it.
 
-    For all else, it is an array of float16, whose elements have as many bytes.
+    For all other code, it is an array of float16, which has the same element size.
     """
 
     data_type: DataType = field(default="float16", init=False)
@@ -254,7 +254,7 @@ def type_of(desc: Desc) -> str:
 
 
 def _is_natural(node: Call) -> bool:
-    """Whether a quotient is that of a number which is not negative by a positive one: Triton rounds toward 0."""
+    """Whether a division has a dividend >= 0 and a divisor > 0: Triton rounds toward 0."""
     ranges = [bounds(part) if part.type == "index" else None for part in node.parts]
     (low, other) = ranges
     return low is not None and other is not None and low[0] >= 0 and other[0] > 0

@@ -1,6 +1,6 @@
 """Library functions in Triton's language, which is Python on whole tiles.
 
-Those that only compute are translated, statement by statement; Triton has no early returns and no arrays for the others.
+Straight-line functions are translated, statement by statement. Others are not: Triton has no early returns and no arrays.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CALLS: dict[str, str] = {
     **{name: f"tl.cast({{0}}, {type})" for name, type in TYPES.items()},
     **{f"bitcast<{name}>": f"tl.cast({{0}}, {type}, bitcast=True)" for name, type in TYPES.items()},
 }
-"""Functions that Triton has, by their names in WGSL."""
+"""Functions of Triton, by their names in WGSL."""
 
 
 def _jit(text: str) -> str:
@@ -85,7 +85,7 @@ class Triton(Library):
         lines = [_COMMENT.sub("", line).strip() for line in function.lines]
         types = {parameter.type for parameter in function.parameters}
         if any("[" in line for line in lines) or not types <= TYPES.keys() or "f32" not in {*types, function.result}:
-            return ""  # "/" of integers is another function, too
+            return ""  # without floats: "/" of integers would need another function
         made = []
         for line in filter(None, lines):
             found = _STATEMENT.fullmatch(line.removesuffix(";"))

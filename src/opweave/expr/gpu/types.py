@@ -33,7 +33,7 @@ class Layout:
 
     Attributes:
         element: the element type of the buffer.
-        lanes: number of elements packed into one of these.
+        lanes: number of elements packed into one `element`.
     """
 
     element: str
@@ -41,7 +41,7 @@ class Layout:
 
 
 def layout(data_type: DataType, features: Features) -> Layout:
-    """The layout of a data type. Four 8-bit elements, or two float16, share a word where buffers have no such elements."""
+    """The layout of a data type. Four 8-bit elements, or two float16, share a word if buffers cannot have such elements."""
     if data_type == "float16":
         return Layout("f16") if features.float16 else Layout("u32", 2)
     if INFO[data_type].bits == 8:
@@ -91,7 +91,7 @@ def unpacked(name: str, number: str, data_type: DataType, lanes: int, *, atomic:
     Args:
         name: the buffer.
         number: the number of the element, as u32 text without operators of lower precedence than `&`.
-        data_type: of the elements.
+        data_type: data type of the elements.
         lanes: number of elements in a word.
         atomic: whether words are atomic.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .workgroups import Workgroups
 
 MAX_EARLY_LOADS = 16
-"""Elements that an invocation reads before the kernel waits for the one before; each takes a register. An estimate."""
+"""Maximum elements that an invocation reads before waiting for the previous kernel; each takes a register. An estimate."""
 
 
 class Text:
@@ -32,10 +32,10 @@ class Text:
         self.program, self.title, self.features = program, title, features
         self.number, self.groups = numbered(size_of(program.rows), features.max_workgroups)
         self.fixed = fixed if features.dialect.starts_early(self.groups) else frozenset[Input]()
-        # Statements before the kernel waits for the one before, and what they have read.
+        # Statements that run before waiting for the previous kernel, and variables of the elements that they read.
         self.early: list[str] = []
         self.known: dict[str, str] = {}
-        # Stores of elements that are computed: devices do not load past a store, so others are loaded first.
+        # Pending stores: devices do not load past a store, so other elements are loaded first.
         self.stores: list[str] = []
         self.values = 0
         self.module = Module(features)
@@ -47,7 +47,7 @@ class Text:
         self.lines: list[str] = []
         self.depth = 0
         self.positions: dict[Index, str] = {}
-        self.loops = 0  # around a statement, but for those that are executed at most once
+        self.loops = 0  # number of enclosing loops, without those that are executed at most once
         # Local arrays that were read and written since the last barrier.
         self.read: set[Local] = set()
         self.written: set[Local] = set()
@@ -70,7 +70,7 @@ class Text:
         return self.module.kernel(self.title, [], [*head, *self.lines], (self.width, 1, 1), self.groups)
 
     def _chunks(self, count: int) -> int:
-        """How many of `count` elements an invocation computes."""
+        """The number of elements that an invocation computes, of `count` in total."""
         return -(-count // self.width)
 
     def _add(self, *lines: str) -> None:
@@ -121,7 +121,7 @@ class Text:
         self._add("    }", "}")
 
     def _once(self, loop: Repeat, name: str, first: str, end: str) -> None:
-        """The statements of a loop that is executed at most once: without a barrier before it and behind it."""
+        """Add a loop that is executed at most once, without barriers before and after the loop."""
         read, written = set(self.read), set(self.written)
         self._add(f"    let {name} = {first};", f"    if ({name} < {end}) {{")
         self._inside(loop, name)
@@ -138,7 +138,7 @@ class Text:
         del self.positions[loop.variable]
 
     def _elements(self, statement: Fill | Write) -> None:
-        """The statements that compute elements, shared by the invocations."""
+        """Add the statements that compute elements, divided between the invocations."""
         at = statement.at if isinstance(statement, Write) else ()
         body, *at_ = simplified_elements(statement.body, *at)
         body, *where = written_out((body, *at_), self.program.is_short)
@@ -171,7 +171,7 @@ class Text:
     def _chunk(
         self, statement: Fill | Write, body: Expr, where: Sequence[Expr], known: dict[Expr, str], k: int, size: int
     ) -> None:
-        """The statements for the elements number `k` of all invocations."""
+        """Add the statements for element `k` of each invocation."""
         start = k * self.width
         lines = self._stored(statement, body, where, known, k)
         self._add("{", f"    let flat = lane + {start}u;" if k else "    let flat = lane;")
@@ -182,16 +182,16 @@ class Text:
     def _stored(
         self, statement: Fill | Write, body: Expr, where: Sequence[Expr], known: dict[Expr, str], chunk: int | None
     ) -> list[str]:
-        """The statements that compute and store the element number `flat`; the last ones may wait in `stores`.
+        """Generate statements that compute and store the element number `flat`; the store may be deferred to `stores`.
 
         Args:
-            statement: which element.
+            statement: the statement of the element.
             body: the element, written out.
             where: its position, written out.
             known: names of expressions that are already computed.
-            chunk: the number of the invocation's element; None in a loop over them.
+            chunk: the number of the element of an invocation; None in a loop over elements.
         """
-        # A block of its own: nothing that earlier statements computed is used again, since local arrays change.
+        # A new block: it reuses no values of earlier statements, because local arrays change.
         block = self._block(known)
         block.enter(grid=Grid(statement.axes, "flat", len(self.program.rows)))
         value, target = block.value(body), statement.target
@@ -222,10 +222,10 @@ class Text:
         return block.lines
 
     def _early_loads(self, roots: Sequence[Expr], axes: tuple[Index, ...] = ()) -> list[Load]:
-        """The loads that a statement can do before the kernel waits for the one before.
+        """The loads of a statement that may precede the wait for the previous kernel.
 
-        Those of arrays that no kernel writes, at places that follow from the workgroup and other such arrays. Outside of
-        loops, they may depend on the position of the element, too.
+        They read arrays that no kernel writes, at positions that depend on the workgroup and on other such loads. Outside
+        of loops, positions may also depend on the element.
         """
         bound, found = {*self.program.rows, *(() if self.loops else axes)}, list[Load]()
         for node in walk(*roots) if self.fixed else ():
@@ -236,16 +236,16 @@ class Text:
         return found
 
     def _is_same(self, load: Load) -> bool:
-        """Whether all elements that a workgroup computes need the same element of an array."""
+        """Whether a load reads the same element for all elements that a workgroup computes."""
         return load.free <= {*self.program.rows}
 
     def _read_early(self, loads: Iterable[Load], axes: tuple[Index, ...] = (), chunk: int = 0) -> dict[Expr, str]:
-        """Read elements before the kernel waits for the one before; return the names of the variables.
+        """Read elements before waiting for the previous kernel; return the variable of each load.
 
         Args:
-            loads: what to read.
-            axes: of the elements that are computed.
-            chunk: the number of an invocation's element.
+            loads: the elements to read.
+            axes: axes of the elements that are computed.
+            chunk: the number of the element of an invocation.
         """
         known: dict[Expr, str] = {}
         for load in loads:
@@ -267,7 +267,7 @@ class Text:
         return known
 
     def _wait(self, statement: Fill | Write, loads: Sequence[Load]) -> None:
-        """Put a barrier before the statement if another invocation may not have done yet what it depends on."""
+        """Add a barrier before a statement that depends on earlier reads or writes of other invocations."""
         reads = {load.source for load in loads if not load.source.private}  # type: ignore[union-attr]
         target = statement.target
         writes = {target} if isinstance(target, Local) and not target.private else set()

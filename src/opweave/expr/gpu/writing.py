@@ -12,7 +12,7 @@ from .kernel import Buffer, Features
 from .module import Module
 
 MAX_WORKGROUPS = 65535
-"""Workgroups that every device dispatches in each dimension."""
+"""Maximum number of workgroups in a dimension, on every device."""
 
 
 def pattern_of(text: str, data_type: DataType) -> str:
@@ -45,8 +45,8 @@ def numbered(groups: int, limit: int = MAX_WORKGROUPS) -> tuple[str, tuple[int, 
     """The number of a workgroup out of `groups`, as u32 text, and the dispatch size, which may have a few more.
 
     Args:
-        groups: how many are needed, less than 2**31: two dimensions suffice.
-        limit: the most that the device dispatches in a dimension.
+        groups: number of workgroups, less than 2**31: two dimensions suffice.
+        limit: maximum number of workgroups in a dimension.
     """
     down = -(-groups // limit)
     across = -(-groups // down)
@@ -65,7 +65,7 @@ def read(bodies: Sequence[Expr]) -> list[Source]:
 
 
 def comment_of(module: Module, buffer: Buffer, axes: tuple[Index, ...], body: Expr, at: tuple[Expr, ...]) -> str:
-    """A comment that shows what an array holds `at` a position; equal expressions give equal comments."""
+    """A comment that shows the element of an array `at` a position; equal expressions give equal comments."""
     names = {source: name for source, name in module.names.items() if isinstance(source, (Input, Stored))}
     place = ", ".join(inline(index, names, axes) for index in at)
     name = f"{module.names[buffer]}[{place}]" if place else module.names[buffer]
