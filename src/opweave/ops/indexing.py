@@ -55,7 +55,7 @@ def _check_aligned(input: Operand, indices: Operand, axis: int) -> None:
 
 
 def _coordinates(b: Operations, indices: Operand, axis: int) -> Operand:
-    """The full coordinates of the elements that indices along `axis` refer to: [number of indices, rank]."""
+    """The full coordinates of the elements at `indices` along `axis`: [number of indices, rank]."""
     columns = []
     for dimension, size in enumerate(indices.shape):
         if dimension == axis:
@@ -102,7 +102,7 @@ def _(b: Operations, input: Operand, indices: Operand, axis: int) -> Operand:
 
 
 def _named_shape(input: Operand, indices: Operand) -> tuple[int, ...]:
-    """The shape of the slices that the coordinates in `indices` refer to."""
+    """The shape of the slices at the coordinates in `indices`."""
     *counts, coordinates = indices.shape
     require(
         coordinates <= input.rank,

@@ -59,7 +59,7 @@ def _pool2d(
 
     >>> import numpy as np, opweave as ow
     """
-    # The text sets the padding to 0 if outputSizes is given, and requires outputSizes smaller than strides. Both are mistakes:
+    # The specification sets the padding to 0 if outputSizes is given, and requires outputSizes < strides. Both are mistakes:
     # the conformance tests and browsers use both options together, and sizes are rarely smaller than strides.
     check_window(padding, strides, dilations)
     assert window_dimensions is not None  # the defaults are declared below

@@ -42,14 +42,14 @@ _LSTM_CELL = {**_GRU_CELL, "peephole_weight": "p"}
 
 
 def _network(shared: Mapping[str, str], **others: str) -> Callable[[Callable[..., Any]], Op[..., Any]]:
-    """Decorator: declare an operation by the axes of its operands and results, from which its shape rule is made.
+    """Decorator: declare an operation by the axes of its operands and results, which define the shape rule.
 
-    The decorated function only has a signature and a docstring, and is never called. The number of gates and of activations
-    are the lengths of its default `layout` and `activations`.
+    The decorated function has only a signature and a docstring, and is never called. The numbers of gates and of activations
+    are the lengths of the defaults of `layout` and `activations`.
 
     Args:
-        shared: the axes of operands that the operation shares with others, by name.
-        others: the axes of its other operands and of its results, by name. Names of results begin with "output".
+        shared: the axes of operands that several operations have, by name.
+        others: the axes of the other operands and of the results, by name. Names of results begin with "output".
     """
     axes = {**shared, **others}
     outputs = [name for name in axes if name.startswith("output")]
@@ -89,7 +89,7 @@ def _sizes(
     direction: str = "forward",
     **_: Any,
 ) -> dict[str, int]:
-    """Check the attributes of a network with these numbers of gates and activations; the size of each axis by its letter."""
+    """Check the attributes of a network, and return the size of each axis by letter."""
     # Engines may concatenate the two biases of all gates, so their total size must be a valid dimension.
     maximum = MAX_DIMENSION // (2 * gates)
     require(0 < hidden_size <= maximum, f"hidden_size must be in [1, {maximum}], got {hidden_size}")
@@ -392,7 +392,7 @@ def _lstm_step(
 
 
 def _sum_of_biases(bias: Operand | None, recurrent_bias: Operand | None) -> Operand | None:
-    """The sum of the biases that are given; None if there are none."""
+    """The sum of the biases that exist; None if there are none."""
     if bias is None or recurrent_bias is None:
         return bias if recurrent_bias is None else recurrent_bias
     total: Operand = bias + recurrent_bias
@@ -433,17 +433,17 @@ def _over_time(
     return_sequence: bool,
     **given: Any,
 ) -> tuple[Operand, ...]:
-    """Run `step` for each direction and time step. The weighted inputs of all steps are computed by one matrix product.
+    """Run `step` for each direction and time step. One matrix product computes the weighted inputs of all steps.
 
     Args:
         b: the builder.
-        step: computes the next states, of which the hidden state is the first. Its arguments are the builder, the weighted
-            input, the states, and those arguments in `given` that its parameters name.
+        step: computes the next states, the hidden state first. The arguments are the builder, the weighted input, the
+            states, and arguments in `given` that are named like a parameter of `step`.
         initial_states: the states before the first step, [directions, batches, hidden_size]; None for zeros.
         input: [steps, batches, input size].
         direction: the order in which steps are processed.
         return_sequence: whether to also return the hidden state of every step.
-        given: the network's other arguments; directions are the first axis of all operands.
+        given: the other arguments of the network; the first axis of all operands is the direction.
     """
     steps, batches, input_size = input.shape
     rows, state_shape = b.reshape(input, [steps * batches, input_size]), [batches, given["hidden_size"]]

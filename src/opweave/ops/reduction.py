@@ -230,7 +230,7 @@ reduce_sum_square = _reduce.named(
 
 
 def widened(b: Operations, input: Operand) -> Operand:
-    """Convert float16 to float32: sums and squares of float16 overflow, or lose precision, long before their mean does."""
+    """Convert float16 to float32: sums and squares of float16 overflow, or lose precision, before their mean does."""
     return b.cast(input, "float32") if input.data_type == "float16" else input
 
 
@@ -279,8 +279,8 @@ def _(b: Operations, input: Operand, axes: Sequence[int], keep_dimensions: bool)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Formulas, in float32 for float16. There are none for sums, extremes and means: ONNX Runtime has fast kernels for these, and
-# finds means that are part of normalisations, which it computes as a whole.
+# Formulas, in float32 for float16. Sums, extremes and means have no formula: ONNX Runtime has fast kernels for these
+# operations, and fuses the means of normalisations.
 
 
 def _total(x: expr.Array, axes: Sequence[int], keep_dimensions: bool) -> expr.Array:
