@@ -51,18 +51,18 @@ class NoSuchNameError(ValidationError, AttributeError):
     """A name that expressions or `opweave.expr` do not have. It is an `AttributeError` as well, for `hasattr`."""
 
 
-def no_such_name(what: str, name: str, call: str = "{}") -> NoSuchNameError:
+def no_such_name(subject: str, name: str, call: str = "{}") -> NoSuchNameError:
     """The error for a name that does not exist.
 
     Args:
-        what: the thing that lacks the name, for the begin of the message.
+        subject: the thing that lacks the name; begins the message.
         name: the name.
         call: a call of a function of `opweave.expr`, with `{}` for the name of the function.
     """
-    known = sys.modules[__package__].__all__
-    same = name if name in known else hints.meant(name, known).rpartition("mean ")[2].strip("'?")
+    names = sys.modules[__package__].__all__
+    same = name if name in names else hints.meant(name, names).rpartition("mean ")[2].strip("'?")
     hint = f"; {call.format(f'ow.expr.{same}')} does that" if same else ""
-    return NoSuchNameError(f"{what} {name!r}{hint}")
+    return NoSuchNameError(f"{subject} {name!r}{hint}")
 
 
 _Operator: TypeAlias = Callable[["Array", Any], "Array"]
@@ -263,8 +263,10 @@ class Array:
 
     def _refuse(self, function: Any, method: str) -> NoReturn:
         """Refuse a function of NumPy; the message names its counterpart in `opweave.expr`."""
-        what = "an expression, which has no values yet"
-        raise ValidationError(hints.ufunc(function, method, what, sys.modules[__package__].__all__, "ow.expr.{} does"))
+        subject = "an expression, which has no values yet"
+        raise ValidationError(
+            hints.ufunc(function, method, subject, sys.modules[__package__].__all__, "ow.expr.{} does")
+        )
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> NoReturn:
         self._refuse(function, "__call__")
@@ -293,20 +295,20 @@ class _Access:
 
 
 def _surely_inside(index: Expr, size: int) -> bool:
-    known = bounds(index)
-    return known is not None and known[0] >= 0 and known[1] < size
+    span = bounds(index)
+    return span is not None and span[0] >= 0 and span[1] < size
 
 
 def _inside(array: Array, index: Expr, axis: int) -> Expr:
-    size, known = array.shape[axis], bounds(index)
-    if known is None:
+    size, span = array.shape[axis], bounds(index)
+    if span is None:
         raise ValidationError(
             f"the index {ir.text(index)} of axis {axis} depends on data; x.clamped[...], x.checked[...] or "
             "x.padded(value)[...] say what happens outside of the array"
         )
-    if known[0] < 0 or known[1] >= size:
+    if span[0] < 0 or span[1] >= size:
         raise ValidationError(
-            f"the index {ir.text(index)} of axis {axis} goes from {known[0]} to {known[1]}, it must be in [0, {size}); "
+            f"the index {ir.text(index)} of axis {axis} goes from {span[0]} to {span[1]}, it must be in [0, {size}); "
             "x.clamped[...] or x.padded(value)[...] say what happens outside of the array"
         )
     return _as_index(index)

@@ -127,35 +127,35 @@ class _Writer:
         self.b, self.arrays, self.body = builder, arrays, output.body
         self.slots = slots_of(output.axes, (output.body,))
         self.rank = max(self.slots.values(), default=-1) + 1
-        self.made: dict[Expr, Operand] = {}
+        self.operands: dict[Expr, Operand] = {}
 
     def value(self) -> Operand:
         """Build the body. Axes that the body does not depend on have size 1."""
         nodes = _nodes(self.body)
-        given: set[Expr] = set()  # nodes that depend on an input
+        dependent: set[Expr] = set()  # nodes that depend on an input
         for node in nodes:
-            if isinstance(node, Load) or not given.isdisjoint(node.parts):
-                given.add(node)
-        wanted = {part for node in given if not isinstance(node, Load) for part in node.parts} | {self.body}
+            if isinstance(node, Load) or not dependent.isdisjoint(node.parts):
+                dependent.add(node)
+        wanted = {part for node in dependent if not isinstance(node, Load) for part in node.parts} | {self.body}
         for node in nodes:
-            if node in given:
-                self.made[node] = self._operand(node)
+            if node in dependent:
+                self.operands[node] = self._operand(node)
             elif node in wanted:
-                self.made[node] = self._constant(node)
-        return self.made[self.body]
+                self.operands[node] = self._constant(node)
+        return self.operands[self.body]
 
     def _operand(self, node: Expr) -> Operand:
         if isinstance(node, Load):
             return self._load(node)
-        parts = [self.made[part] for part in node.parts]
+        parts = [self.operands[part] for part in node.parts]
         if isinstance(node, Cast):
             return _cast(self.b, parts[0], node.parts[0].type, node.type)
         if isinstance(node, Reduce):
             return self._reduction(node, parts[0])
         assert isinstance(node, Call)
         rule = _RULES.get(node.name)
-        made: Operand = rule(self.b, *parts) if rule else getattr(self.b, node.name)(*parts)
-        return made
+        result: Operand = rule(self.b, *parts) if rule else getattr(self.b, node.name)(*parts)
+        return result
 
     def _constant(self, node: Expr) -> Operand:
         """A value that depends on no input."""

@@ -99,10 +99,10 @@ class Evaluator:
 
     def _first_value(self, value: Expr, axes: tuple[Index, ...], holds: Array, arrays: Mapping[Source, Array]) -> int:
         """The value at the first position where a check does not hold."""
-        found = np.empty(holds.shape, np.uint64 if value.type == "uint64" else np.int64)
+        values = np.empty(holds.shape, np.uint64 if value.type == "uint64" else np.int64)
         wide = value if value.type in ("int64", "uint64") else Cast(value, "int64")
-        _Stage(axes, (wide,), self.precision).run(arrays, (found,))
-        return int(found[holds == 0][0])
+        _Stage(axes, (wide,), self.precision).run(arrays, (values,))
+        return int(values[holds == 0][0])
 
 
 def through_copies(run: Callable[[], None], results: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
@@ -120,17 +120,17 @@ def check_arrays(
     program: Program, inputs: Sequence[Array], outputs: Sequence[Array], precision: Precision = "float32"
 ) -> None:
     """Require arrays of the program's data types and shapes; with "float64", float outputs must be float64."""
-    for what, arrays, descs in (
+    for role, arrays, descs in (
         ("input", inputs, [source.desc for source in program.inputs]),
         ("output", outputs, [output.desc for output in program.outputs]),
     ):
-        require(len(arrays) == len(descs), f"{program.name}: takes {len(descs)} {what}s, got {len(arrays)}")
+        require(len(arrays) == len(descs), f"{program.name}: takes {len(descs)} {role}s, got {len(arrays)}")
         for number, (array, desc) in enumerate(zip(arrays, descs, strict=True)):
-            wide = what == "output" and precision == "float64" and desc.data_type in FLOATS
+            wide = role == "output" and precision == "float64" and desc.data_type in FLOATS
             dtype = "float64" if wide else desc.data_type
             require(
                 array.dtype == dtype and array.shape == desc.shape,
-                f"{program.name}: {what} {number} must be {dtype}{list(desc.shape)}, "
+                f"{program.name}: {role} {number} must be {dtype}{list(desc.shape)}, "
                 f"got {array.dtype}{list(array.shape)}",
             )
 
@@ -195,7 +195,7 @@ class _Stage:
         self.steps = _with_lifetimes(steps, [*self.roots, *once])
         self._mark_targets()
         self.first = [(k, step) for k, step in enumerate(self.steps) if k in once]
-        self.each = [(k, step) for k, step in enumerate(self.steps) if k not in once]
+        self.per_block = [(k, step) for k, step in enumerate(self.steps) if k not in once]
 
     # Planning --------------------------------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class _Stage:
                 read = (viewing if alone else gathering)(node, self.slots, self.rank)
                 if wide == node.type:
                     return _Instruction(node, read, reads=True, owns=not alone)
-                return _Instruction(node, lambda *given: read(*given).astype(wide), reads=True)
+                return _Instruction(node, lambda *arguments: read(*arguments).astype(wide), reads=True)
             case Call():
                 return _Instruction(node, elements.function(node.name, node.parts[-1].type))
             case Cast():
@@ -304,7 +304,7 @@ class _Stage:
         for block in self.blocks:
             key = (..., *(slice(*block[axis]) if axis in block else slice(None) for axis in self.axes), *pad)
             targets = [result[key] for result in results]
-            self._do(self.each, values, block, arrays, targets)
+            self._do(self.per_block, values, block, arrays, targets)
             for number, target in zip(self.roots, targets, strict=True):
                 value = values[number]
                 if value is not target:
@@ -320,15 +320,15 @@ class _Stage:
         targets: Sequence[Array],
     ) -> None:
         for number, step in steps:
-            given = [values[k] for k in step.arguments]
+            arguments = [values[k] for k in step.arguments]
             if step.reads:
-                values[number] = step.rule(block, arrays, *given)
+                values[number] = step.rule(block, arrays, *arguments)
             elif step.target >= 0:
-                values[number] = step.rule(*given, out=targets[step.target])
+                values[number] = step.rule(*arguments, out=targets[step.target])
             elif step.reuse >= 0:
-                values[number] = step.rule(*given, out=values[step.reuse])
+                values[number] = step.rule(*arguments, out=values[step.reuse])
             else:
-                values[number] = step.rule(*given)
+                values[number] = step.rule(*arguments)
             for k in step.dead:
                 values[k] = None
 

@@ -11,13 +11,13 @@ from .ir import Expr, Index, Program, Source, payload, walk
 
 def fingerprint(program: Program) -> str:
     """A digest of what a program computes, independent of names and messages."""
-    found = digest()
+    hasher = digest()
     numbers: dict[Expr, int] = {}
     variables: dict[Index, int] = {}
     arrays: dict[Source, str] = {source: f"x{source.number}" for source in program.inputs}
 
     def add(*words: object) -> None:
-        found.update((" ".join(map(str, words)) + "\n").encode())
+        hasher.update((" ".join(map(str, words)) + "\n").encode())
 
     def number(variable: Index) -> int:
         return variables.setdefault(variable, len(variables))
@@ -49,4 +49,4 @@ def fingerprint(program: Program) -> str:
         array(f"y{k}", output.axes, output.body, output.desc)
     for check in program.checks:
         add("check", nodes(check.condition))
-    return found.hexdigest()
+    return hasher.hexdigest()

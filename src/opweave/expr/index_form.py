@@ -97,12 +97,12 @@ def reduce(reduction: Reduction, x: Array, axes: Sequence[int] | None, keep_dime
     require(
         axes is None or isinstance(axes, Sequence), f"{reduction}: axes must be a sequence of integers, got {axes!r}"
     )
-    given = range(rank) if axes is None else axes
+    requested = range(rank) if axes is None else axes
     require(
-        all(-rank <= axis < rank for axis in given),
-        f"{reduction}: axes must be in [{-rank}, {rank}), got {list(given)}",
+        all(-rank <= axis < rank for axis in requested),
+        f"{reduction}: axes must be in [{-rank}, {rank}), got {list(requested)}",
     )
-    chosen = [axis % rank for axis in given]
+    chosen = [axis % rank for axis in requested]
     shape = reduced(array.shape, chosen, keep_dimensions)
     if not chosen:
         return array

@@ -308,13 +308,13 @@ def substitute(root: Expr, values: Mapping[Expr, Expr]) -> Expr:
 
 def unified(*roots: Expr) -> tuple[Expr, ...]:
     """Merge structurally equal subexpressions into one node; variables are equal only if identical."""
-    made: dict[Expr, Expr] = {}
-    known: dict[tuple[object, ...], Expr] = {}
+    merged: dict[Expr, Expr] = {}
+    unique: dict[tuple[object, ...], Expr] = {}
     for node in walk(*roots):
-        rebuilt = node.rebuilt(tuple(made[part] for part in node.parts))
+        rebuilt = node.rebuilt(tuple(merged[part] for part in node.parts))
         key = (type(node), node.type, *payload(node), *map(id, rebuilt.parts))
-        made[node] = known.setdefault(key, rebuilt)
-    return tuple(made[root] for root in roots)
+        merged[node] = unique.setdefault(key, rebuilt)
+    return tuple(merged[root] for root in roots)
 
 
 def payload(node: Expr) -> tuple[object, ...]:
@@ -341,8 +341,8 @@ def sources(*roots: Expr) -> list[Source]:
         stored = isinstance(node, Load) and isinstance(node.source, Stored)
         return (*node.parts, node.source.body) if stored else node.parts  # type: ignore[attr-defined]
 
-    found = dict.fromkeys(node.source for node in walk(*roots, enter=enter) if isinstance(node, Load))
-    return list(found)
+    arrays = dict.fromkeys(node.source for node in walk(*roots, enter=enter) if isinstance(node, Load))
+    return list(arrays)
 
 
 def size_of(variables: Iterable[Index]) -> int:

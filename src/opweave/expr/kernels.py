@@ -105,12 +105,12 @@ def compile(program: Program, engine: Engine = "auto") -> Kernel:
     # Kernels contain names and messages, which are not part of the fingerprint.
     key = (fingerprint(program), program.name, tuple(check.message for check in program.checks), with_halide)
     with compiled.turn(key):
-        known = compiled.get(key)
+        kernel = compiled.get(key)
         # Halide refused this program, so a NumPy kernel is cached: compile again, to raise Halide's error.
-        is_refused = getattr(known, "is_refused", False)
-        if known is None or (engine == "halide" and is_refused):
-            known = compiled.put(key, _compile(program, with_halide, strict=engine == "halide"))
-    return known
+        is_refused = getattr(kernel, "is_refused", False)
+        if kernel is None or (engine == "halide" and is_refused):
+            kernel = compiled.put(key, _compile(program, with_halide, strict=engine == "halide"))
+    return kernel
 
 
 def _compile(program: Program, with_halide: bool, strict: bool) -> Kernel:

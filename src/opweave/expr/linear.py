@@ -74,15 +74,15 @@ def linear(root: Expr) -> Linear:
     """A position as a linear sum."""
     if isinstance(root, Index):  # most are, and need no walk
         return Linear(0, {root: 1})
-    found: dict[Expr, Linear] = {}
+    sums: dict[Expr, Linear] = {}
     for node in walk(root, enter=lambda n: n.parts if is_sum(n) else ()):
-        made = None
+        value = None
         if isinstance(node, Const):
-            made = Linear(int(node.value))
+            value = Linear(int(node.value))
         elif isinstance(node, Call) and is_sum(node):
-            made = combined(node.name, [found[part] for part in node.parts])
-        found[node] = made or Linear(0, {node: 1})
-    return found[root]
+            value = combined(node.name, [sums[part] for part in node.parts])
+        sums[node] = value or Linear(0, {node: 1})
+    return sums[root]
 
 
 def place(load: Load) -> Linear:

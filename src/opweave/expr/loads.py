@@ -49,8 +49,8 @@ def gathering(load: Load, slots: Mapping[Index, int], rank: int) -> Rule:
             break
         rows.insert(0, index)
     within = tuple(slots[variable] for variable in rows)
-    made = [*(slot for slot in range(rank) if slot not in within), *within]  # dimension order of NumPy's result
-    order = sorted(range(rank), key=lambda k: made[k])
+    dimensions = [*(slot for slot in range(rank) if slot not in within), *within]  # dimension order of NumPy's result
+    order = sorted(range(rank), key=lambda k: dimensions[k])
     count = len(load.parts) - len(rows)
 
     def rule(block: Block, arrays: Mapping[Source, Array], *indices: Array) -> Array:

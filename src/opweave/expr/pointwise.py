@@ -10,21 +10,23 @@ from .array import Array, Operand, apply, as_array as _as_array
 from .vocabulary import FUNCTIONS, Type
 
 
-def _unary(name: str, doc: str, given: str, result: str, operands: str = "") -> Callable[[Operand], Array]:
+def _unary(name: str, doc: str, arguments: str, result: str, operands: str = "") -> Callable[[Operand], Array]:
     def function(x: Operand) -> Array:
         return apply(name, x)
 
     function.__name__, function.__qualname__ = name, name
-    function.__doc__ = _with_example(name, doc, given, result, operands)
+    function.__doc__ = _with_example(name, doc, arguments, result, operands)
     return function
 
 
-def _binary(name: str, doc: str, given: str, result: str, operands: str = "") -> Callable[[Operand, Operand], Array]:
+def _binary(
+    name: str, doc: str, arguments: str, result: str, operands: str = ""
+) -> Callable[[Operand, Operand], Array]:
     def function(a: Operand, b: Operand) -> Array:
         return apply(name, a, b)
 
     function.__name__, function.__qualname__ = name, name
-    function.__doc__ = _with_example(name, doc, given, result, operands)
+    function.__doc__ = _with_example(name, doc, arguments, result, operands)
     return function
 
 
@@ -37,42 +39,42 @@ def _named_types(types: tuple[Type, ...]) -> str:
     return "floats or integers" if "uint8" in types else "floats or signed integers"
 
 
-def _with_example(name: str, doc: str, given: str, result: str, operands: str) -> str:
+def _with_example(name: str, doc: str, arguments: str, result: str, operands: str) -> str:
     """Complete the docstring of a function of `FUNCTIONS`. The example passes `operands`, a text in terms of `x`."""
     function = FUNCTIONS[name]
     types = _named_types(function.types)
     formula = f"lambda x: ow.expr.{name}({operands})" if operands else f"ow.expr.{name}"
     of = "bool" if function.result else f"in the type of the argument{'s' if function.arity == 2 else ''}"
     if function.arity == 1:
-        return _explained(doc, {"x": types}, f"of the shape of `x`, {of}", "another type", formula, given, result)
+        return _explained(doc, {"x": types}, f"of the shape of `x`, {of}", "another type", formula, arguments, result)
     takes = {
         "a": f"{types}, or a Python number",
         "b": "of the type of `a`, or a Python number; the two broadcast",
     }
     errors = "another type, types that differ, or shapes that do not broadcast"
-    return _explained(doc, takes, f"of the broadcast shape, {of}", errors, formula, given, result)
+    return _explained(doc, takes, f"of the broadcast shape, {of}", errors, formula, arguments, result)
 
 
 def _explained(
-    doc: str, takes: dict[str, str], returns: str, errors: str, formula: str, given: str, result: str
+    doc: str, takes: dict[str, str], returns: str, errors: str, formula: str, arguments: str, result: str
 ) -> str:
     """Add arguments, result, errors and an example call to a docstring."""
-    told = "\n".join(f"    {name}: {text}." for name, text in takes.items())
-    doc = f"{doc}\n\nArgs:\n{told}\n\nReturns:\n    An array {returns}.\n\nRaises:\n    ValidationError: {errors}."
+    listing = "\n".join(f"    {name}: {text}." for name, text in takes.items())
+    doc = f"{doc}\n\nArgs:\n{listing}\n\nReturns:\n    An array {returns}.\n\nRaises:\n    ValidationError: {errors}."
     doc = doc.replace("\n", "\n    ").replace("\n    \n", "\n\n")
-    call = f">>> ow.expression({formula})({given}).tolist()"
+    call = f">>> ow.expression({formula})({arguments}).tolist()"
     return f"{doc}\n\n    >>> import numpy as np, opweave as ow\n    {call}\n    {result}\n    "
 
 
 def _composed(
-    types: str, given: str, result: str
+    types: str, arguments: str, result: str
 ) -> Callable[[Callable[[Operand], Array]], Callable[[Operand], Array]]:
     """Decorator: complete the docstring of a function that is composed of others."""
 
     def complete(function: Callable[[Operand], Array]) -> Callable[[Operand], Array]:
         doc, formula = function.__doc__ or "", f"ow.expr.{function.__name__}"
         returns = "of the shape and type of `x`"
-        function.__doc__ = _explained(doc, {"x": types}, returns, "another type", formula, given, result)
+        function.__doc__ = _explained(doc, {"x": types}, returns, "another type", formula, arguments, result)
         return function
 
     return complete

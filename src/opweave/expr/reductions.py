@@ -39,11 +39,11 @@ def unrolled(node: Reduce) -> Expr:
 
 def written_out(bodies: Sequence[Expr], is_short: Callable[[Reduce], bool]) -> tuple[Expr, ...]:
     """Unroll the short reductions of expressions."""
-    made: dict[Expr, Expr] = {}
+    rewritten: dict[Expr, Expr] = {}
     for node in walk(*bodies):
-        rebuilt = node.rebuilt(tuple(made[part] for part in node.parts))
-        made[node] = unrolled(rebuilt) if isinstance(rebuilt, Reduce) and is_short(rebuilt) else rebuilt
-    return unified(*(made[body] for body in bodies))
+        rebuilt = node.rebuilt(tuple(rewritten[part] for part in node.parts))
+        rewritten[node] = unrolled(rebuilt) if isinstance(rebuilt, Reduce) and is_short(rebuilt) else rebuilt
+    return unified(*(rewritten[body] for body in bodies))
 
 
 def stored_value(node: Expr) -> Stored:

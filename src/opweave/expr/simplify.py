@@ -206,10 +206,10 @@ class _Simplifier:
         for term, count in value.terms.items():
             if term not in self._ranges:
                 self._ranges[term] = bounds(term)
-            known = self._ranges[term]
-            if known is None:
+            span = self._ranges[term]
+            if span is None:
                 return None
-            ends = known[0] * count, known[1] * count  # in reverse order if `count` is negative
+            ends = span[0] * count, span[1] * count  # in reverse order if `count` is negative
             low, high = low + min(ends), high + max(ends)
         return low, high
 
@@ -246,8 +246,8 @@ def _without_cast(parts: tuple[Expr, ...]) -> tuple[Expr, ...]:
     for cast, other in (parts, parts[::-1]):
         if isinstance(cast, Cast) and isinstance(other, Const) and cast.type == "int64":
             inner = cast.parts[0]
-            known = INFO.get("int32" if inner.type == "index" else inner.type)  # type: ignore[arg-type]
-            if known is not None and known.kind != "f" and known.lowest <= other.value <= known.highest:
+            info = INFO.get("int32" if inner.type == "index" else inner.type)  # type: ignore[arg-type]
+            if info is not None and info.kind != "f" and info.lowest <= other.value <= info.highest:
                 number = Const(other.value, inner.type)
                 return tuple(inner if part is cast else number for part in parts)
     return parts

@@ -75,11 +75,11 @@ def program(name: str, inputs: tuple[Input, ...], results: Sequence[Array], chec
             raise ValidationError(f"the result depends on a position outside of its axes: {array!r}")
     bodies = ir.unified(*(array.body for array in results))
     outputs = tuple(Output(axes_of(array.shape), body) for array, body in zip(results, bodies, strict=True))
-    made = Program(name, inputs, outputs, tuple(dict.fromkeys(checks)))
-    foreign = [source for source in ir.sources(*made.roots) if isinstance(source, Input) and source not in inputs]
+    result = Program(name, inputs, outputs, tuple(dict.fromkeys(checks)))
+    foreign = [source for source in ir.sources(*result.roots) if isinstance(source, Input) and source not in inputs]
     require(
         not foreign, f"the result depends on an array of another expression, {', '.join(str(s.desc) for s in foreign)}"
     )
-    check_nodes(len(ir.walk(*(stored.body for stored in made.stored), *made.roots)))
-    check_positions(*(stored.body for stored in made.stored), *made.roots)
-    return made
+    check_nodes(len(ir.walk(*(stored.body for stored in result.stored), *result.roots)))
+    check_positions(*(stored.body for stored in result.stored), *result.roots)
+    return result

@@ -26,10 +26,10 @@ class Recorder(Operations):
                 plain = number.item() if isinstance(number, np.number) else number
                 return self._as_operand(cast_number(plain, check(data_type)), data_type)
             case (array,) if hasattr(array, "__array__"):
-                found = np.asarray(array)
-                return self._as_operand(found, describe(found, "constant: array").data_type)
-        given = ", ".join(type(value).__name__ for value in args)
-        raise ValidationError(f"constant: takes (array) or (data_type, number) in a decomposition, got ({given})")
+                values = np.asarray(array)
+                return self._as_operand(values, describe(values, "constant: array").data_type)
+        types = ", ".join(type(value).__name__ for value in args)
+        raise ValidationError(f"constant: takes (array) or (data_type, number) in a decomposition, got ({types})")
 
 
 def constant(builder: Operations, value: Any, data_type: Any) -> Operand:

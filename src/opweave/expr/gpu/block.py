@@ -50,7 +50,7 @@ class _Scope:
     Attributes:
         variables: variables bound here.
         grid: a domain whose flat number is bound here.
-        known: names of expressions computed here.
+        names: names of expressions computed here.
         runs: names of the flat numbers of adjacent axes.
         lines: the statements.
         own: expressions that only this branch needs.
@@ -60,7 +60,7 @@ class _Scope:
 
     variables: set[Index]
     grid: Grid | None = None
-    known: dict[Expr, str] = field(default_factory=dict)
+    names: dict[Expr, str] = field(default_factory=dict)
     runs: dict[tuple[Grid, int, int], str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     own: frozenset[Expr] = frozenset()
@@ -90,8 +90,8 @@ def exists(load: Load) -> bool:
     """Whether a load is known to be in bounds."""
     ranges = [bounds(part) for part in load.parts]
     return all(
-        known is not None and known[0] >= 0 and known[1] < size
-        for known, size in zip(ranges, load.source.desc.shape, strict=True)
+        span is not None and span[0] >= 0 and span[1] < size
+        for span, size in zip(ranges, load.source.desc.shape, strict=True)
     )
 
 
@@ -101,7 +101,7 @@ class Block:
     Args:
         module: declares buffers and constants.
         positions: names of variables that are already bound.
-        known: names of expressions that are already computed.
+        names: names of expressions that are already computed.
         grid: a domain whose flat number is bound.
         team: number of invocations that share reductions which are uniform across the workgroup, numbered by the
             variable `lane`; 0 if each works alone.
@@ -115,7 +115,7 @@ class Block:
         self,
         module: Module,
         positions: Mapping[Index, str],
-        known: Mapping[Expr, str] | None = None,
+        names: Mapping[Expr, str] | None = None,
         *,
         grid: Grid | None = None,
         team: int = 0,
@@ -126,7 +126,7 @@ class Block:
         self._kept: dict[str, str] = {}
         self._scopes: list[_Scope] = []
         self.enter(positions, grid, together=True)
-        self._scopes[0].known.update(known or {})
+        self._scopes[0].names.update(names or {})
         self._branches: dict[Expr, tuple[frozenset[Expr], ...]] = {}
         self._temporaries, self._loops, self._letters, self._counters = (itertools.count() for _ in range(4))
 
@@ -243,10 +243,10 @@ class Block:
                 return depth
         return 0
 
-    def _known(self, node: Expr) -> str | None:
+    def _name_of(self, node: Expr) -> str | None:
         for scope in reversed(self._scopes):
-            if node in scope.known:
-                return scope.known[node]
+            if node in scope.names:
+                return scope.names[node]
         return None
 
     def _let(self, text: str, depth: int) -> str:
@@ -258,55 +258,55 @@ class Block:
 
     def _needs(self, node: Expr) -> tuple[Expr, ...]:
         """The nodes that a node is computed from; sums of positions are expanded."""
-        if self._known(node) is not None:
+        if self._name_of(node) is not None:
             return ()
         if isinstance(node, Load):
             return tuple(place(node).others)
         return tuple(linear(node).others) if is_sum(node) else node.parts
 
     def _value(self, root: Expr, uses: Mapping[Expr, int]) -> str:
-        made: dict[Expr, str] = {}
+        texts: dict[Expr, str] = {}
         for node in walk(root, enter=self._before):
-            known = self._known(node)
-            if known is not None:
-                made[node] = known
+            name = self._name_of(node)
+            if name is not None:
+                texts[node] = name
                 continue
-            text = self._one(node, made, uses)
+            text = self._one(node, texts, uses)
             depth = self._depth(node)
             whole = isinstance(node, Reduce) or node in self._branches
             if whole and is_simple(text):
-                self._scopes[depth].known[node] = text
+                self._scopes[depth].names[node] = text
             long = len(text) > MAX_LINE_CHARACTERS and node is not root
             early = self.module.features.dialect.is_lazy and isinstance(node, Load) and exists(node)
             shared = whole or long or early or uses.get(node, 0) > 1 or depth < len(self._scopes) - 1
             if shared and not is_simple(text):
-                text = self._scopes[depth].known[node] = self._let(text, depth)
-            made[node] = text
-        return made[root]
+                text = self._scopes[depth].names[node] = self._let(text, depth)
+            texts[node] = text
+        return texts[root]
 
     def _before(self, node: Expr) -> tuple[Expr, ...]:
         """The nodes that must be computed before the statements of a node."""
         if isinstance(node, Reduce):
             return ()
-        return node.parts[:1] if node in self._branches and self._known(node) is None else self._needs(node)
+        return node.parts[:1] if node in self._branches and self._name_of(node) is None else self._needs(node)
 
-    def _one(self, node: Expr, made: Mapping[Expr, str], uses: Mapping[Expr, int]) -> str:
+    def _one(self, node: Expr, texts: Mapping[Expr, str], uses: Mapping[Expr, int]) -> str:
         if isinstance(node, Const):
             return self.module.constant(node.value, node.type)
         if isinstance(node, Index):
-            return self._sum(Linear(0, {node: 1}), made)
+            return self._sum(Linear(0, {node: 1}), texts)
         if isinstance(node, Load):
-            flat = self._sum(place(node), made, unsigned=True)
+            flat = self._sum(place(node), texts, unsigned=True)
             if self.module.layout(node.source).lanes > 1 and not is_simple(flat):
                 flat = self._let(flat, self._depth(node))  # used twice
             return self._loaded(node, self.module.load(node.source, flat))
         if isinstance(node, Reduce):
             return self._reduced(node, uses)
         if node in self._branches:
-            return self._chosen(node, made[node.parts[0]], uses)
+            return self._chosen(node, texts[node.parts[0]], uses)
         if is_sum(node):
-            return self._sum(linear(node), made)
-        parts = [made[part] for part in node.parts]
+            return self._sum(linear(node), texts)
+        parts = [texts[part] for part in node.parts]
         constants = [part for part in node.parts if isinstance(part, Const)]
         if len(constants) == len(node.parts):
             # WGSL rejects constant expressions that overflow.
@@ -322,7 +322,7 @@ class Block:
         scope = self._scopes[depth]
         if depth != 1 or not scope.keeps or not exists(node) or self.module.layout(node.source).lanes > 1:
             return text
-        if not words(text).isdisjoint({*scope.known.values(), *scope.runs.values()} - {"lane"}):
+        if not words(text).isdisjoint({*scope.names.values(), *scope.runs.values()} - {"lane"}):
             return text  # the position depends on more than the flat number
         if text not in self._kept:
             is_early = node.source in self.fixed and scope.variables.issuperset(place(node).terms)
@@ -330,7 +330,7 @@ class Block:
             (self.early if is_early else self.lines).append(f"let {name} = {text};")
         return self._kept[text]
 
-    def _sum(self, linear: Linear, made: Mapping[Expr, str], unsigned: bool = False) -> str:
+    def _sum(self, linear: Linear, texts: Mapping[Expr, str], unsigned: bool = False) -> str:
         """A linear sum as i32 text; it may be u32 if `unsigned`."""
         constant, rest = linear.constant, dict(linear.terms)
         terms: list[tuple[str, int]] = []
@@ -343,7 +343,7 @@ class Block:
                 return grid.flat
             terms += ((f"i32({text})" if text == grid.flat else text, factor) for text, factor in runs)
         for atom, factor in rest.items():
-            text = made.get(atom) or self._known(atom)
+            text = texts.get(atom) or self._name_of(atom)
             assert text is not None, atom
             terms.append((operand(text), factor))
         result = ""
@@ -398,7 +398,7 @@ class Block:
         return scope.runs[key]
 
     def _unique(self, name: str) -> str:
-        taken = {known for scope in self._scopes for known in (*scope.known.values(), *scope.runs.values())}
+        taken = {other for scope in self._scopes for other in (*scope.names.values(), *scope.runs.values())}
         if name not in taken:
             return name
         return f"{name}_{next(self._letters) + 1}"

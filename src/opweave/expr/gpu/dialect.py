@@ -129,8 +129,8 @@ class Source:
     @property
     def entry(self) -> Entry:
         """The entry point."""
-        (found,) = (part for part in self.parts if isinstance(part, Entry))
-        return found
+        (entry,) = (part for part in self.parts if isinstance(part, Entry))
+        return entry
 
 
 class Library(ABC):

@@ -122,9 +122,9 @@ def cast(text: str, source: Type, target: Type, dialect: Dialect) -> str:
         return called(f"to_{storage(target)}", (text,))
     if target == "float16":
         return f"rounded_to_half(f32({text}))"
-    wider, made = _WIDER.get((computed(source), to), ("", computed(source)))
+    wider, current = _WIDER.get((computed(source), to), ("", computed(source)))
     text = called(wider, (text,)) if wider else text
-    converted = text if made == to else f"{to}({text})"
+    converted = text if current == to else f"{to}({text})"
     return converted if source == target else wrapped(converted, target)
 
 
@@ -144,8 +144,8 @@ def function(node: Call, parts: Sequence[str], dialect: Dialect) -> str:
                 return called("over_itself", parts[:1])
     divisor = node.parts[-1]
     if node.type == "index" and node.name in ("floor_div", "mod"):
-        known = bounds(node.parts[0])
-        if isinstance(divisor, Const) and divisor.value > 0 and known and known[0] >= 0:
+        span = bounds(node.parts[0])
+        if isinstance(divisor, Const) and divisor.value > 0 and span and span[0] >= 0:
             return f"i32(u32({parts[0]}) {'/' if node.name == 'floor_div' else '%'} {divisor.value}u)"
     return call(node.name, node.parts[-1].type, parts, dialect)
 

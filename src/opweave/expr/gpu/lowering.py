@@ -83,8 +83,8 @@ def element_for_workgroup(program: Program) -> tuple[tuple[Index, ...], Expr] | 
     (output,) = program.outputs
     first: dict[Expr, Expr] = {axis: ir.Const(0, "index") for axis in output.axes if axis.extent == 1}
     (body,) = ir.unified(substitute(output.body, first))
-    found = reductions([body])
-    if any(node.free or size_of(node.variables) > MAX_UNDIVIDED_ELEMENTS for node in found):
+    nodes = reductions([body])
+    if any(node.free or size_of(node.variables) > MAX_UNDIVIDED_ELEMENTS for node in nodes):
         return None
     return output.axes, body
 
@@ -148,8 +148,8 @@ class _Lowering:
         bodies = ir.unified(*(substitute(target.body, first) for target in targets))
         bodies = self._without_repetition(axes, bodies, self._lanes(targets[0].buffer))
         bodies = self._with_fewer_buffers(axes, bodies)
-        made = [Target(target.buffer, body) for target, body in zip(targets, bodies, strict=True)]
-        self.kernels.append(Form(self.program.name, self.features, axes, made).kernel())
+        rewritten = [Target(target.buffer, body) for target, body in zip(targets, bodies, strict=True)]
+        self.kernels.append(Form(self.program.name, self.features, axes, rewritten).kernel())
 
     # Separate reductions ---------------------------------------------------------------------------------------------
 
@@ -195,11 +195,11 @@ class _Lowering:
 
     def _kept(self, node: Reduce, lanes: int) -> Expr:
         """Return a load of a reduction that is stored as an array."""
-        known = self.replaced.get(node)
-        if known is None:
+        load = self.replaced.get(node)
+        if load is None:
             huge = self._is_huge(node, lanes)
-            known = self.replaced[node] = self._in_parts(node) if huge else self._stored(node)
-        return known
+            load = self.replaced[node] = self._in_parts(node) if huge else self._stored(node)
+        return load
 
     def _stored(self, node: Expr) -> Expr:
         kept = stored_value(node)
@@ -228,8 +228,8 @@ class _Lowering:
         body = substitute(node.body, {first: parts.index})
         if node.reduction.startswith("arg_"):
             # Positions clamped to the last element need no mask: the first of equal elements wins.
-            found = self._stored(Reduce(node.reduction, (parts.position,), body))
-            at = call("min", call("add", parts.start, ir.Cast(found, "index")), ir.Const(first.extent - 1, "index"))
+            positions = self._stored(Reduce(node.reduction, (parts.position,), body))
+            at = call("min", call("add", parts.start, ir.Cast(positions, "index")), ir.Const(first.extent - 1, "index"))
             best = Reduce(node.reduction, (parts.part,), substitute(node.body, {first: at}))
             return ir.Cast(substitute(at, {parts.part: ir.Cast(best, "index")}), "int32")
         partial = self._stored(Reduce(node.reduction, (parts.position, *rest), parts.masked(node, first)))

@@ -159,8 +159,8 @@ def _declarations(dialect: Library) -> dict[str, str]:
         }
         texts.append(_filled(_SATURATED, values, ""))
     declarations = [part.strip() for text in texts for part in text.split("\n\n")]
-    found = {_NAME.findall(declaration)[0]: _printed(declaration, dialect) for declaration in declarations}
-    return {**found, **dialect.overrides}
+    library = {_NAME.findall(declaration)[0]: _printed(declaration, dialect) for declaration in declarations}
+    return {**library, **dialect.overrides}
 
 
 def _printed(text: str, dialect: Library) -> str:
@@ -168,9 +168,9 @@ def _printed(text: str, dialect: Library) -> str:
     constant = _CONSTANT.fullmatch(text)
     if constant is not None:
         return dialect.library_constant(text, Variable(*constant.groups()[1:]))
-    found = _FUNCTION.fullmatch(text)
-    assert found is not None, text
-    comments, name, parameters, result, body = found.groups()
+    match = _FUNCTION.fullmatch(text)
+    assert match is not None, text
+    comments, name, parameters, result, body = match.groups()
     variables = tuple(Variable(*parameter.split(": ")) for parameter in filter(None, parameters.split(", ")))
     lines = tuple(line.removeprefix("    ") for line in body.splitlines())
     return dialect.library_function(comments.splitlines(), Function(name, variables, result or "", lines))
@@ -198,12 +198,12 @@ def words(text: str) -> set[str]:
 
 def used(texts: Iterable[str], dialect: Library = WGSL) -> list[str]:
     """The declarations that texts use, directly or indirectly, in order."""
-    known = declarations(dialect)
+    library = declarations(dialect)
     wanted: set[str] = set()
-    rest = [word for text in texts for word in words(text) if word in known]
+    rest = [word for text in texts for word in words(text) if word in library]
     while rest:
         name = rest.pop()
         if name not in wanted:
             wanted.add(name)
-            rest += [word for word in words(known[name]) if word in known]
-    return [text for name, text in known.items() if name in wanted]
+            rest += [word for word in words(library[name]) if word in library]
+    return [text for name, text in library.items() if name in wanted]

@@ -86,12 +86,12 @@ class Team:
     def places(self, team: str, begin: str = "") -> list[str]:
         """Texts of the positions in memory of the parts of a result; `team` is the text of the number of the team."""
         if self.distance > 1:
-            found = [f"{team} + {k * self.distance}u" if k else team for k in range(self.parts)]
+            positions = [f"{team} + {k * self.distance}u" if k else team for k in range(self.parts)]
         else:
-            each = self.parts if self.warp else self.size
-            first = f"{team} * {each}u" if each > 1 else team
-            found = [f"{first} + {k}u" if k else first for k in range(self.parts)]
-        return [_at(begin, place) for place in found]
+            count = self.parts if self.warp else self.size
+            first = f"{team} * {count}u" if count > 1 else team
+            positions = [f"{first} + {k}u" if k else first for k in range(self.parts)]
+        return [_at(begin, place) for place in positions]
 
     def _tree(self, values: Sequence[Value]) -> list[str]:
         lines = list[str]()

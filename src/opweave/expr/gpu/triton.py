@@ -106,7 +106,7 @@ class Statements:
         names: names of the pointers to arrays.
         axes: positions along the axes of the result.
         inside: for each direction, the condition that an element is inside of the result; empty if all are.
-        known: names of expressions that are already computed.
+        value_names: names of expressions that are already computed.
         prefix: prefix of the names of values.
 
     Attributes:
@@ -118,10 +118,10 @@ class Statements:
         names: Mapping[Source, str],
         axes: Mapping[Index, Position],
         inside: Mapping[str, str],
-        known: Mapping[Expr, str],
+        value_names: Mapping[Expr, str],
         prefix: str = "t",
     ) -> None:
-        self.names, self.axes, self.inside, self.known = names, axes, inside, dict(known)
+        self.names, self.axes, self.inside, self.value_names = names, axes, inside, dict(value_names)
         self.prefix = prefix
         self.lines: list[str] = []
         self._called: set[str] = set()
@@ -129,9 +129,9 @@ class Statements:
     @property
     def library(self) -> list[str]:
         """The library functions that the statements call, directly or indirectly."""
-        found = functions(self._called)
-        assert found is not None, self._called
-        return found
+        texts = functions(self._called)
+        assert texts is not None, self._called
+        return texts
 
     def value(self, root: Expr) -> str:
         """The name of a value, in the type that it is computed in.
@@ -139,15 +139,15 @@ class Statements:
         Raises:
             UnsupportedError: it is not printed for Triton.
         """
-        for node in walk(root, enter=lambda node: () if node in self.known else node.parts):
-            if node not in self.known:
-                text = self._one(node, [self.known[part] for part in node.parts])
+        for node in walk(root, enter=lambda node: () if node in self.value_names else node.parts):
+            if node not in self.value_names:
+                text = self._one(node, [self.value_names[part] for part in node.parts])
                 if not isinstance(node, (Const, Index)):
                     name = f"{self.prefix}{len(self.lines)}"
                     self.lines.append(f"{name} = {text}")
                     text = name
-                self.known[node] = text
-        return self.known[root]
+                self.value_names[node] = text
+        return self.value_names[root]
 
     def stored(self, root: Expr, data_type: DataType) -> str:
         """A value as an element of an array."""
@@ -177,8 +177,8 @@ class Statements:
         shape, along = node.source.desc.shape, frozenset[str]()
         flat = "0"
         for index, text, size in zip(node.parts, indices, shape, strict=True):
-            known = bounds(index)
-            if known is None or known[0] < 0 or known[1] >= size:
+            span = bounds(index)
+            if span is None or span[0] < 0 or span[1] >= size:
                 raise UnsupportedError("positions that may be outside of an array")
             flat = text if flat == "0" else f"({flat}) * {size} + {text}"
             along = along.union(*(self.axes[axis].along for axis in index.free if axis in self.axes))
@@ -274,16 +274,16 @@ def _literal(node: Const) -> str:
 
 
 def _cast(text: str, source: Type, target: Type) -> str:
-    made, wanted = _COMPUTED.get(source), _COMPUTED[target]
-    if made is None:
+    source_type, target_type = _COMPUTED.get(source), _COMPUTED[target]
+    if source_type is None:
         raise UnsupportedError(f"elements of {source}")
     if target == "bool":
         return text if source == "bool" else f"{text} != 0"
     if source == "bool":
-        return f"tl.where({text}, {'1.0, 0.0' if wanted == 'float32' else '1, 0'})"
-    if (made == "float32" and wanted == "int32") or target == "uint8":
+        return f"tl.where({text}, {'1.0, 0.0' if target_type == 'float32' else '1, 0'})"
+    if (source_type == "float32" and target_type == "int32") or target == "uint8":
         raise UnsupportedError(f"casts from {source} to {target}")
-    if made == "int32" and wanted == "float32":
+    if source_type == "int32" and target_type == "float32":
         text = f"tl.cast({text}, tl.float32)"
     if target == "float16" and source != "float16":
         return f"tl.cast(tl.cast({text}, tl.float16), tl.float32)"

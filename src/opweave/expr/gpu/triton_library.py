@@ -86,15 +86,15 @@ class Triton(Library):
         types = {parameter.type for parameter in function.parameters}
         if any("[" in line for line in lines) or not types <= TYPES.keys() or "f32" not in {*types, function.result}:
             return ""  # without floats: "/" of integers would need another function
-        made = []
+        translated = []
         for line in filter(None, lines):
-            found = _STATEMENT.fullmatch(line.removesuffix(";"))
-            if found is None or not line.endswith(";"):
+            match = _STATEMENT.fullmatch(line.removesuffix(";"))
+            if match is None or not line.endswith(";"):
                 return ""
-            name, value, returned = found.groups()
-            made.append(f"return {_translated(returned)}" if returned else f"{name} = {_translated(value)}")
+            name, value, returned = match.groups()
+            translated.append(f"return {_translated(returned)}" if returned else f"{name} = {_translated(value)}")
         head = f"def {function.name}({', '.join(parameter.name for parameter in function.parameters)}):"
-        return _jit("\n    ".join([head, *made]))
+        return _jit("\n    ".join([head, *translated]))
 
     def library_constant(self, text: str, constant: Variable) -> str:
         """Triton has no arrays."""
@@ -106,11 +106,11 @@ TRITON = Triton()
 
 def functions(names: Collection[str]) -> list[str] | None:
     """Library functions, and those that they use, in order; None if Triton cannot express one."""
-    known = mathematics.declarations(TRITON)
-    if any(name not in known for name in names):
+    library = mathematics.declarations(TRITON)
+    if any(name not in library for name in names):
         return None
-    found = mathematics.used(names, TRITON)
-    return None if "" in found else found
+    texts = mathematics.used(names, TRITON)
+    return None if "" in texts else texts
 
 
 def _translated(text: str) -> str:
@@ -121,14 +121,14 @@ class _Parser:
     """Translates an expression of WGSL, by recursive descent."""
 
     def __init__(self, text: str) -> None:
-        plain = _SUFFIX.sub(lambda found: found[1] or found[2], text)
+        plain = _SUFFIX.sub(lambda match: match[1] or match[2], text)
         self.tokens: list[str] = _TOKEN.findall(plain)
         self.at = 0
 
     def whole(self) -> str:
-        made = self._binary(0)
+        text = self._binary(0)
         assert self.at == len(self.tokens), self.tokens
-        return made
+        return text
 
     @property
     def _next(self) -> str:
@@ -166,18 +166,18 @@ class _Parser:
             return f"-{value}" if value[0].isdigit() else f"({value} * -1.0)"
         return self._suffixed(self._primary())
 
-    def _suffixed(self, made: str) -> str:
+    def _suffixed(self, text: str) -> str:
         while self._next == ".":
             self._take()
-            made = f"{made}[{'xy'.index(self._take())}]"
-        return made
+            text = f"{text}[{'xy'.index(self._take())}]"
+        return text
 
     def _primary(self) -> str:
         token = self._take()
         if token == "(":
-            made = self._binary(0)
+            text = self._binary(0)
             self._take(")")
-            return made
+            return text
         if self._next != "(":
             return token
         arguments = list(self._arguments())

@@ -34,7 +34,7 @@ class Text:
         self.fixed = fixed if features.dialect.starts_early(self.groups) else frozenset[Input]()
         # Statements that run before waiting for the previous kernel, and variables of the elements that they read.
         self.early: list[str] = []
-        self.known: dict[str, str] = {}
+        self.early_names: dict[str, str] = {}
         # Pending stores: devices do not load past a store, so other elements are loaded first.
         self.stores: list[str] = []
         self.values = 0
@@ -81,8 +81,8 @@ class Text:
         self.read.clear()
         self.written.clear()
 
-    def _block(self, known: Mapping[Expr, str] | None = None) -> Block:
-        return Block(self.module, self.positions, known, grid=Grid(self.program.rows, "row"))
+    def _block(self, names: Mapping[Expr, str] | None = None) -> Block:
+        return Block(self.module, self.positions, names, grid=Grid(self.program.rows, "row"))
 
     def _statements(self, statements: Sequence[Statement]) -> None:
         for statement in statements:
@@ -152,12 +152,12 @@ class Text:
         is_kept = is_short and (isinstance(statement, Write) or any(not self._is_same(load) for load in early))
         if private or is_kept or (isinstance(target, Local) and target.private):
             for k in range(count):
-                known = self._read_early(early, statement.axes, k)
+                names = self._read_early(early, statement.axes, k)
                 for load in loads:
                     if load.source in private:
                         assert _is_aligned(load, statement.axes), f"{self.title}: {load!r}"
-                        known[load] = f"{self.module.names[load.source]}_{k}"
-                self._chunk(statement, body, where, known, k, size)
+                        names[load] = f"{self.module.names[load.source]}_{k}"
+                self._chunk(statement, body, where, names, k, size)
             return
         lines = self._stored(statement, body, where, self._read_early(filter(self._is_same, early)), None)
         self._add("{")
@@ -169,18 +169,18 @@ class Text:
         self._add(*(f"    {line}" for line in self.module.features.dialect.loop(head, lines)), "}")
 
     def _chunk(
-        self, statement: Fill | Write, body: Expr, where: Sequence[Expr], known: dict[Expr, str], k: int, size: int
+        self, statement: Fill | Write, body: Expr, where: Sequence[Expr], names: dict[Expr, str], k: int, size: int
     ) -> None:
         """Add the statements for element `k` of each invocation."""
         start = k * self.width
-        lines = self._stored(statement, body, where, known, k)
+        lines = self._stored(statement, body, where, names, k)
         self._add("{", f"    let flat = lane + {start}u;" if k else "    let flat = lane;")
         if start + self.width > size:
             lines = [f"if (flat < {size}u) {{", *(f"    {line}" for line in lines), "}"]
         self._add(*(f"    {line}" for line in lines), "}")
 
     def _stored(
-        self, statement: Fill | Write, body: Expr, where: Sequence[Expr], known: dict[Expr, str], chunk: int | None
+        self, statement: Fill | Write, body: Expr, where: Sequence[Expr], names: dict[Expr, str], chunk: int | None
     ) -> list[str]:
         """Generate statements that compute and store the element number `flat`; the store may be deferred to `stores`.
 
@@ -188,11 +188,11 @@ class Text:
             statement: the statement of the element.
             body: the element, written out.
             where: its position, written out.
-            known: names of expressions that are already computed.
+            names: names of expressions that are already computed.
             chunk: the number of the element of an invocation; None in a loop over elements.
         """
         # A new block: it reuses no values of earlier statements, because local arrays change.
-        block = self._block(known)
+        block = self._block(names)
         block.enter(grid=Grid(statement.axes, "flat", len(self.program.rows)))
         value, target = block.value(body), statement.target
         if isinstance(target, Local):
@@ -227,13 +227,13 @@ class Text:
         They read arrays that no kernel writes, at positions that depend on the workgroup and on other such loads. Outside
         of loops, positions may also depend on the element.
         """
-        bound, found = {*self.program.rows, *(() if self.loops else axes)}, list[Load]()
+        bound, loads = {*self.program.rows, *(() if self.loops else axes)}, list[Load]()
         for node in walk(*roots) if self.fixed else ():
             if isinstance(node, Load) and node.source in self.fixed and node.free <= bound and exists(node):
                 inner = (other for other in walk(*node.parts) if isinstance(other, Load))
-                if all(other in found for other in inner):
-                    found.append(node)
-        return found
+                if all(other in loads for other in inner):
+                    loads.append(node)
+        return loads
 
     def _is_same(self, load: Load) -> bool:
         """Whether a load reads the same element for all elements that a workgroup computes."""
@@ -247,7 +247,7 @@ class Text:
             axes: axes of the elements that are computed.
             chunk: the number of the element of an invocation.
         """
-        known: dict[Expr, str] = {}
+        names: dict[Expr, str] = {}
         for load in loads:
             block, head, grid = self._block(), "{", None
             if not self._is_same(load):
@@ -258,13 +258,13 @@ class Text:
             block.add(f"early = {block.value(load)};")
             block.leave(head)
             text = "\n".join(block.lines)
-            if text not in self.known and len(self.known) < MAX_EARLY_LOADS:
-                name = self.known[text] = f"early_{len(self.known)}"
+            if text not in self.early_names and len(self.early_names) < MAX_EARLY_LOADS:
+                name = self.early_names[text] = f"early_{len(self.early_names)}"
                 lines = (line.replace("early = ", f"{name} = ") for line in block.lines)
                 self.early += [f"var {name} = {computed(load.type)}();", "{", *(f"    {line}" for line in lines), "}"]
-            if text in self.known:
-                known[load] = self.known[text]
-        return known
+            if text in self.early_names:
+                names[load] = self.early_names[text]
+        return names
 
     def _wait(self, statement: Fill | Write, loads: Sequence[Load]) -> None:
         """Add a barrier before a statement that depends on earlier reads or writes of other invocations."""

@@ -69,15 +69,15 @@ class Workgroups(KernelProgram):
     @property
     def sources(self) -> list[Input]:
         """The arrays in memory that are read."""
-        found: dict[Input, None] = {}
+        arrays: dict[Input, None] = {}
         for body in self._bodies(self.statements):
             loads = (node for node in walk(body) if isinstance(node, Load))
-            found |= {
+            arrays |= {
                 load.source: None
                 for load in loads
                 if isinstance(load.source, Input) and not isinstance(load.source, Local)
             }
-        return list(found)
+        return list(arrays)
 
     @property
     def targets(self) -> list[Input]:

@@ -33,7 +33,7 @@ def _coefficients() -> frozenset[str]:
 def edited(code: str) -> str:
     """Mark the operations of our polynomials `contract`, and let prefetches go into all caches."""
     lines = code.split("\n")
-    found = {k: match for k, line in enumerate(lines) if " = f" in line and (match := _LINE.match(line))}
+    matches = {k: match for k, line in enumerate(lines) if " = f" in line and (match := _LINE.match(line))}
     chosen: set[int] = set()
     products: dict[str, int] = {}  # line number of each product; register names are local to a function
     ours: set[str] = set()  # products that belong to a polynomial
@@ -41,7 +41,7 @@ def edited(code: str) -> str:
     for k, line in enumerate(lines):
         if line.startswith("define"):
             products, ours, sums = {}, set(), set()
-        match = found.get(k)
+        match = matches.get(k)
         if match is None:
             continue
         name, operation, type, operands = match.groups()
@@ -59,6 +59,6 @@ def edited(code: str) -> str:
             sums.add(name)
             chosen.update((k, *(products[register] for register in used if is_ours or register in ours)))
     for k in chosen:
-        operation = found[k].group(2)
+        operation = matches[k].group(2)
         lines[k] = lines[k].replace(f"= {operation} ", f"= {operation} contract ", 1)
     return _PREFETCH.sub(r"\1, i32 3, i32 1)", "\n".join(lines))

@@ -133,7 +133,7 @@ class _Linked:
         # Use llvmlite's memory manager, which allocates one block for all sections. LLVM's maps sections separately. With
         # reservations of WebAssembly memories between sections, 32-bit relocations overflow, which ends the process.
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine, use_lmm=True)
-        for name in {found.decode() for data in files for found in re.findall(rb"halide_\w+", data)}:
+        for name in {symbol.decode() for data in files for symbol in re.findall(rb"halide_\w+", data)}:
             if address := outside(name):
                 llvm.add_symbol(name, address)
         for data in files:

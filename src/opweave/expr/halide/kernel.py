@@ -173,10 +173,10 @@ class _Calls:
         types = [*inputs, *outputs, *(data_type for data_type, _ in compiled.stored)]
         headers: list[list[_Header]] = [[] for _ in types]
         for entry, (_, arguments) in zip(part.entries, compiled.calls, strict=True):
-            made = [_header(types[position], shape) for position, shape in arguments]
-            for (position, _), header in zip(arguments, made, strict=True):
+            call_headers = [_header(types[position], shape) for position, shape in arguments]
+            for (position, _), header in zip(arguments, call_headers, strict=True):
                 headers[position].append(header)
-            pointers = (ctypes.POINTER(_Header) * len(made))(*map(ctypes.pointer, made))
+            pointers = (ctypes.POINTER(_Header) * len(call_headers))(*map(ctypes.pointer, call_headers))
             self._pointers.append(pointers)
             self._calls.append((entry, ctypes.addressof(pointers)))
         self._stored = [np.empty(shape, data_type) for data_type, shape in compiled.stored]

@@ -107,8 +107,10 @@ def _refuse_endless(stage: Stage) -> None:
             continue
         sizes[node] += _repetitions(node) * sum(sizes[part] for part in node.parts)
         if sizes[node] > MAX_HOISTED_OPERATIONS:
-            what = "the base of a power of integers" if is_power else f"an operand of {node.name}"
-            raise hl.HalideError(f"{what} does not depend on an axis, and Halide would compile it {sizes[node]} times")
+            subject = "the base of a power of integers" if is_power else f"an operand of {node.name}"
+            raise hl.HalideError(
+                f"{subject} does not depend on an axis, and Halide would compile it {sizes[node]} times"
+            )
 
 
 def _repetitions(node: Call) -> int:

@@ -106,12 +106,12 @@ class Reduction:
         lanes = hl.Func(f"{name}_lanes")
         lanes[[lane, *arguments]] = self._neutral()
 
-        def reduce(extent: int, here: Callable[[Any], Any], place: Callable[[Any], HalideExpr]) -> Any:
-            """Reduce the element at `place(step)` into the lane `here(step)`, for `extent` steps; return the variables."""
+        def reduce(extent: int, lane_of: Callable[[Any], Any], place: Callable[[Any], HalideExpr]) -> Any:
+            """Reduce the element at `place(step)` into the lane `lane_of(step)`, for `extent` steps; return the variables."""
             domain = hl.RDom([(0, extent), *((0, loop.extent) for loop in reversed(others))])
             positions = {loop: domain[k + 1] for k, loop in enumerate(reversed(others))}
             positions[last] = place(domain[0])
-            self._reduce(lanes, [here(domain[0]), *arguments], positions, positions[last])
+            self._reduce(lanes, [lane_of(domain[0]), *arguments], positions, positions[last])
             return domain
 
         domain = reduce(steps, lambda _: lane, lambda step: step * self.lanes + lane)

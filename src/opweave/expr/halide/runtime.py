@@ -29,11 +29,11 @@ def version() -> str:
     Raises:
         MissingExtraError: halide or llvmlite is not installed.
     """
-    found = digest(f"{_version_of('halide')} {_version_of('llvmlite')}".encode())
-    here = Path(__file__).parent
-    for path in (*sorted(here.glob("*.py")), *sorted(here.parent.glob("*.py"))):
-        found.update(path.read_bytes())
-    return found.hexdigest()
+    hasher = digest(f"{_version_of('halide')} {_version_of('llvmlite')}".encode())
+    folder = Path(__file__).parent
+    for path in (*sorted(folder.glob("*.py")), *sorted(folder.parent.glob("*.py"))):
+        hasher.update(path.read_bytes())
+    return hasher.hexdigest()
 
 
 def _version_of(package: str) -> str:

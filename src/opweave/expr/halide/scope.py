@@ -56,13 +56,13 @@ class Scope:
 
     def _unsigned_index(self, node: Expr, value: HalideExpr) -> HalideExpr:
         """Clamp an unsigned index as a signed integer: Halide infers no range for a minimum of unsigned ones."""
-        known = bounds(node)
-        if known is None:
+        span = bounds(node)
+        if span is None:
             return value
         is_limited = isinstance(node, Call) and node.name == "min" and isinstance(node.parts[1], Const)
         raw = self._known[node.parts[0] if is_limited else node]
         signed = hl.reinterpret(hl.Int(raw.type().bits()), raw)
-        low, high = (hl.cast(signed.type(), limit) for limit in (known[0], min(known[1], 2**31 - 1)))
+        low, high = (hl.cast(signed.type(), limit) for limit in (span[0], min(span[1], 2**31 - 1)))
         return hl.cast(hl.Int(32), hl.clamp(hl.select(signed < 0, high, signed), low, high))
 
     def _call(self, node: Call, arguments: list[HalideExpr]) -> HalideExpr:

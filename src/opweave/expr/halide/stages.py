@@ -112,10 +112,10 @@ class _Division:
 
     def _kept(self, node: Reduce) -> Expr:
         """Return a load of a reduction that a separate stage computes."""
-        known = self.replaced.get(node)
-        if known is None:
-            known = self.replaced[node] = self._in_parts(node) if _worth_dividing(node) else self._stored(node)
-        return known
+        load = self.replaced.get(node)
+        if load is None:
+            load = self.replaced[node] = self._in_parts(node) if _worth_dividing(node) else self._stored(node)
+        return load
 
     def _stored(self, node: Reduce) -> Expr:
         kept = stored_value(node)
