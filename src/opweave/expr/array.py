@@ -73,7 +73,7 @@ def _operator(name: str) -> _Operator:
     return lambda self, other: _infix(name, self, other)
 
 
-def _reflected(name: str) -> _Operator:
+def _reflected_operator(name: str) -> _Operator:
     """The method of an infix operator, `other op array`."""
     return lambda self, other: _infix(name, other, self)
 
@@ -127,17 +127,17 @@ class Array:
 
     def __getitem__(self, key: Any) -> Array:
         """The element at a position; `ValidationError` unless the position is known to be in bounds."""
-        return self._element(key, _inside)
+        return self._element(key, _require_inside)
 
     @property
     def clamped(self) -> _Access:
         """Indexing that clamps positions to the array."""
-        return _Access(lambda key: self._element(key, _clamped))
+        return _Access(lambda key: self._element(key, _clamp_index))
 
     @property
     def checked(self) -> _Access:
         """Indexing that raises `OperationError` at run time if a position is out of bounds."""
-        return _Access(lambda key: self._element(key, _checked))
+        return _Access(lambda key: self._element(key, _check_index))
 
     def padded(self, value: int | float = 0) -> _Access:
         """Indexing that returns `value` at positions out of bounds.
@@ -152,7 +152,7 @@ class Array:
         def element(key: Any) -> Array:
             inside = [_is_inside(index, size) for index, size in zip(self._indices(key), self.shape, strict=True)]
             conditions = [condition for condition in inside if condition is not None]
-            array = self._element(key, _clamped)
+            array = self._element(key, _clamp_index)
             if not conditions:
                 return array
             return Array((), ir.call("where", reduce(partial(ir.call, "logical_and"), conditions), array.body, outside))
@@ -191,18 +191,18 @@ class Array:
 
     # Operators -------------------------------------------------------------------------------------------------------
 
-    __add__, __radd__ = _operator("add"), _reflected("add")
-    __sub__, __rsub__ = _operator("sub"), _reflected("sub")
-    __mul__, __rmul__ = _operator("mul"), _reflected("mul")
-    __truediv__, __rtruediv__ = _operator("div"), _reflected("div")
-    __floordiv__, __rfloordiv__ = _operator("floor_div"), _reflected("floor_div")
-    __mod__, __rmod__ = _operator("mod"), _reflected("mod")
-    __pow__, __rpow__ = _operator("pow"), _reflected("pow")
-    __lshift__, __rlshift__ = _operator("shift_left"), _reflected("shift_left")
-    __rshift__, __rrshift__ = _operator("shift_right"), _reflected("shift_right")
-    __and__, __rand__ = _operator("bit_and"), _reflected("bit_and")
-    __or__, __ror__ = _operator("bit_or"), _reflected("bit_or")
-    __xor__, __rxor__ = _operator("bit_xor"), _reflected("bit_xor")
+    __add__, __radd__ = _operator("add"), _reflected_operator("add")
+    __sub__, __rsub__ = _operator("sub"), _reflected_operator("sub")
+    __mul__, __rmul__ = _operator("mul"), _reflected_operator("mul")
+    __truediv__, __rtruediv__ = _operator("div"), _reflected_operator("div")
+    __floordiv__, __rfloordiv__ = _operator("floor_div"), _reflected_operator("floor_div")
+    __mod__, __rmod__ = _operator("mod"), _reflected_operator("mod")
+    __pow__, __rpow__ = _operator("pow"), _reflected_operator("pow")
+    __lshift__, __rlshift__ = _operator("shift_left"), _reflected_operator("shift_left")
+    __rshift__, __rrshift__ = _operator("shift_right"), _reflected_operator("shift_right")
+    __and__, __rand__ = _operator("bit_and"), _reflected_operator("bit_and")
+    __or__, __ror__ = _operator("bit_or"), _reflected_operator("bit_or")
+    __xor__, __rxor__ = _operator("bit_xor"), _reflected_operator("bit_xor")
     __eq__, __ne__ = _operator("equal"), _operator("not_equal")  # type: ignore[assignment]
     __lt__, __le__ = _operator("lesser"), _operator("lesser_or_equal")
     __gt__, __ge__ = _operator("greater"), _operator("greater_or_equal")
@@ -299,7 +299,7 @@ def _surely_inside(index: Expr, size: int) -> bool:
     return span is not None and span[0] >= 0 and span[1] < size
 
 
-def _inside(array: Array, index: Expr, axis: int) -> Expr:
+def _require_inside(array: Array, index: Expr, axis: int) -> Expr:
     size, span = array.shape[axis], bounds(index)
     if span is None:
         raise ValidationError(
@@ -318,7 +318,7 @@ def _as_index(index: Expr) -> Expr:
     return index if index.type == "index" else Cast(index, "index")
 
 
-def _clamped(array: Array, index: Expr, axis: int) -> Expr:
+def _clamp_index(array: Array, index: Expr, axis: int) -> Expr:
     size = array.shape[axis]
     if not _surely_inside(index, size):
         if index.type in ("int8", "uint8"):
@@ -341,7 +341,7 @@ def _is_inside(index: Expr, size: int) -> Expr | None:
     return ir.call("logical_and", ir.call("greater_or_equal", index, Const(0, index.type)), below)
 
 
-def _checked(array: Array, index: Expr, axis: int) -> Expr:
+def _check_index(array: Array, index: Expr, axis: int) -> Expr:
     size = array.shape[axis]
     condition = _is_inside(index, size)
     if condition is not None:
@@ -349,7 +349,7 @@ def _checked(array: Array, index: Expr, axis: int) -> Expr:
         require(checks is not None, "x.checked works in expressions only")
         assert checks is not None
         checks.append(Check(condition, f"the index {ir.text(index)} of axis {axis} must be in [0, {size})", index))
-    return _clamped(array, index, axis)
+    return _clamp_index(array, index, axis)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -374,7 +374,7 @@ def as_array(value: Any, like: Type | None = None) -> Array:
     return Array((), ir.number(value, like))
 
 
-def _unified(values: Sequence[Any]) -> list[Array]:
+def _unify(values: Sequence[Any]) -> list[Array]:
     """Convert the operands to one type: indices and numbers take the type of the others."""
     arrays = [value for value in values if isinstance(value, Array)]
     types = [array.data_type for array in arrays if array.data_type != "index"]
@@ -423,7 +423,7 @@ def apply(name: str, *values: Any) -> Array:
     [2.0, 3.0]
     """
     require(name in ir.FUNCTIONS, f"apply: name must be one of {', '.join(ir.FUNCTIONS)}, got {name!r}")
-    arrays = [as_array(values[0]), *_unified(values[1:])] if name == "where" else _unified(values)
+    arrays = [as_array(values[0]), *_unify(values[1:])] if name == "where" else _unify(values)
     if name == "where" and arrays[0].data_type != "bool":
         arrays[0] = Array(arrays[0].shape, truth(arrays[0].body))
     types = ir.FUNCTIONS[name].types

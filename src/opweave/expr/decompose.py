@@ -43,7 +43,7 @@ def refusal(program: Program) -> str | None:
         if 1 + max(slots_of(axes, (body,)).values(), default=-1) > MAX_RANK:
             return f"it needs arrays of more than {MAX_RANK} dimensions"
         for node in _nodes(body):
-            reason = _refused(node)
+            reason = _refusal_of(node)
             count = math.prod(variable.extent for variable in node.free)
             if reason is None and count > limit:
                 reason = f"it needs arrays of {count} elements"
@@ -94,7 +94,7 @@ def _slices(load: Load) -> list[tuple[int, Index | None, int]] | None:
     return slices if len(set(variables)) == len(variables) and set(variables) == load.free else None
 
 
-def _refused(node: Expr) -> str | None:
+def _refusal_of(node: Expr) -> str | None:
     if isinstance(node, Load) and _slices(node) is None:
         return "it reads elements at computed positions"
     if isinstance(node, Call) and node.name in _MISSING:
@@ -159,7 +159,7 @@ class _Writer:
 
     def _constant(self, node: Expr) -> Operand:
         """A value that depends on no input."""
-        data_type = _computed(node.type)
+        data_type = _computed_type(node.type)
         if isinstance(node, Const):
             number = float(np.float32(node.value)) if data_type == "float32" else int(node.value)
             return self.b._as_operand(number, data_type)
@@ -214,7 +214,7 @@ class _Writer:
 # Functions
 
 
-def _computed(type: Type) -> DataType:
+def _computed_type(type: Type) -> DataType:
     """The data type in which values of `type` are computed: float16 is computed in float32."""
     if type in ("float16", "float32"):
         return "float32"
@@ -222,17 +222,17 @@ def _computed(type: Type) -> DataType:
 
 
 def _cast(b: Operations, x: Operand, source: Type, target: Type) -> Operand:
-    data_type = _computed(target)
+    data_type = _computed_type(target)
     if target == "bool":
         return b.not_equal(x, b._as_operand(0, x.data_type))
     if target == "float16" and source != "float16":
         return b.cast(b.cast(x, "float16"), "float32")
     if source in FLOATS and target in INTEGERS:
-        return _saturated(b, x, data_type)
+        return _saturate(b, x, data_type)
     return x if x.data_type == data_type else b.cast(x, data_type)
 
 
-def _saturated(b: Operations, x: Operand, data_type: DataType) -> Operand:
+def _saturate(b: Operations, x: Operand, data_type: DataType) -> Operand:
     """Truncate floats to integers, clamped to the range of `data_type`; NaN becomes 0."""
     info = INFO[data_type]
     limit = 2.0 ** (info.bits - (info.kind == "i"))

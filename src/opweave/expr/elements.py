@@ -101,11 +101,11 @@ def conversion(source: Type, target: Type, precision: Precision) -> Rule:
     if target == "float16":
         return lambda x: x.astype(np.float16).astype(dtype)
     if source in FLOATS and target in INTEGERS:
-        return lambda x: _saturated(x, dtype)
+        return lambda x: _saturate(x, dtype)
     return lambda x: x.astype(dtype)
 
 
-def _saturated(x: Array, dtype: np.dtype[Any]) -> Any:
+def _saturate(x: Array, dtype: np.dtype[Any]) -> Any:
     """Truncate floats to integers, clamped to the range of `dtype`; NaN becomes 0."""
     info = INFO[dtype.name]  # type: ignore[index]
     limit = x.dtype.type(2.0 ** (info.bits - (info.kind == "i")))  # `highest` itself may not be a float

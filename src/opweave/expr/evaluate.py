@@ -19,7 +19,7 @@ from ..support.errors import OperationError, require
 from . import elements
 from .elements import Array, Precision, Rule
 from .ir import Call, Cast, Const, Expr, Index, Load, Program, Reduce, Source, walk
-from .loads import Block, gathering, is_view, viewing
+from .loads import Block, gather_rule, is_view, view_rule
 
 BLOCK_BYTES = 2**18
 """Size of all temporaries of a block, in bytes, so that they stay in the cache (a typical L2). One position of the
@@ -223,7 +223,7 @@ class _Stage:
                 return _Instruction(node, self._positions_of(node), reads=True)
             case Load():
                 wide = elements.dtype_of(node.type, self.precision)
-                read = (viewing if alone else gathering)(node, self.slots, self.rank)
+                read = (view_rule if alone else gather_rule)(node, self.slots, self.rank)
                 if wide == node.type:
                     return _Instruction(node, read, reads=True, owns=not alone)
                 return _Instruction(node, lambda *arguments: read(*arguments).astype(wide), reads=True)
@@ -232,7 +232,7 @@ class _Stage:
             case Cast():
                 return _Instruction(node, elements.conversion(node.parts[0].type, node.type, self.precision))
             case Reduce():
-                return _Instruction(node, self._reducing(node))
+                return _Instruction(node, self._reduction_rule(node))
         raise AssertionError(node)
 
     def _positions_of(self, variable: Index) -> Rule:
@@ -243,18 +243,18 @@ class _Stage:
 
         return rule
 
-    def _reducing(self, node: Reduce) -> Rule:
+    def _reduction_rule(self, node: Reduce) -> Rule:
         axes = tuple(self.slots[v] for v in node.variables)
         rule = elements.reduction(node, axes)
         missing = {self.slots[v]: v.extent for v in node.variables if v not in node.body.free}
         if not missing:
             return rule
 
-        def stretched(x: Array) -> Array:
+        def stretch(x: Array) -> Array:
             shape = x.shape or (1,) * self.rank
             return rule(np.broadcast_to(x, tuple(missing.get(k, size) for k, size in enumerate(shape))))  # type: ignore[no-any-return]
 
-        return stretched
+        return stretch
 
     def _block_extents(self, steps: Sequence[_Instruction]) -> dict[Index, int]:
         """The size of the blocks along each axis, so that temporaries fit into `BLOCK_BYTES`."""

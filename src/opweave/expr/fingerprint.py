@@ -22,7 +22,7 @@ def fingerprint(program: Program) -> str:
     def number(variable: Index) -> int:
         return variables.setdefault(variable, len(variables))
 
-    def described(item: object) -> object:
+    def describe(item: object) -> object:
         """Replace variables and arrays of a `payload` by their numbers."""
         if isinstance(item, Index):
             return f"{number(item)}<{item.extent}"
@@ -32,13 +32,13 @@ def fingerprint(program: Program) -> str:
         for node in walk(root, enter=lambda n: () if n in numbers else n.parts):
             if node not in numbers:
                 parts = (numbers[part] for part in node.parts)
-                add(type(node).__name__, *map(described, payload(node)), node.type, *parts)
+                add(type(node).__name__, *map(describe, payload(node)), node.type, *parts)
                 numbers[node] = len(numbers)
         return numbers[root]
 
     def array(name: str, axes: Sequence[Index], body: Expr, desc: Desc) -> None:
         root = nodes(body)
-        add(name, desc, root, *map(described, axes))
+        add(name, desc, root, *map(describe, axes))
 
     for source in program.inputs:
         add(arrays[source], source.desc)

@@ -61,7 +61,7 @@ class Expr:
                 free |= part.free
         self.free = free
 
-    def rebuilt(self, parts: tuple[Expr, ...]) -> Expr:
+    def rebuild(self, parts: tuple[Expr, ...]) -> Expr:
         """Return this node with other operands; the node itself if `parts` are its operands."""
         return self if parts == self.parts else self._copy(parts)  # nodes are compared by identity
 
@@ -225,11 +225,11 @@ def call(name: str, *arguments: Expr) -> Expr:
     allowed = function.types
     require(kinds[0] in allowed, f"{name}: the operands must be {' or '.join(allowed)}, got {kinds[0]}")
     if kinds[0] == "index":
-        return _folded(name, arguments) or Call(name, arguments)
+        return _fold(name, arguments) or Call(name, arguments)
     return Call(name, arguments)
 
 
-def _folded(name: str, arguments: tuple[Expr, ...]) -> Expr | None:
+def _fold(name: str, arguments: tuple[Expr, ...]) -> Expr | None:
     """Simplify index arithmetic with a constant, such as `i + 0` or `2 * 3`; None if it does not simplify."""
     first, other, function = arguments[0], arguments[-1], FUNCTIONS[name].operator
     if name not in (*_NEUTRAL, "mod") or function is None or not isinstance(other, Const):
@@ -302,16 +302,16 @@ def substitute(root: Expr, values: Mapping[Expr, Expr]) -> Expr:
             if only_variables and not node.free & wanted:
                 done[node] = node
                 continue
-            done[node] = node.rebuilt(tuple(done[part] for part in node.parts))
+            done[node] = node.rebuild(tuple(done[part] for part in node.parts))
     return done[root]
 
 
-def unified(*roots: Expr) -> tuple[Expr, ...]:
+def unify(*roots: Expr) -> tuple[Expr, ...]:
     """Merge structurally equal subexpressions into one node; variables are equal only if identical."""
     merged: dict[Expr, Expr] = {}
     unique: dict[tuple[object, ...], Expr] = {}
     for node in walk(*roots):
-        rebuilt = node.rebuilt(tuple(merged[part] for part in node.parts))
+        rebuilt = node.rebuild(tuple(merged[part] for part in node.parts))
         key = (type(node), node.type, *payload(node), *map(id, rebuilt.parts))
         merged[node] = unique.setdefault(key, rebuilt)
     return tuple(merged[root] for root in roots)

@@ -53,7 +53,7 @@ def is_sum(node: Expr) -> bool:
     return node.name in ("add", "sub", "neg")
 
 
-def combined(name: str, parts: Sequence[Linear]) -> Linear | None:
+def combine(name: str, parts: Sequence[Linear]) -> Linear | None:
     """A function of linear sums as a linear sum; None if it is not one."""
     a, b = parts[0], parts[-1]
     match name:
@@ -80,7 +80,7 @@ def linear(root: Expr) -> Linear:
         if isinstance(node, Const):
             value = Linear(int(node.value))
         elif isinstance(node, Call) and is_sum(node):
-            value = combined(node.name, [sums[part] for part in node.parts])
+            value = combine(node.name, [sums[part] for part in node.parts])
         sums[node] = value or Linear(0, {node: 1})
     return sums[root]
 

@@ -23,7 +23,7 @@ def is_view(load: Load) -> bool:
     return not place(load).others
 
 
-def viewing(load: Load, slots: Mapping[Index, int], rank: int) -> Rule:
+def view_rule(load: Load, slots: Mapping[Index, int], rank: int) -> Rule:
     """The rule of a load that is a view."""
     position = place(load)
     factors = [(variable, slots[variable], position.terms.get(variable, 0)) for variable in load.free]
@@ -40,7 +40,7 @@ def viewing(load: Load, slots: Mapping[Index, int], rank: int) -> Rule:
     return rule
 
 
-def gathering(load: Load, slots: Mapping[Index, int], rank: int) -> Rule:
+def gather_rule(load: Load, slots: Mapping[Index, int], rank: int) -> Rule:
     """The rule of a load with computed indices. If the last indices are independent variables, it gathers whole rows."""
     rows: list[Index] = []
     for axis in range(len(load.parts) - 1, 0, -1):

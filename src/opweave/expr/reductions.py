@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..core.dtypes import FLOATS, INFO, DataType
-from .ir import Cast, Const, Expr, Index, Reduce, Reduction, Stored, Type, call, storage, substitute, unified, walk
+from .ir import Cast, Const, Expr, Index, Reduce, Reduction, Stored, Type, call, storage, substitute, unify, walk
 
 COMBINE = {"sum": "add", "product": "mul", "max": "max", "min": "min"}
 """The function that combines two elements of a reduction."""
@@ -25,7 +25,7 @@ def neutral(reduction: Reduction, type: Type) -> Const:
     return Const(info.lowest if least else info.highest, type)
 
 
-def unrolled(node: Reduce) -> Expr:
+def unroll(node: Reduce) -> Expr:
     """Unroll a reduction into one expression."""
     terms = []
     for position in itertools.product(*(range(variable.extent) for variable in node.variables)):
@@ -37,13 +37,13 @@ def unrolled(node: Reduce) -> Expr:
     return terms[0]
 
 
-def written_out(bodies: Sequence[Expr], is_short: Callable[[Reduce], bool]) -> tuple[Expr, ...]:
+def unroll_short(bodies: Sequence[Expr], is_short: Callable[[Reduce], bool]) -> tuple[Expr, ...]:
     """Unroll the short reductions of expressions."""
     rewritten: dict[Expr, Expr] = {}
     for node in walk(*bodies):
-        rebuilt = node.rebuilt(tuple(rewritten[part] for part in node.parts))
-        rewritten[node] = unrolled(rebuilt) if isinstance(rebuilt, Reduce) and is_short(rebuilt) else rebuilt
-    return unified(*(rewritten[body] for body in bodies))
+        rebuilt = node.rebuild(tuple(rewritten[part] for part in node.parts))
+        rewritten[node] = unroll(rebuilt) if isinstance(rebuilt, Reduce) and is_short(rebuilt) else rebuilt
+    return unify(*(rewritten[body] for body in bodies))
 
 
 def stored_value(node: Expr) -> Stored:
@@ -73,7 +73,7 @@ class Split:
     index: Expr
     inside: Expr | None
 
-    def masked(self, node: Reduce, variable: Index) -> Expr:
+    def mask(self, node: Reduce, variable: Index) -> Expr:
         """The body of `node` at `index`, neutral at positions out of range."""
         body = substitute(node.body, {variable: self.index})
         return body if self.inside is None else call("where", self.inside, body, neutral(node.reduction, node.type))

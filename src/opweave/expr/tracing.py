@@ -73,7 +73,7 @@ def program(name: str, inputs: tuple[Input, ...], results: Sequence[Array], chec
     for array in results:
         if not array.body.free <= set(axes_of(array.shape)):
             raise ValidationError(f"the result depends on a position outside of its axes: {array!r}")
-    bodies = ir.unified(*(array.body for array in results))
+    bodies = ir.unify(*(array.body for array in results))
     outputs = tuple(Output(axes_of(array.shape), body) for array, body in zip(results, bodies, strict=True))
     result = Program(name, inputs, outputs, tuple(dict.fromkeys(checks)))
     foreign = [source for source in ir.sources(*result.roots) if isinstance(source, Input) and source not in inputs]

@@ -101,7 +101,7 @@ def _(b: Operations, input: Operand, indices: Operand, axis: int) -> Operand:
     return b.reshape(b.gather_nd(input, _coordinates(b, indices, axis)), indices.shape)
 
 
-def _named_shape(input: Operand, indices: Operand) -> tuple[int, ...]:
+def _slice_shape(input: Operand, indices: Operand) -> tuple[int, ...]:
     """The shape of the slices at the coordinates in `indices`."""
     *counts, coordinates = indices.shape
     require(
@@ -133,7 +133,7 @@ def gather_nd(self: Builder, input: Operand, indices: Operand, *, label: str = "
     >>> ow.ops.gather_nd(np.float32([[1, 2], [3, 4]]), np.int32([[1, 0], [0, 1]])).tolist()
     [3.0, 2.0]
     """
-    return Desc(input.data_type, _named_shape(input, indices))
+    return Desc(input.data_type, _slice_shape(input, indices))
 
 
 @op(
@@ -212,5 +212,5 @@ def scatter_nd(self: Builder, input: Operand, indices: Operand, updates: Operand
     >>> ow.ops.scatter_nd(np.float32([1, 2, 3]), np.int32([[2], [0]]), np.float32([10, 20])).tolist()
     [20.0, 2.0, 10.0]
     """
-    check_shape(_named_shape(input, indices), updates=updates)
+    check_shape(_slice_shape(input, indices), updates=updates)
     return input.desc

@@ -288,12 +288,12 @@ def _total(x: expr.Array, axes: Sequence[int], keep_dimensions: bool) -> expr.Ar
 
 
 def _log_sum_exp(x: expr.Array, axes: Sequence[int], keep_dimensions: bool) -> expr.Array:
-    def shifted(keep: bool) -> expr.Array:
+    def offset(keep: bool) -> expr.Array:
         largest = expr.reduce_max(x, axes, keep_dimensions=keep)
         return expr.where(expr.is_infinite(largest), 0.0, largest)
 
-    total = expr.reduce_sum(expr.exp(x - shifted(True)), axes, keep_dimensions=keep_dimensions)
-    return expr.log(total) + shifted(keep_dimensions)
+    total = expr.reduce_sum(expr.exp(x - offset(True)), axes, keep_dimensions=keep_dimensions)
+    return expr.log(total) + offset(keep_dimensions)
 
 
 _FORMULAS: dict[Op[..., Operand], Callable[..., expr.Array]] = {

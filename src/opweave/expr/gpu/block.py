@@ -14,7 +14,7 @@ from . import elements
 from .elements import function, is_simple, operand
 from .mathematics import words
 from .module import Module
-from .reductions import PART, State, gathered
+from .reductions import PART, State, combine_states
 from .types import computed
 
 MAX_LINE_CHARACTERS = 100
@@ -160,7 +160,7 @@ class Block:
                     within[part] = within.get(part, 0) + 1
         return frozenset() if any(isinstance(node, Reduce) for node in own) else frozenset(own)
 
-    def named(self, expr: Expr) -> str:
+    def let_value(self, expr: Expr) -> str:
         """The value of an expression as a name or a literal."""
         text = self.value(expr)
         return text if is_simple(text) else self.let(text)
@@ -299,11 +299,11 @@ class Block:
             flat = self._sum(place(node), texts, unsigned=True)
             if self.module.layout(node.source).lanes > 1 and not is_simple(flat):
                 flat = self._let(flat, self._depth(node))  # used twice
-            return self._loaded(node, self.module.load(node.source, flat))
+            return self._load(node, self.module.load(node.source, flat))
         if isinstance(node, Reduce):
-            return self._reduced(node, uses)
+            return self._compile_reduction(node, uses)
         if node in self._branches:
-            return self._chosen(node, texts[node.parts[0]], uses)
+            return self._compile_branch(node, texts[node.parts[0]], uses)
         if is_sum(node):
             return self._sum(linear(node), texts)
         parts = [texts[part] for part in node.parts]
@@ -316,7 +316,7 @@ class Block:
         assert isinstance(node, Call)
         return function(node, parts, self.module.dialect)
 
-    def _loaded(self, node: Load, text: str) -> str:
+    def _load(self, node: Load, text: str) -> str:
         """The text of a load: the name of a variable if the element is kept."""
         depth = self._depth(node)
         scope = self._scopes[depth]
@@ -405,7 +405,7 @@ class Block:
 
     # Branches --------------------------------------------------------------------------------------------------------
 
-    def _chosen(self, node: Expr, condition: str, uses: Mapping[Expr, int]) -> str:
+    def _compile_branch(self, node: Expr, condition: str, uses: Mapping[Expr, int]) -> str:
         """Compile a `where` to a branch; return the name of the result."""
         depth = self._depth(node)
         scopes, self._scopes = self._scopes, self._scopes[: depth + 1]
@@ -423,7 +423,7 @@ class Block:
 
     # Reductions ------------------------------------------------------------------------------------------------------
 
-    def _reduced(self, node: Reduce, uses: Mapping[Expr, int]) -> str:
+    def _compile_reduction(self, node: Reduce, uses: Mapping[Expr, int]) -> str:
         """Compile a reduction in the outermost possible scope; return the name of the result."""
         depth = self._depth(node)
         scopes, self._scopes = self._scopes, self._scopes[: depth + 1]
@@ -441,7 +441,7 @@ class Block:
                 loop = _Loop(name, "lane", size, self.team, "u")
                 self._steps(node, state, uses, loop, Grid(node.variables, name, prefix=name))
             # Loops reuse workgroup memory.
-            self.add(*gathered(state, self.team, is_last=len(self._scopes) == 1))
+            self.add(*combine_states(state, self.team, is_last=len(self._scopes) == 1))
         else:
             *outer, last = (_Loop(f"r{next(self._counters)}", "0", variable.extent) for variable in node.variables)
             for variable, loop in zip(node.variables, outer, strict=False):
@@ -450,7 +450,7 @@ class Block:
             for loop in reversed(outer):
                 self.leave(loop.head())
         self._scopes = scopes
-        return elements.wrapped(state.name, node.type)
+        return elements.wrap(state.name, node.type)
 
     def _steps(
         self, node: Reduce, state: State, uses: Mapping[Expr, int], loop: _Loop, grid: Grid | None = None

@@ -16,7 +16,7 @@ from ..reductions import split, stored_value
 from .forms import MAX_INLINE_ELEMENTS, MIN_RESULTS, MIN_ROWS, Form, Target, reductions, row_axes
 from .kernel import Features, Kernel
 from .types import layout
-from .writing import read
+from .writing import sources_of
 
 MAX_ELEMENTS = 2**31 - 1
 """Maximum elements of an array: positions are i32."""
@@ -38,10 +38,10 @@ _reasons: Cache[tuple[Program, Features], str] = Cache(1024)
 
 def unsupported(program: Program, features: Features) -> str:
     """Return the reason why a device cannot run a program; empty if it can."""
-    return _reasons.make((program, features), lambda: _unsupported(program, features))
+    return _reasons.make((program, features), lambda: _find_unsupported(program, features))
 
 
-def _unsupported(program: Program, features: Features) -> str:
+def _find_unsupported(program: Program, features: Features) -> str:
     if program.checks:
         return f"{program.name}: a GPU cannot report a failed check: {program.checks[0].message}"
     buffers: list[ir.Source | Output] = [*ir.sources(*program.roots), *program.outputs]
@@ -82,7 +82,7 @@ def element_for_workgroup(program: Program) -> tuple[tuple[Index, ...], Expr] | 
         return None
     (output,) = program.outputs
     first: dict[Expr, Expr] = {axis: ir.Const(0, "index") for axis in output.axes if axis.extent == 1}
-    (body,) = ir.unified(substitute(output.body, first))
+    (body,) = ir.unify(substitute(output.body, first))
     nodes = reductions([body])
     if any(node.free or size_of(node.variables) > MAX_UNDIVIDED_ELEMENTS for node in nodes):
         return None
@@ -108,7 +108,7 @@ def scatter(
         The kernel, and the buffer that represents the array in its bindings.
     """
     buffer = Output(tuple(Index(size) for size in target.shape), ir.Const(0, target.data_type))
-    *indices, value = ir.unified(*at, value)
+    *indices, value = ir.unify(*at, value)
     return Form(title, features, axes, [Target(buffer, value, tuple(indices))]).map(), buffer
 
 
@@ -130,7 +130,7 @@ class _Lowering:
         for output in self.program.outputs:
             for group in groups:
                 bodies = [*(other.body for other in group), output.body]
-                count = len(read(bodies)) + len(bodies)
+                count = len(sources_of(bodies)) + len(bodies)
                 alike = self._lanes(group[0]) == self._lanes(output)
                 if group[0].axes == output.axes and alike and count <= self.features.max_buffers:
                     group.append(output)
@@ -145,7 +145,7 @@ class _Lowering:
 
     def _add(self, axes: tuple[Index, ...], targets: Sequence[Target]) -> None:
         first: dict[Expr, Expr] = {axis: ir.Const(0, "index") for axis in axes if axis.extent == 1}
-        bodies = ir.unified(*(substitute(target.body, first) for target in targets))
+        bodies = ir.unify(*(substitute(target.body, first) for target in targets))
         bodies = self._without_repetition(axes, bodies, self._lanes(targets[0].buffer))
         bodies = self._with_fewer_buffers(axes, bodies)
         rewritten = [Target(target.buffer, body) for target, body in zip(targets, bodies, strict=True)]
@@ -160,7 +160,7 @@ class _Lowering:
             chosen = next((n for n in reductions(bodies) if self._is_separate(n, axes, bodies, rows, lanes)), None)
             if chosen is None:
                 return bodies
-            value = self._kept(chosen, lanes)
+            value = self._load_of(chosen, lanes)
             bodies = tuple(substitute(body, {chosen: value}) for body in bodies)
 
     def _is_separate(
@@ -193,15 +193,15 @@ class _Lowering:
         alone = size * lanes if results >= MIN_RESULTS else size // 64
         return alone > self.features.max_iterations // MAX_REDUCTIONS
 
-    def _kept(self, node: Reduce, lanes: int) -> Expr:
+    def _load_of(self, node: Reduce, lanes: int) -> Expr:
         """Return a load of a reduction that is stored as an array."""
         load = self.replaced.get(node)
         if load is None:
             huge = self._is_huge(node, lanes)
-            load = self.replaced[node] = self._in_parts(node) if huge else self._stored(node)
+            load = self.replaced[node] = self._in_parts(node) if huge else self._store(node)
         return load
 
-    def _stored(self, node: Expr) -> Expr:
+    def _store(self, node: Expr) -> Expr:
         kept = stored_value(node)
         self._add(kept.axes, [Target(kept, kept.body)])
         load = Load(kept, kept.axes)
@@ -210,13 +210,13 @@ class _Lowering:
     def _with_fewer_buffers(self, axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Store subexpressions until the bodies read no more buffers than a kernel may use."""
         maximum = self.features.max_buffers - len(bodies)
-        while len(read(bodies)) > maximum:
-            counts = {node: len(read([node])) for node in walk(*bodies) if node.free <= set(axes)}
+        while len(sources_of(bodies)) > maximum:
+            counts = {node: len(sources_of([node])) for node in walk(*bodies) if node.free <= set(axes)}
             fitting = {node: count for node, count in counts.items() if 1 < count < self.features.max_buffers}
             if not fitting:
                 return bodies
             chosen = max(fitting, key=lambda node: fitting[node])
-            bodies = tuple(substitute(body, {chosen: self._stored(chosen)}) for body in bodies)
+            bodies = tuple(substitute(body, {chosen: self._store(chosen)}) for body in bodies)
         return bodies
 
     def _in_parts(self, node: Reduce) -> Expr:
@@ -228,11 +228,11 @@ class _Lowering:
         body = substitute(node.body, {first: parts.index})
         if node.reduction.startswith("arg_"):
             # Positions clamped to the last element need no mask: the first of equal elements wins.
-            positions = self._stored(Reduce(node.reduction, (parts.position,), body))
+            positions = self._store(Reduce(node.reduction, (parts.position,), body))
             at = call("min", call("add", parts.start, ir.Cast(positions, "index")), ir.Const(first.extent - 1, "index"))
             best = Reduce(node.reduction, (parts.part,), substitute(node.body, {first: at}))
             return ir.Cast(substitute(at, {parts.part: ir.Cast(best, "index")}), "int32")
-        partial = self._stored(Reduce(node.reduction, (parts.position, *rest), parts.masked(node, first)))
+        partial = self._store(Reduce(node.reduction, (parts.position, *rest), parts.mask(node, first)))
         return Reduce(node.reduction, (*whole, parts.part), partial)
 
 

@@ -144,7 +144,7 @@ def _declarations(dialect: Library) -> dict[str, str]:
     for type, width in (("i32", 32), ("u32", 32), ("i64", 64), ("u64", 64)):
         suffix = dialect.suffixes[type]
         text = _NATURAL_POWER + (_SIGNED if type[0] == "i" else _UNSIGNED)
-        texts.append(_filled(text, {"T": type, "MASKS": f"{width - 1}{suffix}"}, suffix))
+        texts.append(_fill(text, {"T": type, "MASKS": f"{width - 1}{suffix}"}, suffix))
     for name in INTEGERS:
         info = INFO[name]
         above = 2.0 ** (info.bits - (info.kind == "i"))
@@ -157,13 +157,13 @@ def _declarations(dialect: Library) -> dict[str, str]:
             "GREATEST": literal(info.highest, name, dialect),
             "ZERO": literal(0, name, dialect),
         }
-        texts.append(_filled(_SATURATED, values, ""))
+        texts.append(_fill(_SATURATED, values, ""))
     declarations = [part.strip() for text in texts for part in text.split("\n\n")]
-    library = {_NAME.findall(declaration)[0]: _printed(declaration, dialect) for declaration in declarations}
+    library = {_NAME.findall(declaration)[0]: _print(declaration, dialect) for declaration in declarations}
     return {**library, **dialect.overrides}
 
 
-def _printed(text: str, dialect: Library) -> str:
+def _print(text: str, dialect: Library) -> str:
     """A declaration of the library in a dialect."""
     constant = _CONSTANT.fullmatch(text)
     if constant is not None:
@@ -176,7 +176,7 @@ def _printed(text: str, dialect: Library) -> str:
     return dialect.library_function(comments.splitlines(), Function(name, variables, result or "", lines))
 
 
-def _filled(text: str, values: dict[str, str], suffix: str) -> str:
+def _fill(text: str, values: dict[str, str], suffix: str) -> str:
     text = re.sub(r"\b(\d+)S\b", rf"\g<1>{suffix}", text)
     return re.sub(r"(?<![A-Za-z])(" + "|".join(values) + r")(?![A-Za-z])", lambda match: values[match[1]], text)
 

@@ -83,7 +83,7 @@ class State:
         return State(self.module, self.node, f"{self.name}_part")
 
 
-def gathered(state: State, workgroup: int, *, is_last: bool) -> list[str]:
+def combine_states(state: State, workgroup: int, *, is_last: bool) -> list[str]:
     """Statements that combine the states of all invocations of a workgroup; each invocation receives the result.
 
     Args:

@@ -78,7 +78,7 @@ class Team:
         elif self._inside > 1:
             number = f"lane % {self.warp}u"
             place, condition = f"lane / {self.warp}u * {self.distance}u + {number}", f"{number} < {self.distance}u"
-        lines = _assigned(values, place)
+        lines = _assign(values, place)
         if condition:
             lines = [f"if ({condition}) {{", *(f"    {line}" for line in lines), "}"]
         return [*lines, "workgroupBarrier();"]
@@ -98,9 +98,9 @@ class Team:
         for value in values:
             place = _at(value.begin, "lane + stride" + (f" * {self.distance}u" if self.distance > 1 else ""))
             lines += value.combine([f"{memory}[{place}]" for memory in value.memory])
-        lines += _assigned(values, "lane")
+        lines += _assign(values, "lane")
         return [
-            *_assigned(values, "lane"),
+            *_assign(values, "lane"),
             "workgroupBarrier();",
             f"for (var stride = {self.size // 2}u; stride > 0u; stride = stride >> 1u) {{",
             f"    if ({self.part} < stride) {{",
@@ -111,7 +111,7 @@ class Team:
         ]
 
 
-def _assigned(values: Sequence[Value], place: str) -> list[str]:
+def _assign(values: Sequence[Value], place: str) -> list[str]:
     """Write values to memory."""
     return [
         f"{memory}[{_at(value.begin, place)}] = {name};"

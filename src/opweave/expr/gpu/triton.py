@@ -17,7 +17,7 @@ from ...core.graph import Desc
 from ..ir import Call, Cast, Const, Expr, Index, Load, Source, Type, walk
 from ..ranges import bounds
 from .triton_library import NAN, functions
-from .types import rounded
+from .types import to_float32
 
 TYPES: dict[DataType, str] = {"float32": "fp32", "float16": "fp16", "int32": "i32", "uint8": "u8"}
 """Names of types in signatures, of elements that a kernel reads or writes."""
@@ -198,7 +198,7 @@ class Statements:
             ]
             return f"{name}({', '.join(arguments)})"
         if node.name == "div" and kind == "float32" and isinstance(node.parts[1], Const):
-            return self._divided(parts[0], parts[1], float(rounded(node.parts[1].value)))
+            return self._divide(parts[0], parts[1], float(to_float32(node.parts[1].value)))
         if node.name in ("floor_div", "mod") and _is_natural(node):
             return f"{parts[0]} {'//' if node.name == 'floor_div' else '%'} {parts[1]}"
         table = {**_ANY, **(_FLOATS if kind == "float32" else _INTEGERS if kind == "int32" else {})}
@@ -206,7 +206,7 @@ class Statements:
             raise UnsupportedError(f"{node.name} of {node.parts[-1].type}")
         return table[node.name].format(*parts)
 
-    def _divided(self, number: str, literal: str, by: float) -> str:
+    def _divide(self, number: str, literal: str, by: float) -> str:
         """A quotient by a constant, rounded correctly; a division would be a call for each element.
 
         The remainder corrects a first quotient (Markstein, Computation of elementary functions on the IBM RISC System/6000
@@ -265,7 +265,7 @@ def _literal(node: Const) -> str:
         return f"tl.full((), {bool(node.value)}, tl.int1)"
     if _COMPUTED[node.type] == "int32":
         return str(int(node.value)) if node.value >= 0 else f"({int(node.value)})"
-    value = float(rounded(node.value))
+    value = float(to_float32(node.value))
     if not math.isfinite(value):
         return f'float("{value}")'
     if 0 < abs(value) < 2.0**-126:  # Python's numbers that are no normal float32 are float64 to Triton

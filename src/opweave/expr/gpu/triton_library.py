@@ -92,7 +92,7 @@ class Triton(Library):
             if match is None or not line.endswith(";"):
                 return ""
             name, value, returned = match.groups()
-            translated.append(f"return {_translated(returned)}" if returned else f"{name} = {_translated(value)}")
+            translated.append(f"return {_translate(returned)}" if returned else f"{name} = {_translate(value)}")
         head = f"def {function.name}({', '.join(parameter.name for parameter in function.parameters)}):"
         return _jit("\n    ".join([head, *translated]))
 
@@ -113,7 +113,7 @@ def functions(names: Collection[str]) -> list[str] | None:
     return None if "" in texts else texts
 
 
-def _translated(text: str) -> str:
+def _translate(text: str) -> str:
     return _Parser(text).whole()
 
 
@@ -164,9 +164,9 @@ class _Parser:
             value = self._unary()
             # Triton computes -x as 0 - x, which is not -0 for 0.
             return f"-{value}" if value[0].isdigit() else f"({value} * -1.0)"
-        return self._suffixed(self._primary())
+        return self._add_suffixes(self._primary())
 
-    def _suffixed(self, text: str) -> str:
+    def _add_suffixes(self, text: str) -> str:
         while self._next == ".":
             self._take()
             text = f"{text}[{'xy'.index(self._take())}]"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..ir import Const, Expr, Index, Input, Load, size_of, walk
-from ..reductions import written_out
+from ..reductions import unroll_short
 from ..simplify import simplified_elements
 from .block import MAX_WRITTEN_OUT_NODES, Block, Grid, exists
 from .dialect import Variable
@@ -16,7 +16,7 @@ from .kernel import Features, Kernel
 from .module import Module
 from .statements import Fill, Local, Repeat, Statement, Write
 from .types import computed
-from .writing import converted, guarded, numbered, pattern_of
+from .writing import convert, guard_lines, numbered, pattern_of
 
 if TYPE_CHECKING:
     from .workgroups import Workgroups
@@ -62,7 +62,7 @@ class Text:
 
     def kernel(self) -> Kernel:
         """The kernel."""
-        head = guarded("row", self.number, size_of(self.program.rows), math.prod(self.groups))
+        head = guard_lines("row", self.number, size_of(self.program.rows), math.prod(self.groups))
         self._statements(self.program.statements)
         self._store()
         if self.early:
@@ -141,7 +141,7 @@ class Text:
         """Add the statements that compute elements, divided between the invocations."""
         at = statement.at if isinstance(statement, Write) else ()
         body, *at_ = simplified_elements(statement.body, *at)
-        body, *where = written_out((body, *at_), self.program.is_short)
+        body, *where = unroll_short((body, *at_), self.program.is_short)
         loads = [n for n in walk(body, *where) if isinstance(n, Load) and isinstance(n.source, Local)]
         self._wait(statement, loads)
         target, size = statement.target, size_of(statement.axes)
@@ -159,7 +159,7 @@ class Text:
                         names[load] = f"{self.module.names[load.source]}_{k}"
                 self._chunk(statement, body, where, names, k, size)
             return
-        lines = self._stored(statement, body, where, self._read_early(filter(self._is_same, early)), None)
+        lines = self._store_element(statement, body, where, self._read_early(filter(self._is_same, early)), None)
         self._add("{")
         if size > self.width:
             head = f"for (var flat = lane; flat < {size}u; flat += {self.width}u) {{"
@@ -173,13 +173,13 @@ class Text:
     ) -> None:
         """Add the statements for element `k` of each invocation."""
         start = k * self.width
-        lines = self._stored(statement, body, where, names, k)
+        lines = self._store_element(statement, body, where, names, k)
         self._add("{", f"    let flat = lane + {start}u;" if k else "    let flat = lane;")
         if start + self.width > size:
             lines = [f"if (flat < {size}u) {{", *(f"    {line}" for line in lines), "}"]
         self._add(*(f"    {line}" for line in lines), "}")
 
-    def _stored(
+    def _store_element(
         self, statement: Fill | Write, body: Expr, where: Sequence[Expr], names: dict[Expr, str], chunk: int | None
     ) -> list[str]:
         """Generate statements that compute and store the element number `flat`; the store may be deferred to `stores`.
@@ -196,14 +196,14 @@ class Text:
         block.enter(grid=Grid(statement.axes, "flat", len(self.program.rows)))
         value, target = block.value(body), statement.target
         if isinstance(target, Local):
-            name, value = self.module.names[target], converted(body, "float32", value)
+            name, value = self.module.names[target], convert(body, "float32", value)
             place = f"{name}_{chunk}"
             if not target.private:
                 place = f"{name}[{block.value(flat_position(statement.axes, target.desc.shape))}]"
             block.add(f"{place} = {value};")
         else:
-            data_type, place = target.desc.data_type, block.named(flat_position(where, target.desc.shape))
-            value = converted(body, data_type, value)
+            data_type, place = target.desc.data_type, block.let_value(flat_position(where, target.desc.shape))
+            value = convert(body, data_type, value)
             if chunk is not None and self.features.dialect.kept and self.module.layout(target).lanes == 1:
                 name = f"value_{self.values}"
                 self.values += 1

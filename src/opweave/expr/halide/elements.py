@@ -39,35 +39,35 @@ def _is_signed(type: Type) -> bool:
     return type in INTEGERS and INFO[type].kind == "i"
 
 
-def _unsigned(x: HalideExpr) -> HalideExpr:
+def _as_unsigned(x: HalideExpr) -> HalideExpr:
     return hl.reinterpret(hl.UInt(x.type().bits()), x)
 
 
-def _wrapping(function: Callable[[HalideExpr, HalideExpr], HalideExpr]) -> Callable[..., HalideExpr]:
+def _wrap_around(function: Callable[[HalideExpr, HalideExpr], HalideExpr]) -> Callable[..., HalideExpr]:
     """Make signed integer arithmetic wrap around."""
 
     def apply(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
         if _is_signed(type):
-            return hl.reinterpret(a.type(), function(_unsigned(a), _unsigned(b)))
+            return hl.reinterpret(a.type(), function(_as_unsigned(a), _as_unsigned(b)))
         return function(a, b)
 
     return apply
 
 
-_add = _wrapping(lambda a, b: a + b)
-_sub = _wrapping(lambda a, b: a - b)
-_mul = _wrapping(lambda a, b: a * b)
+_add = _wrap_around(lambda a, b: a + b)
+_sub = _wrap_around(lambda a, b: a - b)
+_mul = _wrap_around(lambda a, b: a * b)
 
 
 def _neg(type: Type, a: HalideExpr) -> HalideExpr:
-    return mathematics.negated(a) if type in FLOATS else _sub(type, constant(0, type), a)
+    return mathematics.negate(a) if type in FLOATS else _sub(type, constant(0, type), a)
 
 
 def _abs(type: Type, a: HalideExpr) -> HalideExpr:
     return mathematics.magnitude(a) if type in FLOATS else hl.select(a < constant(0, type), _neg(type, a), a)
 
 
-def _divided(type: Type, a: HalideExpr, b: HalideExpr) -> tuple[HalideExpr, HalideExpr]:
+def _divide(type: Type, a: HalideExpr, b: HalideExpr) -> tuple[HalideExpr, HalideExpr]:
     """The truncated quotient and the remainder: arbitrary for divisor 0; the lowest number divided by -1 wraps around.
 
     Signed numbers are divided as magnitudes. Halide refuses signed divisions that overflow during constant folding, and its
@@ -78,22 +78,22 @@ def _divided(type: Type, a: HalideExpr, b: HalideExpr) -> tuple[HalideExpr, Hali
     if not (_is_signed(type) or type == "index"):
         quotient = a / safe
         return quotient, a - quotient * safe
-    magnitude = _unsigned(_abs(type, a)) / _unsigned(_abs(type, safe))
+    magnitude = _as_unsigned(_abs(type, a)) / _as_unsigned(_abs(type, safe))
     is_negative = (a < zero) != (safe < zero)
-    quotient = hl.reinterpret(a.type(), hl.select(is_negative, _unsigned(zero) - magnitude, magnitude))
+    quotient = hl.reinterpret(a.type(), hl.select(is_negative, _as_unsigned(zero) - magnitude, magnitude))
     return quotient, _sub(type, a, _mul(type, quotient, safe))
 
 
 def _div(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
     if type in FLOATS:
         return a / b
-    return hl.select(b == constant(0, type), constant(0, type), _divided(type, a, b)[0])
+    return hl.select(b == constant(0, type), constant(0, type), _divide(type, a, b)[0])
 
 
-def _floored(type: Type, a: HalideExpr, b: HalideExpr) -> tuple[HalideExpr, HalideExpr]:
+def _floor_divide(type: Type, a: HalideExpr, b: HalideExpr) -> tuple[HalideExpr, HalideExpr]:
     """The quotient rounded down, and its remainder; both 0 for a divisor of 0."""
     zero = constant(0, type)
-    quotient, remainder = _divided(type, a, b)
+    quotient, remainder = _divide(type, a, b)
     if _is_signed(type) or type == "index":
         # A negative quotient that is inexact was rounded up.
         inexact = (remainder != zero) & ((remainder < zero) != (b < zero))
@@ -137,7 +137,7 @@ def _min(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
 
 def _shift_left(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
     fits, amount = _shift_amount(b)
-    shifted = hl.reinterpret(a.type(), _unsigned(a) << amount)
+    shifted = hl.reinterpret(a.type(), _as_unsigned(a) << amount)
     return hl.select(fits, shifted, constant(0, type))
 
 
@@ -150,7 +150,7 @@ def _shift_right(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
 
 def _shift_amount(b: HalideExpr) -> tuple[HalideExpr, HalideExpr]:
     """Return `b < bits` and `min(b, bits - 1)`, with `b` as unsigned: negative amounts count as large."""
-    amount, bits = _unsigned(b), b.type().bits()
+    amount, bits = _as_unsigned(b), b.type().bits()
     return amount < bits, hl.min(amount, hl.cast(amount.type(), bits - 1))
 
 
@@ -176,8 +176,8 @@ _TYPED: dict[str, Callable[..., HalideExpr]] = {
     "sub": _sub,
     "mul": _mul,
     "div": _div,
-    "floor_div": lambda *operands: _floored(*operands)[0],
-    "mod": lambda *operands: _floored(*operands)[1],
+    "floor_div": lambda *operands: _floor_divide(*operands)[0],
+    "mod": lambda *operands: _floor_divide(*operands)[1],
     "pow": _pow,
     "max": _max,
     "min": _min,
@@ -212,11 +212,11 @@ def cast(value: HalideExpr, source: Type, target: Type) -> HalideExpr:
     if source == "bool":
         return hl.select(value, constant(1, target), constant(0, target))
     if source in FLOATS:
-        return value if target in FLOATS else _saturated(value, target)  # the caller rounds float16
+        return value if target in FLOATS else _saturate(value, target)  # the caller rounds float16
     return hl.cast(arithmetic_type(target), value)
 
 
-def _saturated(value: HalideExpr, target: Type) -> HalideExpr:
+def _saturate(value: HalideExpr, target: Type) -> HalideExpr:
     """Truncate a float to an integer, clamped to the range of `target`; NaN becomes 0."""
     info = INFO["int32" if target == "index" else target]  # type: ignore[index]
     above, below = float(info.highest + 1), float(info.lowest)  # powers of 2, exact in float32
@@ -255,7 +255,7 @@ def neutral(reduction: Reduction, type: Type) -> State:
     return (value, hl.i32(_NOWHERE)) if reduction.startswith("arg_") else (value,)
 
 
-def combined(reduction: Reduction, type: Type, a: State, b: State) -> State:
+def combine(reduction: Reduction, type: Type, a: State, b: State) -> State:
     """Combine the states of two parts."""
     if reduction in reductions.COMBINE:
         return (call(reductions.COMBINE[reduction], type, [a[0], b[0]]),)

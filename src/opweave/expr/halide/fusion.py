@@ -30,7 +30,7 @@ def _coefficients() -> frozenset[str]:
     return frozenset("0x" + struct.pack(">d", sign * value).hex().upper() for value in single for sign in (1, -1))
 
 
-def edited(code: str) -> str:
+def edit(code: str) -> str:
     """Mark the operations of our polynomials `contract`, and let prefetches go into all caches."""
     lines = code.split("\n")
     matches = {k: match for k, line in enumerate(lines) if " = f" in line and (match := _LINE.match(line))}

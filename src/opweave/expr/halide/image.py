@@ -59,7 +59,7 @@ class Code(Protocol):
         """The address of a function; 0 if it does not exist."""
 
 
-def packed(files: Sequence[bytes]) -> bytes:
+def pack(files: Sequence[bytes]) -> bytes:
     """Serialise object files, linked if `elf` supports their kind."""
     from .elf import is_elf, link
 
@@ -70,8 +70,8 @@ def packed(files: Sequence[bytes]) -> bytes:
     return with_header(header, memory)
 
 
-def loaded(data: bytes, outside: Callable[[str], int]) -> Code:
-    """Load the result of `packed`.
+def load(data: bytes, outside: Callable[[str], int]) -> Code:
+    """Load the result of `pack`.
 
     Args:
         data: the code.

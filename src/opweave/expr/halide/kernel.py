@@ -19,8 +19,8 @@ from ..evaluate import check_arrays, evaluate, overlap, through_copies
 from ..fingerprint import fingerprint
 from ..ir import Program
 from . import runtime
-from .image import loaded, with_header, without_header
-from .stages import checking
+from .image import load, with_header, without_header
+from .stages import checks_of
 
 
 def compile(program: Program) -> HalideKernel:
@@ -49,7 +49,7 @@ class HalideKernel:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        checks = checking(program)
+        checks = checks_of(program)
         self._checks = _Part(checks) if checks else None
         self._part = _Part(program)
         self._idle: list[tuple[_Calls, Callable[[], None]]] = []
@@ -70,13 +70,13 @@ class HalideKernel:
         if overlap(self.program, inputs, outputs):
             results = [np.empty_like(output) for output in outputs]
             return through_copies(self.bind(inputs, results), results, outputs)
-        run = self._part.bound(inputs, outputs)
+        run = self._part.make_runner(inputs, outputs)
         if self._checks is None:
             return run
         holds = [np.zeros((), "uint8") for _ in self._messages]
-        check, messages = self._checks.bound(inputs, holds), self._messages
+        check, messages = self._checks.make_runner(inputs, holds), self._messages
 
-        def checked() -> None:
+        def check_and_run() -> None:
             check()
             for held, message in zip(holds, messages, strict=True):
                 if not held:
@@ -85,7 +85,7 @@ class HalideKernel:
                     raise OperationError(f"{self.program.name}: {message}")
             run()
 
-        return checked
+        return check_and_run
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Run once on arrays that are known to fit; outputs must not overlap inputs.
@@ -100,7 +100,7 @@ class HalideKernel:
             calls, run = self._idle.pop()  # threads must not share one
         except IndexError:
             calls = _Calls(self._part)
-            run = calls.bound()
+            run = calls.make_runner()
         calls.fill(inputs, outputs)
         run()
         self._idle.append((calls, run))
@@ -118,7 +118,7 @@ class Compiled:
             inputs, outputs, `stored`.
         stored: data type and shape of each intermediate array.
         lanes: elements of a float32 vector.
-        code: the functions, for `image.loaded`.
+        code: the functions, for `image.load`.
     """
 
     calls: tuple[tuple[str, tuple[tuple[int, tuple[int, ...]], ...]], ...]
@@ -144,20 +144,20 @@ class _Part:
         self.program = program
         host = runtime.runtime()
         key = runtime.key(fingerprint(program))
-        self.compiled = Compiled.from_bytes(disk_cache.kept(key, self._made))
-        self.code = loaded(self.compiled.code, host.address)
+        self.compiled = Compiled.from_bytes(disk_cache.kept(key, self._compile))
+        self.code = load(self.compiled.code, host.address)
         self.entries = [_Entry(self.code.address(name)) for name, _ in self.compiled.calls]
 
-    def _made(self) -> bytes:
-        from .compiler import compiled
+    def _compile(self) -> bytes:
+        from .compiler import compile_program
 
-        return compiled(self.program).to_bytes()
+        return compile_program(self.program).to_bytes()
 
-    def bound(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
+    def make_runner(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         """Return a function that runs the stages on these arrays."""
         calls = _Calls(self)
         calls.fill(inputs, outputs)
-        return calls.bound((*inputs, *outputs))
+        return calls.make_runner((*inputs, *outputs))
 
 
 class _Calls:
@@ -192,18 +192,18 @@ class _Calls:
             for header in headers:
                 header.host = address
 
-    def bound(self, arrays: object = None) -> Callable[[], None]:
+    def make_runner(self, arrays: object = None) -> Callable[[], None]:
         """Return a function that makes the calls; it keeps `arrays` alive."""
         name, kept = self._part.program.name, (self, arrays)
 
-        def calling(entry: Any, address: int) -> Callable[[], None]:
+        def call_of(entry: Any, address: int) -> Callable[[], None]:
             def run(_: object = kept) -> None:
                 if entry(address):
                     raise OperationError(f"{name}: {runtime.last_error()}")
 
             return run
 
-        runs = [calling(*call) for call in self._calls]
+        runs = [call_of(*call) for call in self._calls]
         if len(runs) == 1:
             return runs[0]
 

@@ -48,7 +48,7 @@ class Nest:
             kept[[self.variables[loop] for loop in reversed(loops)]] = scope.value(row.body)
             self.rows[row] = kept, loops
         values = [
-            self._stored(scope.value(target.body), target.body.type, target.source.desc.data_type)
+            self._as_stored(scope.value(target.body), target.body.type, target.source.desc.data_type)
             for target in stage.targets
         ]
         arguments = [self.variables[loop] for loop in reversed(self.loops.axes)] or [variable()]
@@ -69,7 +69,7 @@ class Nest:
         bits = max((32 if type in FLOATS else INFO[storage(type)].bits for type in types), default=8)
         return int(self._target.natural_vector_size(hl.UInt(bits)))
 
-    def _stored(self, value: HalideExpr, type: Type, data_type: DataType) -> HalideExpr:
+    def _as_stored(self, value: HalideExpr, type: Type, data_type: DataType) -> HalideExpr:
         """Convert an element to the type it is stored in."""
         return elements.half_bits(value) if data_type == "float16" else elements.cast(value, type, data_type)
 
@@ -77,7 +77,7 @@ class Nest:
         """Whether a load reads backwards along a loop."""
         return any(self.loops.factor(load, loop) == -1 for load in self.loops.positions)
 
-    def loaded(self, node: Load, offset: HalideExpr, positions: Mapping[Loop, HalideExpr]) -> HalideExpr:
+    def load(self, node: Load, offset: HalideExpr, positions: Mapping[Loop, HalideExpr]) -> HalideExpr:
         """An element, in the type of the computation."""
         if node.source in self.rows:
             kept, _ = self.rows[node.source]

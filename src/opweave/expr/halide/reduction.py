@@ -79,7 +79,7 @@ class Reduction:
         if self.over[-1].extent < self._nest.lanes:
             return 0
         loops, last = self._nest.loops, axes[-1]
-        is_shared = any(loops.factor(load, last) == 0 and not loops.needed(load) for load in self.loads)
+        is_shared = any(loops.factor(load, last) == 0 and not loops.operands_of(load) for load in self.loads)
         return next((count for count in _STREAMS if last.extent % count == 0), 0) if is_shared else 0
 
     def _count_lanes(self) -> int:
@@ -143,7 +143,7 @@ class Reduction:
         count = self.size * math.prod(loop.extent for loop in self.loops)
         for load in self.loads:
             desc = load.source.desc
-            is_row = self._nest.loops.factor(load, self.over[-1]) == 1 and not self._nest.loops.needed(load)
+            is_row = self._nest.loops.factor(load, self.over[-1]) == 1 and not self._nest.loops.operands_of(load)
             if desc.byte_length >= PREFETCHED_BYTES and desc.element_count == count and is_row:
                 # With these wrappers: Halide would otherwise take the array for a function.
                 at, start = hl.VarOrRVar(result), hl.VarOrRVar(step)
@@ -163,10 +163,10 @@ class Reduction:
             element = (hl.select(place >= 0, value, self._neutral()),)
         else:
             element = (value,)
-        function[arguments] = _value(self._combined(self._state(function[arguments]), element))
+        function[arguments] = _value(self._combine(self._state(function[arguments]), element))
 
-    def _combined(self, a: elements.State, b: elements.State) -> elements.State:
-        return elements.combined(self.node.reduction, self.node.body.type, a, b)
+    def _combine(self, a: elements.State, b: elements.State) -> elements.State:
+        return elements.combine(self.node.reduction, self.node.body.type, a, b)
 
     def _neutral(self) -> HalideExpr:
         return _value(elements.neutral(self.node.reduction, self.node.body.type))
@@ -178,7 +178,7 @@ class Reduction:
         """Combine the parts pairwise."""
         while len(parts) > 1:
             half = len(parts) // 2
-            parts = [self._combined(*pair) for pair in zip(parts[:half], parts[half:], strict=True)]
+            parts = [self._combine(*pair) for pair in zip(parts[:half], parts[half:], strict=True)]
         return parts[0]
 
 

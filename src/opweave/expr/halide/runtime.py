@@ -19,7 +19,7 @@ from ...support.digests import digest
 from ...support.disk_cache import kept
 from ...support.errors import import_extra
 from ...support.processors import chosen_threads, processor_lines, processor_name, processors
-from .image import Code, loaded, packed
+from .image import Code, load, pack
 
 
 @cache
@@ -95,7 +95,7 @@ def runtime() -> Code:
     global _runtime
     with _lock:
         if _runtime is None:
-            code = loaded(kept(f"runtime-{key()[:32]}", _compiled), _system_function)
+            code = load(kept(f"runtime-{key()[:32]}", _compile), _system_function)
             ctypes.CFUNCTYPE(None, _Handler)(code.address("halide_set_error_handler"))(_handler)
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(code))  # never unloaded: threads may still run in it at exit
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(_handler))
@@ -105,10 +105,10 @@ def runtime() -> Code:
         return _runtime
 
 
-def _compiled() -> bytes:
-    from .objects import compiled_runtime
+def _compile() -> bytes:
+    from .objects import compile_runtime
 
-    return packed([compiled_runtime()])
+    return pack([compile_runtime()])
 
 
 def _system_function(name: str) -> int:

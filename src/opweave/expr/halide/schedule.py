@@ -183,7 +183,7 @@ class Schedule:
         row, last = self.order[-2:]
         deep = [r for r in self.reductions if row in r.loops and last in r.loops]
         loops = self.nest.loops
-        shared = any(loops.factor(load, row) == 0 and not loops.needed(load) for r in deep for load in r.loads)
+        shared = any(loops.factor(load, row) == 0 and not loops.operands_of(load) for r in deep for load in r.loads)
         if not shared or any(row in r.loops and r not in deep for r in self.reductions):
             return 0
         return next((n for n in _TILE_ROWS if row.extent % n == 0), 0)
