@@ -33,7 +33,7 @@ def evaluate(
     """Compute `program` with NumPy.
 
     Args:
-        program: what to compute.
+        program: the program to run.
         inputs: an array for each input of the program.
         outputs: an array to write for each output.
         precision: "float64" computes floats in float64, for comparisons; float outputs must then be float64.
@@ -377,7 +377,6 @@ def _alike(a: Expr, b: Expr) -> bool:
 
 
 def _blocks(axes: tuple[Index, ...], extents: Mapping[Index, int]) -> list[Block]:
-    """All blocks of the result."""
     split = [axis for axis in axes if extents[axis] < axis.extent]
     ranges = [
         [(start, min(start + extents[axis], axis.extent)) for start in range(0, axis.extent, extents[axis])]

@@ -45,7 +45,7 @@ class Expr:
     Attributes:
         type: type of the value.
         parts: operand nodes.
-        free: variables that the value depends on, excluding those bound by reductions inside it.
+        free: variables that the value depends on, without variables that inner reductions bind.
     """
 
     __slots__ = ("__weakref__", "free", "parts", "type")
@@ -179,7 +179,7 @@ class Cast(Expr):
 class Reduce(Expr):
     """A reduction of `parts[0]` over all positions of `variables`, the last of which changes fastest.
 
-    Sums and products of float16 are accumulated in float32; those of integers wrap around. `arg_max` and `arg_min` have
+    Float16 sums and products accumulate in float32; integer ones wrap around. `arg_max` and `arg_min` have
     exactly one variable.
     """
 
@@ -335,7 +335,7 @@ def payload(node: Expr) -> tuple[object, ...]:
 
 
 def sources(*roots: Expr) -> list[Source]:
-    """The arrays that `roots` load from, each once, including those read by stored arrays; dependencies come first."""
+    """The arrays that `roots` and stored arrays read, each once, dependencies first."""
 
     def enter(node: Expr) -> Iterable[Expr]:
         stored = isinstance(node, Load) and isinstance(node.source, Stored)

@@ -17,7 +17,7 @@ from .kernel import Features, Kernel
 from .module import Module
 from .writing import comment_of, convert, guard_lines, invocations, numbered, pattern_of, sources_of, width_of
 
-# Limits for GPUs; `python -m benchmarks webgpu gpu` shows what they cost or save in whole networks.
+# Limits for GPUs; `python -m benchmarks webgpu gpu` measures their effect in whole networks.
 MAX_INLINE_ELEMENTS = 8
 """Reductions of up to this many elements are inlined."""
 MAX_SERIAL_ELEMENTS = 32
@@ -193,7 +193,6 @@ class Form:
         return self._finish([*lines, *block.early, *block.lines], (width, 1, 1), groups)
 
     def _row(self, block: Block, rows: tuple[Index, ...], rest: tuple[Index, ...], width: int) -> None:
-        """The statements of a row."""
         length = size_of(rest)
         for node in reductions(self.bodies):
             if node.free <= set(rows) and size_of(node.variables) > 4:

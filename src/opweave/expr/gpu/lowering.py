@@ -63,7 +63,7 @@ def kernels(program: Program, features: Features) -> list[Kernel]:
     """The kernels of a program, in the order in which they run.
 
     Args:
-        program: what to compute; `unsupported` must return an empty string.
+        program: the program to lower; `unsupported` must return an empty string.
         features: features and limits of the device.
 
     Returns:
@@ -189,7 +189,7 @@ class _Lowering:
         size, results = size_of(node.variables), size_of(node.free)
         if size > MAX_UNDIVIDED_ELEMENTS and results <= MIN_ROWS:
             return True
-        # With few results, a workgroup shares each reduction; otherwise one invocation may compute all those of a word.
+        # With few results, a workgroup shares each reduction; otherwise one invocation may compute a whole word.
         alone = size * lanes if results >= MIN_RESULTS else size // 64
         return alone > self.features.max_iterations // MAX_REDUCTIONS
 

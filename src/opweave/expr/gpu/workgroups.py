@@ -125,7 +125,7 @@ class Workgroups(KernelProgram):
     def repeat(
         self, count: int, first: Array | int = 0, end: Array | int | None = None, *, most: int | None = None
     ) -> Iterator[Array]:
-        """Repeat what is added in the `with` block.
+        """Repeat the statements that are added in the `with` block.
 
         Args:
             count: the number of positions.

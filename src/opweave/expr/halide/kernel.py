@@ -27,7 +27,7 @@ def compile(program: Program) -> HalideKernel:
     """Compile a program, or load it from the cache.
 
     Args:
-        program: what to compile; shapes are fixed.
+        program: the program to compile; shapes are fixed.
 
     Returns:
         The kernel, to be bound to arrays.
@@ -43,7 +43,7 @@ class HalideKernel:
     """A compiled program.
 
     Attributes:
-        program: what it computes.
+        program: the source program.
         detail: a description for tables, such as "Halide, vectorised by 16, 2 threads".
     """
 

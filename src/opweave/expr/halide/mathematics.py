@@ -1,6 +1,6 @@
 """Mathematical functions as Halide expressions.
 
-Halide's own are wrong at infinities and NaN, or do not vectorise. These are correct for every float32, and consist of
+Halide's own are wrong at infinities and NaN, or do not vectorise. Ours are correct for every float32, and consist of
 arithmetic and selects only.
 
 Maximum error in ULP, measured by `tests/expr/test_expr_halide.py` on samples of all exponents, on several processors:
@@ -150,7 +150,8 @@ def tanh(x: HalideExpr) -> HalideExpr:
     return with_sign(e / (e + f32(2)), x)
 
 
-_SIGMOID_UNIT = 1.4142135  # this times exp(-rest) is in [1, 2], where rounding it hurts least
+# _SIGMOID_UNIT * exp(-rest) is in [1, 2], where the rounding error is smallest.
+_SIGMOID_UNIT = 1.4142135
 _SIGMOID = tuple(
     _SIGMOID_UNIT * c for c in (1.38144545e-3, -8.36875103e-3, 4.16683890e-2, -1.66665196e-1, 4.99999940e-1, -1, 1)
 )

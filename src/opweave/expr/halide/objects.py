@@ -24,7 +24,7 @@ MAX_WRITTEN_BYTES = 2**26
 
 
 def temporary_bytes(write: Callable[[str], object]) -> bytes:
-    """Return what `write(path)` writes to a file.
+    """Return the contents of the file that `write(path)` writes.
 
     Raises:
         OperationError: there is not enough space.

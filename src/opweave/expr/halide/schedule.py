@@ -94,7 +94,7 @@ class Schedule:
         """Vectorise a loop, unless it is read backwards and may have a partial vector, which Halide cannot compile.
 
         Args:
-            stage: what is computed.
+            stage: the function or update to vectorise.
             step: the variable of the loop, or of the inner part of the loop.
             loop: the loop.
             is_divided: whether `step` is a part of the loop, which may end with a partial vector.
