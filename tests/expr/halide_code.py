@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from opweave.expr.halide import objects
-from opweave.expr.halide.fusion import edited
+from opweave.expr.halide.fusion import edit
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch, cache: Path) -> list[str]:
@@ -15,9 +15,9 @@ def recorded(monkeypatch: pytest.MonkeyPatch, cache: Path) -> list[str]:
     codes: list[str] = []
 
     def noted(code: str) -> str:
-        codes.append(edited(code))
+        codes.append(edit(code))
         return codes[-1]
 
     monkeypatch.setenv("OPWEAVE_CACHE", str(cache))
-    monkeypatch.setattr(objects, "edited", noted)
+    monkeypatch.setattr(objects, "edit", noted)
     return codes

@@ -152,7 +152,7 @@ def test_one_function_is_one_pass_into_the_output() -> None:
     plan = Evaluator(traced(lambda x: ex.exp(x), np.empty((4096, 1024), np.float32)))
     (stage,) = (stage for _, stage in plan.results)
     assert len(stage.blocks) == 1
-    assert [step.target for _, step in stage.each] == [-1, 0]
+    assert [step.target for _, step in stage.per_block] == [-1, 0]
 
 
 @pytest.mark.parametrize("view", [slice(0, 8), slice(1, 9)])

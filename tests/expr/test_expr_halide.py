@@ -33,7 +33,7 @@ pytest.importorskip("halide", reason="needs the extra halide")
 pytest.importorskip("llvmlite", reason="needs the extra halide")
 
 from opweave.expr.halide import compile, compiler, kernel as kernels, mathematics, objects, set_threads, threads
-from opweave.expr.halide.image import Code, loaded
+from opweave.expr.halide.image import Code, load
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -320,7 +320,7 @@ def test_functions_are_accurate_without_fused_multiply_adds(tmp_path: Path, monk
     def refused(code: str) -> bytes:
         raise RuntimeError("this LLVM cannot read it")
 
-    monkeypatch.setattr(objects, "assembled", refused)
+    monkeypatch.setattr(objects, "assemble", refused)
     monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
     assert_accurate(32749)
 
@@ -330,13 +330,13 @@ def test_every_product_inside_of_a_function_may_be_fused(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     codes: list[str] = []
-    assembled = objects.assembled
+    assemble = objects.assemble
 
     def seen(code: str) -> bytes:
         codes.append(code)
-        return assembled(code)
+        return assemble(code)
 
-    monkeypatch.setattr(objects, "assembled", seen)
+    monkeypatch.setattr(objects, "assemble", seen)
     monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
     run(lambda x: apply(name, x), np.zeros(4099, np.float32))
     products = [line for code in codes for line in code.splitlines() if " = fmul " in line]
@@ -513,8 +513,8 @@ def test_objects_are_kept_and_made_anew(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path / "new" / "folder"))
     program, x = _sample()
     made: list[object] = []
-    original = compiler.compiled
-    monkeypatch.setattr(compiler, "compiled", lambda given: made.append(1) or original(given))  # type: ignore[func-returns-value]
+    original = compiler.compile_program
+    monkeypatch.setattr(compiler, "compile_program", lambda given: made.append(1) or original(given))  # type: ignore[func-returns-value]
 
     def correct() -> bool:
         y = np.zeros_like(x)
@@ -610,11 +610,11 @@ def test_kernels_are_unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     codes: list[weakref.ref[Code]] = []
 
     def recorded(data: bytes, outside: Callable[[str], int]) -> Code:
-        made = loaded(data, outside)
+        made = load(data, outside)
         codes.append(weakref.ref(made))
         return made
 
-    monkeypatch.setattr(kernels, "loaded", recorded)
+    monkeypatch.setattr(kernels, "load", recorded)
     program, x = _sample()
     kernel = compile(program)
     (library,) = codes

@@ -14,8 +14,8 @@ pytest.importorskip("halide", reason="needs the extra halide")
 pytest.importorskip("llvmlite", reason="needs the extra halide")
 
 from opweave.expr.halide.elf import is_elf, link
-from opweave.expr.halide.image import Code, loaded, packed, with_header
-from opweave.expr.halide.objects import assembled
+from opweave.expr.halide.image import Code, load, pack, with_header
+from opweave.expr.halide.objects import assemble
 from opweave.support.errors import OperationError
 
 NUMBER = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
@@ -85,24 +85,24 @@ def results(code: Code) -> dict[str, list[int]]:
 
 @pytest.fixture
 def files() -> list[bytes]:
-    found = [assembled(FIRST), assembled(SECOND)]
+    found = [assemble(FIRST), assemble(SECOND)]
     if not all(map(is_elf, found)):
         pytest.skip("object files of this system are linked by llvmlite")
     return found
 
 
 def test_images_compute_what_object_files_do_that_llvm_loads(files: list[bytes]) -> None:
-    theirs = loaded(with_header({"objects": [len(data) for data in files]}, b"".join(files)), outside)
+    theirs = load(with_header({"objects": [len(data) for data in files]}, b"".join(files)), outside)
     expected = results(theirs)
     assert expected["through_a_table"] == [-14, 49, 7]
     assert expected["counting"] == [6, 107, 3006]
     for order in (files, files[::-1]):
-        assert results(loaded(packed(order), outside)) == expected
+        assert results(load(pack(order), outside)) == expected
 
 
 def test_images_have_variables_of_their_own(files: list[bytes]) -> None:
-    data = packed(files)
-    codes = [loaded(data, outside) for _ in range(3)]
+    data = pack(files)
+    codes = [load(data, outside) for _ in range(3)]
     assert [results(code)["counting"] for code in codes] == [[6, 107, 3006]] * 3
     child = os.fork()
     if child == 0:
@@ -120,7 +120,7 @@ def permissions(address: int) -> str:
 
 
 def test_no_memory_is_writable_and_executable(files: list[bytes]) -> None:
-    code = loaded(packed(files), outside)
+    code = load(pack(files), outside)
     assert permissions(code.address("counting")) == "r-xp"
     assert permissions(code.address("count")) == "rw-p"
     assert code.address("nothing") == 0
@@ -134,7 +134,7 @@ define i64 @f(i64 %x) { %y = call i64 @no_such_function(i64 %x)  ret i64 %y }
     with pytest.raises(
         OperationError, match=r"^compiled code needs no_such_function, which this system does not have$"
     ):
-        loaded(packed([assembled(code)]), lambda name: 0)
+        load(pack([assemble(code)]), lambda name: 0)
 
 
 REFUSED = {
@@ -147,7 +147,7 @@ REFUSED = {
 @pytest.mark.parametrize("code", REFUSED)
 def test_what_is_not_known_is_refused(code: str) -> None:
     with pytest.raises(OperationError, match=REFUSED[code]):
-        link([assembled(code)])
+        link([assemble(code)])
 
 
 def test_code_for_one_address_is_refused() -> None:

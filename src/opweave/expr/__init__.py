@@ -421,6 +421,6 @@ def arg_min_over(extent: int, function: Callable[[Array], Any]) -> Array:
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__"):  # that tools ask for
+    if name.startswith("__"):  # protocols that tools ask for
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
     raise _no_such_name("opweave.expr has no function", name)

@@ -1,4 +1,4 @@
-"""Traced arrays: what user functions receive and return while they are traced."""
+"""Traced arrays, which user functions receive and return during tracing."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ run_checks: ContextVar[list[Check] | None] = ContextVar("checks", default=None)
 
 
 def axis_variable(axis: int, extent: int) -> Index:
-    """The variable of an axis, counted from the last one (-1). All arrays share it, so that broadcasting needs no
-    substitution.
+    """Return the variable of an axis, counted from the last axis (-1).
+
+    All arrays share it, so broadcasting needs no substitution.
     """
     with _axis_lock:  # two threads must not create two variables for one axis
         variable = _axis_variables.get((axis, extent))
@@ -50,18 +51,18 @@ class NoSuchNameError(ValidationError, AttributeError):
     """A name that expressions or `opweave.expr` do not have. It is an `AttributeError` as well, for `hasattr`."""
 
 
-def no_such_name(what: str, name: str, call: str = "{}") -> NoSuchNameError:
+def no_such_name(subject: str, name: str, call: str = "{}") -> NoSuchNameError:
     """The error for a name that does not exist.
 
     Args:
-        what: does not have the name.
+        subject: the thing that lacks the name; begins the message.
         name: the name.
-        call: how a function of `opweave.expr` is called, with a place for its name.
+        call: a call of a function of `opweave.expr`, with `{}` for the name of the function.
     """
-    known = sys.modules[__package__].__all__
-    same = name if name in known else hints.meant(name, known).rpartition("mean ")[2].strip("'?")
+    names = sys.modules[__package__].__all__
+    same = name if name in names else hints.meant(name, names).rpartition("mean ")[2].strip("'?")
     hint = f"; {call.format(f'ow.expr.{same}')} does that" if same else ""
-    return NoSuchNameError(f"{what} {name!r}{hint}")
+    return NoSuchNameError(f"{subject} {name!r}{hint}")
 
 
 _Operator: TypeAlias = Callable[["Array", Any], "Array"]
@@ -72,7 +73,7 @@ def _operator(name: str) -> _Operator:
     return lambda self, other: _infix(name, self, other)
 
 
-def _reflected(name: str) -> _Operator:
+def _reflected_operator(name: str) -> _Operator:
     """The method of an infix operator, `other op array`."""
     return lambda self, other: _infix(name, other, self)
 
@@ -126,17 +127,17 @@ class Array:
 
     def __getitem__(self, key: Any) -> Array:
         """The element at a position; `ValidationError` unless the position is known to be in bounds."""
-        return self._element(key, _inside)
+        return self._element(key, _require_inside)
 
     @property
     def clamped(self) -> _Access:
         """Indexing that clamps positions to the array."""
-        return _Access(lambda key: self._element(key, _clamped))
+        return _Access(lambda key: self._element(key, _clamp_index))
 
     @property
     def checked(self) -> _Access:
         """Indexing that raises `OperationError` at run time if a position is out of bounds."""
-        return _Access(lambda key: self._element(key, _checked))
+        return _Access(lambda key: self._element(key, _check_index))
 
     def padded(self, value: int | float = 0) -> _Access:
         """Indexing that returns `value` at positions out of bounds.
@@ -151,7 +152,7 @@ class Array:
         def element(key: Any) -> Array:
             inside = [_is_inside(index, size) for index, size in zip(self._indices(key), self.shape, strict=True)]
             conditions = [condition for condition in inside if condition is not None]
-            array = self._element(key, _clamped)
+            array = self._element(key, _clamp_index)
             if not conditions:
                 return array
             return Array((), ir.call("where", reduce(partial(ir.call, "logical_and"), conditions), array.body, outside))
@@ -190,18 +191,18 @@ class Array:
 
     # Operators -------------------------------------------------------------------------------------------------------
 
-    __add__, __radd__ = _operator("add"), _reflected("add")
-    __sub__, __rsub__ = _operator("sub"), _reflected("sub")
-    __mul__, __rmul__ = _operator("mul"), _reflected("mul")
-    __truediv__, __rtruediv__ = _operator("div"), _reflected("div")
-    __floordiv__, __rfloordiv__ = _operator("floor_div"), _reflected("floor_div")
-    __mod__, __rmod__ = _operator("mod"), _reflected("mod")
-    __pow__, __rpow__ = _operator("pow"), _reflected("pow")
-    __lshift__, __rlshift__ = _operator("shift_left"), _reflected("shift_left")
-    __rshift__, __rrshift__ = _operator("shift_right"), _reflected("shift_right")
-    __and__, __rand__ = _operator("bit_and"), _reflected("bit_and")
-    __or__, __ror__ = _operator("bit_or"), _reflected("bit_or")
-    __xor__, __rxor__ = _operator("bit_xor"), _reflected("bit_xor")
+    __add__, __radd__ = _operator("add"), _reflected_operator("add")
+    __sub__, __rsub__ = _operator("sub"), _reflected_operator("sub")
+    __mul__, __rmul__ = _operator("mul"), _reflected_operator("mul")
+    __truediv__, __rtruediv__ = _operator("div"), _reflected_operator("div")
+    __floordiv__, __rfloordiv__ = _operator("floor_div"), _reflected_operator("floor_div")
+    __mod__, __rmod__ = _operator("mod"), _reflected_operator("mod")
+    __pow__, __rpow__ = _operator("pow"), _reflected_operator("pow")
+    __lshift__, __rlshift__ = _operator("shift_left"), _reflected_operator("shift_left")
+    __rshift__, __rrshift__ = _operator("shift_right"), _reflected_operator("shift_right")
+    __and__, __rand__ = _operator("bit_and"), _reflected_operator("bit_and")
+    __or__, __ror__ = _operator("bit_or"), _reflected_operator("bit_or")
+    __xor__, __rxor__ = _operator("bit_xor"), _reflected_operator("bit_xor")
     __eq__, __ne__ = _operator("equal"), _operator("not_equal")  # type: ignore[assignment]
     __lt__, __le__ = _operator("lesser"), _operator("lesser_or_equal")
     __gt__, __ge__ = _operator("greater"), _operator("greater_or_equal")
@@ -261,9 +262,11 @@ class Array:
         return self._refuse(ufunc, method)
 
     def _refuse(self, function: Any, method: str) -> NoReturn:
-        """Refuse a function of NumPy, and name that of `opweave.expr`."""
-        what = "an expression, which has no values yet"
-        raise ValidationError(hints.ufunc(function, method, what, sys.modules[__package__].__all__, "ow.expr.{} does"))
+        """Refuse a function of NumPy; the message names its counterpart in `opweave.expr`."""
+        subject = "an expression, which has no values yet"
+        raise ValidationError(
+            hints.ufunc(function, method, subject, sys.modules[__package__].__all__, "ow.expr.{} does")
+        )
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> NoReturn:
         self._refuse(function, "__call__")
@@ -292,20 +295,20 @@ class _Access:
 
 
 def _surely_inside(index: Expr, size: int) -> bool:
-    known = bounds(index)
-    return known is not None and known[0] >= 0 and known[1] < size
+    span = bounds(index)
+    return span is not None and span[0] >= 0 and span[1] < size
 
 
-def _inside(array: Array, index: Expr, axis: int) -> Expr:
-    size, known = array.shape[axis], bounds(index)
-    if known is None:
+def _require_inside(array: Array, index: Expr, axis: int) -> Expr:
+    size, span = array.shape[axis], bounds(index)
+    if span is None:
         raise ValidationError(
             f"the index {ir.text(index)} of axis {axis} depends on data; x.clamped[...], x.checked[...] or "
             "x.padded(value)[...] say what happens outside of the array"
         )
-    if known[0] < 0 or known[1] >= size:
+    if span[0] < 0 or span[1] >= size:
         raise ValidationError(
-            f"the index {ir.text(index)} of axis {axis} goes from {known[0]} to {known[1]}, it must be in [0, {size}); "
+            f"the index {ir.text(index)} of axis {axis} goes from {span[0]} to {span[1]}, it must be in [0, {size}); "
             "x.clamped[...] or x.padded(value)[...] say what happens outside of the array"
         )
     return _as_index(index)
@@ -315,7 +318,7 @@ def _as_index(index: Expr) -> Expr:
     return index if index.type == "index" else Cast(index, "index")
 
 
-def _clamped(array: Array, index: Expr, axis: int) -> Expr:
+def _clamp_index(array: Array, index: Expr, axis: int) -> Expr:
     size = array.shape[axis]
     if not _surely_inside(index, size):
         if index.type in ("int8", "uint8"):
@@ -327,7 +330,7 @@ def _clamped(array: Array, index: Expr, axis: int) -> Expr:
 
 
 def _is_inside(index: Expr, size: int) -> Expr | None:
-    """The condition for an index to be in bounds; None if it is known to be."""
+    """The condition that an index is in bounds; None if it always is."""
     if _surely_inside(index, size):
         return None
     if index.type in ("int8", "uint8"):
@@ -338,7 +341,7 @@ def _is_inside(index: Expr, size: int) -> Expr | None:
     return ir.call("logical_and", ir.call("greater_or_equal", index, Const(0, index.type)), below)
 
 
-def _checked(array: Array, index: Expr, axis: int) -> Expr:
+def _check_index(array: Array, index: Expr, axis: int) -> Expr:
     size = array.shape[axis]
     condition = _is_inside(index, size)
     if condition is not None:
@@ -346,7 +349,7 @@ def _checked(array: Array, index: Expr, axis: int) -> Expr:
         require(checks is not None, "x.checked works in expressions only")
         assert checks is not None
         checks.append(Check(condition, f"the index {ir.text(index)} of axis {axis} must be in [0, {size})", index))
-    return _clamped(array, index, axis)
+    return _clamp_index(array, index, axis)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -371,7 +374,7 @@ def as_array(value: Any, like: Type | None = None) -> Array:
     return Array((), ir.number(value, like))
 
 
-def _unified(values: Sequence[Any]) -> list[Array]:
+def _unify(values: Sequence[Any]) -> list[Array]:
     """Convert the operands to one type: indices and numbers take the type of the others."""
     arrays = [value for value in values if isinstance(value, Array)]
     types = [array.data_type for array in arrays if array.data_type != "index"]
@@ -420,7 +423,7 @@ def apply(name: str, *values: Any) -> Array:
     [2.0, 3.0]
     """
     require(name in ir.FUNCTIONS, f"apply: name must be one of {', '.join(ir.FUNCTIONS)}, got {name!r}")
-    arrays = [as_array(values[0]), *_unified(values[1:])] if name == "where" else _unified(values)
+    arrays = [as_array(values[0]), *_unify(values[1:])] if name == "where" else _unify(values)
     if name == "where" and arrays[0].data_type != "bool":
         arrays[0] = Array(arrays[0].shape, truth(arrays[0].body))
     types = ir.FUNCTIONS[name].types
@@ -432,7 +435,7 @@ def apply(name: str, *values: Any) -> Array:
 
 
 def _name(array: Array) -> str:
-    """A user's name for an operand, else a text for its elements."""
+    """The user's name of an operand, else the text of its expression."""
     body = array.body
     if (
         isinstance(body, Load)
@@ -444,7 +447,7 @@ def _name(array: Array) -> str:
 
 
 def truth(body: Expr) -> Expr:
-    """Convert a value to "bool": whether it is not 0."""
+    """Convert a value to "bool": `value != 0`."""
     if isinstance(body, Cast) and body.parts[0].type == "bool":
         return body.parts[0]
     return ir.call("not_equal", body, Const(0, body.type))
@@ -482,12 +485,12 @@ def cast(x: Operand, data_type: DataType) -> Array:
 
 
 def rounded(array: Array) -> Array:
-    """A float16 array whose elements are float16 for what reads them, too, not only where they are stored."""
+    """Round the elements of a float16 array before they are read, not only when they are stored."""
     return array if is_rounded(array) else Array(array.shape, Cast(Cast(array.body, "float32"), "float16"))
 
 
 def is_rounded(array: Array) -> bool:
-    """Whether elements are computed as what they are stored as: `ir` computes float16 in float32."""
+    """Whether elements already have the precision of their data type: `ir` computes float16 in float32."""
     body = array.body
     is_loaded = isinstance(body, Load) and isinstance(body.source, Input)
     is_cast = isinstance(body, Cast) and body.parts[0].type != "float16"

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ..ops import Operations
 
 MAX_GROWTH = 8
-"""Maximum size of a value, relative to the largest input or output. Matrix products written as sums would need more,
-and be slower than any other way to run them.
+"""Maximum size of a value, relative to the largest input or output. Matrix products written as products and
+sums of elements exceed it; they would be slower than any other implementation.
 """
 
 _MIN_LIMIT = 2**16  # elements; small values may grow further
@@ -34,7 +34,7 @@ _MISSING = {"bit_and", "bit_or", "bit_xor", "shift_left", "shift_right"}
 
 
 def refusal(program: Program) -> str | None:
-    """Why `decompose` does not accept a program; None if it does."""
+    """Return the reason why a program cannot be decomposed; None if it can."""
     if program.checks:
         return "checks of indices have no operation"
     descs = [array.desc for arrays in (program.inputs, program.stored, program.outputs) for array in arrays]
@@ -43,7 +43,7 @@ def refusal(program: Program) -> str | None:
         if 1 + max(slots_of(axes, (body,)).values(), default=-1) > MAX_RANK:
             return f"it needs arrays of more than {MAX_RANK} dimensions"
         for node in _nodes(body):
-            reason = _refused(node)
+            reason = _refusal_of(node)
             count = math.prod(variable.extent for variable in node.free)
             if reason is None and count > limit:
                 reason = f"it needs arrays of {count} elements"
@@ -82,7 +82,7 @@ def _nodes(body: Expr) -> list[Expr]:
 
 
 def _slices(load: Load) -> list[tuple[int, Index | None, int]] | None:
-    """For each index of a load, its start, variable (None if it is constant) and stride; None if it is not a slice."""
+    """Return (start, variable or None, stride) for each index of a load; None if the load is not a slice."""
     slices: list[tuple[int, Index | None, int]] = []
     for index in load.parts:
         position = linear(index)
@@ -94,7 +94,7 @@ def _slices(load: Load) -> list[tuple[int, Index | None, int]] | None:
     return slices if len(set(variables)) == len(variables) and set(variables) == load.free else None
 
 
-def _refused(node: Expr) -> str | None:
+def _refusal_of(node: Expr) -> str | None:
     if isinstance(node, Load) and _slices(node) is None:
         return "it reads elements at computed positions"
     if isinstance(node, Call) and node.name in _MISSING:
@@ -127,39 +127,39 @@ class _Writer:
         self.b, self.arrays, self.body = builder, arrays, output.body
         self.slots = slots_of(output.axes, (output.body,))
         self.rank = max(self.slots.values(), default=-1) + 1
-        self.made: dict[Expr, Operand] = {}
+        self.operands: dict[Expr, Operand] = {}
 
     def value(self) -> Operand:
-        """The operand of the body, with size 1 along axes it does not depend on."""
+        """Build the body. Axes that the body does not depend on have size 1."""
         nodes = _nodes(self.body)
-        given: set[Expr] = set()  # nodes that depend on an input
+        dependent: set[Expr] = set()  # nodes that depend on an input
         for node in nodes:
-            if isinstance(node, Load) or not given.isdisjoint(node.parts):
-                given.add(node)
-        wanted = {part for node in given if not isinstance(node, Load) for part in node.parts} | {self.body}
+            if isinstance(node, Load) or not dependent.isdisjoint(node.parts):
+                dependent.add(node)
+        wanted = {part for node in dependent if not isinstance(node, Load) for part in node.parts} | {self.body}
         for node in nodes:
-            if node in given:
-                self.made[node] = self._operand(node)
+            if node in dependent:
+                self.operands[node] = self._operand(node)
             elif node in wanted:
-                self.made[node] = self._constant(node)
-        return self.made[self.body]
+                self.operands[node] = self._constant(node)
+        return self.operands[self.body]
 
     def _operand(self, node: Expr) -> Operand:
         if isinstance(node, Load):
             return self._load(node)
-        parts = [self.made[part] for part in node.parts]
+        parts = [self.operands[part] for part in node.parts]
         if isinstance(node, Cast):
             return _cast(self.b, parts[0], node.parts[0].type, node.type)
         if isinstance(node, Reduce):
             return self._reduction(node, parts[0])
         assert isinstance(node, Call)
         rule = _RULES.get(node.name)
-        made: Operand = rule(self.b, *parts) if rule else getattr(self.b, node.name)(*parts)
-        return made
+        result: Operand = rule(self.b, *parts) if rule else getattr(self.b, node.name)(*parts)
+        return result
 
     def _constant(self, node: Expr) -> Operand:
         """A value that depends on no input."""
-        data_type = _computed(node.type)
+        data_type = _computed_type(node.type)
         if isinstance(node, Const):
             number = float(np.float32(node.value)) if data_type == "float32" else int(node.value)
             return self.b._as_operand(number, data_type)
@@ -175,7 +175,7 @@ class _Writer:
         return tuple(sizes.get(slot, 1) for slot in range(self.rank))
 
     def _load(self, node: Load) -> Operand:
-        """Slice, transpose and reshape an array so that its dimensions match those of all values."""
+        """Slice, transpose and reshape an array to one dimension for each slot."""
         b, array = self.b, self.arrays[node.source]
         slices = _slices(node) or []
         starts, strides = [start for start, _, _ in slices], [stride for _, _, stride in slices]
@@ -214,7 +214,7 @@ class _Writer:
 # Functions
 
 
-def _computed(type: Type) -> DataType:
+def _computed_type(type: Type) -> DataType:
     """The data type in which values of `type` are computed: float16 is computed in float32."""
     if type in ("float16", "float32"):
         return "float32"
@@ -222,17 +222,17 @@ def _computed(type: Type) -> DataType:
 
 
 def _cast(b: Operations, x: Operand, source: Type, target: Type) -> Operand:
-    data_type = _computed(target)
+    data_type = _computed_type(target)
     if target == "bool":
         return b.not_equal(x, b._as_operand(0, x.data_type))
     if target == "float16" and source != "float16":
         return b.cast(b.cast(x, "float16"), "float32")
     if source in FLOATS and target in INTEGERS:
-        return _saturated(b, x, data_type)
+        return _saturate(b, x, data_type)
     return x if x.data_type == data_type else b.cast(x, data_type)
 
 
-def _saturated(b: Operations, x: Operand, data_type: DataType) -> Operand:
+def _saturate(b: Operations, x: Operand, data_type: DataType) -> Operand:
     """Truncate floats to integers, clamped to the range of `data_type`; NaN becomes 0."""
     info = INFO[data_type]
     limit = 2.0 ** (info.bits - (info.kind == "i"))
@@ -264,7 +264,7 @@ _RULES: dict[str, Callable[..., Operand]] = {"floor_div": _floor_div, "mod": _mo
 
 
 def _extreme(b: Operations, name: str, x: Operand, axes: Sequence[int]) -> Operand:
-    """The maximum or minimum, or its position; engines may ignore NaN, which must win."""
+    """Compute an extreme value or its position. NaN must win, and engines may ignore NaN, so handle it apart."""
     if name.startswith("arg_"):
         result: Operand = getattr(b, name)(x, axes[0], keep_dimensions=True)
     else:

@@ -1,6 +1,6 @@
 """The functions, casts and reductions of expressions in NumPy.
 
-Each computes in the type of its arguments: float32, or float64 for reference results. Rules that are ufuncs accept
+All rules compute in the type of their arguments: float32, or float64 for reference results. Rules that are ufuncs accept
 `out=`. Callers suppress NumPy's floating-point warnings.
 """
 
@@ -80,7 +80,7 @@ _ERF = (
 )
 """Polynomial coefficients of erf(x) / x on [-4, 4] in x² / 8 - 1; the relative error is below 1e-9."""
 
-# NumPy's own functions (`FUNCTIONS[name].ufunc`) have other results, or do not exist.
+# Replacements for functions of NumPy (`FUNCTIONS[name].ufunc`) that have other results, or do not exist.
 _INTEGER_RULES: dict[str, Rule] = {"div": _integer_div, "pow": _integer_pow}
 _FLOAT_RULES: dict[str, Rule] = {"pow": _float_pow}
 _RULES: dict[str, Rule] = {"sign": _sign, "sigmoid": _sigmoid, "erf": _erf, "where": np.where}
@@ -101,11 +101,11 @@ def conversion(source: Type, target: Type, precision: Precision) -> Rule:
     if target == "float16":
         return lambda x: x.astype(np.float16).astype(dtype)
     if source in FLOATS and target in INTEGERS:
-        return lambda x: _saturated(x, dtype)
+        return lambda x: _saturate(x, dtype)
     return lambda x: x.astype(dtype)
 
 
-def _saturated(x: Array, dtype: np.dtype[Any]) -> Any:
+def _saturate(x: Array, dtype: np.dtype[Any]) -> Any:
     """Truncate floats to integers, clamped to the range of `dtype`; NaN becomes 0."""
     info = INFO[dtype.name]  # type: ignore[index]
     limit = x.dtype.type(2.0 ** (info.bits - (info.kind == "i")))  # `highest` itself may not be a float

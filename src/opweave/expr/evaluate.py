@@ -19,7 +19,7 @@ from ..support.errors import OperationError, require
 from . import elements
 from .elements import Array, Precision, Rule
 from .ir import Call, Cast, Const, Expr, Index, Load, Program, Reduce, Source, walk
-from .loads import Block, gathering, is_view, viewing
+from .loads import Block, gather_rule, is_view, view_rule
 
 BLOCK_BYTES = 2**18
 """Size of all temporaries of a block, in bytes, so that they stay in the cache (a typical L2). One position of the
@@ -33,7 +33,7 @@ def evaluate(
     """Compute `program` with NumPy.
 
     Args:
-        program: what to compute.
+        program: the program to run.
         inputs: an array for each input of the program.
         outputs: an array to write for each output.
         precision: "float64" computes floats in float64, for comparisons; float outputs must then be float64.
@@ -62,7 +62,7 @@ class Evaluator:
             self.results.append((numbers, _Stage(axes, bodies, precision)))
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
-        """A function that computes `outputs` from `inputs` each time it is called.
+        """Return a function that computes `outputs` from `inputs`.
 
         Raises:
             ValidationError: an array has another data type or shape than the program's.
@@ -99,14 +99,14 @@ class Evaluator:
 
     def _first_value(self, value: Expr, axes: tuple[Index, ...], holds: Array, arrays: Mapping[Source, Array]) -> int:
         """The value at the first position where a check does not hold."""
-        found = np.empty(holds.shape, np.uint64 if value.type == "uint64" else np.int64)
+        values = np.empty(holds.shape, np.uint64 if value.type == "uint64" else np.int64)
         wide = value if value.type in ("int64", "uint64") else Cast(value, "int64")
-        _Stage(axes, (wide,), self.precision).run(arrays, (found,))
-        return int(found[holds == 0][0])
+        _Stage(axes, (wide,), self.precision).run(arrays, (values,))
+        return int(values[holds == 0][0])
 
 
 def through_copies(run: Callable[[], None], results: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
-    """A function that runs and then copies `results` to `outputs`, for outputs that overlap inputs."""
+    """Return a function that calls `run`, then copies `results` to `outputs`; for outputs that overlap inputs."""
 
     def run_and_copy() -> None:
         run()
@@ -120,17 +120,17 @@ def check_arrays(
     program: Program, inputs: Sequence[Array], outputs: Sequence[Array], precision: Precision = "float32"
 ) -> None:
     """Require arrays of the program's data types and shapes; with "float64", float outputs must be float64."""
-    for what, arrays, descs in (
+    for role, arrays, descs in (
         ("input", inputs, [source.desc for source in program.inputs]),
         ("output", outputs, [output.desc for output in program.outputs]),
     ):
-        require(len(arrays) == len(descs), f"{program.name}: takes {len(descs)} {what}s, got {len(arrays)}")
+        require(len(arrays) == len(descs), f"{program.name}: takes {len(descs)} {role}s, got {len(arrays)}")
         for number, (array, desc) in enumerate(zip(arrays, descs, strict=True)):
-            wide = what == "output" and precision == "float64" and desc.data_type in FLOATS
+            wide = role == "output" and precision == "float64" and desc.data_type in FLOATS
             dtype = "float64" if wide else desc.data_type
             require(
                 array.dtype == dtype and array.shape == desc.shape,
-                f"{program.name}: {what} {number} must be {dtype}{list(desc.shape)}, "
+                f"{program.name}: {role} {number} must be {dtype}{list(desc.shape)}, "
                 f"got {array.dtype}{list(array.shape)}",
             )
 
@@ -157,14 +157,14 @@ class _Instruction:
     """A NumPy call. Values are identified by number.
 
     Attributes:
-        node: the node that it computes.
+        node: the node to compute.
         rule: the function; if `reads`, it takes the block and the arrays before the arguments.
         arguments: numbers of the argument values.
         reads: whether it is a variable or a load.
         owns: whether the result is a new array rather than a view.
         reuse: the argument whose memory the result may take, because this is its last use; -1 for none.
         dead: values that are not used afterwards.
-        target: the output that it writes directly; -1 for none.
+        target: the output to write in place; -1 for none.
     """
 
     node: Expr
@@ -195,7 +195,7 @@ class _Stage:
         self.steps = _with_lifetimes(steps, [*self.roots, *once])
         self._mark_targets()
         self.first = [(k, step) for k, step in enumerate(self.steps) if k in once]
-        self.each = [(k, step) for k, step in enumerate(self.steps) if k not in once]
+        self.per_block = [(k, step) for k, step in enumerate(self.steps) if k not in once]
 
     # Planning --------------------------------------------------------------------------------------------------------
 
@@ -223,16 +223,16 @@ class _Stage:
                 return _Instruction(node, self._positions_of(node), reads=True)
             case Load():
                 wide = elements.dtype_of(node.type, self.precision)
-                read = (viewing if alone else gathering)(node, self.slots, self.rank)
+                read = (view_rule if alone else gather_rule)(node, self.slots, self.rank)
                 if wide == node.type:
                     return _Instruction(node, read, reads=True, owns=not alone)
-                return _Instruction(node, lambda *given: read(*given).astype(wide), reads=True)
+                return _Instruction(node, lambda *arguments: read(*arguments).astype(wide), reads=True)
             case Call():
                 return _Instruction(node, elements.function(node.name, node.parts[-1].type))
             case Cast():
                 return _Instruction(node, elements.conversion(node.parts[0].type, node.type, self.precision))
             case Reduce():
-                return _Instruction(node, self._reducing(node))
+                return _Instruction(node, self._reduction_rule(node))
         raise AssertionError(node)
 
     def _positions_of(self, variable: Index) -> Rule:
@@ -243,18 +243,18 @@ class _Stage:
 
         return rule
 
-    def _reducing(self, node: Reduce) -> Rule:
+    def _reduction_rule(self, node: Reduce) -> Rule:
         axes = tuple(self.slots[v] for v in node.variables)
         rule = elements.reduction(node, axes)
         missing = {self.slots[v]: v.extent for v in node.variables if v not in node.body.free}
         if not missing:
             return rule
 
-        def stretched(x: Array) -> Array:
+        def stretch(x: Array) -> Array:
             shape = x.shape or (1,) * self.rank
             return rule(np.broadcast_to(x, tuple(missing.get(k, size) for k, size in enumerate(shape))))  # type: ignore[no-any-return]
 
-        return stretched
+        return stretch
 
     def _block_extents(self, steps: Sequence[_Instruction]) -> dict[Index, int]:
         """The size of the blocks along each axis, so that temporaries fit into `BLOCK_BYTES`."""
@@ -304,7 +304,7 @@ class _Stage:
         for block in self.blocks:
             key = (..., *(slice(*block[axis]) if axis in block else slice(None) for axis in self.axes), *pad)
             targets = [result[key] for result in results]
-            self._do(self.each, values, block, arrays, targets)
+            self._do(self.per_block, values, block, arrays, targets)
             for number, target in zip(self.roots, targets, strict=True):
                 value = values[number]
                 if value is not target:
@@ -320,21 +320,21 @@ class _Stage:
         targets: Sequence[Array],
     ) -> None:
         for number, step in steps:
-            given = [values[k] for k in step.arguments]
+            arguments = [values[k] for k in step.arguments]
             if step.reads:
-                values[number] = step.rule(block, arrays, *given)
+                values[number] = step.rule(block, arrays, *arguments)
             elif step.target >= 0:
-                values[number] = step.rule(*given, out=targets[step.target])
+                values[number] = step.rule(*arguments, out=targets[step.target])
             elif step.reuse >= 0:
-                values[number] = step.rule(*given, out=values[step.reuse])
+                values[number] = step.rule(*arguments, out=values[step.reuse])
             else:
-                values[number] = step.rule(*given)
+                values[number] = step.rule(*arguments)
             for k in step.dead:
                 values[k] = None
 
 
 def slots_of(axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> dict[Index, int]:
-    """The dimension of each variable; reduction variables share one if no value depends on both."""
+    """Assign a dimension to each variable; two reduction variables share one if no value depends on both."""
     together: dict[Index, set[Index]] = {}
     variables: list[Index] = []
     for node in reversed(walk(*bodies)):
@@ -377,7 +377,6 @@ def _alike(a: Expr, b: Expr) -> bool:
 
 
 def _blocks(axes: tuple[Index, ...], extents: Mapping[Index, int]) -> list[Block]:
-    """All blocks of the result."""
     split = [axis for axis in axes if extents[axis] < axis.extent]
     ranges = [
         [(start, min(start + extents[axis], axis.extent)) for start in range(0, axis.extent, extents[axis])]

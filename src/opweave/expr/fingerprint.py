@@ -11,19 +11,19 @@ from .ir import Expr, Index, Program, Source, payload, walk
 
 def fingerprint(program: Program) -> str:
     """A digest of what a program computes, independent of names and messages."""
-    found = digest()
+    hasher = digest()
     numbers: dict[Expr, int] = {}
     variables: dict[Index, int] = {}
     arrays: dict[Source, str] = {source: f"x{source.number}" for source in program.inputs}
 
     def add(*words: object) -> None:
-        found.update((" ".join(map(str, words)) + "\n").encode())
+        hasher.update((" ".join(map(str, words)) + "\n").encode())
 
     def number(variable: Index) -> int:
         return variables.setdefault(variable, len(variables))
 
-    def described(item: object) -> object:
-        """Replace the identity of an item of `payload` by its number."""
+    def describe(item: object) -> object:
+        """Replace variables and arrays of a `payload` by their numbers."""
         if isinstance(item, Index):
             return f"{number(item)}<{item.extent}"
         return arrays[item] if isinstance(item, Source) else item
@@ -32,13 +32,13 @@ def fingerprint(program: Program) -> str:
         for node in walk(root, enter=lambda n: () if n in numbers else n.parts):
             if node not in numbers:
                 parts = (numbers[part] for part in node.parts)
-                add(type(node).__name__, *map(described, payload(node)), node.type, *parts)
+                add(type(node).__name__, *map(describe, payload(node)), node.type, *parts)
                 numbers[node] = len(numbers)
         return numbers[root]
 
     def array(name: str, axes: Sequence[Index], body: Expr, desc: Desc) -> None:
         root = nodes(body)
-        add(name, desc, root, *map(described, axes))
+        add(name, desc, root, *map(describe, axes))
 
     for source in program.inputs:
         add(arrays[source], source.desc)
@@ -49,4 +49,4 @@ def fingerprint(program: Program) -> str:
         array(f"y{k}", output.axes, output.body, output.desc)
     for check in program.checks:
         add("check", nodes(check.condition))
-    return found.hexdigest()
+    return hasher.hexdigest()

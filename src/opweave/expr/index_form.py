@@ -31,7 +31,7 @@ def compute(shape: Sequence[int], function: Callable[..., Any]) -> Array:
     >>> transposed(np.float32([[1, 2, 3], [4, 5, 6]])).tolist()
     [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]
     """
-    sizes = _checked_sizes(tuple(shape) if isinstance(shape, Sequence) else (shape,), "compute")
+    sizes = _check_sizes(tuple(shape) if isinstance(shape, Sequence) else (shape,), "compute")
     placeholders = tuple(Index(size) for size in sizes)
     element = as_array(function(*(Array((), variable) for variable in placeholders)))
     require(not element.shape, f"compute: the function must return one element, got an array {list(element.shape)}")
@@ -75,7 +75,7 @@ def store(array: Array) -> Array:
 
 def over(reduction: Reduction, extents: int | Sequence[int], function: Callable[..., Any]) -> Array:
     """Reduce `function(r0, r1, …)` over all positions in `extents`."""
-    sizes = _checked_sizes(tuple(extents) if isinstance(extents, Sequence) else (extents,), f"{reduction}_over")
+    sizes = _check_sizes(tuple(extents) if isinstance(extents, Sequence) else (extents,), f"{reduction}_over")
     if reduction.startswith("arg_"):
         require(len(sizes) == 1, f"{reduction}_over takes one size, got {list(sizes)}")
     variables = tuple(Index(size) for size in sizes)
@@ -97,12 +97,12 @@ def reduce(reduction: Reduction, x: Array, axes: Sequence[int] | None, keep_dime
     require(
         axes is None or isinstance(axes, Sequence), f"{reduction}: axes must be a sequence of integers, got {axes!r}"
     )
-    given = range(rank) if axes is None else axes
+    requested = range(rank) if axes is None else axes
     require(
-        all(-rank <= axis < rank for axis in given),
-        f"{reduction}: axes must be in [{-rank}, {rank}), got {list(given)}",
+        all(-rank <= axis < rank for axis in requested),
+        f"{reduction}: axes must be in [{-rank}, {rank}), got {list(requested)}",
     )
-    chosen = [axis % rank for axis in given]
+    chosen = [axis % rank for axis in requested]
     shape = reduced(array.shape, chosen, keep_dimensions)
     if not chosen:
         return array
@@ -119,7 +119,7 @@ def reduce(reduction: Reduction, x: Array, axes: Sequence[int] | None, keep_dime
     return Array(shape, result)
 
 
-def _checked_sizes(sizes: tuple[int, ...], function: str) -> tuple[int, ...]:
+def _check_sizes(sizes: tuple[int, ...], function: str) -> tuple[int, ...]:
     """Require positive integers."""
     for size in sizes:
         require(

@@ -45,7 +45,7 @@ class Expr:
     Attributes:
         type: type of the value.
         parts: operand nodes.
-        free: variables that the value depends on, excluding those bound by reductions inside it.
+        free: variables that the value depends on, without variables that inner reductions bind.
     """
 
     __slots__ = ("__weakref__", "free", "parts", "type")
@@ -61,8 +61,8 @@ class Expr:
                 free |= part.free
         self.free = free
 
-    def rebuilt(self, parts: tuple[Expr, ...]) -> Expr:
-        """This node with other operands; itself if they are the same."""
+    def rebuild(self, parts: tuple[Expr, ...]) -> Expr:
+        """Return this node with other operands; the node itself if `parts` are its operands."""
         return self if parts == self.parts else self._copy(parts)  # nodes are compared by identity
 
     def _copy(self, parts: tuple[Expr, ...]) -> Expr:
@@ -107,7 +107,7 @@ class Input:
     Attributes:
         number: the position of the operand.
         desc: its data type and shape.
-        name: what messages call it; empty for "x0", "x1", …
+        name: the name in messages; empty for "x0", "x1", …
     """
 
     number: int
@@ -134,7 +134,7 @@ Source: TypeAlias = Input | Stored
 
 
 class Load(Expr):
-    """The element of `source` at the given indices, one for each axis, which must be known to be in bounds."""
+    """The element of `source` at `indices`, one for each axis. Indices must be known to be in bounds."""
 
     __slots__ = ("source",)
 
@@ -164,7 +164,7 @@ class Cast(Expr):
     """A node converted to another type, as by WebNN's `cast`.
 
     Floats beyond the range of an integer type are clamped to it, and NaN becomes 0 (WebNN leaves both open). "bool"
-    converts to 1 or 0, and a number to whether it is not 0. An integer cast to "index" must fit.
+    converts to 1 or 0, and a number `x` to `x != 0`. An integer cast to "index" must fit.
     """
 
     __slots__ = ()
@@ -179,7 +179,7 @@ class Cast(Expr):
 class Reduce(Expr):
     """A reduction of `parts[0]` over all positions of `variables`, the last of which changes fastest.
 
-    Sums and products of float16 are accumulated in float32; those of integers wrap around. `arg_max` and `arg_min` have
+    Float16 sums and products accumulate in float32; integer ones wrap around. `arg_max` and `arg_min` have
     exactly one variable.
     """
 
@@ -225,11 +225,11 @@ def call(name: str, *arguments: Expr) -> Expr:
     allowed = function.types
     require(kinds[0] in allowed, f"{name}: the operands must be {' or '.join(allowed)}, got {kinds[0]}")
     if kinds[0] == "index":
-        return _folded(name, arguments) or Call(name, arguments)
+        return _fold(name, arguments) or Call(name, arguments)
     return Call(name, arguments)
 
 
-def _folded(name: str, arguments: tuple[Expr, ...]) -> Expr | None:
+def _fold(name: str, arguments: tuple[Expr, ...]) -> Expr | None:
     """Simplify index arithmetic with a constant, such as `i + 0` or `2 * 3`; None if it does not simplify."""
     first, other, function = arguments[0], arguments[-1], FUNCTIONS[name].operator
     if name not in (*_NEUTRAL, "mod") or function is None or not isinstance(other, Const):
@@ -240,7 +240,7 @@ def _folded(name: str, arguments: tuple[Expr, ...]) -> Expr | None:
 
 
 _NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "floor_div": 1}
-"""The second operand of index arithmetic that leaves the first as it is."""
+"""Neutral second operands of index arithmetic."""
 
 
 def number(value: int | float | bool, type: Type) -> Const:
@@ -273,9 +273,8 @@ def walk(*roots: Expr, enter: Callable[[Expr], Iterable[Expr]] | None = None) ->
     """All nodes reachable from `roots`, each once, operands before their users.
 
     Args:
-        roots: where to start.
-        enter: the nodes to visit before a given node; default: its operands, which excludes the bodies of stored
-            arrays.
+        roots: the nodes to start at.
+        enter: returns the nodes to visit before a node; default: its operands, without the bodies of stored arrays.
     """
     done: dict[Expr, None] = {}
     for root in roots:
@@ -303,19 +302,19 @@ def substitute(root: Expr, values: Mapping[Expr, Expr]) -> Expr:
             if only_variables and not node.free & wanted:
                 done[node] = node
                 continue
-            done[node] = node.rebuilt(tuple(done[part] for part in node.parts))
+            done[node] = node.rebuild(tuple(done[part] for part in node.parts))
     return done[root]
 
 
-def unified(*roots: Expr) -> tuple[Expr, ...]:
+def unify(*roots: Expr) -> tuple[Expr, ...]:
     """Merge structurally equal subexpressions into one node; variables are equal only if identical."""
-    made: dict[Expr, Expr] = {}
-    known: dict[tuple[object, ...], Expr] = {}
+    merged: dict[Expr, Expr] = {}
+    unique: dict[tuple[object, ...], Expr] = {}
     for node in walk(*roots):
-        rebuilt = node.rebuilt(tuple(made[part] for part in node.parts))
+        rebuilt = node.rebuild(tuple(merged[part] for part in node.parts))
         key = (type(node), node.type, *payload(node), *map(id, rebuilt.parts))
-        made[node] = known.setdefault(key, rebuilt)
-    return tuple(made[root] for root in roots)
+        merged[node] = unique.setdefault(key, rebuilt)
+    return tuple(merged[root] for root in roots)
 
 
 def payload(node: Expr) -> tuple[object, ...]:
@@ -336,14 +335,14 @@ def payload(node: Expr) -> tuple[object, ...]:
 
 
 def sources(*roots: Expr) -> list[Source]:
-    """The arrays that `roots` load from, each once, including those read by stored arrays; dependencies come first."""
+    """The arrays that `roots` and stored arrays read, each once, dependencies first."""
 
     def enter(node: Expr) -> Iterable[Expr]:
         stored = isinstance(node, Load) and isinstance(node.source, Stored)
         return (*node.parts, node.source.body) if stored else node.parts  # type: ignore[attr-defined]
 
-    found = dict.fromkeys(node.source for node in walk(*roots, enter=enter) if isinstance(node, Load))
-    return list(found)
+    arrays = dict.fromkeys(node.source for node in walk(*roots, enter=enter) if isinstance(node, Load))
+    return list(arrays)
 
 
 def size_of(variables: Iterable[Index]) -> int:
@@ -362,7 +361,7 @@ class Check:
     Attributes:
         condition: must be true at all positions of its free variables.
         message: the error message, for example "gather: indices must be in [0, 8)".
-        value: an integer that the condition is about, which the error shows; None if there is none.
+        value: the checked integer, which the error shows; None if there is none.
     """
 
     condition: Expr

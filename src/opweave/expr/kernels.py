@@ -28,7 +28,7 @@ PURPOSE = "compiling expressions"
 INSTALL = "pip install 'opweave[halide]'"
 
 _fault = ""
-"""Why Halide, which is there, cannot be used: llvmlite is missing, or one of them could not be imported when it was needed."""
+"""The reason why an installed Halide is unusable: llvmlite is missing, or an import failed."""
 
 MAX_KERNELS = 256
 """Number of compiled programs to keep."""
@@ -42,10 +42,10 @@ class Kernel(Protocol):
         """The engine and its options, for tables."""
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        """A function that runs it once on C-contiguous arrays of the declared data types and shapes."""
+        """Return a function that runs the program once on C-contiguous arrays of the declared data types and shapes."""
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        """Run it once on such arrays; faster than `bind` for a single run."""
+        """Run the program once on arrays as for `bind`; faster for a single run."""
 
 
 @cache
@@ -64,7 +64,7 @@ def is_compiled() -> bool:
 
 @cache
 def has_halide() -> bool:
-    """Whether the extra `halide` is installed, and was not found to be broken."""
+    """Whether the extra `halide` is installed and not known to be broken."""
     global _fault
     if _fault:
         return False
@@ -80,7 +80,7 @@ def has_halide() -> bool:
 
 
 def _give_up(error: MissingExtraError) -> None:
-    """Choose no compiler from now on, since Halide cannot be imported."""
+    """Stop using Halide in this process, because it cannot be imported."""
     global _fault
     _fault = str(error)
     is_compiled.cache_clear()
@@ -105,12 +105,12 @@ def compile(program: Program, engine: Engine = "auto") -> Kernel:
     # Kernels contain names and messages, which are not part of the fingerprint.
     key = (fingerprint(program), program.name, tuple(check.message for check in program.checks), with_halide)
     with compiled.turn(key):
-        known = compiled.get(key)
-        # A kernel of NumPy in place of one that Halide refused: compile again, to raise its error.
-        is_refused = getattr(known, "is_refused", False)
-        if known is None or (engine == "halide" and is_refused):
-            known = compiled.put(key, _compile(program, with_halide, strict=engine == "halide"))
-    return known
+        kernel = compiled.get(key)
+        # Halide refused this program, so a NumPy kernel is cached: compile again, to raise Halide's error.
+        is_refused = getattr(kernel, "is_refused", False)
+        if kernel is None or (engine == "halide" and is_refused):
+            kernel = compiled.put(key, _compile(program, with_halide, strict=engine == "halide"))
+    return kernel
 
 
 def _compile(program: Program, with_halide: bool, strict: bool) -> Kernel:

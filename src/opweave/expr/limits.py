@@ -17,7 +17,7 @@ multiplies at each level.
 """
 
 WORK_VARIABLE = "OPWEAVE_MAX_COMPILE_WORK"
-"""Environment variable: maximum work that Halide may have to compile, in units of `work`."""
+"""Environment variable: maximum compile work for Halide, in units of `work`."""
 
 MAX_WORK = 5_000
 """About 5 s on one core. A compilation by Halide cannot be interrupted."""
@@ -30,7 +30,7 @@ _CALL_WORK_MS = {
 """Halide's compile time per call in ms on one core, measured on chains of 4 and 16 calls; 1 for all other functions."""
 
 _LOOP_WORK_MS = 50
-"""The same for a loop: an output, a stored array, or a reduction."""
+"""Halide's compile time in ms for a loop: an output, a stored array, or a reduction."""
 
 
 def limit(variable: str, default: int) -> int:
@@ -59,12 +59,12 @@ def check_nodes(count: int) -> None:
 
 
 def work(program: Program) -> int:
-    """Estimated time that Halide takes to compile a program, in ms on one core."""
+    """Estimate the time in ms that Halide takes to compile a program on one core."""
     return _LOOP_WORK_MS * len(_bodies(program)) + work_of_elements(program)
 
 
 def work_of_elements(program: Program) -> int:
-    """The part of `work` that is summed when programs are fused into one loop."""
+    """The part of `work` that adds up when programs are fused into one loop."""
     return sum(map(_work, walk(*_bodies(program))))
 
 
@@ -79,7 +79,7 @@ def _work(node: Expr) -> int:
 
 
 def too_much_work(program: Program) -> str:
-    """Why a program is too much work for Halide, as a clause for messages; empty if it is not."""
+    """Describe excessive compile work, as a clause for messages; empty if Halide may compile the program."""
     needed, maximum = work(program), limit(WORK_VARIABLE, MAX_WORK)
     if needed <= maximum:
         return ""

@@ -14,7 +14,7 @@ class Linear:
 
     Attributes:
         constant: the constant part.
-        terms: for each expression that is not a sum itself, the factor, which is not 0.
+        terms: the factor, not 0, of each expression that is not a sum.
     """
 
     constant: int = 0
@@ -53,7 +53,7 @@ def is_sum(node: Expr) -> bool:
     return node.name in ("add", "sub", "neg")
 
 
-def combined(name: str, parts: Sequence[Linear]) -> Linear | None:
+def combine(name: str, parts: Sequence[Linear]) -> Linear | None:
     """A function of linear sums as a linear sum; None if it is not one."""
     a, b = parts[0], parts[-1]
     match name:
@@ -74,15 +74,15 @@ def linear(root: Expr) -> Linear:
     """A position as a linear sum."""
     if isinstance(root, Index):  # most are, and need no walk
         return Linear(0, {root: 1})
-    found: dict[Expr, Linear] = {}
+    sums: dict[Expr, Linear] = {}
     for node in walk(root, enter=lambda n: n.parts if is_sum(n) else ()):
-        made = None
+        value = None
         if isinstance(node, Const):
-            made = Linear(int(node.value))
+            value = Linear(int(node.value))
         elif isinstance(node, Call) and is_sum(node):
-            made = combined(node.name, [found[part] for part in node.parts])
-        found[node] = made or Linear(0, {node: 1})
-    return found[root]
+            value = combine(node.name, [sums[part] for part in node.parts])
+        sums[node] = value or Linear(0, {node: 1})
+    return sums[root]
 
 
 def place(load: Load) -> Linear:

@@ -23,8 +23,8 @@ def is_view(load: Load) -> bool:
     return not place(load).others
 
 
-def viewing(load: Load, slots: Mapping[Index, int], rank: int) -> Rule:
-    """The rule of a load of which `is_view` holds."""
+def view_rule(load: Load, slots: Mapping[Index, int], rank: int) -> Rule:
+    """The rule of a load that is a view."""
     position = place(load)
     factors = [(variable, slots[variable], position.terms.get(variable, 0)) for variable in load.free]
 
@@ -40,7 +40,7 @@ def viewing(load: Load, slots: Mapping[Index, int], rank: int) -> Rule:
     return rule
 
 
-def gathering(load: Load, slots: Mapping[Index, int], rank: int) -> Rule:
+def gather_rule(load: Load, slots: Mapping[Index, int], rank: int) -> Rule:
     """The rule of a load with computed indices. If the last indices are independent variables, it gathers whole rows."""
     rows: list[Index] = []
     for axis in range(len(load.parts) - 1, 0, -1):
@@ -49,8 +49,8 @@ def gathering(load: Load, slots: Mapping[Index, int], rank: int) -> Rule:
             break
         rows.insert(0, index)
     within = tuple(slots[variable] for variable in rows)
-    made = [*(slot for slot in range(rank) if slot not in within), *within]  # dimension order of NumPy's result
-    order = sorted(range(rank), key=lambda k: made[k])
+    dimensions = [*(slot for slot in range(rank) if slot not in within), *within]  # dimension order of NumPy's result
+    order = sorted(range(rank), key=lambda k: dimensions[k])
     count = len(load.parts) - len(rows)
 
     def rule(block: Block, arrays: Mapping[Source, Array], *indices: Array) -> Array:

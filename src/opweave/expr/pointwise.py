@@ -10,25 +10,27 @@ from .array import Array, Operand, apply, as_array as _as_array
 from .vocabulary import FUNCTIONS, Type
 
 
-def _unary(name: str, doc: str, given: str, result: str, operands: str = "") -> Callable[[Operand], Array]:
+def _unary(name: str, doc: str, arguments: str, result: str, operands: str = "") -> Callable[[Operand], Array]:
     def function(x: Operand) -> Array:
         return apply(name, x)
 
     function.__name__, function.__qualname__ = name, name
-    function.__doc__ = _with_example(name, doc, given, result, operands)
+    function.__doc__ = _with_example(name, doc, arguments, result, operands)
     return function
 
 
-def _binary(name: str, doc: str, given: str, result: str, operands: str = "") -> Callable[[Operand, Operand], Array]:
+def _binary(
+    name: str, doc: str, arguments: str, result: str, operands: str = ""
+) -> Callable[[Operand, Operand], Array]:
     def function(a: Operand, b: Operand) -> Array:
         return apply(name, a, b)
 
     function.__name__, function.__qualname__ = name, name
-    function.__doc__ = _with_example(name, doc, given, result, operands)
+    function.__doc__ = _with_example(name, doc, arguments, result, operands)
     return function
 
 
-def _named_types(types: tuple[Type, ...]) -> str:
+def _names_of_types(types: tuple[Type, ...]) -> str:
     named = {FLOATS: "float32 or float16", ("bool",): "bool"}
     if types in named:
         return named[types]
@@ -37,42 +39,42 @@ def _named_types(types: tuple[Type, ...]) -> str:
     return "floats or integers" if "uint8" in types else "floats or signed integers"
 
 
-def _with_example(name: str, doc: str, given: str, result: str, operands: str) -> str:
-    """The docstring of a function of `FUNCTIONS`, as `_explained`; `operands` are made of the argument `x` of its example."""
+def _with_example(name: str, doc: str, arguments: str, result: str, operands: str) -> str:
+    """Complete the docstring of a function of `FUNCTIONS`. The example passes `operands`, a text in terms of `x`."""
     function = FUNCTIONS[name]
-    types = _named_types(function.types)
+    types = _names_of_types(function.types)
     formula = f"lambda x: ow.expr.{name}({operands})" if operands else f"ow.expr.{name}"
     of = "bool" if function.result else f"in the type of the argument{'s' if function.arity == 2 else ''}"
     if function.arity == 1:
-        return _explained(doc, {"x": types}, f"of the shape of `x`, {of}", "another type", formula, given, result)
+        return _explain(doc, {"x": types}, f"of the shape of `x`, {of}", "another type", formula, arguments, result)
     takes = {
         "a": f"{types}, or a Python number",
         "b": "of the type of `a`, or a Python number; the two broadcast",
     }
     errors = "another type, types that differ, or shapes that do not broadcast"
-    return _explained(doc, takes, f"of the broadcast shape, {of}", errors, formula, given, result)
+    return _explain(doc, takes, f"of the broadcast shape, {of}", errors, formula, arguments, result)
 
 
-def _explained(
-    doc: str, takes: dict[str, str], returns: str, errors: str, formula: str, given: str, result: str
+def _explain(
+    doc: str, takes: dict[str, str], returns: str, errors: str, formula: str, arguments: str, result: str
 ) -> str:
-    """A docstring with arguments, result and errors, and a call of the function as an expression of its own."""
-    told = "\n".join(f"    {name}: {text}." for name, text in takes.items())
-    doc = f"{doc}\n\nArgs:\n{told}\n\nReturns:\n    An array {returns}.\n\nRaises:\n    ValidationError: {errors}."
+    """Add arguments, result, errors and an example call to a docstring."""
+    listing = "\n".join(f"    {name}: {text}." for name, text in takes.items())
+    doc = f"{doc}\n\nArgs:\n{listing}\n\nReturns:\n    An array {returns}.\n\nRaises:\n    ValidationError: {errors}."
     doc = doc.replace("\n", "\n    ").replace("\n    \n", "\n\n")
-    call = f">>> ow.expression({formula})({given}).tolist()"
+    call = f">>> ow.expression({formula})({arguments}).tolist()"
     return f"{doc}\n\n    >>> import numpy as np, opweave as ow\n    {call}\n    {result}\n    "
 
 
-def _composed(
-    types: str, given: str, result: str
+def _document(
+    types: str, arguments: str, result: str
 ) -> Callable[[Callable[[Operand], Array]], Callable[[Operand], Array]]:
-    """Decorator that completes the docstring of a function made of others."""
+    """Decorator: complete the docstring of a function that is composed of others."""
 
     def complete(function: Callable[[Operand], Array]) -> Callable[[Operand], Array]:
         doc, formula = function.__doc__ or "", f"ow.expr.{function.__name__}"
         returns = "of the shape and type of `x`"
-        function.__doc__ = _explained(doc, {"x": types}, returns, "another type", formula, given, result)
+        function.__doc__ = _explain(doc, {"x": types}, returns, "another type", formula, arguments, result)
         return function
 
     return complete
@@ -206,13 +208,13 @@ def clamp(x: Operand, min_value: float | None = None, max_value: float | None = 
     return array if max_value is None else apply("min", array, max_value)
 
 
-@_composed("floats or integers", "np.float32([-1, 2])", "[0.0, 2.0]")
+@_document("floats or integers", "np.float32([-1, 2])", "[0.0, 2.0]")
 def relu(x: Operand) -> Array:
     """`max(x, 0)`."""
     return apply("max", x, 0)
 
 
-@_composed("float32 or float16", "np.float32([-np.inf, 100])", "[0.0, 100.0]")
+@_document("float32 or float16", "np.float32([-np.inf, 100])", "[0.0, 100.0]")
 def softplus(x: Operand) -> Array:
     """`log(1 + exp(x))`, without overflow, and accurate for very negative `x`."""
     array = _as_array(x)
@@ -222,14 +224,14 @@ def softplus(x: Operand) -> Array:
     return apply("max", array, 0) + where(w == 1, u, log(w) * (u / (w - 1)))
 
 
-@_composed("float32 or float16", "np.float32([0, 10])", "[0.0, 10.0]")
+@_document("float32 or float16", "np.float32([0, 10])", "[0.0, 10.0]")
 def gelu(x: Operand) -> Array:
     """`x / 2 * (1 + erf(x / sqrt(2)))`."""
     array = _as_array(x)
     return array * 0.5 * (1 + erf(array * math.sqrt(0.5)))
 
 
-@_composed("float32 or float16", "np.float32([0, 100])", "[0.0, 100.0]")
+@_document("float32 or float16", "np.float32([0, 100])", "[0.0, 100.0]")
 def silu(x: Operand) -> Array:
     """`x * sigmoid(x)`, also called swish."""
     array = _as_array(x)

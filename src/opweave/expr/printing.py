@@ -10,13 +10,13 @@ _AXES = "ijklmnop"
 MAX_CHARACTERS = 120
 """Maximum length of a node in messages, in characters."""
 MAX_LINE_PARTS = 1_000
-"""Maximum names and numbers on a line; longer parts get a line of their own."""
+"""Maximum number of names and numbers on a line; longer parts are named on a separate line."""
 MAX_REPEATED_PARTS = 9
 """Shared positions of up to this many nodes are repeated rather than named."""
 
 
 def show(program: Program) -> str:
-    """A program as text. Shared parts are named in the scope of the array or reduction they depend on.
+    """Print a program as text. Shared parts are named in the scope of the array or reduction that they depend on.
 
     >>> from opweave.expr import trace, sigmoid
     >>> from opweave.core.graph import Desc
@@ -46,7 +46,7 @@ def inline(root: Expr, names: Mapping[Source, str] | None = None, axes: Sequence
 
     Args:
         root: the node.
-        names: names of the arrays; if given, reduction variables are numbered, so that equal expressions print equally.
+        names: names of the arrays; if not None, reduction variables are numbered, so that equal expressions print equally.
         axes: the free variables, in order; default: those of `root`.
     """
     free = sorted(root.free, key=lambda v: (v.axis == 0, v.axis, v.serial)) if axes is None else axes
@@ -86,7 +86,7 @@ class _Scope:
 
     def __init__(self, names: Mapping[Source, str], variables: dict[Expr, str], limit: int = 0) -> None:
         self.names, self.limit = names, limit
-        self.known: dict[Expr, str] = dict(variables)
+        self.node_names: dict[Expr, str] = dict(variables)
 
     def block(self, body: Expr) -> list[str]:
         """Definitions of the shared parts, followed by the value."""
@@ -96,7 +96,7 @@ class _Scope:
             for part in node.parts:
                 uses[part] = uses.get(part, 0) + 1
         lines: list[str] = []
-        self.known.update(_names_of_reduced(body))
+        self.node_names.update(_names_of_reduced(body))
         length: dict[Expr, int] = {}  # in names and numbers
         for node in nodes:
             length[node] = 1 + sum(length[part] for part in node.parts)
@@ -105,23 +105,23 @@ class _Scope:
             if shared or (length[node] > MAX_LINE_PARTS and node is not body):
                 name = f"t{len(lines)}"
                 lines.append(f"{name} = {self.value(node)}")
-                self.known[node], length[node] = name, 1
+                self.node_names[node], length[node] = name, 1
         return [*lines, self.value(body)]
 
     def value(self, root: Expr) -> str:
         """A node as text, with parentheses around nested operators."""
-        made: dict[Expr, str] = {}
-        order = walk(root, enter=lambda node: () if node in self.known else node.parts)
+        texts: dict[Expr, str] = {}
+        order = walk(root, enter=lambda node: () if node in self.node_names else node.parts)
         if self.limit and len(order) > 40 * self.limit:
             return f"an expression of {len(order)} nodes"
         for node in order:
-            text = self.known.get(node) or self._one(node, made)
+            text = self.node_names.get(node) or self._one(node, texts)
             # The text of shared nodes doubles at each level; nothing beyond the limit is shown.
-            made[node] = text[: MAX_CHARACTERS + 1] if self.limit else text
-        return made[root]
+            texts[node] = text[: MAX_CHARACTERS + 1] if self.limit else text
+        return texts[root]
 
-    def _one(self, node: Expr, made: Mapping[Expr, str]) -> str:
-        parts = [made[part] for part in node.parts]
+    def _one(self, node: Expr, texts: Mapping[Expr, str]) -> str:
+        parts = [texts[part] for part in node.parts]
         if isinstance(node, Const):
             return repr(node.value)
         if isinstance(node, Index):
@@ -133,14 +133,16 @@ class _Scope:
         if isinstance(node, Cast):
             return f"{node.type}({parts[0]})"
         if isinstance(node, Reduce):
-            over = ", ".join(f"{self.known.get(v, 'r')} < {v.extent}" for v in node.variables)
+            over = ", ".join(f"{self.node_names.get(v, 'r')} < {v.extent}" for v in node.variables)
             return f"{node.reduction}({over}: {parts[0]})"
         assert isinstance(node, Call)
         symbol = FUNCTIONS[node.name].symbol
         if not symbol:
             return f"{node.name}({', '.join(parts)})"
         operands = (
-            f"({text})" if isinstance(part, Call) and FUNCTIONS[part.name].symbol and part not in self.known else text
+            f"({text})"
+            if isinstance(part, Call) and FUNCTIONS[part.name].symbol and part not in self.node_names
+            else text
             for part, text in zip(node.parts, parts, strict=True)
         )
         return f" {symbol} ".join(operands)

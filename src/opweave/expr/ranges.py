@@ -16,39 +16,39 @@ Range: TypeAlias = tuple[int, int]
 
 
 def bounds(root: Expr) -> Range | None:
-    """The range that an index is known to lie in; None if it is unknown."""
-    found: dict[Expr, Range | None] = {}
+    """The range of an index; None if it is unknown."""
+    spans: dict[Expr, Range | None] = {}
     for node in walk(root, enter=lambda n: n.parts if n.type in _INTEGER_TYPES else ()):
-        found[node] = _bounds(node, found)
-    return found[root]
+        spans[node] = _bounds(node, spans)
+    return spans[root]
 
 
 def check_positions(*roots: Expr) -> None:
-    """Require that positions stay within int32, in which they are computed; unknown ranges are assumed to fit."""
+    """Require that positions fit into int32, the type they are computed in. Unknown ranges are assumed to fit."""
     limits = INFO["int32"]
-    found: dict[Expr, Range | None] = {}
+    spans: dict[Expr, Range | None] = {}
     for node in walk(*roots):
-        known = found[node] = _bounds(node, found) if node.type in _INTEGER_TYPES else None
-        if node.type == "index" and known and (known[0] < limits.lowest or known[1] > limits.highest):
-            raise ValidationError(f"the position {text(node)} goes from {known[0]} to {known[1]}, beyond int32")
+        span = spans[node] = _bounds(node, spans) if node.type in _INTEGER_TYPES else None
+        if node.type == "index" and span and (span[0] < limits.lowest or span[1] > limits.highest):
+            raise ValidationError(f"the position {text(node)} goes from {span[0]} to {span[1]}, beyond int32")
 
 
-def _bounds(node: Expr, found: Mapping[Expr, Range | None]) -> Range | None:
+def _bounds(node: Expr, spans: Mapping[Expr, Range | None]) -> Range | None:
     if isinstance(node, Const):
         return int(node.value), int(node.value)
     if isinstance(node, Index):
         return 0, node.extent - 1
     if isinstance(node, Cast) and node.type == "index":
-        return found.get(node.parts[0])
+        return spans.get(node.parts[0])
     if not isinstance(node, Call):
         return None
-    ranges = [found.get(part) for part in node.parts]
+    ranges = [spans.get(part) for part in node.parts]
     if node.name == "where":
         a, b = ranges[1:]
         return (min(a[0], b[0]), max(a[1], b[1])) if a and b else None
     if node.name in ("max", "min") and any(ranges):  # in a clamp, the range of one operand may be unknown
         info, pick = INFO[storage(node.type)], max if node.name == "max" else min
-        a, b = (known or (info.lowest, info.highest) for known in ranges)
+        a, b = (span or (info.lowest, info.highest) for span in ranges)
         return pick(a[0], b[0]), pick(a[1], b[1])
     if None in ranges or node.type != "index":  # integers of data wrap around
         return None
@@ -64,5 +64,5 @@ def _bounds(node: Expr, found: Mapping[Expr, Range | None]) -> Range | None:
         return (low, high) if low >= 0 and high < other[0] else (0, other[1] - 1)
     function = FUNCTIONS[node.name].operator
     assert function is not None, node
-    corners = [function(a, b) for a in (low, high) for b in other]  # it is monotonic in each argument
+    corners = [function(a, b) for a in (low, high) for b in other]  # `function` is monotonic in each argument
     return min(corners), max(corners)

@@ -1,4 +1,4 @@
-"""Rewrite reductions: unroll them, divide them into parts, or move them into arrays of their own."""
+"""Rewrite reductions: unroll them, divide them into parts, or store their results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..core.dtypes import FLOATS, INFO, DataType
-from .ir import Cast, Const, Expr, Index, Reduce, Reduction, Stored, Type, call, storage, substitute, unified, walk
+from .ir import Cast, Const, Expr, Index, Reduce, Reduction, Stored, Type, call, storage, substitute, unify, walk
 
 COMBINE = {"sum": "add", "product": "mul", "max": "max", "min": "min"}
 """The function that combines two elements of a reduction."""
@@ -25,8 +25,8 @@ def neutral(reduction: Reduction, type: Type) -> Const:
     return Const(info.lowest if least else info.highest, type)
 
 
-def unrolled(node: Reduce) -> Expr:
-    """A reduction of a few elements as one expression."""
+def unroll(node: Reduce) -> Expr:
+    """Unroll a reduction into one expression."""
     terms = []
     for position in itertools.product(*(range(variable.extent) for variable in node.variables)):
         values: dict[Expr, Expr] = {v: Const(p, "index") for v, p in zip(node.variables, position, strict=True)}
@@ -37,17 +37,17 @@ def unrolled(node: Reduce) -> Expr:
     return terms[0]
 
 
-def written_out(bodies: Sequence[Expr], is_short: Callable[[Reduce], bool]) -> tuple[Expr, ...]:
-    """Replace short reductions by expressions of their elements."""
-    made: dict[Expr, Expr] = {}
+def unroll_short(bodies: Sequence[Expr], is_short: Callable[[Reduce], bool]) -> tuple[Expr, ...]:
+    """Unroll the short reductions of expressions."""
+    rewritten: dict[Expr, Expr] = {}
     for node in walk(*bodies):
-        rebuilt = node.rebuilt(tuple(made[part] for part in node.parts))
-        made[node] = unrolled(rebuilt) if isinstance(rebuilt, Reduce) and is_short(rebuilt) else rebuilt
-    return unified(*(made[body] for body in bodies))
+        rebuilt = node.rebuild(tuple(rewritten[part] for part in node.parts))
+        rewritten[node] = unroll(rebuilt) if isinstance(rebuilt, Reduce) and is_short(rebuilt) else rebuilt
+    return unify(*(rewritten[body] for body in bodies))
 
 
 def stored_value(node: Expr) -> Stored:
-    """An array of the values of `node`, over the variables it depends on, without those of extent 1."""
+    """An array of the values of `node`. Its axes are the free variables of `node` with an extent above 1."""
     axes = tuple(sorted((v for v in node.free if v.extent > 1), key=lambda v: (v.axis == 0, v.axis, v.serial)))
     body = substitute(node, {v: Const(0, "index") for v in node.free if v.extent == 1})
     # Intermediate float16 values stay float32: they are rounded when the result is stored.
@@ -63,8 +63,8 @@ class Split:
         part: the number of the part.
         position: the position within a part.
         start: the first position of a part.
-        index: the position in the whole range, clamped to it.
-        inside: whether the position is in range before clamping; None if the size divides the extent.
+        index: the position in the whole range, clamped to the range.
+        inside: the condition that the position before clamping is in range; None if the size divides the extent.
     """
 
     part: Index
@@ -73,7 +73,7 @@ class Split:
     index: Expr
     inside: Expr | None
 
-    def masked(self, node: Reduce, variable: Index) -> Expr:
+    def mask(self, node: Reduce, variable: Index) -> Expr:
         """The body of `node` at `index`, neutral at positions out of range."""
         body = substitute(node.body, {variable: self.index})
         return body if self.inside is None else call("where", self.inside, body, neutral(node.reduction, node.type))

@@ -12,8 +12,8 @@ import math
 from dataclasses import replace
 
 from ..core.dtypes import INFO
-from .ir import Call, Cast, Const, Expr, Index, Load, Output, Program, Reduce, Stored, call, unified, walk
-from .linear import Linear, combined
+from .ir import Call, Cast, Const, Expr, Index, Load, Output, Program, Reduce, Stored, call, unify, walk
+from .linear import Linear, combine
 from .ranges import Range, bounds
 
 _REFLECTED = {"greater": "lesser", "lesser_or_equal": "greater_or_equal"}
@@ -36,24 +36,24 @@ class _Simplifier:
         self._calls: dict[tuple[object, ...], Expr] = {}  # function and arguments -> their only node
         self._ranges: dict[Expr, Range | None] = {}
 
-    def rewritten(self, root: Expr) -> Expr:
-        """`root`, simplified."""
+    def rewrite(self, root: Expr) -> Expr:
+        """Return `root` with simpler positions and conditions."""
         for node in walk(root, enter=lambda n: () if n in self._rewritten else n.parts):
             if node not in self._rewritten:
-                self._rewritten[node] = self._rewrite(node, tuple(self._rewritten[part] for part in node.parts))
+                self._rewritten[node] = self._rewrite_node(node, tuple(self._rewritten[part] for part in node.parts))
         return self._rewritten[root]
 
-    def _rewrite(self, node: Expr, parts: tuple[Expr, ...]) -> Expr:
+    def _rewrite_node(self, node: Expr, parts: tuple[Expr, ...]) -> Expr:
         match node:
             case Index(extent=1):
                 return Const(0, "index")
             case Load(source=Stored() as source):
                 return Load(self.stored.get(source, source), parts)
             case Reduce():
-                return _reduced(node, parts[0])
+                return _reduction_of(node, parts[0])
             case Call():
                 return self._call(node.name, parts, node)
-        return node.rebuilt(parts)
+        return node.rebuild(parts)
 
     def _call(self, name: str, parts: tuple[Expr, ...], node: Expr) -> Expr:
         first = parts[0]
@@ -65,14 +65,14 @@ class _Simplifier:
             parts = _without_cast(parts)
         if parts[-1].type == "index":
             if name in _ORDERINGS:
-                return self._compared(name, parts)
+                return self._compare(name, parts)
             if node.type == "index":
                 return self._index(name, parts)
-        return node.rebuilt(parts)
+        return node.rebuild(parts)
 
     # Conditions ------------------------------------------------------------------------------------------------------
 
-    def _compared(self, name: str, parts: tuple[Expr, ...]) -> Expr:
+    def _compare(self, name: str, parts: tuple[Expr, ...]) -> Expr:
         """A comparison of positions; a constant if their ranges determine the result."""
         a, b = reversed(parts) if name in _REFLECTED else parts
         is_lesser = _REFLECTED.get(name, name) == "lesser"  # a < b; otherwise a >= b
@@ -88,7 +88,7 @@ class _Simplifier:
 
     def _index(self, name: str, parts: tuple[Expr, ...]) -> Expr:
         sums = [self._sum(part) for part in parts]
-        total = combined(name, sums)
+        total = combine(name, sums)
         if total is not None:
             return self._expression(total)
         match name:
@@ -106,7 +106,7 @@ class _Simplifier:
 
     def _quotient(self, dividend: Linear, divisor: int) -> Linear:
         """`dividend // divisor`."""
-        whole, rest = _divided(dividend, divisor)
+        whole, rest = _divide(dividend, divisor)
         ends = self._range_of(rest)
         if ends is not None and ends[0] // divisor == ends[1] // divisor:  # the quotient of `rest` is constant
             return whole.plus(Linear(ends[0] // divisor))
@@ -120,7 +120,7 @@ class _Simplifier:
 
     def _remainder(self, dividend: Linear, divisor: int) -> Linear:
         """`dividend % divisor`."""
-        _, rest = _divided(dividend, divisor)
+        _, rest = _divide(dividend, divisor)
         ends = self._range_of(rest)
         if ends is not None and ends[0] // divisor == ends[1] // divisor:  # the quotient of `rest` is constant
             return rest.plus(Linear(-(ends[0] // divisor) * divisor))
@@ -133,7 +133,7 @@ class _Simplifier:
         `g` is the largest common divisor of `divisor` and a factor in `value` for which this is possible; 1 if there is none.
         """
         for common in sorted({math.gcd(divisor, count) for count in value.terms.values()}, reverse=True):
-            multiple, below = _divided(value, common)
+            multiple, below = _divide(value, common)
             ends = self._range_of(below)
             if ends is not None and ends[0] >= 0 and ends[1] < common:
                 return common, multiple, below
@@ -158,8 +158,8 @@ class _Simplifier:
         return self._sums.get(node) or Linear(0, {node: 1})
 
     def _expression(self, value: Linear) -> Expr:
-        """The node that computes a sum."""
-        value = self._recombined(value)
+        """Build the node that computes a sum."""
+        value = self._recombine(value)
         only = _only_term(value)
         if only is not None:
             return only
@@ -178,7 +178,7 @@ class _Simplifier:
         self._sums[result] = value
         return result
 
-    def _recombined(self, value: Linear) -> Linear:
+    def _recombine(self, value: Linear) -> Linear:
         """Replace `x // n * n + x % n` by `x`."""
         for term, count in value.terms.items():
             if isinstance(term, Call) and term.name == "mod" and isinstance(term.parts[1], Const):
@@ -186,30 +186,30 @@ class _Simplifier:
                 quotient = _only_term(self._quotient(dividend, divisor))
                 if quotient is not None and value.terms.get(quotient) == count * divisor:
                     rest = {t: n for t, n in value.terms.items() if t is not term and t is not quotient}
-                    return self._recombined(Linear(value.constant, rest).plus(dividend, count))
+                    return self._recombine(Linear(value.constant, rest).plus(dividend, count))
         return value
 
     def _call_as_sum(self, name: str, dividend: Linear, divisor: int) -> Linear:
-        """The sum whose only term is a quotient or remainder."""
+        """A quotient or remainder as a sum of one term."""
         return Linear(0, {self._unique(name, self._expression(dividend), Const(divisor, "index")): 1})
 
     def _unique(self, name: str, *parts: Expr) -> Expr:
-        """A call, as the same node whenever the function and the arguments are the same."""
+        """The node of a call; equal calls share one node."""
         key = name, *(("constant", p.value) if isinstance(p, Const) else p for p in parts)
         if key not in self._calls:
             self._calls[key] = Call(name, parts)
         return self._calls[key]
 
     def _range_of(self, value: Linear) -> Range | None:
-        """The range of a sum; None if that of a term is unknown."""
+        """The range of a sum; None if the range of a term is unknown."""
         low = high = value.constant
         for term, count in value.terms.items():
             if term not in self._ranges:
                 self._ranges[term] = bounds(term)
-            known = self._ranges[term]
-            if known is None:
+            span = self._ranges[term]
+            if span is None:
                 return None
-            ends = known[0] * count, known[1] * count  # in reverse order if `count` is negative
+            ends = span[0] * count, span[1] * count  # in reverse order if `count` is negative
             low, high = low + min(ends), high + max(ends)
         return low, high
 
@@ -221,7 +221,7 @@ def _only_term(value: Linear) -> Expr | None:
     return next(iter(value.terms))
 
 
-def _divided(value: Linear, divisor: int) -> tuple[Linear, Linear]:
+def _divide(value: Linear, divisor: int) -> tuple[Linear, Linear]:
     """Split `value` into `divisor * quotient + rest`; return `quotient` and `rest`.
 
     Terms whose factor is a multiple of `divisor` go into the quotient, the others into the rest. The constant of the rest is
@@ -242,19 +242,19 @@ def _and_or(name: str, parts: tuple[Expr, ...]) -> Expr:
 
 
 def _without_cast(parts: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """The operands of a comparison, without a cast to int64 if the other operand is a constant that fits the original type."""
+    """Drop a cast to int64 from the operands of a comparison with a constant that fits the original type."""
     for cast, other in (parts, parts[::-1]):
         if isinstance(cast, Cast) and isinstance(other, Const) and cast.type == "int64":
             inner = cast.parts[0]
-            known = INFO.get("int32" if inner.type == "index" else inner.type)  # type: ignore[arg-type]
-            if known is not None and known.kind != "f" and known.lowest <= other.value <= known.highest:
+            info = INFO.get("int32" if inner.type == "index" else inner.type)  # type: ignore[arg-type]
+            if info is not None and info.kind != "f" and info.lowest <= other.value <= info.highest:
                 number = Const(other.value, inner.type)
                 return tuple(inner if part is cast else number for part in parts)
     return parts
 
 
-def _reduced(node: Reduce, body: Expr) -> Expr:
-    """A reduction over the variables of more than one position; without any, it is the element, or its position, 0."""
+def _reduction_of(node: Reduce, body: Expr) -> Expr:
+    """A reduction without variables of extent 1. If no variable is left: the element, or position 0."""
     variables = tuple(variable for variable in node.variables if variable.extent > 1)
     if variables:
         return Reduce(node.reduction, variables, body)
@@ -262,13 +262,13 @@ def _reduced(node: Reduce, body: Expr) -> Expr:
 
 
 def simplified_elements(*bodies: Expr) -> tuple[Expr, ...]:
-    """The same elements with simpler positions and conditions; equal parts become one."""
+    """Simplify positions and conditions of elements, and merge equal parts."""
     simplifier = _Simplifier()
-    return unified(*map(simplifier.rewritten, bodies))
+    return unify(*map(simplifier.rewrite, bodies))
 
 
 def simplified(program: Program) -> Program:
-    """The same program with simpler positions and conditions.
+    """Simplify positions and conditions of a program.
 
     >>> from opweave.expr import compute, trace
     >>> from opweave.core.graph import Desc
@@ -282,11 +282,11 @@ def simplified(program: Program) -> Program:
     """
     simplifier = _Simplifier()
     for stored in program.stored:
-        simplifier.stored[stored] = Stored(stored.axes, *unified(simplifier.rewritten(stored.body)))
-    bodies = unified(*(simplifier.rewritten(output.body) for output in program.outputs))
+        simplifier.stored[stored] = Stored(stored.axes, *unify(simplifier.rewrite(stored.body)))
+    bodies = unify(*(simplifier.rewrite(output.body) for output in program.outputs))
     outputs = tuple(Output(output.axes, body) for output, body in zip(program.outputs, bodies, strict=True))
     checks = tuple(
-        replace(c, condition=simplifier.rewritten(c.condition), value=c.value and simplifier.rewritten(c.value))
+        replace(c, condition=simplifier.rewrite(c.condition), value=c.value and simplifier.rewrite(c.value))
         for c in program.checks
     )
     return Program(program.name, program.inputs, outputs, checks)

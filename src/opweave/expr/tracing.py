@@ -21,7 +21,7 @@ def of_input(source: Input) -> Array:
 
 
 def inputs_of(descs: Sequence[Desc], names: Sequence[str] = ()) -> tuple[tuple[Input, ...], tuple[Array, ...]]:
-    """Inputs with the given descriptors, and names for messages, and an array for each."""
+    """Create an input and an array for each descriptor; `names` are for messages."""
     named = names or [""] * len(descs)
     inputs = tuple(Input(number, desc, name) for number, (desc, name) in enumerate(zip(descs, named, strict=True)))
     return inputs, tuple(map(of_input, inputs))
@@ -73,13 +73,13 @@ def program(name: str, inputs: tuple[Input, ...], results: Sequence[Array], chec
     for array in results:
         if not array.body.free <= set(axes_of(array.shape)):
             raise ValidationError(f"the result depends on a position outside of its axes: {array!r}")
-    bodies = ir.unified(*(array.body for array in results))
+    bodies = ir.unify(*(array.body for array in results))
     outputs = tuple(Output(axes_of(array.shape), body) for array, body in zip(results, bodies, strict=True))
-    made = Program(name, inputs, outputs, tuple(dict.fromkeys(checks)))
-    foreign = [source for source in ir.sources(*made.roots) if isinstance(source, Input) and source not in inputs]
+    result = Program(name, inputs, outputs, tuple(dict.fromkeys(checks)))
+    foreign = [source for source in ir.sources(*result.roots) if isinstance(source, Input) and source not in inputs]
     require(
         not foreign, f"the result depends on an array of another expression, {', '.join(str(s.desc) for s in foreign)}"
     )
-    check_nodes(len(ir.walk(*(stored.body for stored in made.stored), *made.roots)))
-    check_positions(*(stored.body for stored in made.stored), *made.roots)
-    return made
+    check_nodes(len(ir.walk(*(stored.body for stored in result.stored), *result.roots)))
+    check_positions(*(stored.body for stored in result.stored), *result.roots)
+    return result

@@ -27,7 +27,7 @@ class Function:
         ufunc: NumPy's function that computes it; None if NumPy has none.
         symbol: infix operator when printed; empty for `name(arguments)`.
         result: type of the result; None for the type of the arguments.
-        operator: what the symbol stands for, on Python's integers and on expressions of compilers.
+        operator: the operator of the symbol, for Python's integers and for expressions of compilers.
     """
 
     arity: int
@@ -89,7 +89,7 @@ FUNCTIONS: dict[str, Function] = {
     "tanh": Function(1, FLOATS, np.tanh),
     "where": Function(3, _ALL),  # the condition, "bool", comes first
 }
-"""All functions by name. Those named like WebNN operations have the same semantics."""
+"""All functions by name. A function that is named like a WebNN operation has the semantics of that operation."""
 
 Reduction = Literal["sum", "product", "max", "min", "arg_max", "arg_min"]
 """`arg_max` and `arg_min` return the first position of the extreme value, as int32. NaN counts as the largest value for

@@ -82,9 +82,9 @@ def conv2d(
     taps = dict(zip(filter_layout, filter.shape, strict=True))
     require(groups > 0, f"groups must be greater than 0, got {groups}")
     if image["c"] != taps["i"] * groups:
-        each = f" for each of {groups} groups, {taps['i'] * groups} in all" if groups > 1 else ""
+        per_group = f" for each of {groups} groups, {taps['i'] * groups} in all" if groups > 1 else ""
         one = " (groups=1)" if groups == 1 else ""
-        raise ValidationError(f"the filter has {taps['i']} input channels{each}, the input {image['c']}{one}")
+        raise ValidationError(f"the filter has {taps['i']} input channels{per_group}, the input {image['c']}{one}")
     require(taps["o"] % groups == 0, f"groups must divide the {taps['o']} output channels, got {groups}")
     result = {"n": image["n"], "c": taps["o"]}
     check_shape([result["c"]], bias=bias)

@@ -55,7 +55,7 @@ def _check_aligned(input: Operand, indices: Operand, axis: int) -> None:
 
 
 def _coordinates(b: Operations, indices: Operand, axis: int) -> Operand:
-    """The full coordinates of the elements that indices along `axis` refer to: [number of indices, rank]."""
+    """The full coordinates of the elements at `indices` along `axis`: [number of indices, rank]."""
     columns = []
     for dimension, size in enumerate(indices.shape):
         if dimension == axis:
@@ -101,8 +101,8 @@ def _(b: Operations, input: Operand, indices: Operand, axis: int) -> Operand:
     return b.reshape(b.gather_nd(input, _coordinates(b, indices, axis)), indices.shape)
 
 
-def _named_shape(input: Operand, indices: Operand) -> tuple[int, ...]:
-    """The shape of the slices that the coordinates in `indices` refer to."""
+def _slice_shape(input: Operand, indices: Operand) -> tuple[int, ...]:
+    """The shape of the slices at the coordinates in `indices`."""
     *counts, coordinates = indices.shape
     require(
         coordinates <= input.rank,
@@ -133,7 +133,7 @@ def gather_nd(self: Builder, input: Operand, indices: Operand, *, label: str = "
     >>> ow.ops.gather_nd(np.float32([[1, 2], [3, 4]]), np.int32([[1, 0], [0, 1]])).tolist()
     [3.0, 2.0]
     """
-    return Desc(input.data_type, _named_shape(input, indices))
+    return Desc(input.data_type, _slice_shape(input, indices))
 
 
 @op(
@@ -212,5 +212,5 @@ def scatter_nd(self: Builder, input: Operand, indices: Operand, updates: Operand
     >>> ow.ops.scatter_nd(np.float32([1, 2, 3]), np.int32([[2], [0]]), np.float32([10, 20])).tolist()
     [20.0, 2.0, 10.0]
     """
-    check_shape(_named_shape(input, indices), updates=updates)
+    check_shape(_slice_shape(input, indices), updates=updates)
     return input.desc

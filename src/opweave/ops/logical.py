@@ -255,7 +255,7 @@ def _(builder: Operations, a: Operand) -> Operand:
     return builder.equal(builder.abs(a), builder._as_operand(math.inf, a.data_type))
 
 
-def _combined(name: str, a: expr.Array, b: expr.Array) -> expr.Array:
+def _combine(name: str, a: expr.Array, b: expr.Array) -> expr.Array:
     return expr.apply(name, a != 0, b != 0)
 
 
@@ -263,4 +263,4 @@ _op: Op[..., Any]
 for _op in (equal, not_equal, greater, greater_or_equal, lesser, lesser_or_equal, is_nan, is_infinite):
     _op.expression(on_arguments(partial(expr.apply, _op.name)))
 for _op in (logical_and, logical_or, logical_xor):
-    _op.expression(partial(_combined, _op.name))
+    _op.expression(partial(_combine, _op.name))

@@ -27,9 +27,7 @@ def _check_length(name: str, values: Sequence[int], rank: int) -> None:
 
 
 def _along(input: Operand, axis: int, start: int, size: int) -> tuple[list[int], list[int]]:
-    """Starts and sizes of a slice of `input`: `size` elements from `start` along `axis`, and all elements along the
-    others.
-    """
+    """Starts and sizes of a slice of `input`: `size` elements from `start` along `axis`, all along other axes."""
     starts, sizes = [0] * input.rank, list(input.shape)
     starts[axis], sizes[axis] = start, size
     return starts, sizes

@@ -194,7 +194,7 @@ def softmax(self: Builder, input: Operand, axis: int, *, label: str = "") -> Des
 
 
 def _along(b: Operations, vector: Operand | None, axes: Sequence[int], like: Operand) -> Operand | None:
-    """Reshape `vector`, whose dimensions correspond to `axes` of `like` in this order, so that it broadcasts to `like`."""
+    """Reshape `vector`, whose dimensions are the `axes` of `like` in this order, so that it broadcasts to `like`."""
     if vector is None:
         return None
     order = sorted(range(len(axes)), key=lambda i: axes[i])
@@ -211,7 +211,7 @@ def _normalize(
     bias: Operand | None,
     epsilon: float,
 ) -> Operand:
-    """Divide `centred` by the standard deviation, and apply scale and bias. All but these two are float32."""
+    """Divide `centred` by the standard deviation, and apply scale and bias. `centred` and `variance` are float32."""
     y = centred / b.sqrt(variance + epsilon)
     if scale is not None:
         y = widened(b, scale) * y

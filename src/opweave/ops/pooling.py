@@ -59,7 +59,7 @@ def _pool2d(
 
     >>> import numpy as np, opweave as ow
     """
-    # The text sets the padding to 0 if outputSizes is given, and requires outputSizes smaller than strides. Both are mistakes:
+    # The specification sets the padding to 0 if outputSizes is given, and requires outputSizes < strides. Both are mistakes:
     # the conformance tests and browsers use both options together, and sizes are rarely smaller than strides.
     check_window(padding, strides, dilations)
     assert window_dimensions is not None  # the defaults are declared below
@@ -137,13 +137,13 @@ max_pool2d = _pool2d.named(
 
 
 @l2_pool2d.decompose
-def _(b: Operations, input: Operand, layout: InputOperandLayout, **given: Any) -> Operand:
+def _(b: Operations, input: Operand, layout: InputOperandLayout, **attributes: Any) -> Operand:
     # Pad with zeros, so that all windows are complete and the sum is the average times the window size.
     axes = [layout.index("h"), layout.index("w")]
     before, after = [0] * 4, [0] * 4
-    for axis, window in zip(axes, Window.along([input.shape[axis] for axis in axes], given), strict=True):
+    for axis, window in zip(axes, Window.along([input.shape[axis] for axis in axes], attributes), strict=True):
         before[axis], after[axis] = window.before, window.after
     x = b.pad(b.cast(input, "float32"), before, after)
-    options = {name: given[name] for name in ("window_dimensions", "strides", "dilations")}
+    options = {name: attributes[name] for name in ("window_dimensions", "strides", "dilations")}
     mean = b.average_pool2d(x * x, layout=layout, **options)
-    return b.cast(b.sqrt(mean * math.prod(given["window_dimensions"])), input.data_type)
+    return b.cast(b.sqrt(mean * math.prod(attributes["window_dimensions"])), input.data_type)

@@ -1,4 +1,4 @@
-"""A builder that belongs to no context: for decompositions, composites and passes."""
+"""A builder without a context, for decompositions, composites and passes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import Operations
 
 
 class Recorder(Operations):
-    """A builder without a context: of what operations are made of. Numbers and arrays become constants."""
+    """A builder without a context. Numbers and arrays become constants."""
 
     def _as_operand(self, value: Any, data_type: Any) -> Operand:
         return constant(self, value, data_type)
@@ -26,14 +26,14 @@ class Recorder(Operations):
                 plain = number.item() if isinstance(number, np.number) else number
                 return self._as_operand(cast_number(plain, check(data_type)), data_type)
             case (array,) if hasattr(array, "__array__"):
-                found = np.asarray(array)
-                return self._as_operand(found, describe(found, "constant: array").data_type)
-        given = ", ".join(type(value).__name__ for value in args)
-        raise ValidationError(f"constant: takes (array) or (data_type, number) in a decomposition, got ({given})")
+                values = np.asarray(array)
+                return self._as_operand(values, describe(values, "constant: array").data_type)
+        types = ", ".join(type(value).__name__ for value in args)
+        raise ValidationError(f"constant: takes (array) or (data_type, number) in a decomposition, got ({types})")
 
 
 def constant(builder: Operations, value: Any, data_type: Any) -> Operand:
-    """A constant operand for a number or an array, outside of a user's builder."""
+    """Make a constant operand of a number or an array, outside of a user's builder."""
     array = np.asarray(value, dtype=data_type)
     return Operand(builder, Desc(data_type, array.shape), value=array)
 

@@ -42,14 +42,14 @@ _LSTM_CELL = {**_GRU_CELL, "peephole_weight": "p"}
 
 
 def _network(shared: Mapping[str, str], **others: str) -> Callable[[Callable[..., Any]], Op[..., Any]]:
-    """Decorator: declare an operation by the axes of its operands and results, from which its shape rule is made.
+    """Decorator: declare an operation by the axes of its operands and results, which define the shape rule.
 
-    The decorated function only has a signature and a docstring, and is never called. The number of gates and of activations
-    are the lengths of its default `layout` and `activations`.
+    The decorated function has only a signature and a docstring, and is never called. The numbers of gates and of activations
+    are the lengths of the defaults of `layout` and `activations`.
 
     Args:
-        shared: the axes of operands that the operation shares with others, by name.
-        others: the axes of its other operands and of its results, by name. Names of results begin with "output".
+        shared: the axes of operands that several operations have, by name.
+        others: the axes of the other operands and of the results, by name. Names of results begin with "output".
     """
     axes = {**shared, **others}
     outputs = [name for name in axes if name.startswith("output")]
@@ -60,13 +60,13 @@ def _network(shared: Mapping[str, str], **others: str) -> Callable[[Callable[...
         gates, functions = (len(parameters[name].default) for name in ("layout", "activations"))
 
         @functools.wraps(function)
-        def rule(builder: Builder, **given: Any) -> Any:
-            sizes = _sizes(axes["input"], gates, functions, **given)
+        def rule(builder: Builder, **arguments: Any) -> Any:
+            sizes = _sizes(axes["input"], gates, functions, **arguments)
             shapes = {name: tuple(sizes[axis] for axis in letters) for name, letters in axes.items()}
             for name in operands:
-                check_shape(shapes[name], **{name: given[name]})
-            results = [Desc(given["input"].data_type, shapes[name]) for name in outputs]
-            if not given.get("return_sequence", True):
+                check_shape(shapes[name], **{name: arguments[name]})
+            results = [Desc(arguments["input"].data_type, shapes[name]) for name in outputs]
+            if not arguments.get("return_sequence", True):
                 results.pop()  # the sequence is the last result
             return results[0] if "output" in axes else tuple(results)
 
@@ -89,7 +89,7 @@ def _sizes(
     direction: str = "forward",
     **_: Any,
 ) -> dict[str, int]:
-    """Check the attributes of a network with these numbers of gates and activations; the size of each axis by its letter."""
+    """Check the attributes of a network, and return the size of each axis by letter."""
     # Engines may concatenate the two biases of all gates, so their total size must be a valid dimension.
     maximum = MAX_DIMENSION // (2 * gates)
     require(0 < hidden_size <= maximum, f"hidden_size must be in [1, {maximum}], got {hidden_size}")
@@ -392,7 +392,7 @@ def _lstm_step(
 
 
 def _sum_of_biases(bias: Operand | None, recurrent_bias: Operand | None) -> Operand | None:
-    """The sum of the biases that are given; None if there are none."""
+    """The sum of the biases that exist; None if there are none."""
     if bias is None or recurrent_bias is None:
         return bias if recurrent_bias is None else recurrent_bias
     total: Operand = bias + recurrent_bias
@@ -401,10 +401,10 @@ def _sum_of_biases(bias: Operand | None, recurrent_bias: Operand | None) -> Oper
 
 @gru_cell.decompose
 def _(
-    b: Operations, input: Operand, weight: Operand, hidden_state: Operand, bias: Operand | None, **given: Any
+    b: Operations, input: Operand, weight: Operand, hidden_state: Operand, bias: Operand | None, **others: Any
 ) -> Operand:
     weighted = b.gemm(input, weight, c=bias, b_transpose=True)
-    output: Operand = call_with(_gru_step, given, b, weighted, hidden_state)[0]
+    output: Operand = call_with(_gru_step, others, b, weighted, hidden_state)[0]
     return output
 
 
@@ -417,10 +417,10 @@ def _(
     cell_state: Operand,
     bias: Operand | None,
     recurrent_bias: Operand | None,
-    **given: Any,
+    **others: Any,
 ) -> tuple[Operand, ...]:
     weighted = b.gemm(input, weight, c=_sum_of_biases(bias, recurrent_bias), b_transpose=True)
-    hidden, cell = call_with(_lstm_step, given, b, weighted, hidden_state, cell_state)
+    hidden, cell = call_with(_lstm_step, others, b, weighted, hidden_state, cell_state)
     return hidden, cell
 
 
@@ -431,26 +431,26 @@ def _over_time(
     input: Operand,
     direction: RecurrentNetworkDirection,
     return_sequence: bool,
-    **given: Any,
+    **others: Any,
 ) -> tuple[Operand, ...]:
-    """Run `step` for each direction and time step. The weighted inputs of all steps are computed by one matrix product.
+    """Run `step` for each direction and time step. One matrix product computes the weighted inputs of all steps.
 
     Args:
         b: the builder.
-        step: computes the next states, of which the hidden state is the first. Its arguments are the builder, the weighted
-            input, the states, and those arguments in `given` that its parameters name.
+        step: computes the next states, the hidden state first. The arguments are the builder, the weighted input, the
+            states, and arguments in `others` that are named like a parameter of `step`.
         initial_states: the states before the first step, [directions, batches, hidden_size]; None for zeros.
         input: [steps, batches, input size].
         direction: the order in which steps are processed.
         return_sequence: whether to also return the hidden state of every step.
-        given: the network's other arguments; directions are the first axis of all operands.
+        others: the other arguments of the network; the first axis of all operands is the direction.
     """
     steps, batches, input_size = input.shape
-    rows, state_shape = b.reshape(input, [steps * batches, input_size]), [batches, given["hidden_size"]]
+    rows, state_shape = b.reshape(input, [steps * batches, input_size]), [batches, others["hidden_size"]]
     zeros = b.expand(b._as_operand(0, input.data_type), state_shape)
     last, sequences = [], []
     for k in range(direction_count(direction)):
-        picked = {name: _pick(b, value, k) if isinstance(value, Operand) else value for name, value in given.items()}
+        picked = {name: _pick(b, value, k) if isinstance(value, Operand) else value for name, value in others.items()}
         weighted = b.split(b.gemm(rows, picked["weight"], c=picked["bias"], b_transpose=True), steps)
         states = tuple(zeros if initial is None else _pick(b, initial, k) for initial in initial_states)
         order = -1 if k == 1 or direction == "backward" else 1
@@ -465,8 +465,8 @@ def _over_time(
 
 
 @gru.decompose
-def _(b: Operations, initial_hidden_state: Operand | None, **given: Any) -> tuple[Operand, ...]:
-    return _over_time(b, _gru_step, [initial_hidden_state], **given)
+def _(b: Operations, initial_hidden_state: Operand | None, **others: Any) -> tuple[Operand, ...]:
+    return _over_time(b, _gru_step, [initial_hidden_state], **others)
 
 
 @lstm.decompose
@@ -476,7 +476,7 @@ def _(
     initial_cell_state: Operand | None,
     bias: Operand | None,
     recurrent_bias: Operand | None,
-    **given: Any,
+    **others: Any,
 ) -> tuple[Operand, ...]:
     states = [initial_hidden_state, initial_cell_state]
-    return _over_time(b, _lstm_step, states, bias=_sum_of_biases(bias, recurrent_bias), **given)
+    return _over_time(b, _lstm_step, states, bias=_sum_of_biases(bias, recurrent_bias), **others)

@@ -230,7 +230,7 @@ reduce_sum_square = _reduce.named(
 
 
 def widened(b: Operations, input: Operand) -> Operand:
-    """Convert float16 to float32: sums and squares of float16 overflow, or lose precision, long before their mean does."""
+    """Convert float16 to float32: sums and squares of float16 overflow, or lose precision, before their mean does."""
     return b.cast(input, "float32") if input.data_type == "float16" else input
 
 
@@ -279,8 +279,8 @@ def _(b: Operations, input: Operand, axes: Sequence[int], keep_dimensions: bool)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Formulas, in float32 for float16. There are none for sums, extremes and means: ONNX Runtime has fast kernels for these, and
-# finds means that are part of normalisations, which it computes as a whole.
+# Formulas, in float32 for float16. Sums, extremes and means have no formula: ONNX Runtime has fast kernels for these
+# operations, and fuses the means of normalisations.
 
 
 def _total(x: expr.Array, axes: Sequence[int], keep_dimensions: bool) -> expr.Array:
@@ -288,12 +288,12 @@ def _total(x: expr.Array, axes: Sequence[int], keep_dimensions: bool) -> expr.Ar
 
 
 def _log_sum_exp(x: expr.Array, axes: Sequence[int], keep_dimensions: bool) -> expr.Array:
-    def shifted(keep: bool) -> expr.Array:
+    def offset(keep: bool) -> expr.Array:
         largest = expr.reduce_max(x, axes, keep_dimensions=keep)
         return expr.where(expr.is_infinite(largest), 0.0, largest)
 
-    total = expr.reduce_sum(expr.exp(x - shifted(True)), axes, keep_dimensions=keep_dimensions)
-    return expr.log(total) + shifted(keep_dimensions)
+    total = expr.reduce_sum(expr.exp(x - offset(True)), axes, keep_dimensions=keep_dimensions)
+    return expr.log(total) + offset(keep_dimensions)
 
 
 _FORMULAS: dict[Op[..., Operand], Callable[..., expr.Array]] = {

@@ -1,6 +1,6 @@
-"""Lower expressions to kernels of GPUs, in the language of the device (`dialect`).
+"""Lower expressions to GPU kernels, in the language of the device (`dialect`).
 
-No device is needed: the result is source text, with its bindings and the number of workgroups.
+No device is needed: the result is source text, with bindings and the number of workgroups.
 """
 
 from __future__ import annotations

@@ -14,16 +14,16 @@ from . import elements
 from .elements import function, is_simple, operand
 from .mathematics import words
 from .module import Module
-from .reductions import PART, State, gathered
+from .reductions import PART, State, combine_states
 from .types import computed
 
 MAX_LINE_CHARACTERS = 100
 """Longer expressions are split into several statements."""
 MAX_BRANCHES = 24
-"""Maximum number of `where` compiled to branches, so that only one of two loads is executed; the others use `select`. They
-may be nested: WGSL allows 127 levels of braces (https://www.w3.org/TR/WGSL/#limits), some of which are loops'."""
+"""Maximum number of `where` compiled to branches, so that only one of two loads is executed; the others use `select`.
+Branches may be nested: WGSL allows 127 levels of braces (https://www.w3.org/TR/WGSL/#limits), including those of loops."""
 MAX_WRITTEN_OUT_NODES = 600
-"""Maximum size of what is written out instead of a loop: compilers of shaders take time for each expression."""
+"""Maximum size of unrolled code, in nodes: shader compilers take time for each expression."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,17 +50,17 @@ class _Scope:
     Attributes:
         variables: variables bound here.
         grid: a domain whose flat number is bound here.
-        known: names of expressions computed here.
+        names: names of expressions computed here.
         runs: names of the flat numbers of adjacent axes.
         lines: the statements.
         own: expressions that only this branch needs.
         together: whether control flow is uniform across the workgroup.
-        keeps: whether elements that are loaded for the flat number are used again, at the same number of another grid.
+        keeps: whether loads are kept in registers, because another grid loads the same elements at the same flat number.
     """
 
     variables: set[Index]
     grid: Grid | None = None
-    known: dict[Expr, str] = field(default_factory=dict)
+    names: dict[Expr, str] = field(default_factory=dict)
     runs: dict[tuple[Grid, int, int], str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     own: frozenset[Expr] = frozenset()
@@ -79,7 +79,7 @@ class _Loop:
     unit: str = ""
 
     def head(self, within: _Loop | None = None) -> str:
-        """The first line; `within` is a loop over parts, of which this loop takes one."""
+        """The first line. `within` is an outer loop over parts; this loop runs over one part."""
         name, first, end = self.name, self.first, f"{self.size}{self.unit}"
         if within:
             first, end = within.name, f"min({within.name} + {within.step}{self.unit}, {end})"
@@ -87,11 +87,11 @@ class _Loop:
 
 
 def exists(load: Load) -> bool:
-    """Whether a load is known to be from a place of its array."""
+    """Whether a load is known to be in bounds."""
     ranges = [bounds(part) for part in load.parts]
     return all(
-        known is not None and known[0] >= 0 and known[1] < size
-        for known, size in zip(ranges, load.source.desc.shape, strict=True)
+        span is not None and span[0] >= 0 and span[1] < size
+        for span, size in zip(ranges, load.source.desc.shape, strict=True)
     )
 
 
@@ -101,21 +101,21 @@ class Block:
     Args:
         module: declares buffers and constants.
         positions: names of variables that are already bound.
-        known: names of expressions that are already computed.
+        names: names of expressions that are already computed.
         grid: a domain whose flat number is bound.
         team: number of invocations that share reductions which are uniform across the workgroup, numbered by the
             variable `lane`; 0 if each works alone.
         fixed: arrays that no kernel writes.
 
     Attributes:
-        early: statements that precede all others: they read nothing but `fixed`.
+        early: statements that precede all others, and read nothing but `fixed`.
     """
 
     def __init__(
         self,
         module: Module,
         positions: Mapping[Index, str],
-        known: Mapping[Expr, str] | None = None,
+        names: Mapping[Expr, str] | None = None,
         *,
         grid: Grid | None = None,
         team: int = 0,
@@ -126,7 +126,7 @@ class Block:
         self._kept: dict[str, str] = {}
         self._scopes: list[_Scope] = []
         self.enter(positions, grid, together=True)
-        self._scopes[0].known.update(known or {})
+        self._scopes[0].names.update(names or {})
         self._branches: dict[Expr, tuple[frozenset[Expr], ...]] = {}
         self._temporaries, self._loops, self._letters, self._counters = (itertools.count() for _ in range(4))
 
@@ -150,7 +150,7 @@ class Block:
         return self._value(expr, uses)
 
     def _exclusive(self, root: Expr, uses: Mapping[Expr, int]) -> frozenset[Expr]:
-        """The nodes that only this branch uses; none if one is a reduction, whose barriers must be uniform."""
+        """The nodes that only this branch uses; none if one of them is a reduction, whose barriers must be uniform."""
         within: dict[Expr, int] = {root: 1}
         own = set()
         for node in reversed(walk(root, enter=self._needs)):
@@ -160,7 +160,7 @@ class Block:
                     within[part] = within.get(part, 0) + 1
         return frozenset() if any(isinstance(node, Reduce) for node in own) else frozenset(own)
 
-    def named(self, expr: Expr) -> str:
+    def let_value(self, expr: Expr) -> str:
         """The value of an expression as a name or a literal."""
         text = self.value(expr)
         return text if is_simple(text) else self.let(text)
@@ -196,13 +196,13 @@ class Block:
     def divide(
         self, axes: tuple[Index, ...], bodies: Sequence[Expr], add: Callable[[str], None], letter: int = 0
     ) -> None:
-        """Add the statements for all elements of a domain, which the invocations of a team divide.
+        """Add the statements for all elements of a domain, divided between the invocations of a team.
 
         Args:
             axes: the domain.
-            bodies: what is computed of each element.
-            add: adds the statements for one element, given the text of its flat number.
-            letter: of the first axis, see `Grid`.
+            bodies: the expressions of an element.
+            add: adds the statements for one element; takes the text of its flat number.
+            letter: index of the letter of the first axis, see `Grid`.
         """
         size = size_of(axes)
         if not self._is_written_out(size, bodies):
@@ -213,14 +213,14 @@ class Block:
         self._write_out(size, lambda flat: Grid(axes, flat, letter), add)
 
     def _is_written_out(self, size: int, bodies: Sequence[Expr]) -> bool:
-        """Whether invocations have so few elements each that they keep in registers what they load for them."""
+        """Whether each invocation has few elements, so that its loop is unrolled, and its loads are kept in registers."""
         count = -(-size // self.team)
         return count <= self.module.dialect.kept and count * len(walk(*bodies)) <= MAX_WRITTEN_OUT_NODES
 
     def _write_out(self, size: int, grid: Callable[[str], Grid], add: Callable[[str], None]) -> None:
-        """The statements for each element of an invocation. Its flat numbers have the same names for all domains.
+        """Add the statements for each element of an invocation. The flat numbers have the same names in all domains.
 
-        What is kept is loaded before the first element is computed, and stored: devices do not load past a store.
+        Kept elements are loaded before the first element is computed and stored, because devices do not load past a store.
         """
         blocks = list[str]()
         for k in range(-(-size // self.team)):
@@ -243,10 +243,10 @@ class Block:
                 return depth
         return 0
 
-    def _known(self, node: Expr) -> str | None:
+    def _name_of(self, node: Expr) -> str | None:
         for scope in reversed(self._scopes):
-            if node in scope.known:
-                return scope.known[node]
+            if node in scope.names:
+                return scope.names[node]
         return None
 
     def _let(self, text: str, depth: int) -> str:
@@ -258,55 +258,55 @@ class Block:
 
     def _needs(self, node: Expr) -> tuple[Expr, ...]:
         """The nodes that a node is computed from; sums of positions are expanded."""
-        if self._known(node) is not None:
+        if self._name_of(node) is not None:
             return ()
         if isinstance(node, Load):
             return tuple(place(node).others)
         return tuple(linear(node).others) if is_sum(node) else node.parts
 
     def _value(self, root: Expr, uses: Mapping[Expr, int]) -> str:
-        made: dict[Expr, str] = {}
+        texts: dict[Expr, str] = {}
         for node in walk(root, enter=self._before):
-            known = self._known(node)
-            if known is not None:
-                made[node] = known
+            name = self._name_of(node)
+            if name is not None:
+                texts[node] = name
                 continue
-            text = self._one(node, made, uses)
+            text = self._one(node, texts, uses)
             depth = self._depth(node)
             whole = isinstance(node, Reduce) or node in self._branches
             if whole and is_simple(text):
-                self._scopes[depth].known[node] = text
+                self._scopes[depth].names[node] = text
             long = len(text) > MAX_LINE_CHARACTERS and node is not root
             early = self.module.features.dialect.is_lazy and isinstance(node, Load) and exists(node)
             shared = whole or long or early or uses.get(node, 0) > 1 or depth < len(self._scopes) - 1
             if shared and not is_simple(text):
-                text = self._scopes[depth].known[node] = self._let(text, depth)
-            made[node] = text
-        return made[root]
+                text = self._scopes[depth].names[node] = self._let(text, depth)
+            texts[node] = text
+        return texts[root]
 
     def _before(self, node: Expr) -> tuple[Expr, ...]:
         """The nodes that must be computed before the statements of a node."""
         if isinstance(node, Reduce):
             return ()
-        return node.parts[:1] if node in self._branches and self._known(node) is None else self._needs(node)
+        return node.parts[:1] if node in self._branches and self._name_of(node) is None else self._needs(node)
 
-    def _one(self, node: Expr, made: Mapping[Expr, str], uses: Mapping[Expr, int]) -> str:
+    def _one(self, node: Expr, texts: Mapping[Expr, str], uses: Mapping[Expr, int]) -> str:
         if isinstance(node, Const):
             return self.module.constant(node.value, node.type)
         if isinstance(node, Index):
-            return self._sum(Linear(0, {node: 1}), made)
+            return self._sum(Linear(0, {node: 1}), texts)
         if isinstance(node, Load):
-            flat = self._sum(place(node), made, unsigned=True)
+            flat = self._sum(place(node), texts, unsigned=True)
             if self.module.layout(node.source).lanes > 1 and not is_simple(flat):
                 flat = self._let(flat, self._depth(node))  # used twice
-            return self._loaded(node, self.module.load(node.source, flat))
+            return self._load(node, self.module.load(node.source, flat))
         if isinstance(node, Reduce):
-            return self._reduced(node, uses)
+            return self._compile_reduction(node, uses)
         if node in self._branches:
-            return self._chosen(node, made[node.parts[0]], uses)
+            return self._compile_branch(node, texts[node.parts[0]], uses)
         if is_sum(node):
-            return self._sum(linear(node), made)
-        parts = [made[part] for part in node.parts]
+            return self._sum(linear(node), texts)
+        parts = [texts[part] for part in node.parts]
         constants = [part for part in node.parts if isinstance(part, Const)]
         if len(constants) == len(node.parts):
             # WGSL rejects constant expressions that overflow.
@@ -316,21 +316,21 @@ class Block:
         assert isinstance(node, Call)
         return function(node, parts, self.module.dialect)
 
-    def _loaded(self, node: Load, text: str) -> str:
-        """The text of an element: the name of a variable if it is kept."""
+    def _load(self, node: Load, text: str) -> str:
+        """The text of a load: the name of a variable if the element is kept."""
         depth = self._depth(node)
         scope = self._scopes[depth]
         if depth != 1 or not scope.keeps or not exists(node) or self.module.layout(node.source).lanes > 1:
             return text
-        if not words(text).isdisjoint({*scope.known.values(), *scope.runs.values()} - {"lane"}):
-            return text  # its place is computed from more than the flat number
+        if not words(text).isdisjoint({*scope.names.values(), *scope.runs.values()} - {"lane"}):
+            return text  # the position depends on more than the flat number
         if text not in self._kept:
             is_early = node.source in self.fixed and scope.variables.issuperset(place(node).terms)
             name = self._kept[text] = f"t{next(self._temporaries)}"
             (self.early if is_early else self.lines).append(f"let {name} = {text};")
         return self._kept[text]
 
-    def _sum(self, linear: Linear, made: Mapping[Expr, str], unsigned: bool = False) -> str:
+    def _sum(self, linear: Linear, texts: Mapping[Expr, str], unsigned: bool = False) -> str:
         """A linear sum as i32 text; it may be u32 if `unsigned`."""
         constant, rest = linear.constant, dict(linear.terms)
         terms: list[tuple[str, int]] = []
@@ -343,7 +343,7 @@ class Block:
                 return grid.flat
             terms += ((f"i32({text})" if text == grid.flat else text, factor) for text, factor in runs)
         for atom, factor in rest.items():
-            text = made.get(atom) or self._known(atom)
+            text = texts.get(atom) or self._name_of(atom)
             assert text is not None, atom
             terms.append((operand(text), factor))
         result = ""
@@ -398,14 +398,14 @@ class Block:
         return scope.runs[key]
 
     def _unique(self, name: str) -> str:
-        taken = {known for scope in self._scopes for known in (*scope.known.values(), *scope.runs.values())}
+        taken = {other for scope in self._scopes for other in (*scope.names.values(), *scope.runs.values())}
         if name not in taken:
             return name
         return f"{name}_{next(self._letters) + 1}"
 
     # Branches --------------------------------------------------------------------------------------------------------
 
-    def _chosen(self, node: Expr, condition: str, uses: Mapping[Expr, int]) -> str:
+    def _compile_branch(self, node: Expr, condition: str, uses: Mapping[Expr, int]) -> str:
         """Compile a `where` to a branch; return the name of the result."""
         depth = self._depth(node)
         scopes, self._scopes = self._scopes, self._scopes[: depth + 1]
@@ -423,7 +423,7 @@ class Block:
 
     # Reductions ------------------------------------------------------------------------------------------------------
 
-    def _reduced(self, node: Reduce, uses: Mapping[Expr, int]) -> str:
+    def _compile_reduction(self, node: Reduce, uses: Mapping[Expr, int]) -> str:
         """Compile a reduction in the outermost possible scope; return the name of the result."""
         depth = self._depth(node)
         scopes, self._scopes = self._scopes, self._scopes[: depth + 1]
@@ -440,8 +440,8 @@ class Block:
             else:
                 loop = _Loop(name, "lane", size, self.team, "u")
                 self._steps(node, state, uses, loop, Grid(node.variables, name, prefix=name))
-            # Loops use the memory of the workgroup again.
-            self.add(*gathered(state, self.team, is_last=len(self._scopes) == 1))
+            # Loops reuse workgroup memory.
+            self.add(*combine_states(state, self.team, is_last=len(self._scopes) == 1))
         else:
             *outer, last = (_Loop(f"r{next(self._counters)}", "0", variable.extent) for variable in node.variables)
             for variable, loop in zip(node.variables, outer, strict=False):
@@ -450,7 +450,7 @@ class Block:
             for loop in reversed(outer):
                 self.leave(loop.head())
         self._scopes = scopes
-        return elements.wrapped(state.name, node.type)
+        return elements.wrap(state.name, node.type)
 
     def _steps(
         self, node: Reduce, state: State, uses: Mapping[Expr, int], loop: _Loop, grid: Grid | None = None

@@ -1,9 +1,9 @@
 """The dialect of NVIDIA's GPUs: CUDA C++, for NVRTC.
 
-What differs from WGSL:
-- `select` evaluates only the value that it returns, and no read outside of a buffer is harmless;
-- buffers have elements of 8 and 16 bits, so nothing is packed; float16 becomes float32 when it is loaded, and back;
-- int64 always exists; signed integers wrap around by functions, because C++ leaves overflow undefined;
+Differences from WGSL:
+- `select` evaluates only the value that it returns, and reads out of bounds are errors;
+- buffers have elements of 8 and 16 bits, so nothing is packed; float16 becomes float32 when loaded, and back when stored;
+- int64 always exists; functions make signed integers wrap around, because C++ leaves overflow undefined;
 - division is exact, so quotients need no scaling.
 """
 
@@ -17,17 +17,17 @@ from .dialect import Dialect, Function, Source, Variable, statements
 
 OPTIONS = ("--device-as-default-execution-space", "--std=c++17", "--fmad=false", "--minimal")
 """Options of NVRTC that kernels need. Products and sums are fused only where a kernel says `fma`, so that library functions
-have the same results as on other devices. Without textures and the device's runtime, they compile faster."""
+have the same results as on other devices. Kernels compile faster without textures and the device's runtime."""
 
 USER_OPTIONS = ("--device-as-default-execution-space", "--std=c++17")
 """Options of NVRTC for kernels that users write in CUDA C++."""
 
 PRELUDE: str = files(__package__).joinpath("prelude.cu").read_text("utf-8")
-"""What precedes each kernel."""
+"""Declarations that precede each kernel."""
 
 MIN_RESIDENT = 1024
-"""Invocations of large workgroups that a multiprocessor runs at the same time at the least: compilers then take at most 64
-registers for each. Workgroups of 512 that compute the few vectors of a product would take 74, and run one at a time."""
+"""Minimum number of resident invocations of large workgroups on a multiprocessor: it limits each to 64 registers. Otherwise,
+workgroups of 512 that multiply a few vectors (GEMV) take 74 registers, so only one is resident."""
 
 _IDS = {
     "global": (
@@ -106,14 +106,14 @@ class Cuda(Dialect):
         return "\n".join([*comments, head]) + f"\n{statements(function.lines)}}}"
 
     def library_constant(self, text: str, constant: Variable) -> str:
-        """A constant of the library; arrays lie in the device's memory of constants."""
+        """A constant of the library; arrays are in constant memory."""
         if not constant.type.startswith("array<"):
             return f"constexpr {constant.type} {constant.name} = {constant.value};"
         values = constant.value.removeprefix(f"{constant.type}(").removesuffix(")")
         return f"__constant__ const {constant.type} {constant.name} = {{{{{values}}}}};"
 
     def module(self, source: Source, words: Collection[str]) -> str:
-        """The complete text of a module: functions are lambdas of the kernel, so that they know its buffers."""
+        """The complete text of a module: functions are lambdas inside of the kernel, so that they capture its buffers."""
         entry = source.entry
         restrict = "RESTRICT_UNLESS_EARLY" if source.starts_early else "__restrict__"
         buffers = (f"{'' if b.writes else 'const '}{b.element}* {restrict} {b.name}" for b in source.bindings)
@@ -135,7 +135,7 @@ class Cuda(Dialect):
 
 
 def _bounds(invocations: int) -> str:
-    """How many invocations a workgroup has, and how many workgroups run at the same time if they are large."""
+    """The launch bounds: the size of a workgroup, and the minimum number of resident workgroups if they are large."""
     is_large = 256 < invocations < MIN_RESIDENT
     return f"__launch_bounds__({invocations}{f', {MIN_RESIDENT // invocations}' if is_large else ''})"
 
@@ -145,7 +145,7 @@ def _parameters(function: Function) -> str:
 
 
 def _comment(line: str) -> str:
-    """A comment that ends with its line: in C++ one that ends with a backslash continues."""
+    """Replace backslashes in a comment: in C++, a backslash at the end continues the comment."""
     return line.replace("\\", "/")
 
 

@@ -1,8 +1,8 @@
 """Languages of kernels.
 
-Statements and expressions are the same text in all of them: that of WGSL (https://www.w3.org/TR/WGSL/), of which each other
-language gets the types, functions and words by declarations in front of the kernel. A `Dialect` prints the rest: literals,
-functions, memory, and the entry point with its built-in values.
+Statements and expressions are the same text in all languages: WGSL (https://www.w3.org/TR/WGSL/). Other languages declare
+the types, functions and words of WGSL in front of the kernel. A `Dialect` prints the rest: literals, functions, memory, and
+the entry point with its built-in values.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 IDS = ("global", "group", "local", "lane")
-"""Built-in values: the numbers of an invocation in the dispatch, of its workgroup, and of the invocation in it (`vec3<u32>`);
-the same as one number (`u32`)."""
+"""Built-in values: the global invocation ID, the workgroup ID and the local invocation ID (`vec3<u32>`), and the local
+invocation index (`u32`)."""
 
 
 UNROLLED_ITERATIONS = 8
-"""Iterations of short loops that are written out."""
+"""Iterations to unroll in short loops."""
 MAX_UNROLLED_LINES = 12
-"""Lines of a loop whose iterations are written out; longer ones have several loads of their own. An estimate."""
+"""Maximum lines of loops to unroll; an iteration of a longer loop has several loads in flight anyway. An estimate."""
 
 
 MAX_EARLY_WORKGROUPS = 1024
-"""Most workgroups of a kernel that starts while the one before ends, which saves about 1 us. Each of them waits: an H100
-takes 38 us longer for it with 65,536 workgroups, and 3 us longer with 6,272."""
+"""Maximum workgroups of a kernel that starts early: before the previous kernel ends. That saves about 1 us, but each workgroup
+has to wait: an H100 takes 38 us longer with 65,536 workgroups, and 3 us longer with 6,272."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Variable:
     Attributes:
         name: its name.
         type: its type, as in WGSL.
-        value: of a constant.
+        value: the value of a constant.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Function:
     Attributes:
         name: its name.
         parameters: its parameters.
-        result: type of what it returns; empty for nothing.
+        result: type of the result; empty if there is none.
         lines: its statements.
     """
 
@@ -115,7 +115,7 @@ class Source:
         shared: memory of the workgroup.
         library: texts of library functions, in this language.
         parts: functions, further memory of the workgroup, and the entry point.
-        starts_early: whether it may start while the kernel before ends.
+        starts_early: whether the kernel may start before the previous one ends.
     """
 
     comments: Sequence[str]
@@ -129,16 +129,16 @@ class Source:
     @property
     def entry(self) -> Entry:
         """The entry point."""
-        (found,) = (part for part in self.parts if isinstance(part, Entry))
-        return found
+        (entry,) = (part for part in self.parts if isinstance(part, Entry))
+        return entry
 
 
 class Library(ABC):
     """A language that functions of the library (`mathematics`) are printed in.
 
     Attributes:
-        suffixes: of the literals of each type.
-        negative: the suffix of negative literals of i32, which WGSL would take for a sign and a number of any type.
+        suffixes: the suffix of literals, by type.
+        negative: the suffix of negative i32 literals; without it, WGSL reads a sign and a number of any type.
         overrides: library functions in this language that replace the common ones, by name.
     """
 
@@ -163,16 +163,15 @@ class Dialect(Library):
         entry_point: the name of the entry point.
         has_bytes: whether buffers can have elements of 8 bits; otherwise four share a word.
         wraps: whether arithmetic of signed integers wraps around; otherwise the functions `wrapped_*` do it.
-        is_lazy: whether `select` computes what it chooses only; loads from places that always exist then come before it, so
+        is_lazy: whether `select` evaluates only the chosen value; loads that are known to be in bounds then precede it, so
             that they do not wait for the condition.
         casts_halves: whether `bitcast` takes vectors of f16.
-        unrolling: a line before a loop that says how many of its iterations are written out, `{}`; empty if there is none.
-        warp: invocations with adjacent numbers that run together, and that exchange registers by `subgroupShuffleXor`; 0 if
-            their number is not known.
-        kept: elements of a row that an invocation keeps in registers, because it reads them again; 0 if it reads them twice.
-        await_previous: the function that a kernel which starts early calls before it reads what other kernels of the graph
-            write, and before it writes. An entry point that does not call it is printed with a call at its begin. Empty if no
-            kernel does.
+        unrolling: the hint before a loop to unroll `{}` iterations; empty if the language has none.
+        warp: invocations of a warp, which exchange registers by `subgroupShuffleXor`; 0 if their number is not known.
+        kept: maximum elements of a row that an invocation keeps in registers to use them again; 0 if it loads them again.
+        await_previous: the function by which a kernel that starts early waits for the previous kernel, before it writes, and
+            before it reads arrays that other kernels of the graph write. If the entry point does not call it, `module` adds a
+            call at the begin. Empty if kernels cannot start early.
     """
 
     name: str
@@ -191,15 +190,15 @@ class Dialect(Library):
         """The complete text of a module; `words` are its identifiers."""
 
     def starts_early(self, workgroups: Sequence[int]) -> bool:
-        """Whether a kernel with this many workgroups in each dimension starts while the one before ends."""
+        """Whether a kernel with this many workgroups in each dimension starts before the previous kernel ends."""
         return bool(self.await_previous) and math.prod(workgroups) <= MAX_EARLY_WORKGROUPS
 
     def unrolled(self, count: int) -> list[str]:
-        """The line before a loop of which `count` iterations are written out; none if the compiler cannot be told."""
+        """The hint before a loop to unroll `count` iterations; none if the language has no such hint."""
         return [self.unrolling.format(count)] if self.unrolling else []
 
     def loop(self, head: str, lines: Sequence[str]) -> list[str]:
-        """A block whose first line is `head`. Several iterations of short loops load their elements at the same time."""
+        """A block whose first line is `head`. Short loops are unrolled, so that several loads are in flight."""
         is_short = len(lines) <= MAX_UNROLLED_LINES and not any("for (" in line for line in lines)
         hint = self.unrolled(UNROLLED_ITERATIONS) if is_short and head.startswith("for (") else []
         return [*hint, head, *(f"    {line}" for line in lines), "}"]

@@ -57,12 +57,12 @@ def argument(text: str) -> str:
     return operand(text) if "<" in text or ">" in text else text
 
 
-def called(name: str, arguments: Sequence[str]) -> str:
+def call_of(name: str, arguments: Sequence[str]) -> str:
     """A call of a function."""
     return f"{name}({', '.join(argument(a) for a in arguments)})"
 
 
-def wrapped(text: str, type: Type) -> str:
+def wrap(text: str, type: Type) -> str:
     """Wrap a 32-bit integer to an 8-bit type; other types are unchanged."""
     if type == "uint8":
         return f"{operand(text)} & 255u"
@@ -72,7 +72,7 @@ def wrapped(text: str, type: Type) -> str:
 def call(name: str, type: Type, arguments: Sequence[str], dialect: Dialect) -> str:
     """Apply a function of `ir.FUNCTIONS` to elements of a type."""
     text = _call(name, type, arguments, dialect)
-    return wrapped(text, type) if name in _WRAPPED else text
+    return wrap(text, type) if name in _WRAPPED else text
 
 
 def _is_usual(text: str) -> bool:
@@ -86,24 +86,24 @@ def _is_usual(text: str) -> bool:
 def _call(name: str, type: Type, arguments: Sequence[str], dialect: Dialect) -> str:
     first, *others = map(operand, arguments)
     if name == "where":
-        return called("select", arguments[::-1])
+        return call_of("select", arguments[::-1])
     if name == "logical_not":
         return f"!{first}"
     if name == "not_equal" and type in FLOATS:
         return f"!({first} == {others[0]})"  # true for NaN, unlike != on some devices
     if type == "bool" and name in ("greater", "greater_or_equal", "lesser", "lesser_or_equal"):
-        first, *others = (called("select", ("0u", "1u", argument)) for argument in arguments)
+        first, *others = (call_of("select", ("0u", "1u", argument)) for argument in arguments)
     if name == "neg":
         if type in FLOATS or type == "index":
             return f"-{first}"
         return _call("sub", type, (literal(0, type, dialect), arguments[0]), dialect)
     if name in _ARITHMETIC and type in ("int32", "int64") and not dialect.wraps:
-        return called(f"wrapped_{name}", arguments)
+        return call_of(f"wrapped_{name}", arguments)
     library = f"{name}_{computed(type)}"
     if library in DECLARATIONS and not (library == "div_f32" and _is_usual(arguments[1])):
-        return called(library, arguments)
+        return call_of(library, arguments)
     if name in _BUILT_IN:
-        return called(_BUILT_IN[name], arguments)
+        return call_of(_BUILT_IN[name], arguments)
     return f"{first} {_SYMBOLS[name]} {others[0]}"
 
 
@@ -115,17 +115,17 @@ def cast(text: str, source: Type, target: Type, dialect: Dialect) -> str:
         same = f"{value} == {literal(0, source, dialect)}"
         return text if source == "bool" else f"!({same})" if source in FLOATS else same.replace("==", "!=")
     if source == "bool":
-        return called("select", (literal(0, target, dialect), literal(1, target, dialect), text))
+        return call_of("select", (literal(0, target, dialect), literal(1, target, dialect), text))
     if source in FLOATS:
         if target in FLOATS:
-            return called("rounded_to_half", (text,)) if (source, target) == ("float32", "float16") else text
-        return called(f"to_{storage(target)}", (text,))
+            return call_of("rounded_to_half", (text,)) if (source, target) == ("float32", "float16") else text
+        return call_of(f"to_{storage(target)}", (text,))
     if target == "float16":
         return f"rounded_to_half(f32({text}))"
-    wider, made = _WIDER.get((computed(source), to), ("", computed(source)))
-    text = called(wider, (text,)) if wider else text
-    converted = text if made == to else f"{to}({text})"
-    return converted if source == target else wrapped(converted, target)
+    wider, current = _WIDER.get((computed(source), to), ("", computed(source)))
+    text = call_of(wider, (text,)) if wider else text
+    converted = text if current == to else f"{to}({text})"
+    return converted if source == target else wrap(converted, target)
 
 
 def function(node: Call, parts: Sequence[str], dialect: Dialect) -> str:
@@ -137,27 +137,27 @@ def function(node: Call, parts: Sequence[str], dialect: Dialect) -> str:
             special = _with_constant(node.name, part, k, parts) if isinstance(part, Const) else ""
             if special:
                 return special
-        if node.parts[0] is node.parts[1]:  # compilers fold these two to 0 and 1, whatever the value is
+        if node.parts[0] is node.parts[1]:  # compilers fold x - x to 0, and x / x to 1, whatever the value is
             if node.name == "sub":
-                return called("times_zero", (called("abs", parts[:1]),))
+                return call_of("times_zero", (call_of("abs", parts[:1]),))
             if node.name == "div":
-                return called("over_itself", parts[:1])
+                return call_of("over_itself", parts[:1])
     divisor = node.parts[-1]
     if node.type == "index" and node.name in ("floor_div", "mod"):
-        known = bounds(node.parts[0])
-        if isinstance(divisor, Const) and divisor.value > 0 and known and known[0] >= 0:
+        span = bounds(node.parts[0])
+        if isinstance(divisor, Const) and divisor.value > 0 and span and span[0] >= 0:
             return f"i32(u32({parts[0]}) {'/' if node.name == 'floor_div' else '%'} {divisor.value}u)"
     return call(node.name, node.parts[-1].type, parts, dialect)
 
 
 def _with_constant(name: str, constant: Const, k: int, parts: Sequence[str]) -> str:
-    """A function of two floats, number `k` of which is a constant that needs a function of its own; else empty."""
+    """A call of two floats, if operand `k` is a constant that needs a special function; else empty."""
     value, other = constant.value, parts[1 - k]
     signed = f"-{operand(other)}" if math.copysign(1, value) < 0 else other
     if value == 0 and name == "div" and k == 1:
-        return called("over_zero", (signed,))  # llvmpipe folds a division by a constant 0 to an arbitrary number
+        return call_of("over_zero", (signed,))  # llvmpipe folds a division by a constant 0 to an arbitrary number
     if value == 0 and name == "mul":
-        return called("times_zero", (signed,))  # compilers fold this to 0, even for infinities and NaN
+        return call_of("times_zero", (signed,))  # compilers fold this to 0, even for infinities and NaN
     if name in ("max", "min") and value == value:  # one NaN test is enough
-        return called("at_least" if name == "max" else "at_most", (other, parts[k]))
+        return call_of("at_least" if name == "max" else "at_most", (other, parts[k]))
     return ""

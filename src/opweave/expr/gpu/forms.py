@@ -1,4 +1,4 @@
-"""The forms of kernels: which invocation computes what.
+"""The forms of kernels: the assignment of elements to invocations.
 
 An invocation computes one element, or all elements of a word; or a workgroup computes a row, whose reductions its
 invocations share.
@@ -11,15 +11,15 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from ..ir import Const, Expr, Index, Load, Output, Reduce, Source, Stored, call, size_of, walk
-from ..reductions import COMBINE, written_out
+from ..reductions import COMBINE, unroll_short
 from .block import MAX_WRITTEN_OUT_NODES, Block, Grid
 from .kernel import Features, Kernel
 from .module import Module
-from .writing import comment_of, converted, guarded, invocations, numbered, pattern_of, read, width_of
+from .writing import comment_of, convert, guard_lines, invocations, numbered, pattern_of, sources_of, width_of
 
-# Limits for GPUs; `python -m benchmarks webgpu gpu` shows what they cost or save in whole networks.
+# Limits for GPUs; `python -m benchmarks webgpu gpu` measures their effect in whole networks.
 MAX_INLINE_ELEMENTS = 8
-"""Reductions of up to this many elements are computed wherever they are used."""
+"""Reductions of up to this many elements are inlined."""
 MAX_SERIAL_ELEMENTS = 32
 """Reductions of up to this many elements are computed by one invocation."""
 MANY_ROWS = 1 << 14
@@ -41,7 +41,7 @@ class Target:
     Attributes:
         buffer: the array.
         body: the element at a position of the kernel's axes.
-        at: the index in the array for each of its axes; None for the position itself.
+        at: the index for each axis of the array; None for the position itself.
     """
 
     buffer: Stored | Output
@@ -100,18 +100,18 @@ def shared_elements(
     team: int,
     fixed: Collection[Source],
 ) -> tuple[list[str], list[str]]:
-    """Statements by which a workgroup computes all elements of an array into its memory, and waits for them.
+    """Generate statements that compute all elements of an array into workgroup memory, followed by a barrier.
 
     Args:
-        module: declares what they read.
+        module: declares the buffers that the statements read.
         axes: axes of the array.
         body: an element; its reductions depend on none of the axes.
-        place: the variable for an element, an f32, given the text of its number.
+        place: returns the f32 variable of an element, for the text of its number.
         team: invocations of the workgroup, numbered by `lane`.
         fixed: arrays that no kernel writes.
 
     Returns:
-        Statements that read nothing else, and the others.
+        The statements that read only `fixed`, and the others.
     """
     block = Block(module, {}, team=team, fixed=fixed)
     for node in reductions([body]):
@@ -130,7 +130,7 @@ class Form:
         self.size = size_of(axes)
         self.module = Module(features)
         indices = [index for target in targets for index in target.at or ()]
-        for source in sorted(read([*indices, *self.bodies]), key=lambda s: getattr(s, "number", math.inf)):
+        for source in sorted(sources_of([*indices, *self.bodies]), key=lambda s: getattr(s, "number", math.inf)):
             self.module.read(source)
         for target in targets:
             self.module.write(target.buffer)
@@ -143,7 +143,7 @@ class Form:
         rows = self._rows()
         if rows is not None:
             return self._row_by_row(rows)
-        self.bodies = written_out(self.bodies, _is_short)
+        self.bodies = unroll_short(self.bodies, _is_short)
         return self.map()
 
     def _rows(self) -> tuple[Index, ...] | None:
@@ -165,13 +165,13 @@ class Form:
         width = width_of(count, self.features)
         number, groups = invocations(count, width, self.features)
         name = "flat" if self.lanes == 1 else "word"
-        lines = guarded(name, number, count, math.prod(groups) * width)
+        lines = guard_lines(name, number, count, math.prod(groups) * width)
         block = Block(self.module, {}, grid=Grid(self.axes) if self.lanes == 1 else None)
         if self.lanes == 1:
             self._stores(block, "flat")
         else:
             self._words(block, "word", self.size)
-        return self._finished([*lines, *block.lines], (width, 1, 1), groups)
+        return self._finish([*lines, *block.lines], (width, 1, 1), groups)
 
     def _row_by_row(self, rows: tuple[Index, ...]) -> Kernel:
         """One workgroup for each row; its invocations share the reductions and the elements of the row."""
@@ -183,17 +183,16 @@ class Form:
         workgroups = -(-count // self.lanes) if packed else count
         number, groups = numbered(workgroups, self.features.max_workgroups)
         name = "word" if packed else "row"
-        lines = guarded(name, number, workgroups, math.prod(groups))
+        lines = guard_lines(name, number, workgroups, math.prod(groups))
         if packed:
             block = Block(self.module, {}, team=width)
             self._words(block, "word", count, alone="if (lane == 0u) {")
         else:
             block = Block(self.module, {}, grid=Grid(rows, "row"), team=width)
             self._row(block, rows, rest, width)
-        return self._finished([*lines, *block.early, *block.lines], (width, 1, 1), groups)
+        return self._finish([*lines, *block.early, *block.lines], (width, 1, 1), groups)
 
     def _row(self, block: Block, rows: tuple[Index, ...], rest: tuple[Index, ...], width: int) -> None:
-        """The statements of a row."""
         length = size_of(rest)
         for node in reductions(self.bodies):
             if node.free <= set(rows) and size_of(node.variables) > 4:
@@ -218,8 +217,8 @@ class Form:
         for target, body in zip(self.targets, self.bodies, strict=True):
             data_type, where = target.buffer.desc.data_type, flat
             if target.at is not None:
-                where = block.named(flat_position(target.at, target.buffer.desc.shape))
-            value = converted(body, data_type, block.value(body))
+                where = block.let_value(flat_position(target.at, target.buffer.desc.shape))
+            value = convert(body, data_type, block.value(body))
             if target.at is None or self.module.layout(target.buffer).lanes == 1:
                 block.add(self.module.store(target.buffer, where, value))
             else:
@@ -237,7 +236,7 @@ class Form:
         block.add(f"let flat = min({last}, {size - 1}u);" if size % self.lanes else f"let flat = {last};")
         for target, body, name in zip(self.targets, self.bodies, names, strict=True):
             data_type = target.buffer.desc.data_type
-            pattern = pattern_of(converted(body, data_type, block.value(body)), data_type)
+            pattern = pattern_of(convert(body, data_type, block.value(body)), data_type)
             block.add(f"{name} |= {pattern} << (b * {bits}u);")
         block.leave(f"for (var b = 0u; b < {self.lanes}u; b++) {{")
         pairs = zip(self.targets, names, strict=True)
@@ -248,6 +247,6 @@ class Form:
         if alone:
             block.leave(alone)
 
-    def _finished(self, lines: Sequence[str], size: tuple[int, int, int], groups: tuple[int, int, int]) -> Kernel:
+    def _finish(self, lines: Sequence[str], size: tuple[int, int, int], groups: tuple[int, int, int]) -> Kernel:
         comments = [comment_of(self.module, t.buffer, self.axes, t.body, t.at or self.axes) for t in self.targets]
         return self.module.kernel(self.title, comments, lines, size, groups)

@@ -12,17 +12,17 @@ from .dialect import Dialect
 from .wgsl import WGSL
 
 Buffer: TypeAlias = Input | Stored | Output
-"""What a kernel reads or writes: an operand, a stored intermediate, or a result."""
+"""An array that a kernel reads or writes: an operand, a stored intermediate, or a result."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorCores:
-    """Units of a GPU that multiply matrices, and the compiler of kernels for them.
+    """Tensor cores of a GPU, and the compiler of kernels for them.
 
     Attributes:
-        float32: how operands of float32 are multiplied: as three products of TF32 (19 bits), which together are as accurate
-            as float32, or rounded to a smaller type. Sums are float32.
-        max_shared: bytes of shared memory that a kernel may ask for.
+        float32: the type in which float32 operands are multiplied: "tf32x3" adds three products of TF32 (19 bits), which
+            together are as accurate as float32; other types round the operands. Sums are float32.
+        max_shared: maximum bytes of shared memory of a kernel.
     """
 
     float32: Literal["tf32x3", "tf32", "bfloat16", "float16"]
@@ -42,10 +42,10 @@ class Features:
         max_invocations: invocations per workgroup.
         max_workgroups: workgroups in one dimension of a dispatch.
         max_shared: bytes of workgroup memory.
-        is_software: whether it is a software adapter.
-        units: approximate number of workgroups that run at the same time. WebGPU does not report it; a value that is
+        is_software: whether the device is a software adapter.
+        units: approximate number of workgroups that run at the same time, which WebGPU does not report; a value that is
             too large costs less than one that is too small.
-        tensor_cores: what contractions may run on; None if they must not.
+        tensor_cores: tensor cores for contractions; None to use none.
         architecture: of an NVIDIA GPU, as its compilers name it: "sm_90" say; empty for others.
     """
 
@@ -64,7 +64,7 @@ class Features:
 
     @property
     def max_iterations(self) -> int:
-        """How often an invocation may repeat loops, all taken together.
+        """Maximum number of loop iterations of an invocation, summed over all loops.
 
         Mesa's software adapter leaves all loops after 65,535 iterations (LP_MAX_TGSI_LOOP_ITERATIONS), without an error.
         """
@@ -77,12 +77,12 @@ class Compiled:
 
     Attributes:
         image: the binary, as `cuModuleLoadData` takes it.
-        entry_point: its name in the binary.
+        entry_point: the name of the kernel in the binary.
         invocations: threads of a block in each dimension.
-        shared: bytes of shared memory that a launch adds to those which the kernel declares.
-        trailing: pointers that its compiler adds to the arguments, for memory that it does not need here: they are null.
-        handle: the driver's, of a kernel that another library has loaded; 0 for one that is loaded from the image.
-        owner: what keeps that kernel loaded.
+        shared: bytes of dynamic shared memory, in addition to the memory that the kernel declares.
+        trailing: number of pointers that the compiler adds to the arguments, for memory that is not needed here: null.
+        handle: the driver's handle of a kernel that another library has loaded; 0 to load the image.
+        owner: the object that keeps that kernel loaded.
     """
 
     image: bytes
@@ -99,20 +99,20 @@ class Kernel:
     """A kernel and how to dispatch it.
 
     Attributes:
-        title: what it computes, for tables.
+        title: describes the result, for tables.
         source: the module, in the device's language.
         bindings: its buffers, in order: in WGSL the one at each `@group(0) @binding(k)`, in CUDA its parameters.
         writes: for each binding, whether it is written; others are declared `read`.
         workgroups: number of workgroups in each dimension.
         entry_point: name of the entry point.
         explain: turns a compiler message into one for the author of the code; None for generated code.
-        invocations: number of invocations in each dimension of a workgroup; empty where the text alone says it.
-        compiler: what compiles the source; empty for that of the device's language.
-        options: of the compiler.
-        compiled: a binary from elsewhere; then `source` only says what it is.
-        arguments: in the order of the kernel's parameters: a number stands for the address of the binding with that number,
-            and bytes are a value as it lies in memory. Empty for the addresses of all bindings.
-        starts_early: whether it may start while the kernel before ends, and waits for that itself (`Dialect.await_previous`).
+        invocations: number of invocations in each dimension of a workgroup; empty if only the source says it.
+        compiler: name of the compiler; empty for the compiler of the device's language.
+        options: options of the compiler.
+        compiled: a binary from another compiler; `source` then only describes it.
+        arguments: one for each parameter of the kernel: a number is the address of the binding with that number, bytes are a
+            value as in memory. Empty for the addresses of all bindings.
+        starts_early: whether it may start before the previous kernel ends, for which it waits by `Dialect.await_previous`.
     """
 
     title: str
@@ -142,7 +142,7 @@ class Kernel:
 
 
 class KernelProgram(ABC):
-    """What becomes one kernel, which may write several arrays."""
+    """A program that becomes one kernel, which may write several arrays."""
 
     @property
     @abstractmethod
@@ -156,5 +156,5 @@ class KernelProgram(ABC):
         Args:
             title: for tables.
             features: features and limits of the device.
-            is_fixed: whether no kernel writes an array, so that it may be read before the kernel waits for the one before.
+            is_fixed: whether no kernel writes an array, so that it may be read before waiting for the previous kernel.
         """

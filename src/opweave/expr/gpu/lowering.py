@@ -1,7 +1,7 @@
 """Divide programs into kernels.
 
-A reduction that does not depend on all axes of the result is computed once: by a kernel of its own, or by the workgroup
-that computes a row of the result, if the remaining axes come last. Very large reductions are divided into parts.
+A reduction that does not depend on all axes of the result is computed once: by a separate kernel, or by the workgroup
+that computes a row of the result, if the remaining axes come last. Very large reductions are divided into parts (split-K).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..reductions import split, stored_value
 from .forms import MAX_INLINE_ELEMENTS, MIN_RESULTS, MIN_ROWS, Form, Target, reductions, row_axes
 from .kernel import Features, Kernel
 from .types import layout
-from .writing import read
+from .writing import sources_of
 
 MAX_ELEMENTS = 2**31 - 1
 """Maximum elements of an array: positions are i32."""
@@ -26,22 +26,22 @@ MAX_UNDIVIDED_ELEMENTS = 1 << 15
 """Larger reductions to few results are divided into parts."""
 
 MAX_REDUCTIONS = 4
-"""Share of the iterations of a device, as a divisor, that a reduction may take: a kernel may have several."""
+"""One reduction may use 1/4 of the `max_iterations` of a device: a kernel may have several reductions."""
 
 lowered: Cache[tuple[Program, Features], list[Kernel]] = Cache(4)
 """Kernels of the most recent programs, because `unsupported` needs them before `kernels` is called."""
 
 
 _reasons: Cache[tuple[Program, Features], str] = Cache(1024)
-"""What `unsupported` returned for the operations of a graph, whose layers repeat them: lowering one takes milliseconds."""
+"""Results of `unsupported`: the layers of a graph repeat operations, and lowering an operation takes milliseconds."""
 
 
 def unsupported(program: Program, features: Features) -> str:
-    """Why a device cannot run a program; empty if it can."""
-    return _reasons.make((program, features), lambda: _unsupported(program, features))
+    """Return the reason why a device cannot run a program; empty if it can."""
+    return _reasons.make((program, features), lambda: _find_unsupported(program, features))
 
 
-def _unsupported(program: Program, features: Features) -> str:
+def _find_unsupported(program: Program, features: Features) -> str:
     if program.checks:
         return f"{program.name}: a GPU cannot report a failed check: {program.checks[0].message}"
     buffers: list[ir.Source | Output] = [*ir.sources(*program.roots), *program.outputs]
@@ -63,7 +63,7 @@ def kernels(program: Program, features: Features) -> list[Kernel]:
     """The kernels of a program, in the order in which they run.
 
     Args:
-        program: what to compute; `unsupported` must return an empty string.
+        program: the program to lower; `unsupported` must return an empty string.
         features: features and limits of the device.
 
     Returns:
@@ -74,17 +74,17 @@ def kernels(program: Program, features: Features) -> list[Kernel]:
 
 
 def element_for_workgroup(program: Program) -> tuple[tuple[Index, ...], Expr] | None:
-    """The axes and an element of the only result, if each workgroup can compute all of it; else None.
+    """The axes and an element of the only result, if each workgroup can compute the whole result; else None.
 
-    Its reductions must be the same for all elements, as those of one normalised row.
+    The reductions must be the same for all elements, as in one normalised row.
     """
     if len(program.outputs) != 1 or program.stored or program.checks:
         return None
     (output,) = program.outputs
     first: dict[Expr, Expr] = {axis: ir.Const(0, "index") for axis in output.axes if axis.extent == 1}
-    (body,) = ir.unified(substitute(output.body, first))
-    found = reductions([body])
-    if any(node.free or size_of(node.variables) > MAX_UNDIVIDED_ELEMENTS for node in found):
+    (body,) = ir.unify(substitute(output.body, first))
+    nodes = reductions([body])
+    if any(node.free or size_of(node.variables) > MAX_UNDIVIDED_ELEMENTS for node in nodes):
         return None
     return output.axes, body
 
@@ -92,8 +92,9 @@ def element_for_workgroup(program: Program) -> tuple[tuple[Index, ...], Expr] | 
 def scatter(
     target: Desc, axes: tuple[Index, ...], at: tuple[Expr, ...], value: Expr, features: Features, title: str
 ) -> tuple[Kernel, Output]:
-    """A kernel that writes elements of an array, one per invocation. If several write the same element, one of them
-    wins.
+    """Build a kernel that writes elements of an array, one per invocation.
+
+    If several invocations write the same element, one of them wins.
 
     Args:
         target: the array, initialised before.
@@ -107,7 +108,7 @@ def scatter(
         The kernel, and the buffer that represents the array in its bindings.
     """
     buffer = Output(tuple(Index(size) for size in target.shape), ir.Const(0, target.data_type))
-    *indices, value = ir.unified(*at, value)
+    *indices, value = ir.unify(*at, value)
     return Form(title, features, axes, [Target(buffer, value, tuple(indices))]).map(), buffer
 
 
@@ -129,7 +130,7 @@ class _Lowering:
         for output in self.program.outputs:
             for group in groups:
                 bodies = [*(other.body for other in group), output.body]
-                count = len(read(bodies)) + len(bodies)
+                count = len(sources_of(bodies)) + len(bodies)
                 alike = self._lanes(group[0]) == self._lanes(output)
                 if group[0].axes == output.axes and alike and count <= self.features.max_buffers:
                     group.append(output)
@@ -139,27 +140,27 @@ class _Lowering:
         return groups
 
     def _lanes(self, buffer: Stored | Output) -> int:
-        """How many elements of a buffer share a word."""
+        """The number of elements of a buffer that share a word."""
         return layout(buffer.desc.data_type, self.features).lanes
 
     def _add(self, axes: tuple[Index, ...], targets: Sequence[Target]) -> None:
         first: dict[Expr, Expr] = {axis: ir.Const(0, "index") for axis in axes if axis.extent == 1}
-        bodies = ir.unified(*(substitute(target.body, first) for target in targets))
+        bodies = ir.unify(*(substitute(target.body, first) for target in targets))
         bodies = self._without_repetition(axes, bodies, self._lanes(targets[0].buffer))
         bodies = self._with_fewer_buffers(axes, bodies)
-        made = [Target(target.buffer, body) for target, body in zip(targets, bodies, strict=True)]
-        self.kernels.append(Form(self.program.name, self.features, axes, made).kernel())
+        rewritten = [Target(target.buffer, body) for target, body in zip(targets, bodies, strict=True)]
+        self.kernels.append(Form(self.program.name, self.features, axes, rewritten).kernel())
 
     # Separate reductions ---------------------------------------------------------------------------------------------
 
     def _without_repetition(self, axes: tuple[Index, ...], bodies: tuple[Expr, ...], lanes: int) -> tuple[Expr, ...]:
-        """Move reductions that would be recomputed, or use too few invocations, into kernels of their own."""
+        """Move reductions that would be recomputed, or use too few invocations, into separate kernels."""
         while True:
             rows = row_axes(axes, bodies, lanes)
             chosen = next((n for n in reductions(bodies) if self._is_separate(n, axes, bodies, rows, lanes)), None)
             if chosen is None:
                 return bodies
-            value = self._kept(chosen, lanes)
+            value = self._load_of(chosen, lanes)
             bodies = tuple(substitute(body, {chosen: value}) for body in bodies)
 
     def _is_separate(
@@ -170,7 +171,7 @@ class _Lowering:
         rows: tuple[Index, ...] | None,
         lanes: int,
     ) -> bool:
-        """Whether a reduction is faster as a kernel of its own."""
+        """Whether a reduction is faster as a separate kernel."""
         size, results = size_of(node.variables), size_of(node.free)
         if size <= MAX_INLINE_ELEMENTS:
             return False
@@ -188,19 +189,19 @@ class _Lowering:
         size, results = size_of(node.variables), size_of(node.free)
         if size > MAX_UNDIVIDED_ELEMENTS and results <= MIN_ROWS:
             return True
-        # With few results, the invocations of a workgroup share each; else one may compute those of a word.
+        # With few results, a workgroup shares each reduction; otherwise one invocation may compute a whole word.
         alone = size * lanes if results >= MIN_RESULTS else size // 64
         return alone > self.features.max_iterations // MAX_REDUCTIONS
 
-    def _kept(self, node: Reduce, lanes: int) -> Expr:
-        """A load of a reduction that is an array of its own."""
-        known = self.replaced.get(node)
-        if known is None:
+    def _load_of(self, node: Reduce, lanes: int) -> Expr:
+        """Return a load of a reduction that is stored as an array."""
+        load = self.replaced.get(node)
+        if load is None:
             huge = self._is_huge(node, lanes)
-            known = self.replaced[node] = self._in_parts(node) if huge else self._stored(node)
-        return known
+            load = self.replaced[node] = self._in_parts(node) if huge else self._store(node)
+        return load
 
-    def _stored(self, node: Expr) -> Expr:
+    def _store(self, node: Expr) -> Expr:
         kept = stored_value(node)
         self._add(kept.axes, [Target(kept, kept.body)])
         load = Load(kept, kept.axes)
@@ -209,13 +210,13 @@ class _Lowering:
     def _with_fewer_buffers(self, axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Store subexpressions until the bodies read no more buffers than a kernel may use."""
         maximum = self.features.max_buffers - len(bodies)
-        while len(read(bodies)) > maximum:
-            counts = {node: len(read([node])) for node in walk(*bodies) if node.free <= set(axes)}
+        while len(sources_of(bodies)) > maximum:
+            counts = {node: len(sources_of([node])) for node in walk(*bodies) if node.free <= set(axes)}
             fitting = {node: count for node, count in counts.items() if 1 < count < self.features.max_buffers}
             if not fitting:
                 return bodies
             chosen = max(fitting, key=lambda node: fitting[node])
-            bodies = tuple(substitute(body, {chosen: self._stored(chosen)}) for body in bodies)
+            bodies = tuple(substitute(body, {chosen: self._store(chosen)}) for body in bodies)
         return bodies
 
     def _in_parts(self, node: Reduce) -> Expr:
@@ -227,11 +228,11 @@ class _Lowering:
         body = substitute(node.body, {first: parts.index})
         if node.reduction.startswith("arg_"):
             # Positions clamped to the last element need no mask: the first of equal elements wins.
-            found = self._stored(Reduce(node.reduction, (parts.position,), body))
-            at = call("min", call("add", parts.start, ir.Cast(found, "index")), ir.Const(first.extent - 1, "index"))
+            positions = self._store(Reduce(node.reduction, (parts.position,), body))
+            at = call("min", call("add", parts.start, ir.Cast(positions, "index")), ir.Const(first.extent - 1, "index"))
             best = Reduce(node.reduction, (parts.part,), substitute(node.body, {first: at}))
             return ir.Cast(substitute(at, {parts.part: ir.Cast(best, "index")}), "int32")
-        partial = self._stored(Reduce(node.reduction, (parts.position, *rest), parts.masked(node, first)))
+        partial = self._store(Reduce(node.reduction, (parts.position, *rest), parts.mask(node, first)))
         return Reduce(node.reduction, (*whole, parts.part), partial)
 
 
@@ -241,8 +242,9 @@ def _parts(node: Reduce) -> int:
 
 
 def _split(node: Reduce) -> tuple[tuple[Index, ...], Index, tuple[Index, ...]]:
-    """Split variables into outer ones, whose every value is a part, the divided one, and inner ones, which a part
-    covers completely.
+    """Split the variables of a reduction into outer ones, the divided one, and inner ones.
+
+    Each position of the outer variables has separate parts; each part covers the inner variables completely.
     """
     sizes = (size_of(node.variables[: k + 1]) for k in range(len(node.variables)))
     divided = next(k for k, size in enumerate(sizes) if size >= _parts(node))

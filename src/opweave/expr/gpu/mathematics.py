@@ -1,4 +1,4 @@
-"""Library functions, which kernels include if they use them. They are written in WGSL; `Library` prints them.
+"""Library functions, included in the kernels that use them. The functions are written in WGSL; `Library` prints them.
 
 WGSL compilers may assume that there are no infinities and NaN, and built-in functions may be inaccurate or overflow: on
 some devices `tanh(100)` is NaN. The functions here are accurate for all float32 except denormals, which devices may
@@ -144,7 +144,7 @@ def _declarations(dialect: Library) -> dict[str, str]:
     for type, width in (("i32", 32), ("u32", 32), ("i64", 64), ("u64", 64)):
         suffix = dialect.suffixes[type]
         text = _NATURAL_POWER + (_SIGNED if type[0] == "i" else _UNSIGNED)
-        texts.append(_filled(text, {"T": type, "MASKS": f"{width - 1}{suffix}"}, suffix))
+        texts.append(_fill(text, {"T": type, "MASKS": f"{width - 1}{suffix}"}, suffix))
     for name in INTEGERS:
         info = INFO[name]
         above = 2.0 ** (info.bits - (info.kind == "i"))
@@ -157,26 +157,26 @@ def _declarations(dialect: Library) -> dict[str, str]:
             "GREATEST": literal(info.highest, name, dialect),
             "ZERO": literal(0, name, dialect),
         }
-        texts.append(_filled(_SATURATED, values, ""))
+        texts.append(_fill(_SATURATED, values, ""))
     declarations = [part.strip() for text in texts for part in text.split("\n\n")]
-    found = {_NAME.findall(declaration)[0]: _printed(declaration, dialect) for declaration in declarations}
-    return {**found, **dialect.overrides}
+    library = {_NAME.findall(declaration)[0]: _print(declaration, dialect) for declaration in declarations}
+    return {**library, **dialect.overrides}
 
 
-def _printed(text: str, dialect: Library) -> str:
+def _print(text: str, dialect: Library) -> str:
     """A declaration of the library in a dialect."""
     constant = _CONSTANT.fullmatch(text)
     if constant is not None:
         return dialect.library_constant(text, Variable(*constant.groups()[1:]))
-    found = _FUNCTION.fullmatch(text)
-    assert found is not None, text
-    comments, name, parameters, result, body = found.groups()
+    match = _FUNCTION.fullmatch(text)
+    assert match is not None, text
+    comments, name, parameters, result, body = match.groups()
     variables = tuple(Variable(*parameter.split(": ")) for parameter in filter(None, parameters.split(", ")))
     lines = tuple(line.removeprefix("    ") for line in body.splitlines())
     return dialect.library_function(comments.splitlines(), Function(name, variables, result or "", lines))
 
 
-def _filled(text: str, values: dict[str, str], suffix: str) -> str:
+def _fill(text: str, values: dict[str, str], suffix: str) -> str:
     text = re.sub(r"\b(\d+)S\b", rf"\g<1>{suffix}", text)
     return re.sub(r"(?<![A-Za-z])(" + "|".join(values) + r")(?![A-Za-z])", lambda match: values[match[1]], text)
 
@@ -188,7 +188,7 @@ def declarations(dialect: Library) -> Mapping[str, str]:
 
 
 DECLARATIONS = declarations(WGSL)
-"""Those of WGSL; others have the same names."""
+"""The declarations in WGSL; other languages have the same names."""
 
 
 def words(text: str) -> set[str]:
@@ -198,12 +198,12 @@ def words(text: str) -> set[str]:
 
 def used(texts: Iterable[str], dialect: Library = WGSL) -> list[str]:
     """The declarations that texts use, directly or indirectly, in order."""
-    known = declarations(dialect)
+    library = declarations(dialect)
     wanted: set[str] = set()
-    rest = [word for text in texts for word in words(text) if word in known]
+    rest = [word for text in texts for word in words(text) if word in library]
     while rest:
         name = rest.pop()
         if name not in wanted:
             wanted.add(name)
-            rest += [word for word in words(known[name]) if word in known]
-    return [text for name, text in known.items() if name in wanted]
+            rest += [word for word in words(library[name]) if word in library]
+    return [text for name, text in library.items() if name in wanted]

@@ -108,8 +108,8 @@ class Module:
             body: the statements.
             size: invocations of a workgroup in each dimension.
         """
-        found = mathematics.words("\n".join(body))
-        return Entry(size, tuple(name for name in IDS if name in found), tuple(body))
+        words = mathematics.words("\n".join(body))
+        return Entry(size, tuple(name for name in IDS if name in words), tuple(body))
 
     def text(
         self,
@@ -132,9 +132,9 @@ class Module:
         lines = [line for part in parts if not isinstance(part, Variable) for line in part.lines]
         library = mathematics.used(lines, self.dialect)
         types = [buffer.element for buffer in buffers]
-        found = mathematics.words("\n".join([*types, *lines, *library]))
+        words = mathematics.words("\n".join([*types, *lines, *library]))
         return self.dialect.module(
-            Source(comments, buffers, constants, self.shared, library, parts, starts_early), found
+            Source(comments, buffers, constants, self.shared, library, parts, starts_early), words
         )
 
     def kernel(
@@ -149,8 +149,8 @@ class Module:
         is_early = self.dialect.starts_early(workgroups)
         source = self.text(comments, [self.entry(body, workgroup_size)], starts_early=is_early)
         bindings, writes, name = tuple(self.bindings), tuple(self.writes), self.dialect.entry_point
-        given = (title, source, bindings, writes, workgroups, name)
-        return Kernel(*given, invocations=workgroup_size, starts_early=is_early)
+        fields = (title, source, bindings, writes, workgroups, name)
+        return Kernel(*fields, invocations=workgroup_size, starts_early=is_early)
 
     def replace(self, target: Buffer, flat: str, pattern: str) -> list[str]:
         """Statements that atomically replace a packed element, in a word whose other elements other invocations write.

@@ -3,7 +3,7 @@
 #define let const auto
 #define var auto
 #define loop while (true)
-// Lazy, unlike WGSL's: kernels guard reads outside of buffers with it, which WebGPU makes harmless.
+// Lazy, unlike in WGSL: kernels use it to guard reads out of bounds, which WebGPU makes harmless.
 #define select(no, yes, condition) ((condition) ? (yes) : (no))
 
 namespace opweave {
@@ -100,7 +100,7 @@ inline vec4<f32> fma(vec4<f32> a, vec4<f32> b, vec4<f32> c) {
 inline u32 extractBits(u32 x, u32 at, u32 count) { return (x >> at) & ((1u << count) - 1u); }
 inline i32 extractBits(i32 x, u32 at, u32 count) { return i32(u32(x) << (32u - count - at)) >> (32u - count); }
 inline void workgroupBarrier() { __syncthreads(); }
-// What the lane of the same warp has for `x` whose number differs in `bits`. All lanes of the warp must call it.
+// The value of `x` in the lane of the warp whose number differs in `bits`. All lanes of the warp must call it.
 template <class T> inline T subgroupShuffleXor(T x, u32 bits) {
     static_assert(sizeof(T) % 4 == 0, "words are exchanged");
     u32 words[sizeof(T) / 4];
@@ -119,9 +119,9 @@ inline i64 wrapped_add(i64 a, i64 b) { return i64(u64(a) + u64(b)); }
 inline i64 wrapped_sub(i64 a, i64 b) { return i64(u64(a) - u64(b)); }
 inline i64 wrapped_mul(i64 a, i64 b) { return i64(u64(a) * u64(b)); }
 
-// From Hopper on, a kernel may start before the one before it ends. It calls this before it accesses what earlier kernels write,
-// and before it writes. The next kernel may start when all workgroups have: if kernels started earlier, several that wait would
-// leave few units to the one that runs. Compilers would move loads of restricted buffers before the call, or past it.
+// Since Hopper, a kernel may start before the previous kernel ends. It must call this before it reads arrays that other kernels
+// write, and before it writes. The next kernel may start when all workgroups have called it: if kernels started earlier, waiting
+// kernels would leave few units to the running one. Compilers would move loads of restricted buffers across the call.
 #if __CUDA_ARCH__ >= 900
 #define RESTRICT_UNLESS_EARLY
 inline void await_previous() {

@@ -83,13 +83,13 @@ class State:
         return State(self.module, self.node, f"{self.name}_part")
 
 
-def gathered(state: State, workgroup: int, *, is_last: bool) -> list[str]:
-    """Statements that combine the states of all invocations of a workgroup, which receive the result.
+def combine_states(state: State, workgroup: int, *, is_last: bool) -> list[str]:
+    """Statements that combine the states of all invocations of a workgroup; each invocation receives the result.
 
     Args:
         state: the variables, the same in each invocation.
-        workgroup: how many invocations there are.
-        is_last: whether these statements run once; else memory is used again.
+        workgroup: number of invocations.
+        is_last: whether these statements run once; otherwise they reuse memory, and end with a barrier.
     """
     dialect = state.module.dialect
     team = Team(dialect, workgroup, workgroup)
@@ -106,7 +106,7 @@ def gathered(state: State, workgroup: int, *, is_last: bool) -> list[str]:
 
 
 def _memory(state: State, team: Team) -> list[str]:
-    """Workgroup memory for each variable. It is little if there are warps; else, all reductions use the same."""
+    """Declare workgroup memory for each variable. Without warps, all reductions share the same memory."""
     shared, number = state.module.shared, len(state.module.shared)
     names = [f"shared_{'at' if k else type}" for k, type in enumerate(state.types)]
     if team.warp:

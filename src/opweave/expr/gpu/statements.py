@@ -13,7 +13,7 @@ class Local(Input):
     """An array that each workgroup keeps for itself, float32.
 
     Attributes:
-        private: whether elements lie in registers of the invocations that compute them, which read no others.
+        private: whether elements are in registers; an invocation then reads only elements that it has computed.
     """
 
     private: bool = False
@@ -40,9 +40,9 @@ class Write:
 
 @dataclass(frozen=True, eq=False)
 class Repeat:
-    """Execute statements for each `variable` from `first` to before `end`, at most `most` times.
+    """Execute statements for each `variable` in [first, end), at most `most` times.
 
-    These limits must not depend on other variables than rows and those of loops around it.
+    The limits may depend only on rows and on the variables of enclosing loops.
     """
 
     variable: Index

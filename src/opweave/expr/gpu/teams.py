@@ -10,13 +10,13 @@ from .dialect import Dialect
 
 @dataclass(frozen=True)
 class Value:
-    """What each invocation contributes.
+    """A value that each invocation contributes.
 
     Attributes:
         names: the variables that hold it: one, or a value and its position.
         memory: an array in workgroup memory for each variable.
         combine: statements that add the value of another invocation, given the text of each variable.
-        begin: where its part of the memory begins; empty for 0.
+        begin: text of the offset of its part of the memory; empty for 0.
     """
 
     names: Sequence[str]
@@ -28,14 +28,14 @@ class Value:
 class Team:
     """Invocations that combine their values; all invocations of the workgroup must take part.
 
-    If the dialect knows warps, invocations of a warp read each other's registers. A team of several warps leaves a part for
-    each of them in workgroup memory. Otherwise, the values are combined there, with a barrier for each level of a tree.
+    If the dialect has warps, invocations of a warp read each other's registers, and a team of several warps leaves a part for
+    each warp in workgroup memory. Otherwise, a tree in workgroup memory combines the values, with a barrier for each level.
 
     Args:
         dialect: the language.
         workgroup: invocations of the workgroup.
         size: invocations of a team, a power of two.
-        distance: of its invocations in the workgroup; if not 1, the team reaches from the begin of the workgroup to its end.
+        distance: distance between invocations of a team in the workgroup; if not 1, a team spans the whole workgroup.
         part: text of the number of an invocation in its team.
 
     Attributes:
@@ -54,7 +54,7 @@ class Team:
 
     @property
     def is_in_warp(self) -> bool:
-        """Whether `exchanged` is all: each invocation then has the result in its variables."""
+        """Whether `exchanged` suffices: each invocation then has the result in its variables."""
         return self.warp > 0 and self.parts == 1
 
     def exchanged(self, values: Sequence[Value]) -> list[str]:
@@ -69,7 +69,7 @@ class Team:
         return self.dialect.loop(head, lines)
 
     def stored(self, values: Sequence[Value]) -> list[str]:
-        """Statements after which all invocations find results in memory at `places`."""
+        """Statements that leave results in memory at `places`, for all invocations."""
         if not self.warp:
             return self._tree(values)
         place, condition = "lane", ""
@@ -78,29 +78,29 @@ class Team:
         elif self._inside > 1:
             number = f"lane % {self.warp}u"
             place, condition = f"lane / {self.warp}u * {self.distance}u + {number}", f"{number} < {self.distance}u"
-        lines = _assigned(values, place)
+        lines = _assign(values, place)
         if condition:
             lines = [f"if ({condition}) {{", *(f"    {line}" for line in lines), "}"]
         return [*lines, "workgroupBarrier();"]
 
     def places(self, team: str, begin: str = "") -> list[str]:
-        """Where the parts of the result of a team lie, whose number is a text."""
+        """Texts of the positions in memory of the parts of a result; `team` is the text of the number of the team."""
         if self.distance > 1:
-            found = [f"{team} + {k * self.distance}u" if k else team for k in range(self.parts)]
+            positions = [f"{team} + {k * self.distance}u" if k else team for k in range(self.parts)]
         else:
-            each = self.parts if self.warp else self.size
-            first = f"{team} * {each}u" if each > 1 else team
-            found = [f"{first} + {k}u" if k else first for k in range(self.parts)]
-        return [_at(begin, place) for place in found]
+            count = self.parts if self.warp else self.size
+            first = f"{team} * {count}u" if count > 1 else team
+            positions = [f"{first} + {k}u" if k else first for k in range(self.parts)]
+        return [_at(begin, place) for place in positions]
 
     def _tree(self, values: Sequence[Value]) -> list[str]:
         lines = list[str]()
         for value in values:
             place = _at(value.begin, "lane + stride" + (f" * {self.distance}u" if self.distance > 1 else ""))
             lines += value.combine([f"{memory}[{place}]" for memory in value.memory])
-        lines += _assigned(values, "lane")
+        lines += _assign(values, "lane")
         return [
-            *_assigned(values, "lane"),
+            *_assign(values, "lane"),
             "workgroupBarrier();",
             f"for (var stride = {self.size // 2}u; stride > 0u; stride = stride >> 1u) {{",
             f"    if ({self.part} < stride) {{",
@@ -111,7 +111,7 @@ class Team:
         ]
 
 
-def _assigned(values: Sequence[Value], place: str) -> list[str]:
+def _assign(values: Sequence[Value], place: str) -> list[str]:
     """Write values to memory."""
     return [
         f"{memory}[{_at(value.begin, place)}] = {name};"

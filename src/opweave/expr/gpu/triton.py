@@ -1,4 +1,4 @@
-"""Expressions as statements of Triton, each of which computes a value for all elements of a tile.
+"""Expressions as Triton statements. Each statement computes a value for all elements of a tile.
 
 Values have the shape of the tile, or of a part that broadcasts to it: a column, a row or a number. float16 is computed in
 float32.
@@ -17,7 +17,7 @@ from ...core.graph import Desc
 from ..ir import Call, Cast, Const, Expr, Index, Load, Source, Type, walk
 from ..ranges import bounds
 from .triton_library import NAN, functions
-from .types import rounded
+from .types import to_float32
 
 TYPES: dict[DataType, str] = {"float32": "fp32", "float16": "fp16", "int32": "i32", "uint8": "u8"}
 """Names of types in signatures, of elements that a kernel reads or writes."""
@@ -61,7 +61,7 @@ _ANY = {
     "where": "tl.where({0}, {1}, {2})",
 }
 MAX_DIVISOR = 2.0**40
-"""Divisions by larger constants stay divisions: their quotients may be too small for the products that replace them."""
+"""Divisions by larger constants stay divisions: their quotients may be too small for products that replace divisions."""
 
 _LIBRARY = ("round_even", "exp", "log", "pow", "erf", "sigmoid", "tanh", "sign")
 
@@ -70,8 +70,8 @@ def source_of(comment: str, types: Mapping[str, str], library: Iterable[str], li
     """The source of a kernel.
 
     Args:
-        comment: what precedes it, in one line. It has no names of the graph: equal sources are compiled once.
-        types: of the elements of each pointer that it takes, by name.
+        comment: the first line, without names of the graph: equal sources are compiled once.
+        types: element type of each pointer parameter, by name.
         library: texts of library functions.
         lines: its statements.
     """
@@ -103,11 +103,11 @@ class Statements:
     """Statements that compute expressions.
 
     Args:
-        names: of the pointers to arrays.
+        names: names of the pointers to arrays.
         axes: positions along the axes of the result.
         inside: for each direction, the condition that an element is inside of the result; empty if all are.
-        known: names of expressions that are already computed.
-        prefix: of the names of values.
+        value_names: names of expressions that are already computed.
+        prefix: prefix of the names of values.
 
     Attributes:
         lines: the statements so far.
@@ -118,20 +118,20 @@ class Statements:
         names: Mapping[Source, str],
         axes: Mapping[Index, Position],
         inside: Mapping[str, str],
-        known: Mapping[Expr, str],
+        value_names: Mapping[Expr, str],
         prefix: str = "t",
     ) -> None:
-        self.names, self.axes, self.inside, self.known = names, axes, inside, dict(known)
+        self.names, self.axes, self.inside, self.value_names = names, axes, inside, dict(value_names)
         self.prefix = prefix
         self.lines: list[str] = []
         self._called: set[str] = set()
 
     @property
     def library(self) -> list[str]:
-        """The library functions that the statements call, with those that these call."""
-        found = functions(self._called)
-        assert found is not None, self._called
-        return found
+        """The library functions that the statements call, directly or indirectly."""
+        texts = functions(self._called)
+        assert texts is not None, self._called
+        return texts
 
     def value(self, root: Expr) -> str:
         """The name of a value, in the type that it is computed in.
@@ -139,15 +139,15 @@ class Statements:
         Raises:
             UnsupportedError: it is not printed for Triton.
         """
-        for node in walk(root, enter=lambda node: () if node in self.known else node.parts):
-            if node not in self.known:
-                text = self._one(node, [self.known[part] for part in node.parts])
+        for node in walk(root, enter=lambda node: () if node in self.value_names else node.parts):
+            if node not in self.value_names:
+                text = self._one(node, [self.value_names[part] for part in node.parts])
                 if not isinstance(node, (Const, Index)):
                     name = f"{self.prefix}{len(self.lines)}"
                     self.lines.append(f"{name} = {text}")
                     text = name
-                self.known[node] = text
-        return self.known[root]
+                self.value_names[node] = text
+        return self.value_names[root]
 
     def stored(self, root: Expr, data_type: DataType) -> str:
         """A value as an element of an array."""
@@ -177,8 +177,8 @@ class Statements:
         shape, along = node.source.desc.shape, frozenset[str]()
         flat = "0"
         for index, text, size in zip(node.parts, indices, shape, strict=True):
-            known = bounds(index)
-            if known is None or known[0] < 0 or known[1] >= size:
+            span = bounds(index)
+            if span is None or span[0] < 0 or span[1] >= size:
                 raise UnsupportedError("positions that may be outside of an array")
             flat = text if flat == "0" else f"({flat}) * {size} + {text}"
             along = along.union(*(self.axes[axis].along for axis in index.free if axis in self.axes))
@@ -198,7 +198,7 @@ class Statements:
             ]
             return f"{name}({', '.join(arguments)})"
         if node.name == "div" and kind == "float32" and isinstance(node.parts[1], Const):
-            return self._divided(parts[0], parts[1], float(rounded(node.parts[1].value)))
+            return self._divide(parts[0], parts[1], float(to_float32(node.parts[1].value)))
         if node.name in ("floor_div", "mod") and _is_natural(node):
             return f"{parts[0]} {'//' if node.name == 'floor_div' else '%'} {parts[1]}"
         table = {**_ANY, **(_FLOATS if kind == "float32" else _INTEGERS if kind == "int32" else {})}
@@ -206,11 +206,11 @@ class Statements:
             raise UnsupportedError(f"{node.name} of {node.parts[-1].type}")
         return table[node.name].format(*parts)
 
-    def _divided(self, number: str, literal: str, by: float) -> str:
+    def _divide(self, number: str, literal: str, by: float) -> str:
         """A quotient by a constant, rounded correctly; a division would be a call for each element.
 
-        The rest of a first quotient corrects it (Markstein, Computation of elementary functions on the IBM RISC System/6000
-        processor (1990)). Quotients of numbers below 2^-86 may be off by one unit, as their rests are not exact.
+        The remainder corrects a first quotient (Markstein, Computation of elementary functions on the IBM RISC System/6000
+        processor (1990)). Quotients of numbers below 2^-86 may be off by one unit, because their remainders are inexact.
         """
         size = abs(by)
         if not 1 / MAX_DIVISOR <= size <= MAX_DIVISOR:
@@ -223,15 +223,15 @@ class Statements:
         name = f"{self.prefix}{len(self.lines)}"
         self.lines.append(f"{name} = {number} * {inverse!r}")
         exact = f"tl.fma(tl.fma({name}, {-by!r}, {number}), {inverse!r}, {name})"
-        # Infinity has no rest, and that of -0 is 0.
+        # Infinity has no remainder, and the remainder of -0 is 0.
         return f'tl.where((tl.abs({name}) < float("inf")) & ({name} != 0), {exact}, {name})'
 
 
 @dataclass(frozen=True, slots=True)
 class Bfloat16(Desc):
-    """An array of bfloat16, which is no data type of WebNN: only kernels in Triton read and write it.
+    """An array of bfloat16, which is no data type of WebNN: only Triton kernels read and write it.
 
-    For all else, it is an array of float16, whose elements have as many bytes.
+    For all other code, it is an array of float16, which has the same element size.
     """
 
     data_type: DataType = field(default="float16", init=False)
@@ -254,7 +254,7 @@ def type_of(desc: Desc) -> str:
 
 
 def _is_natural(node: Call) -> bool:
-    """Whether a quotient is that of a number which is not negative by a positive one: Triton rounds toward 0."""
+    """Whether a division has a dividend >= 0 and a divisor > 0: Triton rounds toward 0."""
     ranges = [bounds(part) if part.type == "index" else None for part in node.parts]
     (low, other) = ranges
     return low is not None and other is not None and low[0] >= 0 and other[0] > 0
@@ -265,7 +265,7 @@ def _literal(node: Const) -> str:
         return f"tl.full((), {bool(node.value)}, tl.int1)"
     if _COMPUTED[node.type] == "int32":
         return str(int(node.value)) if node.value >= 0 else f"({int(node.value)})"
-    value = float(rounded(node.value))
+    value = float(to_float32(node.value))
     if not math.isfinite(value):
         return f'float("{value}")'
     if 0 < abs(value) < 2.0**-126:  # Python's numbers that are no normal float32 are float64 to Triton
@@ -274,16 +274,16 @@ def _literal(node: Const) -> str:
 
 
 def _cast(text: str, source: Type, target: Type) -> str:
-    made, wanted = _COMPUTED.get(source), _COMPUTED[target]
-    if made is None:
+    source_type, target_type = _COMPUTED.get(source), _COMPUTED[target]
+    if source_type is None:
         raise UnsupportedError(f"elements of {source}")
     if target == "bool":
         return text if source == "bool" else f"{text} != 0"
     if source == "bool":
-        return f"tl.where({text}, {'1.0, 0.0' if wanted == 'float32' else '1, 0'})"
-    if (made == "float32" and wanted == "int32") or target == "uint8":
+        return f"tl.where({text}, {'1.0, 0.0' if target_type == 'float32' else '1, 0'})"
+    if (source_type == "float32" and target_type == "int32") or target == "uint8":
         raise UnsupportedError(f"casts from {source} to {target}")
-    if made == "int32" and wanted == "float32":
+    if source_type == "int32" and target_type == "float32":
         text = f"tl.cast({text}, tl.float32)"
     if target == "float16" and source != "float16":
         return f"tl.cast(tl.cast({text}, tl.float16), tl.float32)"

@@ -1,6 +1,6 @@
 """Library functions in Triton's language, which is Python on whole tiles.
 
-Those that only compute are translated, statement by statement; Triton has no early returns and no arrays for the others.
+Straight-line functions are translated, statement by statement. Others are not: Triton has no early returns and no arrays.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CALLS: dict[str, str] = {
     **{name: f"tl.cast({{0}}, {type})" for name, type in TYPES.items()},
     **{f"bitcast<{name}>": f"tl.cast({{0}}, {type}, bitcast=True)" for name, type in TYPES.items()},
 }
-"""Functions that Triton has, by their names in WGSL."""
+"""Functions of Triton, by their names in WGSL."""
 
 
 def _jit(text: str) -> str:
@@ -85,16 +85,16 @@ class Triton(Library):
         lines = [_COMMENT.sub("", line).strip() for line in function.lines]
         types = {parameter.type for parameter in function.parameters}
         if any("[" in line for line in lines) or not types <= TYPES.keys() or "f32" not in {*types, function.result}:
-            return ""  # "/" of integers is another function, too
-        made = []
+            return ""  # without floats: "/" of integers would need another function
+        translated = []
         for line in filter(None, lines):
-            found = _STATEMENT.fullmatch(line.removesuffix(";"))
-            if found is None or not line.endswith(";"):
+            match = _STATEMENT.fullmatch(line.removesuffix(";"))
+            if match is None or not line.endswith(";"):
                 return ""
-            name, value, returned = found.groups()
-            made.append(f"return {_translated(returned)}" if returned else f"{name} = {_translated(value)}")
+            name, value, returned = match.groups()
+            translated.append(f"return {_translate(returned)}" if returned else f"{name} = {_translate(value)}")
         head = f"def {function.name}({', '.join(parameter.name for parameter in function.parameters)}):"
-        return _jit("\n    ".join([head, *made]))
+        return _jit("\n    ".join([head, *translated]))
 
     def library_constant(self, text: str, constant: Variable) -> str:
         """Triton has no arrays."""
@@ -106,14 +106,14 @@ TRITON = Triton()
 
 def functions(names: Collection[str]) -> list[str] | None:
     """Library functions, and those that they use, in order; None if Triton cannot express one."""
-    known = mathematics.declarations(TRITON)
-    if any(name not in known for name in names):
+    library = mathematics.declarations(TRITON)
+    if any(name not in library for name in names):
         return None
-    found = mathematics.used(names, TRITON)
-    return None if "" in found else found
+    texts = mathematics.used(names, TRITON)
+    return None if "" in texts else texts
 
 
-def _translated(text: str) -> str:
+def _translate(text: str) -> str:
     return _Parser(text).whole()
 
 
@@ -121,14 +121,14 @@ class _Parser:
     """Translates an expression of WGSL, by recursive descent."""
 
     def __init__(self, text: str) -> None:
-        plain = _SUFFIX.sub(lambda found: found[1] or found[2], text)
+        plain = _SUFFIX.sub(lambda match: match[1] or match[2], text)
         self.tokens: list[str] = _TOKEN.findall(plain)
         self.at = 0
 
     def whole(self) -> str:
-        made = self._binary(0)
+        text = self._binary(0)
         assert self.at == len(self.tokens), self.tokens
-        return made
+        return text
 
     @property
     def _next(self) -> str:
@@ -164,20 +164,20 @@ class _Parser:
             value = self._unary()
             # Triton computes -x as 0 - x, which is not -0 for 0.
             return f"-{value}" if value[0].isdigit() else f"({value} * -1.0)"
-        return self._suffixed(self._primary())
+        return self._add_suffixes(self._primary())
 
-    def _suffixed(self, made: str) -> str:
+    def _add_suffixes(self, text: str) -> str:
         while self._next == ".":
             self._take()
-            made = f"{made}[{'xy'.index(self._take())}]"
-        return made
+            text = f"{text}[{'xy'.index(self._take())}]"
+        return text
 
     def _primary(self) -> str:
         token = self._take()
         if token == "(":
-            made = self._binary(0)
+            text = self._binary(0)
             self._take(")")
-            return made
+            return text
         if self._next != "(":
             return token
         arguments = list(self._arguments())

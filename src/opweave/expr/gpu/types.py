@@ -33,7 +33,7 @@ class Layout:
 
     Attributes:
         element: the element type of the buffer.
-        lanes: number of elements packed into one of these.
+        lanes: number of elements packed into one `element`.
     """
 
     element: str
@@ -41,7 +41,7 @@ class Layout:
 
 
 def layout(data_type: DataType, features: Features) -> Layout:
-    """The layout of a data type. Four 8-bit elements, or two float16, share a word where buffers have no such elements."""
+    """The layout of a data type. Four 8-bit elements, or two float16, share a word if buffers cannot have such elements."""
     if data_type == "float16":
         return Layout("f16") if features.float16 else Layout("u32", 2)
     if INFO[data_type].bits == 8:
@@ -55,11 +55,11 @@ def is_plain(value: float, type: Type) -> bool:
         return value != INFO["int64"].lowest
     if type not in FLOATS or (value == 0 and math.copysign(1, value) > 0):
         return True
-    return bool(2.0**-126 <= abs(rounded(value)) < math.inf)
+    return bool(2.0**-126 <= abs(to_float32(value)) < math.inf)
 
 
-def rounded(value: float) -> np.float32:
-    """A number rounded to float32."""
+def to_float32(value: float) -> np.float32:
+    """Round a number to float32."""
     with np.errstate(over="ignore"):
         return np.float32(value)
 
@@ -68,7 +68,7 @@ def bits(value: int | float, type: Type, dialect: Library) -> str:
     """The bits of a number as an unsigned literal."""
     if type == "int64":
         return f"{int(value) & 2**64 - 1}{dialect.suffixes['u64']}"
-    return f"0x{rounded(value).view(np.uint32):08x}u"
+    return f"0x{to_float32(value).view(np.uint32):08x}u"
 
 
 def literal(value: int | float | bool, type: Type, dialect: Library) -> str:
@@ -76,7 +76,7 @@ def literal(value: int | float | bool, type: Type, dialect: Library) -> str:
     if type == "bool":
         return "true" if value else "false"
     if type in FLOATS:
-        return f"{rounded(value)}f"
+        return f"{to_float32(value)}f"
     target = computed(type)
     whole = int(value)
     suffix = dialect.suffixes[target] or dialect.negative * (whole < 0)
@@ -91,7 +91,7 @@ def unpacked(name: str, number: str, data_type: DataType, lanes: int, *, atomic:
     Args:
         name: the buffer.
         number: the number of the element, as u32 text without operators of lower precedence than `&`.
-        data_type: of the elements.
+        data_type: data type of the elements.
         lanes: number of elements in a word.
         atomic: whether words are atomic.
     """

@@ -39,15 +39,15 @@ class Wgsl(Dialect):
 
     def module(self, source: Source, words: Collection[str]) -> str:
         """The complete text of a module; `words` are its identifiers."""
-        bindings = [self._binding(number, found) for number, found in enumerate(source.bindings)]
+        bindings = [self._binding(number, buffer) for number, buffer in enumerate(source.bindings)]
         constants = [f"var<private> {c.name}: {c.type} = {c.value};" for c in source.constants]
-        groups = (bindings, [*constants, *map(_shared, source.shared)], ["\n\n".join(source.library)])
+        groups = (bindings, [*constants, *map(_declare_shared, source.shared)], ["\n\n".join(source.library)])
         head = "\n\n".join("\n".join(group) for group in groups if any(group))
         enabled = "enable f16;\n\n" if "f16" in words else ""
         return "\n".join([*source.comments, f"{enabled}{head}\n\n{self._parts(source.parts)}"])
 
-    def _binding(self, number: int, found: Binding) -> str:
-        return binding(number, found.name, found.element, found.writes)
+    def _binding(self, number: int, buffer: Binding) -> str:
+        return binding(number, buffer.name, buffer.element, buffer.writes)
 
     def _parts(self, parts: Sequence[Part]) -> str:
         """Parts with an empty line between them, except between declarations of memory."""
@@ -55,7 +55,7 @@ class Wgsl(Dialect):
         for k, part in enumerate(parts):
             if isinstance(part, Variable):
                 next_is_memory = k + 1 < len(parts) and isinstance(parts[k + 1], Variable)
-                texts.append(_shared(part) + ("\n" if next_is_memory else "\n\n"))
+                texts.append(_declare_shared(part) + ("\n" if next_is_memory else "\n\n"))
             elif isinstance(part, Entry):
                 texts.append(_entry(part))
             else:
@@ -63,7 +63,7 @@ class Wgsl(Dialect):
         return "".join(texts)
 
 
-def _shared(variable: Variable) -> str:
+def _declare_shared(variable: Variable) -> str:
     return f"var<workgroup> {variable.name}: {variable.type};"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..ir import Const, Expr, Index, Input, Load, size_of, walk
-from ..reductions import written_out
+from ..reductions import unroll_short
 from ..simplify import simplified_elements
 from .block import MAX_WRITTEN_OUT_NODES, Block, Grid, exists
 from .dialect import Variable
@@ -16,13 +16,13 @@ from .kernel import Features, Kernel
 from .module import Module
 from .statements import Fill, Local, Repeat, Statement, Write
 from .types import computed
-from .writing import converted, guarded, numbered, pattern_of
+from .writing import convert, guard_lines, numbered, pattern_of
 
 if TYPE_CHECKING:
     from .workgroups import Workgroups
 
 MAX_EARLY_LOADS = 16
-"""Elements that an invocation reads before the kernel waits for the one before; each takes a register. An estimate."""
+"""Maximum elements that an invocation reads before waiting for the previous kernel; each takes a register. An estimate."""
 
 
 class Text:
@@ -32,10 +32,10 @@ class Text:
         self.program, self.title, self.features = program, title, features
         self.number, self.groups = numbered(size_of(program.rows), features.max_workgroups)
         self.fixed = fixed if features.dialect.starts_early(self.groups) else frozenset[Input]()
-        # Statements before the kernel waits for the one before, and what they have read.
+        # Statements that run before waiting for the previous kernel, and variables of the elements that they read.
         self.early: list[str] = []
-        self.known: dict[str, str] = {}
-        # Stores of elements that are computed: devices do not load past a store, so others are loaded first.
+        self.early_names: dict[str, str] = {}
+        # Pending stores: devices do not load past a store, so other elements are loaded first.
         self.stores: list[str] = []
         self.values = 0
         self.module = Module(features)
@@ -47,7 +47,7 @@ class Text:
         self.lines: list[str] = []
         self.depth = 0
         self.positions: dict[Index, str] = {}
-        self.loops = 0  # around a statement, but for those that are executed at most once
+        self.loops = 0  # number of enclosing loops, without those that are executed at most once
         # Local arrays that were read and written since the last barrier.
         self.read: set[Local] = set()
         self.written: set[Local] = set()
@@ -62,7 +62,7 @@ class Text:
 
     def kernel(self) -> Kernel:
         """The kernel."""
-        head = guarded("row", self.number, size_of(self.program.rows), math.prod(self.groups))
+        head = guard_lines("row", self.number, size_of(self.program.rows), math.prod(self.groups))
         self._statements(self.program.statements)
         self._store()
         if self.early:
@@ -70,7 +70,7 @@ class Text:
         return self.module.kernel(self.title, [], [*head, *self.lines], (self.width, 1, 1), self.groups)
 
     def _chunks(self, count: int) -> int:
-        """How many of `count` elements an invocation computes."""
+        """The number of elements that an invocation computes, of `count` in total."""
         return -(-count // self.width)
 
     def _add(self, *lines: str) -> None:
@@ -81,8 +81,8 @@ class Text:
         self.read.clear()
         self.written.clear()
 
-    def _block(self, known: Mapping[Expr, str] | None = None) -> Block:
-        return Block(self.module, self.positions, known, grid=Grid(self.program.rows, "row"))
+    def _block(self, names: Mapping[Expr, str] | None = None) -> Block:
+        return Block(self.module, self.positions, names, grid=Grid(self.program.rows, "row"))
 
     def _statements(self, statements: Sequence[Statement]) -> None:
         for statement in statements:
@@ -121,7 +121,7 @@ class Text:
         self._add("    }", "}")
 
     def _once(self, loop: Repeat, name: str, first: str, end: str) -> None:
-        """The statements of a loop that is executed at most once: without a barrier before it and behind it."""
+        """Add a loop that is executed at most once, without barriers before and after the loop."""
         read, written = set(self.read), set(self.written)
         self._add(f"    let {name} = {first};", f"    if ({name} < {end}) {{")
         self._inside(loop, name)
@@ -138,10 +138,10 @@ class Text:
         del self.positions[loop.variable]
 
     def _elements(self, statement: Fill | Write) -> None:
-        """The statements that compute elements, shared by the invocations."""
+        """Add the statements that compute elements, divided between the invocations."""
         at = statement.at if isinstance(statement, Write) else ()
         body, *at_ = simplified_elements(statement.body, *at)
-        body, *where = written_out((body, *at_), self.program.is_short)
+        body, *where = unroll_short((body, *at_), self.program.is_short)
         loads = [n for n in walk(body, *where) if isinstance(n, Load) and isinstance(n.source, Local)]
         self._wait(statement, loads)
         target, size = statement.target, size_of(statement.axes)
@@ -152,14 +152,14 @@ class Text:
         is_kept = is_short and (isinstance(statement, Write) or any(not self._is_same(load) for load in early))
         if private or is_kept or (isinstance(target, Local) and target.private):
             for k in range(count):
-                known = self._read_early(early, statement.axes, k)
+                names = self._read_early(early, statement.axes, k)
                 for load in loads:
                     if load.source in private:
                         assert _is_aligned(load, statement.axes), f"{self.title}: {load!r}"
-                        known[load] = f"{self.module.names[load.source]}_{k}"
-                self._chunk(statement, body, where, known, k, size)
+                        names[load] = f"{self.module.names[load.source]}_{k}"
+                self._chunk(statement, body, where, names, k, size)
             return
-        lines = self._stored(statement, body, where, self._read_early(filter(self._is_same, early)), None)
+        lines = self._store_element(statement, body, where, self._read_early(filter(self._is_same, early)), None)
         self._add("{")
         if size > self.width:
             head = f"for (var flat = lane; flat < {size}u; flat += {self.width}u) {{"
@@ -169,41 +169,41 @@ class Text:
         self._add(*(f"    {line}" for line in self.module.features.dialect.loop(head, lines)), "}")
 
     def _chunk(
-        self, statement: Fill | Write, body: Expr, where: Sequence[Expr], known: dict[Expr, str], k: int, size: int
+        self, statement: Fill | Write, body: Expr, where: Sequence[Expr], names: dict[Expr, str], k: int, size: int
     ) -> None:
-        """The statements for the elements number `k` of all invocations."""
+        """Add the statements for element `k` of each invocation."""
         start = k * self.width
-        lines = self._stored(statement, body, where, known, k)
+        lines = self._store_element(statement, body, where, names, k)
         self._add("{", f"    let flat = lane + {start}u;" if k else "    let flat = lane;")
         if start + self.width > size:
             lines = [f"if (flat < {size}u) {{", *(f"    {line}" for line in lines), "}"]
         self._add(*(f"    {line}" for line in lines), "}")
 
-    def _stored(
-        self, statement: Fill | Write, body: Expr, where: Sequence[Expr], known: dict[Expr, str], chunk: int | None
+    def _store_element(
+        self, statement: Fill | Write, body: Expr, where: Sequence[Expr], names: dict[Expr, str], chunk: int | None
     ) -> list[str]:
-        """The statements that compute and store the element number `flat`; the last ones may wait in `stores`.
+        """Generate statements that compute and store the element number `flat`; the store may be deferred to `stores`.
 
         Args:
-            statement: which element.
+            statement: the statement of the element.
             body: the element, written out.
             where: its position, written out.
-            known: names of expressions that are already computed.
-            chunk: the number of the invocation's element; None in a loop over them.
+            names: names of expressions that are already computed.
+            chunk: the number of the element of an invocation; None in a loop over elements.
         """
-        # A block of its own: nothing that earlier statements computed is used again, since local arrays change.
-        block = self._block(known)
+        # A new block: it reuses no values of earlier statements, because local arrays change.
+        block = self._block(names)
         block.enter(grid=Grid(statement.axes, "flat", len(self.program.rows)))
         value, target = block.value(body), statement.target
         if isinstance(target, Local):
-            name, value = self.module.names[target], converted(body, "float32", value)
+            name, value = self.module.names[target], convert(body, "float32", value)
             place = f"{name}_{chunk}"
             if not target.private:
                 place = f"{name}[{block.value(flat_position(statement.axes, target.desc.shape))}]"
             block.add(f"{place} = {value};")
         else:
-            data_type, place = target.desc.data_type, block.named(flat_position(where, target.desc.shape))
-            value = converted(body, data_type, value)
+            data_type, place = target.desc.data_type, block.let_value(flat_position(where, target.desc.shape))
+            value = convert(body, data_type, value)
             if chunk is not None and self.features.dialect.kept and self.module.layout(target).lanes == 1:
                 name = f"value_{self.values}"
                 self.values += 1
@@ -222,32 +222,32 @@ class Text:
         return block.lines
 
     def _early_loads(self, roots: Sequence[Expr], axes: tuple[Index, ...] = ()) -> list[Load]:
-        """The loads that a statement can do before the kernel waits for the one before.
+        """The loads of a statement that may precede the wait for the previous kernel.
 
-        Those of arrays that no kernel writes, at places that follow from the workgroup and other such arrays. Outside of
-        loops, they may depend on the position of the element, too.
+        They read arrays that no kernel writes, at positions that depend on the workgroup and on other such loads. Outside
+        of loops, positions may also depend on the element.
         """
-        bound, found = {*self.program.rows, *(() if self.loops else axes)}, list[Load]()
+        bound, loads = {*self.program.rows, *(() if self.loops else axes)}, list[Load]()
         for node in walk(*roots) if self.fixed else ():
             if isinstance(node, Load) and node.source in self.fixed and node.free <= bound and exists(node):
                 inner = (other for other in walk(*node.parts) if isinstance(other, Load))
-                if all(other in found for other in inner):
-                    found.append(node)
-        return found
+                if all(other in loads for other in inner):
+                    loads.append(node)
+        return loads
 
     def _is_same(self, load: Load) -> bool:
-        """Whether all elements that a workgroup computes need the same element of an array."""
+        """Whether a load reads the same element for all elements that a workgroup computes."""
         return load.free <= {*self.program.rows}
 
     def _read_early(self, loads: Iterable[Load], axes: tuple[Index, ...] = (), chunk: int = 0) -> dict[Expr, str]:
-        """Read elements before the kernel waits for the one before; return the names of the variables.
+        """Read elements before waiting for the previous kernel; return the variable of each load.
 
         Args:
-            loads: what to read.
-            axes: of the elements that are computed.
-            chunk: the number of an invocation's element.
+            loads: the elements to read.
+            axes: axes of the elements that are computed.
+            chunk: the number of the element of an invocation.
         """
-        known: dict[Expr, str] = {}
+        names: dict[Expr, str] = {}
         for load in loads:
             block, head, grid = self._block(), "{", None
             if not self._is_same(load):
@@ -258,16 +258,16 @@ class Text:
             block.add(f"early = {block.value(load)};")
             block.leave(head)
             text = "\n".join(block.lines)
-            if text not in self.known and len(self.known) < MAX_EARLY_LOADS:
-                name = self.known[text] = f"early_{len(self.known)}"
+            if text not in self.early_names and len(self.early_names) < MAX_EARLY_LOADS:
+                name = self.early_names[text] = f"early_{len(self.early_names)}"
                 lines = (line.replace("early = ", f"{name} = ") for line in block.lines)
                 self.early += [f"var {name} = {computed(load.type)}();", "{", *(f"    {line}" for line in lines), "}"]
-            if text in self.known:
-                known[load] = self.known[text]
-        return known
+            if text in self.early_names:
+                names[load] = self.early_names[text]
+        return names
 
     def _wait(self, statement: Fill | Write, loads: Sequence[Load]) -> None:
-        """Put a barrier before the statement if another invocation may not have done yet what it depends on."""
+        """Add a barrier before a statement that depends on earlier reads or writes of other invocations."""
         reads = {load.source for load in loads if not load.source.private}  # type: ignore[union-attr]
         target = statement.target
         writes = {target} if isinstance(target, Local) and not target.private else set()

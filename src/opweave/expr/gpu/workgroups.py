@@ -1,9 +1,9 @@
 """Programs of workgroups: kernels whose invocations keep arrays between several steps.
 
-An index expression says what one element of a result is. That is not enough where a step needs all elements of the one
-before: the states of a recurrent network, or attention, which keeps a running maximum and sum for each query. In a program
-of workgroups, each workgroup works on one position of `rows`. It executes statements one after the other, and keeps arrays
-in workgroup memory, or in registers of its invocations. The elements that are computed are index expressions.
+An index expression defines one element of a result. That is not enough if a step needs all elements of the previous step:
+the states of a recurrent network, or attention, which keeps a running maximum and sum for each query. In a program of
+workgroups, each workgroup works on one position of `rows`. It executes statements in order, and keeps arrays in workgroup
+memory or in registers. Statements compute elements by index expressions.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Workgroups(KernelProgram):
     (2, 1, 1)
 
     Attributes:
-        sizes: how many workgroups there are along each axis.
-        width: about how many invocations of a workgroup have work at the same time.
+        sizes: number of workgroups along each axis.
+        width: approximate number of invocations of a workgroup that have work at the same time.
         unrolled: reductions of up to this many elements are unrolled.
         statements: in order.
     """
@@ -69,15 +69,15 @@ class Workgroups(KernelProgram):
     @property
     def sources(self) -> list[Input]:
         """The arrays in memory that are read."""
-        found: dict[Input, None] = {}
+        arrays: dict[Input, None] = {}
         for body in self._bodies(self.statements):
             loads = (node for node in walk(body) if isinstance(node, Load))
-            found |= {
+            arrays |= {
                 load.source: None
                 for load in loads
                 if isinstance(load.source, Input) and not isinstance(load.source, Local)
             }
-        return list(found)
+        return list(arrays)
 
     @property
     def targets(self) -> list[Input]:
@@ -101,7 +101,7 @@ class Workgroups(KernelProgram):
         return self._locals[-1]
 
     def fill(self, target: Local, value: Callable[..., Array | float], shape: Sequence[int] | None = None) -> None:
-        """Compute the elements of a local array, or those of the leading part that `shape` says."""
+        """Compute the elements of a local array, or of its leading part of this `shape`."""
         axes = tuple(map(Index, shape or target.desc.shape))
         self._add(Fill(target, axes, _element(value, axes)))
 
@@ -125,13 +125,13 @@ class Workgroups(KernelProgram):
     def repeat(
         self, count: int, first: Array | int = 0, end: Array | int | None = None, *, most: int | None = None
     ) -> Iterator[Array]:
-        """Repeat what is added in the `with` block.
+        """Repeat the statements that are added in the `with` block.
 
         Args:
             count: the number of positions.
-            first: where the position starts.
-            end: where it ends, at most `count`, which is the default.
-            most: the most positions from `first` to `end`, if fewer than `count`.
+            first: the first position.
+            end: the end of the positions, exclusive; at most `count`, which is the default.
+            most: maximum number of positions, if less than `count`.
 
         Yields:
             The position.
@@ -164,15 +164,15 @@ class Workgroups(KernelProgram):
         return sum(local.desc.byte_length for local in self._locals if not local.private)
 
     def iterations(self, features: Features) -> int:
-        """How often an invocation repeats loops at most, all taken together."""
+        """Maximum number of loop iterations of an invocation, summed over all loops."""
         return self._iterations(self.statements, self.invocations(features))
 
     def invocations(self, features: Features) -> int:
-        """How many invocations a workgroup has."""
+        """The number of invocations of a workgroup."""
         return width_of(self.width, features)
 
     def _iterations(self, statements: Sequence[Statement], width: int) -> int:
-        """How often an invocation repeats the loops of statements."""
+        """Maximum number of loop iterations of an invocation in statements."""
         total = 0
         for statement in statements:
             if isinstance(statement, Repeat):
@@ -182,7 +182,7 @@ class Workgroups(KernelProgram):
         return total
 
     def _in_reductions(self, body: Expr) -> int:
-        """How often the loops of the reductions in an element are repeated."""
+        """Number of loop iterations of the reductions in an element."""
         total = 0
         for node in walk(body, enter=lambda node: () if isinstance(node, Reduce) else node.parts):
             if isinstance(node, Reduce):
@@ -209,7 +209,7 @@ class Workgroups(KernelProgram):
 
     @cached_property
     def _finished_sources(self) -> list[Input]:
-        """`sources`, once all statements are there."""
+        """`sources`, cached when all statements have been added."""
         return self.sources
 
 

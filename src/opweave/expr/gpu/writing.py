@@ -7,27 +7,27 @@ from collections.abc import Sequence
 from ...core.dtypes import DataType
 from ..ir import Expr, Index, Input, Load, Source, Stored, walk
 from ..printing import inline
-from .elements import called, wrapped
+from .elements import call_of, wrap
 from .kernel import Buffer, Features
 from .module import Module
 
 MAX_WORKGROUPS = 65535
-"""Workgroups that every device dispatches in each dimension."""
+"""Maximum number of workgroups in a dimension, on every device."""
 
 
 def pattern_of(text: str, data_type: DataType) -> str:
     """The bits of a packed element (int8, uint8, or float16 without `f16`) as u32 text."""
-    return called("half_bits", (text,)) if data_type == "float16" else f"(u32({text}) & 255u)"
+    return call_of("half_bits", (text,)) if data_type == "float16" else f"(u32({text}) & 255u)"
 
 
-def converted(body: Expr, data_type: DataType, text: str) -> str:
+def convert(body: Expr, data_type: DataType, text: str) -> str:
     """Convert the text of an element to the type in which `data_type` is computed."""
     if body.type == "bool":
-        return called("select", ("0u", "1u", text))
-    return wrapped(text, data_type) if body.type == "index" else text
+        return call_of("select", ("0u", "1u", text))
+    return wrap(text, data_type) if body.type == "index" else text
 
 
-def guarded(name: str, number: str, count: int, invocations: int) -> list[str]:
+def guard_lines(name: str, number: str, count: int, invocations: int) -> list[str]:
     """Statements that define the number of the invocation or workgroup, and return if it is out of range."""
     lines = [f"let {name} = {number};"]
     return lines if invocations == count else [*lines, f"if ({name} >= {count}u) {{", "    return;", "}"]
@@ -45,8 +45,8 @@ def numbered(groups: int, limit: int = MAX_WORKGROUPS) -> tuple[str, tuple[int, 
     """The number of a workgroup out of `groups`, as u32 text, and the dispatch size, which may have a few more.
 
     Args:
-        groups: how many are needed, less than 2**31: two dimensions suffice.
-        limit: the most that the device dispatches in a dimension.
+        groups: number of workgroups, less than 2**31: two dimensions suffice.
+        limit: maximum number of workgroups in a dimension.
     """
     down = -(-groups // limit)
     across = -(-groups // down)
@@ -59,13 +59,13 @@ def invocations(count: int, width: int, features: Features) -> tuple[str, tuple[
     return "global.x" if number == "group.x" else f"{number} * {width}u + lane", groups
 
 
-def read(bodies: Sequence[Expr]) -> list[Source]:
+def sources_of(bodies: Sequence[Expr]) -> list[Source]:
     """The arrays that expressions load from."""
     return list(dict.fromkeys(node.source for node in walk(*bodies) if isinstance(node, Load)))
 
 
 def comment_of(module: Module, buffer: Buffer, axes: tuple[Index, ...], body: Expr, at: tuple[Expr, ...]) -> str:
-    """A comment that shows what an array holds `at` a position; equal expressions give equal comments."""
+    """A comment that shows the element of an array `at` a position; equal expressions give equal comments."""
     names = {source: name for source, name in module.names.items() if isinstance(source, (Input, Stored))}
     place = ", ".join(inline(index, names, axes) for index in at)
     name = f"{module.names[buffer]}[{place}]" if place else module.names[buffer]

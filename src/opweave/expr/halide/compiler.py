@@ -9,23 +9,23 @@ from ...support.errors import OperationError
 from ..fingerprint import fingerprint
 from ..ir import Load, Output, Program, Source, walk
 from . import objects
-from .image import packed
+from .image import pack
 from .kernel import Compiled
 from .mathematics import hl
 from .nest import Nest, buffer_type
-from .stages import Loops, Stage, divided
+from .stages import Loops, Stage, divide
 
 _lock = threading.Lock()  # Halide's compiler is not thread-safe
 
 
-def compiled(program: Program) -> Compiled:
+def compile_program(program: Program) -> Compiled:
     """Compile a program, without its checks.
 
     Raises:
         MissingExtraError: halide or llvmlite is not installed.
         OperationError: Halide cannot compile it.
     """
-    stages = divided(program)
+    stages = divide(program)
     targets = [target.source for stage in stages for target in stage.targets]
     stored = [target for target in targets if target not in program.outputs]
     positions = {array: k for k, array in enumerate((*program.inputs, *program.outputs, *stored))}
@@ -39,7 +39,7 @@ def compiled(program: Program) -> Compiled:
         calls.append((f"{name}_argv", tuple((positions[array], shape) for array, shape in shapes)))
     kinds = tuple((array.desc.data_type, array.desc.shape) for array in stored)
     lanes = objects.target().natural_vector_size(hl.Float(32))
-    return Compiled(tuple(calls), kinds, lanes, packed(files))
+    return Compiled(tuple(calls), kinds, lanes, pack(files))
 
 
 def _object(title: str, stage: Stage, name: str, read: list[Source]) -> bytes:

@@ -22,7 +22,7 @@ _NUMBERS: dict[Type, Callable[[Any], HalideExpr]] = {
     "index": hl.i32,
     "bool": lambda value: hl.cast(hl.Bool(), bool(value)),
 }
-"""Functions that make constants of the Halide type in which elements of a type are computed."""
+"""Functions that make constants by type, in the Halide type of the computation."""
 
 
 def constant(value: float, type: Type) -> HalideExpr:
@@ -39,61 +39,61 @@ def _is_signed(type: Type) -> bool:
     return type in INTEGERS and INFO[type].kind == "i"
 
 
-def _unsigned(x: HalideExpr) -> HalideExpr:
+def _as_unsigned(x: HalideExpr) -> HalideExpr:
     return hl.reinterpret(hl.UInt(x.type().bits()), x)
 
 
-def _wrapping(function: Callable[[HalideExpr, HalideExpr], HalideExpr]) -> Callable[..., HalideExpr]:
+def _wrap_around(function: Callable[[HalideExpr, HalideExpr], HalideExpr]) -> Callable[..., HalideExpr]:
     """Make signed integer arithmetic wrap around."""
 
     def apply(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
         if _is_signed(type):
-            return hl.reinterpret(a.type(), function(_unsigned(a), _unsigned(b)))
+            return hl.reinterpret(a.type(), function(_as_unsigned(a), _as_unsigned(b)))
         return function(a, b)
 
     return apply
 
 
-_add = _wrapping(lambda a, b: a + b)
-_sub = _wrapping(lambda a, b: a - b)
-_mul = _wrapping(lambda a, b: a * b)
+_add = _wrap_around(lambda a, b: a + b)
+_sub = _wrap_around(lambda a, b: a - b)
+_mul = _wrap_around(lambda a, b: a * b)
 
 
 def _neg(type: Type, a: HalideExpr) -> HalideExpr:
-    return mathematics.negated(a) if type in FLOATS else _sub(type, constant(0, type), a)
+    return mathematics.negate(a) if type in FLOATS else _sub(type, constant(0, type), a)
 
 
 def _abs(type: Type, a: HalideExpr) -> HalideExpr:
     return mathematics.magnitude(a) if type in FLOATS else hl.select(a < constant(0, type), _neg(type, a), a)
 
 
-def _divided(type: Type, a: HalideExpr, b: HalideExpr) -> tuple[HalideExpr, HalideExpr]:
-    """The truncated quotient and the remainder; arbitrary for a divisor of 0, and the lowest number divided by -1 wraps.
+def _divide(type: Type, a: HalideExpr, b: HalideExpr) -> tuple[HalideExpr, HalideExpr]:
+    """The truncated quotient and the remainder: arbitrary for divisor 0; the lowest number divided by -1 wraps around.
 
-    Signed numbers are divided by their magnitudes: Halide refuses signed division where it overflows while it folds constants,
-    as it does inside of its own rule for division by 2**31 - 1.
+    Signed numbers are divided as magnitudes. Halide refuses signed divisions that overflow during constant folding, and its
+    own rule for division by 2**31 - 1 contains such a division.
     """
     zero = constant(0, type)
     safe = hl.select(b == zero, constant(1, type), b)
     if not (_is_signed(type) or type == "index"):
         quotient = a / safe
         return quotient, a - quotient * safe
-    magnitude = _unsigned(_abs(type, a)) / _unsigned(_abs(type, safe))
+    magnitude = _as_unsigned(_abs(type, a)) / _as_unsigned(_abs(type, safe))
     is_negative = (a < zero) != (safe < zero)
-    quotient = hl.reinterpret(a.type(), hl.select(is_negative, _unsigned(zero) - magnitude, magnitude))
+    quotient = hl.reinterpret(a.type(), hl.select(is_negative, _as_unsigned(zero) - magnitude, magnitude))
     return quotient, _sub(type, a, _mul(type, quotient, safe))
 
 
 def _div(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
     if type in FLOATS:
         return a / b
-    return hl.select(b == constant(0, type), constant(0, type), _divided(type, a, b)[0])
+    return hl.select(b == constant(0, type), constant(0, type), _divide(type, a, b)[0])
 
 
-def _floored(type: Type, a: HalideExpr, b: HalideExpr) -> tuple[HalideExpr, HalideExpr]:
+def _floor_divide(type: Type, a: HalideExpr, b: HalideExpr) -> tuple[HalideExpr, HalideExpr]:
     """The quotient rounded down, and its remainder; both 0 for a divisor of 0."""
     zero = constant(0, type)
-    quotient, remainder = _divided(type, a, b)
+    quotient, remainder = _divide(type, a, b)
     if _is_signed(type) or type == "index":
         # A negative quotient that is inexact was rounded up.
         inexact = (remainder != zero) & ((remainder < zero) != (b < zero))
@@ -137,19 +137,20 @@ def _min(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
 
 def _shift_left(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
     fits, amount = _shift_amount(b)
-    shifted = hl.reinterpret(a.type(), _unsigned(a) << amount)
+    shifted = hl.reinterpret(a.type(), _as_unsigned(a) << amount)
     return hl.select(fits, shifted, constant(0, type))
 
 
 def _shift_right(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
     fits, amount = _shift_amount(b)
-    shifted = a >> amount  # by all bits but one, which leaves the sign, where the amount does not fit
+    # An amount that does not fit becomes bits - 1, which leaves the sign.
+    shifted = a >> amount
     return shifted if _is_signed(type) else hl.select(fits, shifted, constant(0, type))
 
 
 def _shift_amount(b: HalideExpr) -> tuple[HalideExpr, HalideExpr]:
-    """Whether `b` is less than the number of bits, and `b` limited to that; negative numbers are large ones."""
-    amount, bits = _unsigned(b), b.type().bits()
+    """Return `b < bits` and `min(b, bits - 1)`, with `b` as unsigned: negative amounts count as large."""
+    amount, bits = _as_unsigned(b), b.type().bits()
     return amount < bits, hl.min(amount, hl.cast(amount.type(), bits - 1))
 
 
@@ -175,8 +176,8 @@ _TYPED: dict[str, Callable[..., HalideExpr]] = {
     "sub": _sub,
     "mul": _mul,
     "div": _div,
-    "floor_div": lambda *given: _floored(*given)[0],
-    "mod": lambda *given: _floored(*given)[1],
+    "floor_div": lambda *operands: _floor_divide(*operands)[0],
+    "mod": lambda *operands: _floor_divide(*operands)[1],
     "pow": _pow,
     "max": _max,
     "min": _min,
@@ -211,11 +212,11 @@ def cast(value: HalideExpr, source: Type, target: Type) -> HalideExpr:
     if source == "bool":
         return hl.select(value, constant(1, target), constant(0, target))
     if source in FLOATS:
-        return value if target in FLOATS else _saturated(value, target)  # the caller rounds float16
+        return value if target in FLOATS else _saturate(value, target)  # the caller rounds float16
     return hl.cast(arithmetic_type(target), value)
 
 
-def _saturated(value: HalideExpr, target: Type) -> HalideExpr:
+def _saturate(value: HalideExpr, target: Type) -> HalideExpr:
     """Truncate a float to an integer, clamped to the range of `target`; NaN becomes 0."""
     info = INFO["int32" if target == "index" else target]  # type: ignore[index]
     above, below = float(info.highest + 1), float(info.lowest)  # powers of 2, exact in float32
@@ -228,8 +229,8 @@ def _saturated(value: HalideExpr, target: Type) -> HalideExpr:
 
 def half_bits(value: HalideExpr) -> HalideExpr:
     """Convert a float32 to the bits of a float16."""
-    # Halide would drop the float32 between an integer and a float16; multiplying by 1 prevents that. Where the machine has no
-    # instruction for the conversion, Halide's code makes NaN infinite.
+    # Multiply by 1, because Halide would drop the float32 between an integer and a float16. Select NaN, because Halide's code
+    # makes NaN infinite on machines without an instruction for the conversion.
     bits = hl.reinterpret(hl.UInt(16), hl.cast(hl.Float(16), value * hl.f32(1)))
     return hl.select(mathematics.is_nan(value), hl.u16(0x7E00), bits)
 
@@ -254,7 +255,7 @@ def neutral(reduction: Reduction, type: Type) -> State:
     return (value, hl.i32(_NOWHERE)) if reduction.startswith("arg_") else (value,)
 
 
-def combined(reduction: Reduction, type: Type, a: State, b: State) -> State:
+def combine(reduction: Reduction, type: Type, a: State, b: State) -> State:
     """Combine the states of two parts."""
     if reduction in reductions.COMBINE:
         return (call(reductions.COMBINE[reduction], type, [a[0], b[0]]),)

@@ -1,9 +1,9 @@
-"""Link object files into an image: one block of memory that runs wherever it is copied to.
+"""Link object files into an image: one block of memory that runs at any address.
 
-Only what LLVM emits as position-independent code for x86-64 is known: the format is that of the "System V Application Binary
-Interface, AMD64 Architecture Processor Supplement", https://gitlab.com/x86-psABIs/x86-64-ABI, chapter 4. What differs from one
-process to the next (where the image lies, and where functions outside of it are) is left to `image`. Destructors of
-libraries (`.fini_array`) are not called.
+Only sections and relocations that LLVM emits for position-independent x86-64 code are supported. The format is that of the
+"System V Application Binary Interface, AMD64 Architecture Processor Supplement", https://gitlab.com/x86-psABIs/x86-64-ABI,
+chapter 4. `image` fills in the addresses that differ between processes: of the image, and of imported functions. Destructors
+of libraries (`.fini_array`) are not called.
 """
 
 from __future__ import annotations
@@ -24,15 +24,11 @@ _SYMBOLS, _RELOCATIONS, _ZEROS, _DESTRUCTORS = 2, 4, 8, 15  # types of sections
 _WRITABLE, _ALLOCATED, _THREAD_LOCAL = 1, 2, 0x400  # flags of sections
 _UNDEFINED, _FIRST_RESERVED = 0, 0xFF00  # section numbers of symbols
 _LOCAL = 0  # binding of symbols
-_ADDRESS, _RELATIVE, _CALL, _SLOTS = (
-    1,
-    2,
-    4,
-    (9, 41, 42),
-)  # R_X86_64_64, _PC32, _PLT32, _GOTPCREL and its relaxable forms
+# R_X86_64_64, _PC32, _PLT32, _GOTPCREL and its relaxable forms
+_ADDRESS, _RELATIVE, _CALL, _SLOTS = 1, 2, 4, (9, 41, 42)
 
 _JUMP = b"\xff\x25"
-"""`jmp *disp32(%rip)`, by which a call reaches a function outside of the image."""
+"""`jmp *disp32(%rip)`: calls reach functions outside of the image through it."""
 
 _Section = np.dtype(
     {
@@ -47,7 +43,7 @@ _Relocation = np.dtype([("offset", "<u8"), ("type", "<u4"), ("symbol", "<u4"), (
 
 
 def is_elf(data: bytes) -> bool:
-    """Whether `link` knows this kind of object file."""
+    """Whether `link` supports this kind of object file."""
     return data.startswith(MAGIC) and _number(data, 16, 2) == _RELOCATABLE and _number(data, 18, 2) == _X86_64
 
 
@@ -58,7 +54,7 @@ def link(files: Sequence[bytes]) -> Image:
         files: position-independent object files for x86-64. Of several definitions of a name, the first counts.
 
     Raises:
-        OperationError: a file has references or sections of a kind that is not known here.
+        OperationError: a file has references or sections of an unsupported kind.
     """
     return _Linker([_Object(data) for data in files]).image()
 
@@ -75,8 +71,9 @@ class _Object:
     """The tables of an object file.
 
     Attributes:
-        sections: its sections; `symbols` and `names`, its symbols.
-        places: the offset in the image of each section that lies there.
+        sections: the section headers.
+        symbols: the symbol table; `names` are the names of the symbols.
+        places: the offset in the image of each section that is placed.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -97,7 +94,7 @@ class _Object:
         return self._data[section["offset"] : section["offset"] + section["size"]]
 
     def definitions(self) -> Iterator[tuple[str, int]]:
-        """The names that other files may use, and their offsets in the image."""
+        """Yield each name that other files may use, with its offset in the image."""
         for name, symbol in zip(self.names, self.symbols, strict=True):
             if symbol["info"] >> 4 != _LOCAL and symbol["section"] in self.places:
                 yield name, self.places[symbol["section"]] + symbol["value"]
@@ -108,7 +105,7 @@ class _Object:
 
 
 class _Linker:
-    """An image in the making: variables first, then code and constants, then what references need."""
+    """An image under construction: variables, then code and constants, then slots and jumps."""
 
     def __init__(self, objects: Sequence[_Object]) -> None:
         self._memory = bytearray()
@@ -133,7 +130,7 @@ class _Linker:
                         self._relocate(item, item.places[section["info"]], relocation)
 
     def image(self) -> Image:
-        """What was linked."""
+        """Return the linked image."""
         imports = {name: tuple(offsets) for name, offsets in self._imports.items()}
         return Image(bytes(self._memory), self._variables, self._exports, imports, tuple(self._pointers))
 
@@ -143,7 +140,7 @@ class _Linker:
                 continue
             if section["flags"] & _THREAD_LOCAL:
                 raise OperationError(f"compiled code has variables of threads, in {item.name(section)}")
-            # Constants that contain addresses are marked writable; those are written before the memory is protected.
+            # Constants that contain addresses are marked writable, but are written before the memory is protected.
             is_constant = not section["flags"] & _WRITABLE or item.name(section).startswith(".data.rel.ro")
             if is_constant != writable:
                 self._align(section["align"])
@@ -165,7 +162,7 @@ class _Linker:
             raise OperationError(f"compiled code refers to {target} in an unknown way, relocation {kind}")
 
     def _target(self, item: _Object, number: int) -> str | int:
-        """What a symbol refers to: an offset in the image, or a name outside of it."""
+        """Resolve a symbol: to an offset in the image, or to a name outside of the image."""
         symbol, name = item.symbols[number], item.names[number]
         section = symbol["section"]
         if symbol["info"] >> 4 != _LOCAL and name in self._exports:
@@ -177,7 +174,7 @@ class _Linker:
         return item.places[section] + int(symbol["value"])
 
     def _address(self, at: int, target: str | int, addend: int = 0) -> None:
-        """Note that the address of a target is to be written when the image is loaded."""
+        """Record a place where loading must write the address of a target."""
         if isinstance(target, int):
             self._write(at, target + addend, 8)
             self._pointers.append(at)
@@ -187,7 +184,7 @@ class _Linker:
             self._imports.setdefault(target, []).append(at)
 
     def _slot(self, target: str | int) -> int:
-        """The offset of a variable that contains the address of a target."""
+        """The offset of the slot that holds the address of a target."""
         if target not in self._slots:
             self._align(8)
             self._slots[target] = self._append(bytes(8))

@@ -1,9 +1,9 @@
 """Edit Halide's LLVM code: fused multiply-add in the polynomials of `mathematics`, and prefetching into all caches.
 
 User code is rounded after each operation. In the polynomials, fused products are faster and more accurate. Halide
-cannot express this per expression, so its LLVM code is edited: products and sums are recognised by their coefficients,
-which user code does not contain, and by their operands (products of such sums, and the sums of those). The chain ends
-with each function, whose last step is a division, a select, or a product of products.
+cannot request fusion for single expressions, so its LLVM code is edited. Products and sums of a polynomial are recognised
+by their coefficients, which user code does not contain, or by an operand that belongs to the polynomial. The chain ends
+at the last step of a function: a division, a select, or a product of products.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SCALAR = re.compile(r"(0x[0-9A-F]{16})")
 _REGISTER = re.compile(r"%[\w.]+")
 
 _PREFETCH = re.compile(r"(@llvm\.prefetch\.p0\(.*), i32 0, i32 1\)")
-"""A prefetch past the caches, the only kind that Halide knows. The second last number says how close to the core data come."""
+"""A prefetch past the caches, the only kind that Halide emits. The last number but one is the locality: 3 for all caches."""
 
 
 @cache
@@ -30,10 +30,10 @@ def _coefficients() -> frozenset[str]:
     return frozenset("0x" + struct.pack(">d", sign * value).hex().upper() for value in single for sign in (1, -1))
 
 
-def edited(code: str) -> str:
-    """LLVM code in which the operations of our polynomials are marked `contract`, and prefetches go into all caches."""
+def edit(code: str) -> str:
+    """Mark the operations of our polynomials `contract`, and let prefetches go into all caches."""
     lines = code.split("\n")
-    found = {k: match for k, line in enumerate(lines) if " = f" in line and (match := _LINE.match(line))}
+    matches = {k: match for k, line in enumerate(lines) if " = f" in line and (match := _LINE.match(line))}
     chosen: set[int] = set()
     products: dict[str, int] = {}  # line number of each product; register names are local to a function
     ours: set[str] = set()  # products that belong to a polynomial
@@ -41,7 +41,7 @@ def edited(code: str) -> str:
     for k, line in enumerate(lines):
         if line.startswith("define"):
             products, ours, sums = {}, set(), set()
-        match = found.get(k)
+        match = matches.get(k)
         if match is None:
             continue
         name, operation, type, operands = match.groups()
@@ -59,6 +59,6 @@ def edited(code: str) -> str:
             sums.add(name)
             chosen.update((k, *(products[register] for register in used if is_ours or register in ours)))
     for k in chosen:
-        operation = found[k].group(2)
+        operation = matches[k].group(2)
         lines[k] = lines[k].replace(f"= {operation} ", f"= {operation} contract ", 1)
     return _PREFETCH.sub(r"\1, i32 3, i32 1)", "\n".join(lines))

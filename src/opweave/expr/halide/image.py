@@ -1,7 +1,7 @@
 """Compiled code as bytes that any process can load: a linked image, or object files that LLVM's loader links.
 
-Loading an image takes neither Halide nor LLVM, only memory that is written first and executable afterwards, never both.
-Object files of systems other than Linux on x86-64 are not linked here, but by llvmlite whenever they are loaded.
+Loading an image takes neither Halide nor LLVM. The memory of an image is first writable, then executable, never both.
+On systems other than Linux on x86-64, llvmlite links the object files at each load.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from ...support.errors import OperationError, import_extra
 
 _LENGTH_BYTES = 4
-"""The size of the length that stands in front of a header."""
+"""Size of the length field in front of a header."""
 
 
 def with_header(header: Any, data: bytes) -> bytes:
@@ -35,14 +35,14 @@ def without_header(data: bytes) -> tuple[Any, bytes]:
 
 @dataclass(frozen=True)
 class Image:
-    """Code, constants and variables that refer to each other by their distance.
+    """Code, constants and variables with position-independent references.
 
     Attributes:
         memory: the bytes.
-        variables: how many of them, at the start, stay writable; a multiple of the page size.
-        exports: the offset of each function and variable that has a name.
-        imports: by the name of a function outside of the image, the offsets at which its address is to be written.
-        pointers: the offsets of numbers of 64 bits to which the address of the image is to be added.
+        variables: size of the writable part at the start; a multiple of the page size.
+        exports: offset of each named function and variable.
+        imports: for each function outside of the image, the offsets at which its address must be written.
+        pointers: offsets of 64-bit numbers to which the address of the image must be added.
     """
 
     memory: bytes
@@ -59,8 +59,8 @@ class Code(Protocol):
         """The address of a function; 0 if it does not exist."""
 
 
-def packed(files: Sequence[bytes]) -> bytes:
-    """Object files as bytes that `loaded` takes: linked if they are of a kind that `elf` knows."""
+def pack(files: Sequence[bytes]) -> bytes:
+    """Serialise object files, linked if `elf` supports their kind."""
     from .elf import is_elf, link
 
     if not all(map(is_elf, files)):
@@ -70,12 +70,12 @@ def packed(files: Sequence[bytes]) -> bytes:
     return with_header(header, memory)
 
 
-def loaded(data: bytes, outside: Callable[[str], int]) -> Code:
-    """Load what `packed` returned.
+def load(data: bytes, outside: Callable[[str], int]) -> Code:
+    """Load the result of `pack`.
 
     Args:
         data: the code.
-        outside: the address of a function by its name; 0 if it does not exist.
+        outside: returns the address of a function by its name; 0 if it does not exist.
 
     Raises:
         OperationError: a function does not exist, or the system refuses memory that is executable.
@@ -92,7 +92,7 @@ def loaded(data: bytes, outside: Callable[[str], int]) -> Code:
 
 
 class _Mapped:
-    """An image in memory of its own."""
+    """An image in a mapping of memory."""
 
     def __init__(self, image: Image, outside: Callable[[str], int]) -> None:
         self._exports = image.exports
@@ -130,10 +130,10 @@ class _Linked:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
-        # llvmlite's own memory manager takes one block for all sections. LLVM's maps each for itself, near the last one if it
-        # can; with the reservations of WebAssembly memories between them, 32-bit relocations overflow, which ends the process.
+        # Use llvmlite's memory manager, which allocates one block for all sections. LLVM's maps sections separately. With
+        # reservations of WebAssembly memories between sections, 32-bit relocations overflow, which ends the process.
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine, use_lmm=True)
-        for name in {found.decode() for data in files for found in re.findall(rb"halide_\w+", data)}:
+        for name in {symbol.decode() for data in files for symbol in re.findall(rb"halide_\w+", data)}:
             if address := outside(name):
                 llvm.add_symbol(name, address)
         for data in files:

@@ -1,6 +1,6 @@
-"""Programs that are compiled, now or earlier, and calls of their code.
+"""Compile programs, or load them from the cache on disk, and call their code.
 
-What the cache on disk has runs without Halide and llvmlite being imported.
+Cached programs run without importing Halide and llvmlite.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from ..evaluate import check_arrays, evaluate, overlap, through_copies
 from ..fingerprint import fingerprint
 from ..ir import Program
 from . import runtime
-from .image import loaded, with_header, without_header
-from .stages import checking
+from .image import load, with_header, without_header
+from .stages import checks_of
 
 
 def compile(program: Program) -> HalideKernel:
     """Compile a program, or load it from the cache.
 
     Args:
-        program: what to compile; shapes are fixed.
+        program: the program to compile; shapes are fixed.
 
     Returns:
         The kernel, to be bound to arrays.
@@ -43,13 +43,13 @@ class HalideKernel:
     """A compiled program.
 
     Attributes:
-        program: what it computes.
+        program: the source program.
         detail: a description for tables, such as "Halide, vectorised by 16, 2 threads".
     """
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        checks = checking(program)
+        checks = checks_of(program)
         self._checks = _Part(checks) if checks else None
         self._part = _Part(program)
         self._idle: list[tuple[_Calls, Callable[[], None]]] = []
@@ -58,7 +58,7 @@ class HalideKernel:
         self.detail = f"Halide, vectorised by {self._part.compiled.lanes}, {count} thread{'s' if count != 1 else ''}"
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        """A function that computes `outputs` from `inputs`, C-contiguous arrays of the program's descriptors.
+        """Return a function that computes `outputs` from `inputs`, C-contiguous arrays of the program's descriptors.
 
         Raises:
             ValidationError: an array has another data type or shape.
@@ -70,21 +70,22 @@ class HalideKernel:
         if overlap(self.program, inputs, outputs):
             results = [np.empty_like(output) for output in outputs]
             return through_copies(self.bind(inputs, results), results, outputs)
-        run = self._part.bound(inputs, outputs)
+        run = self._part.make_runner(inputs, outputs)
         if self._checks is None:
             return run
         holds = [np.zeros((), "uint8") for _ in self._messages]
-        check, messages = self._checks.bound(inputs, holds), self._messages
+        check, messages = self._checks.make_runner(inputs, holds), self._messages
 
-        def checked() -> None:
+        def check_and_run() -> None:
             check()
             for held, message in zip(holds, messages, strict=True):
                 if not held:
-                    evaluate(self.program, inputs, [np.empty_like(output) for output in outputs])  # it says which value
+                    # Raises an error that shows the value.
+                    evaluate(self.program, inputs, [np.empty_like(output) for output in outputs])
                     raise OperationError(f"{self.program.name}: {message}")
             run()
 
-        return checked
+        return check_and_run
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Run once on arrays that are known to fit; outputs must not overlap inputs.
@@ -99,7 +100,7 @@ class HalideKernel:
             calls, run = self._idle.pop()  # threads must not share one
         except IndexError:
             calls = _Calls(self._part)
-            run = calls.bound()
+            run = calls.make_runner()
         calls.fill(inputs, outputs)
         run()
         self._idle.append((calls, run))
@@ -110,14 +111,14 @@ _Entry = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)  # releases the GIL
 
 @dataclass(frozen=True)
 class Compiled:
-    """The loops that compute a program, one function each, which are called in order.
+    """A compiled program: one function for each loop nest, called in order.
 
     Attributes:
-        calls: the name of each function, and the arrays that it takes, by position and shape. Arrays are counted from the
-            inputs of the program through its outputs to those of `stored`.
-        stored: data type and shape of each array between the loops.
-        lanes: numbers of float32 in a vector.
-        code: the functions, as `image.loaded` takes them.
+        calls: the name of each function, with the number and shape of each array that it takes. Arrays are numbered:
+            inputs, outputs, `stored`.
+        stored: data type and shape of each intermediate array.
+        lanes: elements of a float32 vector.
+        code: the functions, for `image.load`.
     """
 
     calls: tuple[tuple[str, tuple[tuple[int, tuple[int, ...]], ...]], ...]
@@ -126,41 +127,41 @@ class Compiled:
     code: bytes
 
     def to_bytes(self) -> bytes:
-        """What `from_bytes` takes."""
+        """Serialise for `from_bytes`."""
         return with_header([self.calls, self.stored, self.lanes], self.code)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Compiled:
-        """What `to_bytes` returned."""
+        """Restore the result of `to_bytes`."""
         (calls, stored, lanes), code = without_header(data)
         return cls(calls, stored, lanes, code)
 
 
 class _Part:
-    """A program in this process, without its checks."""
+    """A loaded program, without its checks."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         host = runtime.runtime()
         key = runtime.key(fingerprint(program))
-        self.compiled = Compiled.from_bytes(disk_cache.kept(key, self._made))
-        self.code = loaded(self.compiled.code, host.address)
+        self.compiled = Compiled.from_bytes(disk_cache.kept(key, self._compile))
+        self.code = load(self.compiled.code, host.address)
         self.entries = [_Entry(self.code.address(name)) for name, _ in self.compiled.calls]
 
-    def _made(self) -> bytes:
-        from .compiler import compiled
+    def _compile(self) -> bytes:
+        from .compiler import compile_program
 
-        return compiled(self.program).to_bytes()
+        return compile_program(self.program).to_bytes()
 
-    def bound(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        """A function that runs the stages on these arrays."""
+    def make_runner(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
+        """Return a function that runs the stages on these arrays."""
         calls = _Calls(self)
         calls.fill(inputs, outputs)
-        return calls.bound((*inputs, *outputs))
+        return calls.make_runner((*inputs, *outputs))
 
 
 class _Calls:
-    """Calls of a program's loops, in order; only the addresses of inputs and outputs are missing."""
+    """Calls of a program's functions, complete but for the addresses of inputs and outputs."""
 
     def __init__(self, part: _Part) -> None:
         program, compiled = part.program, part.compiled
@@ -172,10 +173,10 @@ class _Calls:
         types = [*inputs, *outputs, *(data_type for data_type, _ in compiled.stored)]
         headers: list[list[_Header]] = [[] for _ in types]
         for entry, (_, arguments) in zip(part.entries, compiled.calls, strict=True):
-            made = [_header(types[position], shape) for position, shape in arguments]
-            for (position, _), header in zip(arguments, made, strict=True):
+            call_headers = [_header(types[position], shape) for position, shape in arguments]
+            for (position, _), header in zip(arguments, call_headers, strict=True):
                 headers[position].append(header)
-            pointers = (ctypes.POINTER(_Header) * len(made))(*map(ctypes.pointer, made))
+            pointers = (ctypes.POINTER(_Header) * len(call_headers))(*map(ctypes.pointer, call_headers))
             self._pointers.append(pointers)
             self._calls.append((entry, ctypes.addressof(pointers)))
         self._stored = [np.empty(shape, data_type) for data_type, shape in compiled.stored]
@@ -191,18 +192,18 @@ class _Calls:
             for header in headers:
                 header.host = address
 
-    def bound(self, arrays: object = None) -> Callable[[], None]:
-        """A function that makes the calls, and keeps the arrays alive."""
+    def make_runner(self, arrays: object = None) -> Callable[[], None]:
+        """Return a function that makes the calls; it keeps `arrays` alive."""
         name, kept = self._part.program.name, (self, arrays)
 
-        def calling(entry: Any, address: int) -> Callable[[], None]:
+        def call_of(entry: Any, address: int) -> Callable[[], None]:
             def run(_: object = kept) -> None:
                 if entry(address):
                     raise OperationError(f"{name}: {runtime.last_error()}")
 
             return run
 
-        runs = [calling(*call) for call in self._calls]
+        runs = [call_of(*call) for call in self._calls]
         if len(runs) == 1:
             return runs[0]
 
@@ -242,7 +243,7 @@ _CODES = {"i": 0, "u": 1, "f": 2}
 
 
 def _header(data_type: DataType, shape: tuple[int, ...]) -> _Header:
-    """The description of a contiguous array; `host`, the address of its elements, is not set."""
+    """The header of a contiguous array, without `host`, the address of the elements."""
     dimensions = (_Dimension * len(shape))()
     stride = 1
     for k, extent in enumerate(reversed(shape)):
@@ -254,7 +255,7 @@ def _header(data_type: DataType, shape: tuple[int, ...]) -> _Header:
 
 
 def _address(array: np.ndarray) -> int:
-    """The address of the elements of a contiguous array, which is not empty."""
+    """The address of the elements of a contiguous, non-empty array."""
     if array.flags.writeable:  # takes an eighth of the time
         return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
     address: int = array.__array_interface__["data"][0]

@@ -1,6 +1,6 @@
 """Mathematical functions as Halide expressions.
 
-Halide's own are wrong at infinities and NaN, or do not vectorise. These are correct for every float32, and consist of
+Halide's own are wrong at infinities and NaN, or do not vectorise. Ours are correct for every float32, and consist of
 arithmetic and selects only.
 
 Maximum error in ULP, measured by `tests/expr/test_expr_halide.py` on samples of all exponents, on several processors:
@@ -62,7 +62,7 @@ def bits(x: HalideExpr) -> HalideExpr:
     return hl.reinterpret(_U32, x)
 
 
-def negated(x: HalideExpr) -> HalideExpr:
+def negate(x: HalideExpr) -> HalideExpr:
     """`-x`; `0 - x` would lose the sign of zero."""
     return hl.reinterpret(_F32, bits(x) ^ hl.u32(0x80000000))
 
@@ -89,7 +89,7 @@ _POWER_SHIFT = _SHIFT + 127  # its sum with an integer ends with the bits of an 
 _ROUGHLY_LOG2_E = 1.44269  # enough for rounding; more digits could occur in user code, see fusion.py
 
 
-def _reduced(x: HalideExpr, factor: float, shift: float = _SHIFT) -> tuple[HalideExpr, HalideExpr]:
+def _reduce_by_ln2(x: HalideExpr, factor: float, shift: float = _SHIFT) -> tuple[HalideExpr, HalideExpr]:
     """Split `x` into `rest + whole * factor * ln(2)`, where `factor` is 1 or -1; return `rest` and `whole + shift`."""
     shifted = x * f32(factor * _ROUGHLY_LOG2_E) + f32(shift)
     whole = shifted - f32(shift)
@@ -104,7 +104,7 @@ def _last_bits_as_power(shifted: HalideExpr) -> HalideExpr:
 def exp(x: HalideExpr) -> HalideExpr:
     """The exponential function; results may be denormal."""
     finite = hl.select(x > f32(89), f32(89), hl.select(x < f32(-104.5), f32(-104.5), x))  # NaN propagates
-    rest, shifted = _reduced(finite, 1)
+    rest, shifted = _reduce_by_ln2(finite, 1)
     value, exponent = _polynomial(rest, (*_EXP, 1, 1), f32), bits(shifted) - bits(f32(_SHIFT))
     # Scale in two steps: 2 ** 128 and 2 ** -150 are not representable in float32.
     half = hl.reinterpret(_U32, hl.reinterpret(_I32, exponent) >> hl.i32(1))
@@ -150,7 +150,8 @@ def tanh(x: HalideExpr) -> HalideExpr:
     return with_sign(e / (e + f32(2)), x)
 
 
-_SIGMOID_UNIT = 1.4142135  # this times exp(-rest) is in [1, 2], where rounding it hurts least
+# _SIGMOID_UNIT * exp(-rest) is in [1, 2], where the rounding error is smallest.
+_SIGMOID_UNIT = 1.4142135
 _SIGMOID = tuple(
     _SIGMOID_UNIT * c for c in (1.38144545e-3, -8.36875103e-3, 4.16683890e-2, -1.66665196e-1, 4.99999940e-1, -1, 1)
 )
@@ -159,7 +160,7 @@ _SIGMOID = tuple(
 def sigmoid(x: HalideExpr) -> HalideExpr:
     """1 / (1 + exp(-x)), computed in units of 2 ** -64 so that exp(-x) cannot overflow."""
     below = hl.select(x < f32(-104.5), f32(-104.5), x)  # sigmoid(-104.5) is 0, sigmoid(20) is 1; NaN propagates
-    rest, shifted = _reduced(hl.select(below > f32(20), f32(20), below), -1, _POWER_SHIFT - 64)
+    rest, shifted = _reduce_by_ln2(hl.select(below > f32(20), f32(20), below), -1, _POWER_SHIFT - 64)
     tiny = f32(_SIGMOID_UNIT * 2.0**-64)
     return tiny / (_polynomial(rest, _SIGMOID, f32) * _last_bits_as_power(shifted) + tiny)
 
@@ -176,7 +177,7 @@ def erf(x: HalideExpr) -> HalideExpr:
     size = magnitude(x)
     small = _polynomial(size * size, _ERF_SMALL, f32) * size + size
     limited = hl.select(size > f32(4), f32(4), size)  # erf(4) is 1; NaN propagates
-    rest, shifted = _reduced(_polynomial(limited, _ERF_LARGE, f32) * limited - limited, 1, _POWER_SHIFT)
+    rest, shifted = _reduce_by_ln2(_polynomial(limited, _ERF_LARGE, f32) * limited - limited, 1, _POWER_SHIFT)
     scale = _last_bits_as_power(shifted)
     less_one = _polynomial(rest, _EXP, f32) * (rest * rest) + rest
     large = (f32(1) - scale) - less_one * scale
@@ -238,7 +239,7 @@ def _wave(x: HalideExpr, shift: int) -> HalideExpr:
     sine = _polynomial(square, _SIN, f32) * square * rest + rest
     cosine = _polynomial(square, _COS, f32) * (square * square) - square * f32(0.5) + f32(1)
     value = hl.select((quadrant & hl.i32(1)) == 0, sine, cosine)
-    value = hl.select(quadrant < 2, value, negated(value))
+    value = hl.select(quadrant < 2, value, negate(value))
     return hl.select(magnitude(x) < f32(math.inf), value, f32(math.nan))
 
 
@@ -298,7 +299,7 @@ def pow(a: HalideExpr, b: HalideExpr) -> HalideExpr:
     half = b * f32(0.5)
     odd = whole & (hl.floor(half) != half) & (size_b < f32(math.inf))
     negative = (bits(a) >> hl.u32(31)) == hl.u32(1)
-    value = hl.select(negative & odd, negated(value), value)
+    value = hl.select(negative & odd, negate(value), value)
     value = hl.select((a < f32(0)) & (size < f32(math.inf)) & ~whole, f32(math.nan), value)
     value = hl.select(is_nan(a) | is_nan(b), f32(math.nan), value)
     return hl.select((b == f32(0)) | (a == f32(1)), f32(1), value)

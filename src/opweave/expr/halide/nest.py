@@ -1,4 +1,4 @@
-"""A stage as Halide functions: its elements, its reductions, and how they are scheduled."""
+"""A stage as Halide functions: elements, reductions, and their schedule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .scope import Scope
 from .stages import Loop, Loops, Stage
 
 MAX_HOISTED_OPERATIONS = 2**18
-"""Halide's compile time is proportional to them; this many take it about as long as an expression without any."""
+"""Compile time is proportional to hoisted operations; this many take about as long as an expression without any."""
 
 
 def buffer_type(data_type: DataType) -> HalideExpr:
@@ -48,7 +48,7 @@ class Nest:
             kept[[self.variables[loop] for loop in reversed(loops)]] = scope.value(row.body)
             self.rows[row] = kept, loops
         values = [
-            self._stored(scope.value(target.body), target.body.type, target.source.desc.data_type)
+            self._as_stored(scope.value(target.body), target.body.type, target.source.desc.data_type)
             for target in stage.targets
         ]
         arguments = [self.variables[loop] for loop in reversed(self.loops.axes)] or [variable()]
@@ -69,7 +69,7 @@ class Nest:
         bits = max((32 if type in FLOATS else INFO[storage(type)].bits for type in types), default=8)
         return int(self._target.natural_vector_size(hl.UInt(bits)))
 
-    def _stored(self, value: HalideExpr, type: Type, data_type: DataType) -> HalideExpr:
+    def _as_stored(self, value: HalideExpr, type: Type, data_type: DataType) -> HalideExpr:
         """Convert an element to the type it is stored in."""
         return elements.half_bits(value) if data_type == "float16" else elements.cast(value, type, data_type)
 
@@ -77,8 +77,8 @@ class Nest:
         """Whether a load reads backwards along a loop."""
         return any(self.loops.factor(load, loop) == -1 for load in self.loops.positions)
 
-    def loaded(self, node: Load, offset: HalideExpr, positions: Mapping[Loop, HalideExpr]) -> HalideExpr:
-        """An element in the type it is computed in."""
+    def load(self, node: Load, offset: HalideExpr, positions: Mapping[Loop, HalideExpr]) -> HalideExpr:
+        """An element, in the type of the computation."""
         if node.source in self.rows:
             kept, _ = self.rows[node.source]
             moved = self.loops.over(index for index in node.parts if isinstance(index, Index))
@@ -94,24 +94,27 @@ class Nest:
 
 
 def _refuse_endless(stage: Stage) -> None:
-    """Refuse large values that no loop changes: Halide moves them out of all loops, and compiles a part once for each use."""
+    """Refuse large loop-invariant values: Halide hoists them, and compiles their parts once for each use."""
     sizes: dict[Expr, int] = {}
     for node in walk(*stage.roots):
         sizes[node] = 1
         if not isinstance(node, Call):
             continue
         is_power = node.name == "pow"
-        free = node.parts[0].free if is_power else node.free  # squares of a base are moved also if its exponent changes
+        # Halide hoists the squares of a base even if the exponent changes.
+        free = node.parts[0].free if is_power else node.free
         if any(variable.extent > 1 for variable in free):
             continue
         sizes[node] += _repetitions(node) * sum(sizes[part] for part in node.parts)
         if sizes[node] > MAX_HOISTED_OPERATIONS:
-            what = "the base of a power of integers" if is_power else f"an operand of {node.name}"
-            raise hl.HalideError(f"{what} does not depend on an axis, and Halide would compile it {sizes[node]} times")
+            subject = "the base of a power of integers" if is_power else f"an operand of {node.name}"
+            raise hl.HalideError(
+                f"{subject} does not depend on an axis, and Halide would compile it {sizes[node]} times"
+            )
 
 
 def _repetitions(node: Call) -> int:
-    """About how often the Halide expression of a call contains its operands."""
+    """Estimate the number of copies of its operands in the Halide expression of a call."""
     if node.type in FLOATS or node.type not in INFO:
         return 1
     info = INFO[node.type]

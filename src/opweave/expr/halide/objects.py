@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...support.errors import OperationError, import_extra
-from .fusion import edited
+from .fusion import edit
 from .mathematics import hl
 
 llvm = import_extra("llvmlite.binding", "halide", "compiling expressions")
@@ -24,7 +24,7 @@ MAX_WRITTEN_BYTES = 2**26
 
 
 def temporary_bytes(write: Callable[[str], object]) -> bytes:
-    """Return what `write(path)` writes to a file.
+    """Return the contents of the file that `write(path)` writes.
 
     Raises:
         OperationError: there is not enough space.
@@ -64,7 +64,7 @@ def target() -> Any:
     return hl.get_host_target().with_feature(hl.TargetFeature.StrictFloat)
 
 
-def assembled(code: str) -> bytes:
+def assemble(code: str) -> bytes:
     """Compile LLVM code to an object file.
 
     Raises:
@@ -78,7 +78,7 @@ def object_of(module: Any) -> bytes:
     """Compile a Halide module to an object file."""
     code = temporary_bytes(partial(_write, module, hl.OutputFileType.llvm_assembly)).decode()
     try:
-        return assembled(edited(code))
+        return assemble(edit(code))
     except RuntimeError:  # llvmlite's LLVM cannot parse the output of Halide's LLVM
         return temporary_bytes(partial(_write, module, hl.OutputFileType.object))
 
@@ -87,6 +87,6 @@ def _write(module: Any, kind: Any, path: str) -> None:
     module.compile({kind: path})
 
 
-def compiled_runtime() -> bytes:
+def compile_runtime() -> bytes:
     """Halide's runtime as an object file."""
     return temporary_bytes(lambda path: hl.compile_standalone_runtime(path, hl.get_host_target()))

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from .nest import Nest
 
 _STREAMS = (8, 4, 6, 5, 7, 3, 2)
-"""How many rows are read side by side, in order of preference. Processors prefetch each for itself, so one row alone leaves
-much of the memory's bandwidth unused. The sums of 8 fit into the registers of AVX2."""
+"""Numbers of rows to read at the same time, in order of preference. Processors prefetch each row separately, so a single row
+leaves much of the memory bandwidth unused. The sums of 8 rows fit into the registers of AVX2."""
 
 PREFETCHED_BYTES = 2**22
-"""Arrays of at least this size that are read once are prefetched: they do not stay in the cache of a core from run to run."""
+"""Minimum size of arrays to prefetch, if they are read once: smaller ones stay in the cache of a core between runs."""
 
 PREFETCH_BYTES = 2048
-"""How far ahead: what a core reads, at 20 GB/s, during the 100 ns that the memory takes to answer."""
+"""Prefetch distance: the bytes that a core reads at 20 GB/s during a memory latency of 100 ns."""
 
 GUARD = hl.TailStrategy.GuardWithIf  # the default computes some elements twice, which is wrong in place
 
@@ -32,12 +32,12 @@ GUARD = hl.TailStrategy.GuardWithIf  # the default computes some elements twice,
 class Reduction:
     """The Halide functions of a reduction.
 
-    Sums are vectorised in one of two ways. Along the reduction, several vector accumulators are added at the end, so
-    that errors grow with the number of steps rather than elements. Across the results ("columnar"), where neighbouring
-    results read neighbouring elements.
+    Sums are vectorised across the results ("columnar") if neighbouring results read neighbouring elements, else along the
+    reduction. Along the reduction, several vector accumulators are added at the end, so errors grow with the number of
+    steps rather than elements.
 
     Attributes:
-        streams: number of neighbouring results that are computed side by side, along the reduction; 0 if they are not.
+        streams: number of neighbouring results that are computed together, along the reduction; 0 for one at a time.
     """
 
     def __init__(self, nest: Nest, node: Reduce, name: str) -> None:
@@ -73,13 +73,13 @@ class Reduction:
         return not any(loops.factor(load, self.over[-1]) == 1 for load in self.loads) if self.over else True
 
     def _count_streams(self, axes: Sequence[Loop]) -> int:
-        """Results are computed side by side if they share what a load reads, such as those of a row times a matrix."""
+        """The value of `streams`: several results are computed together if they share a load, as in a row times a matrix."""
         if not axes or axes[-1] not in self.loops or not self.over or self._is_arg:
             return 0
         if self.over[-1].extent < self._nest.lanes:
             return 0
         loops, last = self._nest.loops, axes[-1]
-        is_shared = any(loops.factor(load, last) == 0 and not loops.needed(load) for load in self.loads)
+        is_shared = any(loops.factor(load, last) == 0 and not loops.operands_of(load) for load in self.loads)
         return next((count for count in _STREAMS if last.extent % count == 0), 0) if is_shared else 0
 
     def _count_lanes(self) -> int:
@@ -106,12 +106,12 @@ class Reduction:
         lanes = hl.Func(f"{name}_lanes")
         lanes[[lane, *arguments]] = self._neutral()
 
-        def reduce(extent: int, here: Callable[[Any], Any], place: Callable[[Any], HalideExpr]) -> Any:
-            """Reduce into the lane `here` what is at `place`, given one of `extent` steps; return the variables."""
+        def reduce(extent: int, lane_of: Callable[[Any], Any], place: Callable[[Any], HalideExpr]) -> Any:
+            """Reduce the element at `place(step)` into the lane `lane_of(step)`, for `extent` steps; return the variables."""
             domain = hl.RDom([(0, extent), *((0, loop.extent) for loop in reversed(others))])
             positions = {loop: domain[k + 1] for k, loop in enumerate(reversed(others))}
             positions[last] = place(domain[0])
-            self._reduce(lanes, [here(domain[0]), *arguments], positions, positions[last])
+            self._reduce(lanes, [lane_of(domain[0]), *arguments], positions, positions[last])
             return domain
 
         domain = reduce(steps, lambda _: lane, lambda step: step * self.lanes + lane)
@@ -139,13 +139,13 @@ class Reduction:
         self.total[arguments] = _value(self._tree([self._state(lanes[[hl.i32(k), *arguments]]) for k in range(vector)]))
 
     def _prefetch(self, update: Any, result: Any, step: Any) -> None:
-        """Prefetch large arrays of which each element is read once, a row for each of the results side by side."""
+        """Prefetch large arrays whose elements are read once, as one row for each stream."""
         count = self.size * math.prod(loop.extent for loop in self.loops)
         for load in self.loads:
             desc = load.source.desc
-            is_row = self._nest.loops.factor(load, self.over[-1]) == 1 and not self._nest.loops.needed(load)
+            is_row = self._nest.loops.factor(load, self.over[-1]) == 1 and not self._nest.loops.operands_of(load)
             if desc.byte_length >= PREFETCHED_BYTES and desc.element_count == count and is_row:
-                # With these very types: an array would otherwise be taken for a function.
+                # With these wrappers: Halide would otherwise take the array for a function.
                 at, start = hl.VarOrRVar(result), hl.VarOrRVar(step)
                 ahead = hl.i32(PREFETCH_BYTES // (INFO[desc.data_type].bits // 8 * self.lanes))
                 array = self._nest.arrays[load.source]
@@ -154,7 +154,7 @@ class Reduction:
     def _reduce(
         self, function: Any, arguments: list[Any], positions: Mapping[Loop, HalideExpr], place: HalideExpr | None
     ) -> None:
-        """Combine what `function` holds with the element at `positions`, which is number `place` along the last loop."""
+        """Combine the state in `function` with the element at `positions`; `place` is the position along the last loop."""
         value = Scope(self._nest, {**self._variables, **positions}).value(self.node.body)
         if self._is_arg:
             element: elements.State = value, hl.i32(0) if place is None else place
@@ -163,10 +163,10 @@ class Reduction:
             element = (hl.select(place >= 0, value, self._neutral()),)
         else:
             element = (value,)
-        function[arguments] = _value(self._combined(self._state(function[arguments]), element))
+        function[arguments] = _value(self._combine(self._state(function[arguments]), element))
 
-    def _combined(self, a: elements.State, b: elements.State) -> elements.State:
-        return elements.combined(self.node.reduction, self.node.body.type, a, b)
+    def _combine(self, a: elements.State, b: elements.State) -> elements.State:
+        return elements.combine(self.node.reduction, self.node.body.type, a, b)
 
     def _neutral(self) -> HalideExpr:
         return _value(elements.neutral(self.node.reduction, self.node.body.type))
@@ -178,7 +178,7 @@ class Reduction:
         """Combine the parts pairwise."""
         while len(parts) > 1:
             half = len(parts) // 2
-            parts = [self._combined(*pair) for pair in zip(parts[:half], parts[half:], strict=True)]
+            parts = [self._combine(*pair) for pair in zip(parts[:half], parts[half:], strict=True)]
         return parts[0]
 
 

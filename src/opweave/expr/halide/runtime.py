@@ -1,7 +1,7 @@
 """Halide's runtime, which owns the threads and the error handler of all compiled code in this process.
 
-It is an object file, too, compiled once and kept on disk. What is kept runs without Halide being imported, so the keys of the
-cache are made of what the system says about the processor, and of the versions of the packages.
+The runtime is an object file, compiled once and cached on disk. Cached code runs without importing Halide, so cache keys
+consist of the system's description of the processor and of the versions of the packages.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from ...support.digests import digest
 from ...support.disk_cache import kept
 from ...support.errors import import_extra
 from ...support.processors import chosen_threads, processor_lines, processor_name, processors
-from .image import Code, loaded, packed
+from .image import Code, load, pack
 
 
 @cache
 def version() -> str:
-    """A digest of what compiled code depends on besides the program and the machine: Halide, llvmlite, and this code.
+    """A digest of the versions that compiled code depends on: those of Halide and llvmlite, and our own code.
 
     Raises:
         MissingExtraError: halide or llvmlite is not installed.
     """
-    found = digest(f"{_version_of('halide')} {_version_of('llvmlite')}".encode())
-    here = Path(__file__).parent
-    for path in (*sorted(here.glob("*.py")), *sorted(here.parent.glob("*.py"))):
-        found.update(path.read_bytes())
-    return found.hexdigest()
+    hasher = digest(f"{_version_of('halide')} {_version_of('llvmlite')}".encode())
+    folder = Path(__file__).parent
+    for path in (*sorted(folder.glob("*.py")), *sorted(folder.parent.glob("*.py"))):
+        hasher.update(path.read_bytes())
+    return hasher.hexdigest()
 
 
 def _version_of(package: str) -> str:
@@ -47,7 +47,7 @@ def _version_of(package: str) -> str:
 
 @cache
 def machine() -> str:
-    """What compiled code depends on: the operating system, the processor and its features."""
+    """Describe the machine for cache keys: operating system, processor, and features of the processor."""
     features = next(processor_lines("flags"), "")
     if not features:  # not on Linux
         from .objects import target
@@ -57,7 +57,7 @@ def machine() -> str:
 
 
 def key(*words: object) -> str:
-    """The name of what is compiled for this machine in the cache on disk."""
+    """The key of code for this machine in the cache on disk."""
     return digest(" ".join(map(str, (*words, machine(), version()))).encode()).hexdigest()
 
 
@@ -95,7 +95,7 @@ def runtime() -> Code:
     global _runtime
     with _lock:
         if _runtime is None:
-            code = loaded(kept(f"runtime-{key()[:32]}", _compiled), _system_function)
+            code = load(kept(f"runtime-{key()[:32]}", _compile), _system_function)
             ctypes.CFUNCTYPE(None, _Handler)(code.address("halide_set_error_handler"))(_handler)
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(code))  # never unloaded: threads may still run in it at exit
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(_handler))
@@ -105,15 +105,15 @@ def runtime() -> Code:
         return _runtime
 
 
-def _compiled() -> bytes:
-    from .objects import compiled_runtime
+def _compile() -> bytes:
+    from .objects import compile_runtime
 
-    return packed([compiled_runtime()])
+    return pack([compile_runtime()])
 
 
 def _system_function(name: str) -> int:
     """The address of a function of the C library; 0 if there is none."""
-    if sys.platform == "win32":  # where LLVM's loader finds them
+    if sys.platform == "win32":  # LLVM's loader finds them there
         return 0
     try:
         return ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value or 0
@@ -123,7 +123,7 @@ def _system_function(name: str) -> int:
 
 def default_threads() -> int:
     """`$HL_NUM_THREADS`, `$OPWEAVE_THREADS`, or the number of processors available to this process."""
-    # Halide's own variable: what is no number in it is ignored, as Halide does.
+    # Halide's own variable; like Halide, ignore values that are no number.
     chosen = os.environ.get("HL_NUM_THREADS", "")
     if chosen.isdecimal() and 0 < len(chosen) <= settings.MAX_DIGITS and int(chosen) > 0:
         return int(chosen)

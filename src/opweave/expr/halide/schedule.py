@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from .nest import Nest
 
 TASK_OPERATIONS = 1 << 18
-"""Operations per parallel task: 10 to 20 us, more than it takes to wake a thread. Halide wakes as many threads as there are
-tasks, so small loops wake few of them on any machine, and those with less work than two tasks none."""
+"""Operations per parallel task: 10 to 20 us, longer than waking a thread takes. Halide wakes one thread for each task, so
+small loops wake few threads on any machine, and loops with less work than two tasks none."""
 
 ACCESS_OPERATIONS = 8
 """Cost of loading and storing an element, in operations."""
 
 DEAR_OPERATIONS = 12
-"""Cost of a function that is computed by a polynomial, such as `exp`: about as many steps as its polynomial has."""
+"""Cost of a function that is computed by a polynomial, such as `exp`, in operations: about one for each step."""
 
 MIN_TASK_ELEMENTS = 4096
 """Minimum size of a parallel task."""
@@ -35,7 +35,7 @@ _serials = itertools.count()
 
 
 def task_count(operations: int) -> int:
-    """Into how many tasks to divide a loop, by its work alone: 1 if it runs in the thread that calls it.
+    """The number of tasks to divide a loop into, by its work alone; 1 if the calling thread runs the loop.
 
     The number is a power of two, so that two, four or eight processors have the same number of tasks each.
 
@@ -46,7 +46,7 @@ def task_count(operations: int) -> int:
 
 
 def operations(*roots: Expr) -> int:
-    """How much work it is to compute expressions once, without loads."""
+    """The number of operations to compute expressions once, without loads."""
     calls = [node for node in walk(*roots) if isinstance(node, (Call, Cast))]
     return sum(DEAR_OPERATIONS if isinstance(node, Call) and node.name in DEAR else 1 for node in calls)
 
@@ -94,10 +94,10 @@ class Schedule:
         """Vectorise a loop, unless it is read backwards and may have a partial vector, which Halide cannot compile.
 
         Args:
-            stage: what is computed.
-            step: the variable of the loop, or of the inner part of it.
+            stage: the function or update to vectorise.
+            step: the variable of the loop, or of the inner part of the loop.
             loop: the loop.
-            is_divided: whether `step` is a part of it, which may end with a partial vector.
+            is_divided: whether `step` is a part of the loop, which may end with a partial vector.
         """
         if not self.nest.is_reversed(loop) or (loop.extent % self.vector == 0 and not is_divided):
             stage.vectorize(step, self.vector, GUARD)
@@ -120,7 +120,7 @@ class Schedule:
     def _parallel(self, steps: list[Any], along: int, grain: int) -> Any:
         """Divide the elements into tasks of about `grain` elements; return the inner part of the loop `along`."""
         loops = self.loops
-        # The loop `at` is divided; a task has all of the loops inside of it, in which are `inside` elements.
+        # Divide the loop `at`. A task contains the loops inside of `at`, which have `inside` elements.
         inside, at = 1, len(loops) - 1
         while at > along or (at > 0 and inside * loops[at].extent < grain):
             inside *= loops[at].extent
@@ -177,13 +177,13 @@ class Schedule:
         return self.level[next(loop for loop in reversed(self.order) if loop in loops)]
 
     def _count_rows(self) -> int:
-        """Number of result rows computed together because they share loads; 0 for no tiling."""
+        """Number of result rows to compute together, because they share loads; 0 for no tiling."""
         if len(self.order) < 2 or self.order[-1] is not self.loops[-1]:
             return 0
         row, last = self.order[-2:]
         deep = [r for r in self.reductions if row in r.loops and last in r.loops]
         loops = self.nest.loops
-        shared = any(loops.factor(load, row) == 0 and not loops.needed(load) for r in deep for load in r.loads)
+        shared = any(loops.factor(load, row) == 0 and not loops.operands_of(load) for r in deep for load in r.loads)
         if not shared or any(row in r.loops and r not in deep for r in self.reductions):
             return 0
         return next((n for n in _TILE_ROWS if row.extent % n == 0), 0)
@@ -229,7 +229,7 @@ class Schedule:
 
 
 def _chunk(extent: int, wanted: int, multiple: int) -> int:
-    """The size of a task: about `wanted`, a multiple of vectors, and preferably a divisor of the extent."""
+    """The size of a task: about `wanted`, a multiple of `multiple`, and preferably a divisor of `extent`."""
     if wanted >= extent:
         return extent
     wanted = -(-wanted // multiple) * multiple

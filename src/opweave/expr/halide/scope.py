@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Scope:
-    """Translates nodes to Halide expressions, for given loop positions."""
+    """Translates nodes to Halide expressions, at positions of loops."""
 
     def __init__(self, nest: Nest, positions: Mapping[Loop, HalideExpr]) -> None:
         self._nest, self._positions = nest, positions
@@ -25,13 +25,13 @@ class Scope:
 
     def value(self, root: Expr) -> HalideExpr:
         """The Halide expression of a node."""
-        for node in walk(root, enter=self._needed):
+        for node in walk(root, enter=self._operands_of):
             if node not in self._known:
                 self._known[node] = self._one(node)
         return self._known[root]
 
-    def _needed(self, node: Expr) -> Sequence[Expr]:
-        return () if node in self._known or isinstance(node, Reduce) else self._nest.loops.needed(node)
+    def _operands_of(self, node: Expr) -> Sequence[Expr]:
+        return () if node in self._known or isinstance(node, Reduce) else self._nest.loops.operands_of(node)
 
     def _one(self, node: Expr) -> HalideExpr:
         match node:
@@ -40,7 +40,7 @@ class Scope:
             case Index():
                 return hl.i32(0) if node.extent == 1 else self._positions[self._nest.loops.of[node]]
             case Load():
-                return self._nest.loaded(node, self._offset(node), self._positions)
+                return self._nest.load(node, self._offset(node), self._positions)
             case Reduce():
                 return self._nest.reduction(node).at(self._positions)
             case Cast():
@@ -56,13 +56,13 @@ class Scope:
 
     def _unsigned_index(self, node: Expr, value: HalideExpr) -> HalideExpr:
         """Clamp an unsigned index as a signed integer: Halide infers no range for a minimum of unsigned ones."""
-        known = bounds(node)
-        if known is None:
+        span = bounds(node)
+        if span is None:
             return value
         is_limited = isinstance(node, Call) and node.name == "min" and isinstance(node.parts[1], Const)
         raw = self._known[node.parts[0] if is_limited else node]
         signed = hl.reinterpret(hl.Int(raw.type().bits()), raw)
-        low, high = (hl.cast(signed.type(), limit) for limit in (known[0], min(known[1], 2**31 - 1)))
+        low, high = (hl.cast(signed.type(), limit) for limit in (span[0], min(span[1], 2**31 - 1)))
         return hl.cast(hl.Int(32), hl.clamp(hl.select(signed < 0, high, signed), low, high))
 
     def _call(self, node: Call, arguments: list[HalideExpr]) -> HalideExpr:
@@ -79,6 +79,6 @@ class Scope:
         offset = hl.i32(position.constant)
         for loop in loops.over(position.variables):
             offset = offset + self._positions[loop] * hl.i32(loops.factor(node, loop))
-        for index in loops.needed(node):
+        for index in loops.operands_of(node):
             offset = offset + self._known[index] * hl.i32(position.terms[index])
         return offset

@@ -1,9 +1,8 @@
 """Divide programs into stages: loop nests that compute every element of one shape once.
 
-Each stage becomes one compiled function. Stored arrays are stages of their own, and so are reductions that would
-otherwise be recomputed, because they depend on the variable of another reduction or do not depend on an outer loop.
-Arrays are flat here: the position of an element is a linear sum of variables (`linear`), and axes that are contiguous
-in all loads are fused.
+Each stage becomes one compiled function. Separate stages compute stored arrays, and reductions that would otherwise be
+recomputed: those that depend on the variable of another reduction, or do not depend on an outer loop. Arrays are flat:
+the position of an element is a linear sum of variables (`linear`), and axes that are contiguous in all loads are fused.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..ir import Call, Cast, Check, Expr, Index, Load, Output, Program, Reduce, Stored, substitute, unified, walk
+from ..ir import Call, Cast, Check, Expr, Index, Load, Output, Program, Reduce, Stored, substitute, unify, walk
 from ..linear import place
-from ..reductions import COMBINE, split, stored_value, written_out
+from ..reductions import COMBINE, split, stored_value, unroll_short
 
 MAX_UNROLLED_POSITIONS = 32
 """Reductions over up to this many positions are unrolled."""
@@ -26,7 +25,7 @@ MIN_SPLIT_ELEMENTS = 1 << 16
 """Reductions of at least this many elements are divided into parts that run in parallel, if they have few results."""
 
 MAX_SPLIT_RESULTS = 8
-"""Reductions to more results run in parallel over the results instead."""
+"""Reductions to more results are parallel over the results instead."""
 
 MAX_ROW_ELEMENTS = 1 << 15
 """Rows up to this size stay in the cache (128 KB of float32)."""
@@ -46,7 +45,7 @@ class Stage:
 
     Attributes:
         axes: the last one changes fastest.
-        targets: what is written.
+        targets: the arrays to write.
         rows: values kept for one iteration of the outer loops, because both a reduction and the elements use them.
     """
 
@@ -56,16 +55,16 @@ class Stage:
 
     @property
     def roots(self) -> tuple[Expr, ...]:
-        """The expressions that are computed."""
+        """The expressions to compute."""
         return (*(row.body for row in self.rows), *(target.body for target in self.targets))
 
 
-def divided(program: Program) -> tuple[Stage, ...]:
+def divide(program: Program) -> tuple[Stage, ...]:
     """Divide a program into stages, in the order in which they run."""
     return tuple(_Division(program).stages)
 
 
-def checking(program: Program) -> Program | None:
+def checks_of(program: Program) -> Program | None:
     """The program that computes whether each check holds, as a uint8 of shape (); None if there are no checks."""
     if not program.checks:
         return None
@@ -95,30 +94,30 @@ class _Division:
 
     def _add(self, axes: tuple[Index, ...], arrays: Sequence[Stored | Output]) -> None:
         """Add a stage that writes arrays with these axes, after the stages that it needs."""
-        bodies = written_out([array.body for array in arrays], _is_small)
-        bodies = unified(*self._without_repetition(axes, bodies))
+        bodies = unroll_short([array.body for array in arrays], _is_small)
+        bodies = unify(*self._without_repetition(axes, bodies))
         rows, bodies = _with_rows(axes, bodies)
         self.stages.append(Stage(axes, tuple(map(Target, arrays, bodies)), rows))
 
     def _without_repetition(self, axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Move reductions that would be recomputed into stages of their own."""
+        """Move reductions that would be recomputed into separate stages."""
         while True:
             reductions = [node for node in walk(*bodies) if isinstance(node, Reduce)]
             order = [axis for axis in loop_order(axes, reductions) if axis.extent > 1]
             chosen = next((n for n in reductions if _worth_dividing(n) or _is_repeated(n, order)), None)
             if chosen is None:
                 return bodies
-            value = self._kept(chosen)
+            value = self._load_of(chosen)
             bodies = tuple(substitute(body, {chosen: value}) for body in bodies)
 
-    def _kept(self, node: Reduce) -> Expr:
-        """A load of a reduction that is a stage of its own."""
-        known = self.replaced.get(node)
-        if known is None:
-            known = self.replaced[node] = self._in_parts(node) if _worth_dividing(node) else self._stored(node)
-        return known
+    def _load_of(self, node: Reduce) -> Expr:
+        """Return a load of a reduction that a separate stage computes."""
+        load = self.replaced.get(node)
+        if load is None:
+            load = self.replaced[node] = self._in_parts(node) if _worth_dividing(node) else self._store(node)
+        return load
 
-    def _stored(self, node: Reduce) -> Expr:
+    def _store(self, node: Reduce) -> Expr:
         kept = stored_value(node)
         self._add(kept.axes, [kept])
         return Load(kept, kept.axes)
@@ -127,8 +126,8 @@ class _Division:
         """Reduce parts in parallel, then reduce their results."""
         first = node.variables[0]
         parts = split(first, _parts(first.extent))
-        body = parts.masked(node, first)
-        partial = self._stored(Reduce(node.reduction, (parts.position, *node.variables[1:]), body))
+        body = parts.mask(node, first)
+        partial = self._store(Reduce(node.reduction, (parts.position, *node.variables[1:]), body))
         return Reduce(node.reduction, (parts.part,), partial)
 
 
@@ -144,7 +143,7 @@ def _with_rows(axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> tuple[tuple
         (variable,), last = node.variables, axes[-1]
         if variable.extent != last.extent or last in node.free or not 1 < last.extent <= MAX_ROW_ELEMENTS:
             continue
-        *same, element = unified(*bodies, substitute(node.body, {variable: last}))
+        *same, element = unify(*bodies, substitute(node.body, {variable: last}))
         inside = {part for part in walk(*same) if isinstance(part, Reduce) and part.variables == node.variables}
         wanted = {part for part in inside if part.reduction == node.reduction and part.free == node.free}
         if element not in walk(*same) or element.free != node.free | {last} or len(wanted) != 1:
@@ -152,20 +151,20 @@ def _with_rows(axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> tuple[tuple
         (reduction,) = wanted
         outer = tuple(axis for axis in axes[:-1] if axis in node.free)
         row = Stored((*outer, last), element)
-        loaded = reduction.rebuilt((Load(row, (*outer, variable)),))
+        loaded = reduction.rebuild((Load(row, (*outer, variable)),))
         values: dict[Expr, Expr] = {element: Load(row, (*outer, last)), reduction: loaded}
         return (row,), tuple(substitute(body, values) for body in same)
     return (), bodies
 
 
 def _is_dear(body: Expr) -> bool:
-    """Whether it contains expensive functions outside of reductions."""
+    """Whether `body` calls expensive functions outside of reductions."""
     nodes = walk(body, enter=lambda node: () if isinstance(node, Reduce) else node.parts)
     return any(isinstance(node, Call) and node.name in DEAR for node in nodes)
 
 
 def _parts(extent: int) -> int:
-    """The number of parts to split an extent into, a divisor if there is one of about the right size."""
+    """The number of parts to split an extent into: at most 64, preferably a divisor of the extent."""
     wanted = min(extent, 64)
     return next((count for count in range(wanted, wanted // 4, -1) if extent % count == 0), wanted)
 
@@ -226,21 +225,21 @@ class Loops:
         self.positions = {node: place(node) for node in nodes if isinstance(node, Load)}
         self.reductions = [node for node in nodes if isinstance(node, Reduce)]
         # Variables whose value is used in computation, not only as a position.
-        numbers = walk(*stage.roots, enter=self.needed)
+        numbers = walk(*stage.roots, enter=self.operands_of)
         self._rigid = {node for node in numbers if isinstance(node, Index)}
         self.of: dict[Index, Loop] = {}
-        self.axes = self._fused(stage.axes)
+        self.axes = self._fuse(stage.axes)
         for node in self.reductions:
             if not all(variable in self.of for variable in node.variables if variable.extent > 1):
-                self._fused(node.variables)
+                self._fuse(node.variables)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents of the loops; (1,) for scalars, some of which Halide compiles very slowly."""
+        """The extents of the loops; (1,) for scalars, because Halide compiles some scalars very slowly."""
         return tuple(loop.extent for loop in self.axes) or (1,)
 
-    def needed(self, node: Expr) -> Sequence[Expr]:
-        """The nodes that the value of a node is computed from; of a load, what is not part of a linear position."""
+    def operands_of(self, node: Expr) -> Sequence[Expr]:
+        """The operands of a node; for a load, the terms of its position that are not variables."""
         return self.positions[node].others if isinstance(node, Load) else node.parts
 
     def over(self, variables: Iterable[Index]) -> tuple[Loop, ...]:
@@ -251,7 +250,7 @@ class Loops:
         """The stride of a load along a loop."""
         return self.positions[node].terms.get(loop.members[-1], 0)
 
-    def _fused(self, variables: Sequence[Index]) -> tuple[Loop, ...]:
+    def _fuse(self, variables: Sequence[Index]) -> tuple[Loop, ...]:
         groups: list[list[Index]] = []
         for variable in variables:
             if variable.extent == 1:
