@@ -20,7 +20,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def as_array(value: Any, what: str) -> Array:
+def as_array(value: Any, name: str) -> Array:
     """An array of Opweave, or one of NumPy, whose memory is shared.
 
     Raises:
@@ -32,13 +32,13 @@ def as_array(value: Any, what: str) -> Array:
         if value.dtype == bool_:
             return as_mask(array(np.asarray(value).view(np.uint8)))
         return array(np.asarray(value), copy=False)
-    raise ValidationError(f"{what}: takes arrays of opweave, got {shown(value)}; asarray makes them")
+    raise ValidationError(f"{name}: takes arrays of opweave, got {shown(value)}; asarray makes them")
 
 
-def require_kind(x: Array, kind: str, what: str) -> None:
+def require_kind(x: Array, kind: str, name: str) -> None:
     """Require that an array is of a kind of data type, or of one of two: "numeric", "integral or bool"."""
-    if not any(x.dtype.kind in KINDS[each] for each in kind.split(" or ")):
-        raise ValidationError(f"{what}: takes arrays of kind {kind}, got {x.dtype}{list(x.shape)}")
+    if not any(x.dtype.kind in KINDS[part] for part in kind.split(" or ")):
+        raise ValidationError(f"{name}: takes arrays of kind {kind}, got {x.dtype}{list(x.shape)}")
 
 
 def converted(x: Array, dtype: DType) -> Array:
@@ -57,47 +57,47 @@ def of_type(result: Array, dtype: DType) -> Array:
     return as_mask(result) if dtype == bool_ else result
 
 
-def together(what: str, kind: str, *values: Any) -> tuple[list[Any], DType]:
+def together(name: str, kind: str, *values: Any) -> tuple[list[Any], DType]:
     """Operands in a common data type, and that type. Python's numbers stay numbers; beside truth values they become arrays.
 
     Raises:
         ValidationError: there is no array among them, an array is not of that kind, or there is no common type.
     """
-    arrays: list[Any] = [v if isinstance(v, (int, float)) else as_array(v, what) for v in values]
-    found = [v for v in arrays if isinstance(v, Array)]
-    require(bool(found), f"{what}: takes at least one array, got {shown(values)}")
-    for x in found:
-        require_kind(x, kind, what)
-    dtype = found[0].dtype
-    for x in found[1:]:
+    arrays: list[Any] = [v if isinstance(v, (int, float)) else as_array(v, name) for v in values]
+    array_operands = [v for v in arrays if isinstance(v, Array)]
+    require(bool(array_operands), f"{name}: takes at least one array, got {shown(values)}")
+    for x in array_operands:
+        require_kind(x, kind, name)
+    dtype = array_operands[0].dtype
+    for x in array_operands[1:]:
         common = promoted(dtype, x.dtype)
         if common is None:
             raise ValidationError(
-                f"{what}: {dtype} and {x.dtype} have no common data type; astype converts one of them"
+                f"{name}: {dtype} and {x.dtype} have no common data type; astype converts one of them"
             )
         dtype = common
     for position, value in enumerate(arrays):
         if isinstance(value, Array):
             arrays[position] = converted(value, dtype)
         else:
-            check_number(value, dtype, what)
+            check_number(value, dtype, name)
             if dtype == bool_:
                 arrays[position] = as_mask(array(value, "uint8"))
     return arrays, dtype
 
 
-def axis_of(axis: Any, rank: int, what: str) -> int:
+def axis_of(axis: Any, rank: int, name: str) -> int:
     """An axis counted from the start.
 
     Raises:
         ValidationError: it is no integer in [-rank, rank).
     """
     if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)) or not -rank <= axis < rank:
-        raise ValidationError(f"{what}: axis must be an integer in [{-rank}, {rank}), got {shown(axis)}")
+        raise ValidationError(f"{name}: axis must be an integer in [{-rank}, {rank}), got {shown(axis)}")
     return int(axis) % rank
 
 
-def axes_of(axis: int | Sequence[int] | None, rank: int, what: str) -> list[int]:
+def axes_of(axis: int | Sequence[int] | None, rank: int, name: str) -> list[int]:
     """Axes counted from the start; all for None.
 
     Raises:
@@ -105,9 +105,9 @@ def axes_of(axis: int | Sequence[int] | None, rank: int, what: str) -> list[int]
     """
     if axis is None:
         return list(range(rank))
-    found = [axis_of(each, rank, what) for each in (axis if isinstance(axis, (tuple, list)) else (axis,))]
-    require(len({*found}) == len(found), f"{what}: axis must not name an axis twice, got {shown(axis)}")
-    return found
+    axes = [axis_of(item, rank, name) for item in (axis if isinstance(axis, (tuple, list)) else (axis,))]
+    require(len({*axes}) == len(axes), f"{name}: axis must not name an axis twice, got {shown(axis)}")
+    return axes
 
 
 def axis_by_name(function: Callable[P, R]) -> Callable[P, R]:
@@ -118,11 +118,11 @@ def axis_by_name(function: Callable[P, R]) -> Callable[P, R]:
     """
 
     @functools.wraps(function)
-    def checked(*args: P.args, **given: P.kwargs) -> R:
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         if len(args) > 1:
             name = function.__name__
             raise ValidationError(f"{name}: the axis is given by name: {name}(x, axis={shown(args[1])})")
-        return function(*args, **given)
+        return function(*args, **kwargs)
 
     return checked
 

@@ -43,8 +43,8 @@ def _bits(of_integers: Any, of_truths: Callable[[Any, Any], Array] | None = None
 
     def compute(x1: Any, x2: Any) -> Array:
         a, b = as_operands(x1, x2)
-        made: Array = of_truths(a, b) if of_truths is not None and a.dtype.kind == "b" else of_integers(a, b)
-        return made
+        result: Array = of_truths(a, b) if of_truths is not None and a.dtype.kind == "b" else of_integers(a, b)
+        return result
 
     return compute
 

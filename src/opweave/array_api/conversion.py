@@ -20,15 +20,15 @@ from .arguments import as_array, converted
 from .types import as_dtype, bool as bool_, data_type_of
 
 
-def _in_context(device: Any, what: str) -> Any:
+def _in_context(device: Any, name: str) -> Any:
     if device is not None and not isinstance(device, MLContext):
-        raise ValidationError(f"{what}: device must be a context, got {shown(device)}")
+        raise ValidationError(f"{name}: device must be a context, got {shown(device)}")
     return nullcontext() if device is None else device
 
 
-def made_of(values: np.ndarray, device: Any, what: str) -> Array:
+def made_of(values: np.ndarray, device: Any, name: str) -> Array:
     """Make an array of values in host memory, of a type that WebNN has, or of bool."""
-    with _in_context(device, what):
+    with _in_context(device, name):
         if values.dtype == bool_:
             return as_mask(array(values.view(np.uint8)))
         return array(values)
@@ -63,10 +63,10 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: MLContext | None = None, 
     wanted = None if dtype is None else as_dtype(dtype, "asarray")
     if isinstance(obj, Array):
         moved = obj if device is None else _to_device(obj, device)
-        made = moved if wanted is None else converted(moved, wanted)
-        if copy is False and made is not obj:
-            raise ValueError(f"asarray: {obj.desc} cannot become {made.desc} in {made.context} without a copy")
-        return made
+        result = moved if wanted is None else converted(moved, wanted)
+        if copy is False and result is not obj:
+            raise ValueError(f"asarray: {obj.desc} cannot become {result.desc} in {result.context} without a copy")
+        return result
     values: Any = obj
     if not isinstance(obj, np.ndarray) and (hasattr(obj, "__array__") or hasattr(obj, "__dlpack__")):
         values = np.asarray(obj) if hasattr(obj, "__array__") else np.from_dlpack(obj)
@@ -136,8 +136,8 @@ def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: MLContext | No
     >>> xp.astype(xp.asarray([1.7, -1.7]), xp.int32).tolist()
     [1, -1]
     """
-    made = converted(as_array(x, "astype"), as_dtype(dtype, "astype"))
-    return made if device is None else _to_device(made, device)
+    result = converted(as_array(x, "astype"), as_dtype(dtype, "astype"))
+    return result if device is None else _to_device(result, device)
 
 
 __all__ = [

@@ -230,8 +230,8 @@ def arange(
     >>> xp.arange(1.0, 2.0, 0.25).tolist()
     [1.0, 1.25, 1.5, 1.75]
     """
-    given = (start, stop, step)
-    kind = float32 if any(isinstance(each, float) for each in given) else int32
+    bounds = (start, stop, step)
+    kind = float32 if any(isinstance(value, float) for value in bounds) else int32
     wanted = kind if dtype is None else as_dtype(dtype, "arange")
     values = np.arange(*((start, stop, step) if stop is not None else (0, start, step)))
     require(values.size > 0, f"arange: [{start}, {stop}) in steps of {step} is empty; arrays of WebNN have elements")

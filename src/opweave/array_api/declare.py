@@ -39,13 +39,13 @@ def _listed(
     """Give a function its name, a signature with positional-only parameters, and a docstring with an example."""
     function.__name__ = function.__qualname__ = name
     function.__module__ = "opweave.array_api"
-    told = "\n".join(f"    {each}: {text}." for each, text in takes.items())
+    sections = "\n".join(f"    {parameter}: {text}." for parameter, text in takes.items())
     function.__doc__ = f"""{doc}
 
 {PAGE.format(name)}
 
 Args:
-{told}
+{sections}
 
 Returns:
     An array {returns}.
@@ -59,7 +59,7 @@ Raises:
 """
     kind = inspect.Parameter.POSITIONAL_ONLY
     function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter(each, kind, annotation=Array) for each in takes], return_annotation=Array
+        [inspect.Parameter(parameter, kind, annotation=Array) for parameter in takes], return_annotation=Array
     )
     return function
 
@@ -88,8 +88,8 @@ def unary(
     def function(x: Any, /) -> Array:
         x = as_array(x, name)
         require_kind(x, kind, name)
-        made = compute(x)
-        return as_mask(made) if to_mask else made
+        output = compute(x)
+        return as_mask(output) if to_mask else output
 
     returns = f"of the shape {'of `x`, bool' if to_mask else 'and data type of `x`'}"
     return _listed(name, function, {"x": TYPES[kind]}, doc, returns, "`x` has another data type", arguments, result)
@@ -108,8 +108,8 @@ def binary(
 
     def function(x1: Any, x2: Any, /) -> Array:
         (x1, x2), dtype = together(name, kind, x1, x2)
-        made = compute(x1, x2)
-        return as_mask(made) if to_mask else of_type(made, dtype)
+        output = compute(x1, x2)
+        return as_mask(output) if to_mask else of_type(output, dtype)
 
     takes = {"x1": TYPES[kind], "x2": "likewise; it broadcasts with `x1`, and one of the two may be a Python number"}
     returns = f"of the broadcast shape, {'bool' if to_mask else 'in the promoted data type'}"

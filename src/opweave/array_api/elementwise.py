@@ -128,14 +128,14 @@ def _float_division(x1: Array, x2: Array) -> tuple[Array, Array]:
 
 def _floor_divide(x1: Any, x2: Any) -> Array:
     a, b = as_operands(x1, x2)
-    made: Array = _float_division(a, b)[0] if is_float(a) else _integer_quotient(a, b)
-    return made
+    result: Array = _float_division(a, b)[0] if is_float(a) else _integer_quotient(a, b)
+    return result
 
 
 def _remainder(x1: Any, x2: Any) -> Array:
     a, b = as_operands(x1, x2)
-    made: Array = _float_division(a, b)[1] if is_float(a) else _integer_remainder(a, b)
-    return made
+    result: Array = _float_division(a, b)[1] if is_float(a) else _integer_remainder(a, b)
+    return result
 
 
 def is_negative(x: Array) -> Array:
@@ -320,9 +320,9 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
     >>> xp.clip(xp.asarray([-1.0, 0.5, 3.0]), 0.0, 1.0).tolist()
     [0.0, 0.5, 1.0]
     """
-    made = as_array(x, "clip")
-    require_kind(made, "numeric", "clip")
-    dtype = made.dtype
+    result = as_array(x, "clip")
+    require_kind(result, "numeric", "clip")
+    dtype = result.dtype
     for bound, limit in ((min, ops.max), (max, ops.min)):
         if bound is None:
             continue
@@ -333,8 +333,8 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
             if bound.dtype.kind != dtype.kind:
                 raise ValidationError(f"clip: bounds must be of the kind of x, {dtype}, got {bound.dtype}")
             bound = converted(bound, dtype)
-        made = limit(made, bound)
-    return made
+        result = limit(result, bound)
+    return result
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -41,13 +41,13 @@ def matmul(x1: Array, x2: Array, /) -> Array:
     left = expand_dims(x1, 0) if x1.rank == 1 else x1
     right = expand_dims(x2, 1) if x2.rank == 1 else x2
     if dtype.kind == "f":
-        made = ops.matmul(left, right)
+        result = ops.matmul(left, right)
     else:
         fits = left.shape[-1] == right.shape[-2]
         require(fits, f"matmul: columns of {x1.desc} must be as many as rows of {x2.desc}")
-        made = sum(ops.mul(expand_dims(left, -1), expand_dims(right, -3)), axis=-2, dtype=dtype)
-    gone = [at for at, x in ((made.rank - 2, x1), (made.rank - 1, x2)) if x.rank == 1]
-    return squeeze(made, gone) if gone else made
+        result = sum(ops.mul(expand_dims(left, -1), expand_dims(right, -3)), axis=-2, dtype=dtype)
+    gone = [at for at, x in ((result.rank - 2, x1), (result.rank - 1, x2)) if x.rank == 1]
+    return squeeze(result, gone) if gone else result
 
 
 def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
@@ -98,7 +98,7 @@ def tensordot(x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Seque
     if isinstance(axes, int):
         require(0 <= axes <= x1.rank, f"tensordot: axes must be in [0, {x1.rank}], got {axes}")
         axes = (range(x1.rank - axes, x1.rank), range(axes))
-    first, second = (axes_of(tuple(each), x.rank, "tensordot") for each, x in zip(axes, (x1, x2), strict=True))
+    first, second = (axes_of(tuple(item), x.rank, "tensordot") for item, x in zip(axes, (x1, x2), strict=True))
     sizes = [x1.shape[at] for at in first]
     if sizes != [x2.shape[at] for at in second]:
         raise ValidationError(f"tensordot: axes {first} of {x1.desc} do not fit axes {second} of {x2.desc}")

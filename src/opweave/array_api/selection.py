@@ -23,13 +23,13 @@ from .manipulation import broadcast_arrays, broadcast_to, stack
 from .types import bool as bool_
 
 
-def _positions(x: Any, what: str) -> Array:
+def _positions(x: Any, name: str) -> Array:
     """Positions in a type that WebNN selects by."""
-    found = as_array(x, what)
-    require_kind(found, "integral", what)
-    if found.data_type in INDICES:
-        return found
-    return ops.cast(found, "int64" if found.data_type == "uint64" else "int32")
+    positions = as_array(x, name)
+    require_kind(positions, "integral", name)
+    if positions.data_type in INDICES:
+        return positions
+    return ops.cast(positions, "int64" if positions.data_type == "uint64" else "int32")
 
 
 def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
@@ -75,12 +75,12 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
     [[2], [3]]
     """
     x, at = as_array(x, "take_along_axis"), axis_of(axis, x.rank, "take_along_axis")
-    found = _positions(indices, "take_along_axis")
-    require(found.rank == x.rank, f"take_along_axis: indices must have {x.rank} dimensions, got {found.desc}")
-    shape = broadcast(with_axis(x.shape, at, 1), with_axis(found.shape, at, 1))
+    positions = _positions(indices, "take_along_axis")
+    require(positions.rank == x.rank, f"take_along_axis: indices must have {x.rank} dimensions, got {positions.desc}")
+    shape = broadcast(with_axis(x.shape, at, 1), with_axis(positions.shape, at, 1))
     wide = broadcast_to(x, with_axis(shape, at, x.shape[at]))
-    found = broadcast_to(found, with_axis(shape, at, found.shape[at]))
-    return of_type(ops.gather_elements(wide, found, axis=at), x.dtype)
+    positions = broadcast_to(positions, with_axis(shape, at, positions.shape[at]))
+    return of_type(ops.gather_elements(wide, positions, axis=at), x.dtype)
 
 
 def _index(x: Array, items: tuple[Any, ...]) -> Array:
@@ -105,8 +105,8 @@ def _index(x: Array, items: tuple[Any, ...]) -> Array:
         if not isinstance(item, (int, Array, np.ndarray)):
             raise ValidationError(f"an index of several arrays takes integers beside them, got {shown(item)}")
     require(len(items) <= x.rank, f"an array of shape {list(x.shape)} takes {x.rank} indices, got {len(items)}")
-    found = [_positions(asarray(item) if isinstance(item, int) else item, "an index") for item in items]
-    (*aligned,), _ = together("an index", "integral", *found)
+    positions = [_positions(asarray(item) if isinstance(item, int) else item, "an index") for item in items]
+    (*aligned,), _ = together("an index", "integral", *positions)
     return of_type(ops.gather_nd(x, stack(broadcast_arrays(*aligned), axis=-1)), x.dtype)
 
 
@@ -163,24 +163,24 @@ def searchsorted(
     is_float = x2.dtype.kind == "f"
     if is_float:  # comparisons with NaN are not defined on GPUs
         is_number = ops.logical_not(ops.is_nan(line))
-    found = zeros_like(x2, dtype="int32")
+    positions = zeros_like(x2, dtype="int32")
     for bit in reversed(range(x1.size.bit_length())):  # a binary search for all elements at the same time
-        ahead = ops.add(found, 1 << bit)
+        ahead = ops.add(positions, 1 << bit)
         last = ops.sub(ops.min(ahead, x1.size), 1)
         fits = ops.logical_and(ops.lesser_or_equal(ahead, x1.size), is_before(ops.gather(line, last), x2))
         if is_float:
             fits = ops.logical_and(fits, ops.gather(is_number, last))
-        found = ops.where(fits, ahead, found)
+        positions = ops.where(fits, ahead, positions)
     if not is_float:
-        return found
+        return positions
     numbers = ops.reduce_sum(ops.cast(is_number, "int32")) if side == "left" else x1.size
-    return ops.where(ops.is_nan(x2), numbers, found)
+    return ops.where(ops.is_nan(x2), numbers, positions)
 
 
-def _sorted(x: Any, axis: int, descending: bool, what: str) -> tuple[Array, Array]:
-    x = as_array(x, what)
-    require_kind(x, "numeric", what)
-    at = axis_of(axis, x.rank, what)
+def _sorted(x: Any, axis: int, descending: bool, name: str) -> tuple[Array, Array]:
+    x = as_array(x, name)
+    require_kind(x, "numeric", name)
+    at = axis_of(axis, x.rank, name)
     values, positions = top_k(x, x.shape[at], at, largest=descending, index_type="int32")
     return values, positions
 

@@ -22,17 +22,17 @@ from .types import DType, as_dtype, bool as bool_, int32, uint32
 Axis = int | Sequence[int] | None
 
 
-def _sum_type(x: Array, dtype: Any, what: str) -> DType:
+def _sum_type(x: Array, dtype: Any, name: str) -> DType:
     """The data type of sums: at least int32 or uint32 for integers."""
     if dtype is not None:
-        return as_dtype(dtype, what)
+        return as_dtype(dtype, name)
     if x.dtype.kind == "f" or x.dtype.itemsize > 4:
         return x.dtype
     return uint32 if x.dtype.kind == "u" else int32
 
 
-def _reduced(reduce: Callable[..., Array], x: Array, axis: Axis, keepdims: bool, what: str) -> Array:
-    axes = axes_of(axis, x.rank, what)
+def _reduced(reduce: Callable[..., Array], x: Array, axis: Axis, keepdims: bool, name: str) -> Array:
+    axes = axes_of(axis, x.rank, name)
     return reduce(x, axes=axes, keep_dimensions=bool(keepdims)) if axes else x
 
 
@@ -95,11 +95,11 @@ def prod(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = 
 def _extreme(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, keepdims: bool) -> Array:
     x = as_array(x, name)
     require_kind(x, "numeric", name)
-    made = _reduced(reduce, x, axis, keepdims, name)
-    if x.dtype.kind != "f" or made is x:
-        return made
+    result = _reduced(reduce, x, axis, keepdims, name)
+    if x.dtype.kind != "f" or result is x:
+        return result
     # The standard wants NaN where an element is NaN; engines ignore it.
-    return ops.where(_reduced(ops.reduce_max, ops.is_nan(x), axis, keepdims, name), nan, made)
+    return ops.where(_reduced(ops.reduce_max, ops.is_nan(x), axis, keepdims, name), nan, result)
 
 
 @axis_by_name
@@ -194,10 +194,10 @@ def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
     return converted(_variance(x, axis, correction, keepdims, "var"), x.dtype)
 
 
-def _variance(x: Array, axis: Axis, correction: float, keepdims: bool, what: str) -> Array:
+def _variance(x: Array, axis: Axis, correction: float, keepdims: bool, name: str) -> Array:
     """The variance, in float32: squares of float16 overflow before their mean or its square root does."""
-    require_kind(x, "real floating", what)
-    axes = axes_of(axis, x.rank, what)
+    require_kind(x, "real floating", name)
+    axes = axes_of(axis, x.rank, name)
     count = product(x.shape[at] for at in axes)
     wide = ops.cast(x, "float32") if x.data_type == "float16" else x
     off = ops.sub(wide, mean(wide, axis=axes, keepdims=True))
@@ -256,10 +256,10 @@ def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, i
     wide = converted(x, wanted)
     if wide.data_type not in WIDE:
         wide = ops.cast(wide, "int32")
-    made = converted(ops.cumulative_sum(wide, at), wanted)
+    result = converted(ops.cumulative_sum(wide, at), wanted)
     if not include_initial:
-        return made
-    return concat([zeros(with_axis(x.shape, at, 1), dtype=wanted, device=x.context), made], axis=at)
+        return result
+    return concat([zeros(with_axis(x.shape, at, 1), dtype=wanted, device=x.context), result], axis=at)
 
 
 @axis_by_name
@@ -288,14 +288,14 @@ def cumulative_prod(x: Array, /, *, axis: int | None = None, dtype: Any = None, 
     require_kind(x, "numeric", "cumulative_prod")
     require(axis is not None or x.rank == 1, f"cumulative_prod: axis must be given for {x.desc}")
     wanted, at = _sum_type(x, dtype, "cumulative_prod"), axis_of(axis or 0, x.rank, "cumulative_prod")
-    made, front, reach = converted(x, wanted), (slice(None),) * at, 1
+    result, front, reach = converted(x, wanted), (slice(None),) * at, 1
     while reach < x.shape[at]:
-        head, tail = made[(*front, slice(None, reach))], made[(*front, slice(reach, None))]
-        made = concat([head, ops.mul(tail, made[(*front, slice(None, -reach))])], axis=at)
+        head, tail = result[(*front, slice(None, reach))], result[(*front, slice(reach, None))]
+        result = concat([head, ops.mul(tail, result[(*front, slice(None, -reach))])], axis=at)
         reach *= 2
     if not include_initial:
-        return made
-    return concat([ones(with_axis(x.shape, at, 1), dtype=wanted, device=x.context), made], axis=at)
+        return result
+    return concat([ones(with_axis(x.shape, at, 1), dtype=wanted, device=x.context), result], axis=at)
 
 
 def diff(
@@ -323,20 +323,20 @@ def diff(
     x = as_array(x, "diff")
     at = axis_of(axis, x.rank, "diff")
     parts = [part for part in (prepend, x, append) if part is not None]
-    made = concat(parts, axis=at) if len(parts) > 1 else x
+    result = concat(parts, axis=at) if len(parts) > 1 else x
     front: tuple[slice, ...] = (slice(None),) * at
     for _ in range(n):
-        later, earlier = made[(*front, slice(1, None))], made[(*front, slice(None, -1))]
-        made = as_mask(ops.not_equal(later, earlier)) if x.dtype == bool_ else ops.sub(later, earlier)
-    return made
+        later, earlier = result[(*front, slice(1, None))], result[(*front, slice(None, -1))]
+        result = as_mask(ops.not_equal(later, earlier)) if x.dtype == bool_ else ops.sub(later, earlier)
+    return result
 
 
 def _position(name: str, find: Callable[..., Array], x: Any, axis: int | None, keepdims: bool) -> Array:
     x = as_array(x, name)
     require_kind(x, "numeric", name)
     if axis is None:
-        found = find(reshape(x, [-1]), 0)
-        return reshape(found, [1] * x.rank) if keepdims else found
+        position = find(reshape(x, [-1]), 0)
+        return reshape(position, [1] * x.rank) if keepdims else position
     return find(x, axis_of(axis, x.rank, name), keep_dimensions=bool(keepdims))
 
 

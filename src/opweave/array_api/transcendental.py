@@ -140,8 +140,8 @@ def _asinh(x: Array) -> Array:
 def _acosh(x: Array) -> Array:
     above = ops.sub(x, 1.0)
     near = ops.add(above, ops.sqrt(ops.add(ops.mul(above, 2.0), ops.mul(above, above))))
-    made = ops.where(ops.greater(x, _FAR), ops.add(ops.log(x), math.log(2)), _log1p(near))
-    return ops.where(ops.lesser(x, 1.0), math.nan, made)  # far below, `near` is rounded to 0
+    result = ops.where(ops.greater(x, _FAR), ops.add(ops.log(x), math.log(2)), _log1p(near))
+    return ops.where(ops.lesser(x, 1.0), math.nan, result)  # far below, `near` is rounded to 0
 
 
 def _atanh(x: Array) -> Array:
@@ -158,18 +158,18 @@ def _hypot(x1: Array, x2: Array) -> Array:
     a, b = ops.abs(x1), ops.abs(x2)
     large, small = ops.max(a, b), ops.min(a, b)
     part = ops.div(small, large)
-    made = ops.mul(large, ops.sqrt(ops.add(ops.mul(part, part), 1.0)))
-    made = ops.where(ops.equal(large, 0.0), large, made)
+    result = ops.mul(large, ops.sqrt(ops.add(ops.mul(part, part), 1.0)))
+    result = ops.where(ops.equal(large, 0.0), large, result)
     is_infinite = ops.logical_or(ops.is_infinite(a), ops.is_infinite(b))
-    return ops.where(is_infinite, math.inf, made)
+    return ops.where(is_infinite, math.inf, result)
 
 
 def _polynomial(z: Array, *coefficients: float) -> Array:
     """The polynomial with these coefficients, that of the highest power first."""
-    made: Array = ops.mul(z, coefficients[0])
+    result: Array = ops.mul(z, coefficients[0])
     for coefficient in coefficients[1:-1]:
-        made = ops.mul(ops.add(made, coefficient), z)
-    return ops.add(made, coefficients[-1])
+        result = ops.mul(ops.add(result, coefficient), z)
+    return ops.add(result, coefficients[-1])
 
 
 def _atan_of_size(size: Array) -> Array:
@@ -201,8 +201,8 @@ def _rest(size: Array) -> Array:
 
 def _asin(x: Array) -> Array:
     size = ops.abs(x)
-    found = ops.where(ops.greater(size, 0.5), ops.sub(math.pi / 2, _rest(size)), _asin_of_size(size))
-    return with_sign_of(found, x)
+    angle = ops.where(ops.greater(size, 0.5), ops.sub(math.pi / 2, _rest(size)), _asin_of_size(size))
+    return with_sign_of(angle, x)
 
 
 def _acos(x: Array) -> Array:

@@ -33,22 +33,22 @@ KINDS: dict[str, str] = {**_CODES, "complex floating": "", "numeric": "iuf"}
 """The standard's kinds of data types -> the letters of NumPy's."""
 
 
-def as_dtype(value: Any, what: str) -> DType:
+def as_dtype(value: Any, name: str) -> DType:
     """The data type that a value stands for: one of this module's, or anything that NumPy takes for such.
 
     Raises:
         ValidationError: it is none, or one that WebNN does not have.
     """
     if isinstance(value, np.dtype):
-        found: DType = value
+        dtype: DType = value
     else:
         try:
-            found = np.dtype(value)
+            dtype = np.dtype(value)
         except TypeError:
-            raise ValidationError(f"{what}: dtype must be a data type, got {shown(value)}") from None
-    if found not in ALL:
-        raise ValidationError(f"{what}: WebNN has no {found}; there are {', '.join(map(str, ALL))}")
-    return found
+            raise ValidationError(f"{name}: dtype must be a data type, got {shown(value)}") from None
+    if dtype not in ALL:
+        raise ValidationError(f"{name}: WebNN has no {dtype}; there are {', '.join(map(str, ALL))}")
+    return dtype
 
 
 def data_type_of(dtype: DType) -> DataType:
@@ -75,7 +75,7 @@ def isdtype(dtype: Any, kind: Any) -> Any:
     (True, False)
     """
     if isinstance(kind, tuple):
-        return any(isdtype(dtype, each) for each in kind)
+        return any(isdtype(dtype, item) for item in kind)
     if isinstance(kind, str):
         if kind not in KINDS:
             raise ValidationError(f"isdtype: kind must be one of {', '.join(KINDS)}, got {kind!r}")
@@ -95,8 +95,8 @@ def promoted(a: DType, b: DType) -> DType | None:
     kinds = {a.kind, b.kind}
     if kinds not in ({"i"}, {"u"}, {"f"}, {"i", "u"}):
         return None
-    found = np.promote_types(a, b)
-    return found if found in ALL and (found.kind != "f" or kinds == {"f"}) else None
+    common = np.promote_types(a, b)
+    return common if common in ALL and (common.kind != "f" or kinds == {"f"}) else None
 
 
 def result_type(*arrays_and_dtypes: Any) -> DType:
@@ -115,34 +115,34 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
     >>> xp.result_type(xp.int8, xp.uint32), xp.result_type(xp.float16, 2.5)
     (dtype('int64'), dtype('float16'))
     """
-    what = "result_type"
+    name = "result_type"
     scalars = [value for value in arrays_and_dtypes if isinstance(value, (int, float))]
-    found = [
-        value.dtype if isinstance(value, Array) else as_dtype(value, what)
+    dtypes = [
+        value.dtype if isinstance(value, Array) else as_dtype(value, name)
         for value in arrays_and_dtypes
         if not isinstance(value, (int, float))
     ]
-    if not found:
-        raise ValidationError(f"{what}: takes at least one array or data type, got {list(scalars)}")
-    dtype = reduce(lambda a, b: _common(a, b, what), found)
+    if not dtypes:
+        raise ValidationError(f"{name}: takes at least one array or data type, got {list(scalars)}")
+    dtype = reduce(lambda a, b: _common(a, b, name), dtypes)
     for number in scalars:
-        check_number(number, dtype, what)
+        check_number(number, dtype, name)
     return dtype
 
 
-def _common(a: DType, b: DType, what: str) -> DType:
-    found = promoted(a, b)
-    if found is None:
-        raise ValidationError(f"{what}: {a} and {b} have no common data type; astype converts one of them")
-    return found
+def _common(a: DType, b: DType, name: str) -> DType:
+    common = promoted(a, b)
+    if common is None:
+        raise ValidationError(f"{name}: {a} and {b} have no common data type; astype converts one of them")
+    return common
 
 
-def check_number(value: Any, dtype: DType, what: str) -> None:
+def check_number(value: Any, dtype: DType, name: str) -> None:
     """Require that a Python number can stand beside an array: it has the kind of the array, or a simpler one."""
     kinds = "b" if isinstance(value, builtins.bool) else "iuf" if isinstance(value, int) else "f"
     if dtype.kind not in kinds:
         raise ValidationError(
-            f"{what}: {shown(value)} cannot be combined with an array of {dtype}; astype converts that"
+            f"{name}: {shown(value)} cannot be combined with an array of {dtype}; astype converts that"
         )
 
 
@@ -249,10 +249,10 @@ def iinfo(type: Any, /) -> IntegerInfo:
     return IntegerInfo(info.bits, int(info.max), int(info.min), dtype)
 
 
-def _of_kind(value: Any, kind: str, what: str) -> DType:
-    dtype: DType = value.dtype if isinstance(value, Array) else as_dtype(value, what)
+def _of_kind(value: Any, kind: str, name: str) -> DType:
+    dtype: DType = value.dtype if isinstance(value, Array) else as_dtype(value, name)
     if not isdtype(dtype, kind):
-        raise ValidationError(f"{what}: takes a type of kind {kind!r}, got {dtype}")
+        raise ValidationError(f"{name}: takes a type of kind {kind!r}, got {dtype}")
     return dtype
 
 
