@@ -70,9 +70,9 @@ class Mask:
             terms.append(b.where(visible, b._as_operand(0, data_type), b._as_operand(-inf, data_type)))
         seen = None
         if self.constant is not None:
-            known = np.atleast_1d(self.constant).astype(data_type)
-            terms.append(b._as_operand(known, data_type))
-            some = known.max(axis=-1, keepdims=True) > -inf
+            constant = np.atleast_1d(self.constant).astype(data_type)
+            terms.append(b._as_operand(constant, data_type))
+            some = constant.max(axis=-1, keepdims=True) > -inf
             seen = None if some.all() else b._as_operand(some.astype(np.uint8), "uint8")
         if not terms:
             return None, None

@@ -30,10 +30,12 @@ def check_axis(input: Operand, axis: int | None) -> int:
     return axis
 
 
-def check_shape(name: str, operand: Operand | None, shape: Sequence[int], what: str) -> None:
+def check_shape(name: str, operand: Operand | None, shape: Sequence[int], meaning: str) -> None:
     """Require the shape of an operand, if it is given."""
     fits = operand is None or operand.shape == tuple(shape)
-    require(fits, f"{name} must have shape {list(shape)}, {what}, got {operand.desc if operand is not None else None}")
+    require(
+        fits, f"{name} must have shape {list(shape)}, {meaning}, got {operand.desc if operand is not None else None}"
+    )
 
 
 def column(axis: int, size: int, rank: int) -> list[int]:

@@ -286,14 +286,14 @@ def _(
     batch, parts = _Batch(b, input, lengths), []
     steps, hidden_size = input.shape[0], recurrent_weight.shape[2]
     operands = {"weight": weight, "recurrent_weight": recurrent_weight, "bias": bias, "recurrent_bias": recurrent_bias}
-    for is_backward, given in _by_direction(b, direction, **operands, initial_hidden_state=initial_hidden_state):
+    for is_backward, arguments in _by_direction(b, direction, **operands, initial_hidden_state=initial_hidden_state):
         x = batch.reversed(input) if is_backward else input
         _, sequence = b.gru(
-            *(x, given.pop("weight"), given.pop("recurrent_weight"), steps, hidden_size),
+            *(x, arguments.pop("weight"), arguments.pop("recurrent_weight"), steps, hidden_size),
             reset_after=reset_after,
             return_sequence=True,
             activations=activations,
-            **given,
+            **arguments,
         )
         within = batch.within(sequence)
         parts.append([batch.last(sequence), batch.reversed(within) if is_backward else within])
@@ -328,14 +328,14 @@ def _(
         "initial_hidden_state": initial_hidden_state,
         "initial_cell_state": initial_cell_state,
     }
-    for is_backward, given in _by_direction(b, direction, **operands):
+    for is_backward, arguments in _by_direction(b, direction, **operands):
         x = batch.within(batch.reversed(input) if is_backward else input)
-        wide = b.concat([given.pop("weight"), b._as_operand(column, input.data_type)], 2)
+        wide = b.concat([arguments.pop("weight"), b._as_operand(column, input.data_type)], 2)
         _, cell, sequence = b.lstm(
-            *(b.concat([x, batch.beyond()], 2), wide, given.pop("recurrent_weight"), steps, hidden_size),
+            *(b.concat([x, batch.beyond()], 2), wide, arguments.pop("recurrent_weight"), steps, hidden_size),
             return_sequence=True,
             activations=activations,
-            **given,
+            **arguments,
         )
         within = batch.within(sequence)
         ordered = batch.reversed(within) if is_backward else within

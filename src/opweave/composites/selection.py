@@ -120,15 +120,15 @@ def _one_by_one(b: Operations, keys: Operand, is_first: Operand | None, k: int, 
     worst = b._as_operand(_worst(wide.data_type, largest), wide.data_type)
     left = b.expand(b._as_operand(1, "uint8"), keys.shape)
     priority = None if is_first is None else b.cast(is_first, "int32") + 1
-    found = []
+    positions = []
     for _ in range(k):
         extreme = best(b.where(left, wide, worst), axes=[axis], keep_dimensions=True)
         candidates = b.cast(b.logical_and(left, b.equal(wide, extreme)), "int32")
         scores = candidates if priority is None else candidates * priority
         position = b.arg_max(scores, axis, keep_dimensions=True, output_data_type="int32")
         left = b.logical_and(left, b.not_equal(line, position))
-        found.append(position)
-    return b.concat(found, axis)
+        positions.append(position)
+    return b.concat(positions, axis)
 
 
 def _worst(data_type: DataType, largest: bool) -> float:
