@@ -125,7 +125,7 @@ class Module:
         lines = []
         for name, operands in {"inputs": self.graph.inputs, "outputs": self.graph.outputs}.items():
             lines.append(f"export const {name} = {{")
-            lines += [f"  {_key(each)}: {_desc(operand.desc)}," for each, operand in operands.items()]
+            lines += [f"  {_key(key)}: {_desc(operand.desc)}," for key, operand in operands.items()]
             lines.append("};")
         return lines
 
@@ -172,18 +172,18 @@ class Module:
             variables = [self._fresh(f"{base}_{k}" if k else base) for k in range(len(node.outputs))]
             for name, operand in _named(node):
                 if operand.is_constant and uses[operand] > 1 and operand not in self._names:
-                    made = self._constant(variables[0], name, operand)
+                    text = self._constant(variables[0], name, operand)
                     self._names[operand] = self._fresh(f"{variables[0]}_{name}")
-                    yield f"  const {self._names[operand]} = {made};"
+                    yield f"  const {self._names[operand]} = {text};"
             yield self._statement(node, variables)
             self._names.update(zip(node.outputs, variables, strict=True))
 
     def _statement(self, node: Node, variables: list[str]) -> str:
-        known = OPERATIONS[node.op.name]
+        operation = OPERATIONS[node.op.name]
         positional: list[str] = []
         options: list[str] = []
-        given = dict(node.op.given(node.arguments))
-        parameters = [name for name in node.op.parameters if name in node.op.positional or name in given]
+        explicit = dict(node.op.given(node.arguments))
+        parameters = [name for name in node.op.parameters if name in node.op.positional or name in explicit]
         for name in parameters:
             public = camel_case(name)
             text = self._value(variables[0], node, name, node.arguments[name])
@@ -193,15 +193,15 @@ class Module:
                 options.append(f"{public}: {text}")
         if node.label:
             options.append(f"label: {json.dumps(node.label)}")
-        target = f"[{', '.join(variables)}]" if known.several else variables[0]
-        return _call(f"  const {target} = builder.{known.name}", positional, options)
+        target = f"[{', '.join(variables)}]" if operation.several else variables[0]
+        return _call(f"  const {target} = builder.{operation.name}", positional, options)
 
     def _value(self, variable: str, node: Node, name: str, value: Any) -> str:
         """An argument as JavaScript."""
         if isinstance(value, Operand):
             return self._names.get(value) or self._constant(variable, name, value)
         if isinstance(value, (tuple, list)):
-            texts = (self._value(variable, node, f"{name}_{k}", each) for k, each in enumerate(value))
+            texts = (self._value(variable, node, f"{name}_{k}", item) for k, item in enumerate(value))
             return f"[{', '.join(texts)}]"
         if isinstance(value, (bool, str)):
             return json.dumps(value)
