@@ -377,8 +377,8 @@ class Watched(Array):
 
     __slots__ = ("_readers",)
 
-    def __init__(self, *args: Any, **given: Any) -> None:
-        super().__init__(*args, **given)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._readers: list[ref[Array]] = []
 
     def _watch(self, outputs: Sequence[ref[Array]]) -> None:

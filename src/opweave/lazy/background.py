@@ -154,13 +154,13 @@ class _Background:
         self._pending = 0
         self._ends = False
 
-    def put(self, what: Recurring, make: Callable[[], Program]) -> None:
+    def put(self, graph: Recurring, make: Callable[[], Program]) -> None:
         """Add a task to the queue."""
         with self._lock:
             if self._ends:
                 return
             self._pending += 1
-            self._queue.put((what, make))
+            self._queue.put((graph, make))
             if self._thread is None or not self._thread.is_alive():
                 self._thread = Thread(target=self._work, name="opweave-compiler", daemon=True)
                 self._thread.start()
@@ -181,15 +181,15 @@ class _Background:
 
     def _work(self) -> None:
         while (item := self._queue.get()) is not None and not self._ends:
-            what, make = item
-            if what.waits and not self._is_idle_soon():
+            graph, make = item
+            if graph.waits and not self._is_idle_soon():
                 break
             try:
-                what.compile(make)
+                graph.compile(make)
             except BaseException:  # shown as an error that ends a thread is; this thread goes on with the next task
                 threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
             finally:
-                del what, make, item  # `wait` promises that nothing of it is left
+                del graph, make, item  # `wait` promises that nothing of it is left
                 with self._lock:
                     self._pending -= 1
 

@@ -100,29 +100,31 @@ def compute_now(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
             inputs[position] = _scalar(op, label, value, template.numbers[position])[0]
     try:
         if has_tensors:
-            made = _compute_tensors(template, inputs, context, label)
+            results = _compute_tensors(template, inputs, context, label)
         else:
             program = template.program or program_of(template, context)
-            made = [memory.empty(desc) for desc in template.descs]
-            program.run(inputs, made)
+            results = [memory.empty(desc) for desc in template.descs]
+            program.run(inputs, results)
     except MLError as error:
         error.args = (name_call(str(error), op.name, label),)
         raise
-    return tuple(made) if template.is_tuple else made[0]
+    return tuple(results) if template.is_tuple else results[0]
 
 
 def _compute_tensors(template: Template, inputs: list[Any], context: MLContext, label: str) -> list[Any]:
     """Run, or defer, a call whose operands include tensors; the results are new tensors."""
-    made = [context.create_tensor(desc.data_type, desc.shape, readable=True, writable=True) for desc in template.descs]
-    if context._defer_call(template, inputs, made, label):
-        return made
+    results = [
+        context.create_tensor(desc.data_type, desc.shape, readable=True, writable=True) for desc in template.descs
+    ]
+    if context._defer_call(template, inputs, results, label):
+        return results
     program = template.program or program_of(template, context)
     tensors = {id(value): value for value in inputs if isinstance(value, MLTensor)}
-    with Locks([*tensors.values(), *made]):
-        what = title(template.op.name, label)
-        given = [context._own(value, what) if isinstance(value, MLTensor) else value for value in inputs]
-        program.run(given, [tensor._memory() for tensor in made])
-    return made
+    with Locks([*tensors.values(), *results]):
+        subject = title(template.op.name, label)
+        sources = [context._own(value, subject) if isinstance(value, MLTensor) else value for value in inputs]
+        program.run(sources, [tensor._memory() for tensor in results])
+    return results
 
 
 def _validate(
@@ -137,9 +139,9 @@ def _validate(
     inputs: list[Any] = []
     context: MLContext | None = None
     others = False  # whether an operand is not an `Array`
-    given: Iterable[tuple[int, Any]] = zip(op.positional_flags, args)  # noqa: B905  (strict=False takes 0.1 us)
+    arguments: Iterable[tuple[int, Any]] = zip(op.positional_flags, args)  # noqa: B905  (strict=False takes 0.1 us)
     if kwargs:
-        given = list(given)
+        arguments = list(arguments)
         for name, value in kwargs.items():
             if name == "label":
                 if type(value) is not str:
@@ -147,8 +149,8 @@ def _validate(
                 label = value
                 continue
             key.append(name)
-            given.append((flags.get(name, _ATTRIBUTE), value))
-    for flag, value in given:
+            arguments.append((flags.get(name, _ATTRIBUTE), value))
+    for flag, value in arguments:
         if type(value) is Array and flag == _OPERAND:
             key.append(value._code)
             inputs.append(value)
@@ -164,8 +166,8 @@ def _validate(
             inputs.append(value)
         elif flag == _OPERAND and type(value) is ndarray:
             others = True
-            known = kinds.peek((value.dtype, value.shape))
-            key.append(known or _kind(op, label, value, _name(op, args, kwargs, value)))
+            code = kinds.peek((value.dtype, value.shape))
+            key.append(code or _kind(op, label, value, _name(op, args, kwargs, value)))
             inputs.append(value)
         elif flag == _SEQUENCE:
             if not isinstance(value, (list, tuple)):
@@ -242,16 +244,16 @@ def _take(
 
 def _kind(op: Op[..., Any], label: str, value: np.ndarray, name: str = "an operand") -> int:
     """The code of an array's data type and shape, which are validated."""
-    what = f"{title(op.name, label)}: {name}"
+    subject = f"{title(op.name, label)}: {name}"
     # The maximum size depends on the back end: it is checked with the call.
-    desc = check_desc(describe(value, what), 2**63, what)
+    desc = check_desc(describe(value, subject), 2**63, subject)
     return kinds.put((value.dtype, value.shape), code_of(desc))
 
 
 def _name(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> str:
     """The name of the parameter that an argument was given for."""
-    given = {**dict(zip(op.positional, args, strict=False)), **kwargs}
-    return next(name for name, other in given.items() if other is value)
+    arguments = {**dict(zip(op.positional, args, strict=False)), **kwargs}
+    return next(name for name, other in arguments.items() if other is value)
 
 
 class _Recorder(Operations):
@@ -276,14 +278,14 @@ def _validated(
     """Validate a call by adding it to a graph."""
     recorder = _Recorder(context)
     flags = op.flags
-    what = f"{title(op.name, label)}: an operand"
+    subject = f"{title(op.name, label)}: an operand"
     slots: dict[str, Any] = dict.fromkeys(op.operands)
     operands: list[Desc | None] = []  # None for numbers, whose data type is not known yet
     numbers: dict[str, int] = {}
 
     def stand_in(value: Any) -> Operand:
-        desc = value.desc if isinstance(value, (Array, MLTensor)) else describe(as_array(value, what), what)
-        operands.append(check_desc(desc, recorder._max_byte_length, what))
+        desc = value.desc if isinstance(value, (Array, MLTensor)) else describe(as_array(value, subject), subject)
+        operands.append(check_desc(desc, recorder._max_byte_length, subject))
         return Operand(recorder, desc, name=f"x{len(operands) - 1}")
 
     def convert(name: str, value: Any) -> Any:
@@ -307,16 +309,16 @@ def _validated(
     for name, position in numbers.items():
         operands[position] = node.inputs[name].desc
     descs = tuple(output.desc for output in outputs)
-    known_operands = tuple(desc for desc in operands if desc is not None)
+    operand_descs = tuple(desc for desc in operands if desc is not None)
     return Template(
         op,
         slots,
         node.attributes,
         descs,
         tuple(map(code_of, descs)),
-        known_operands,
+        operand_descs,
         {position: node.inputs[name].data_type for name, position in numbers.items()},
         next(_serials),
         is_tuple=isinstance(result, tuple),
-        operand_codes=tuple(map(code_of, known_operands)),
+        operand_codes=tuple(map(code_of, operand_descs)),
     )

@@ -31,9 +31,9 @@ def _call(op: CustomOp[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
             if isinstance(item, Traced):
                 return op.inline(args, kwargs)
     if not has_arrays:
-        given = {**dict(zip(op.positional, args, strict=False)), **kwargs}
+        arguments = {**dict(zip(op.positional, args, strict=False)), **kwargs}
         numbers = [
-            value is None or isinstance(value, (int, float)) for name, value in given.items() if name in op.operands
+            value is None or isinstance(value, (int, float)) for name, value in arguments.items() if name in op.operands
         ]
         rule = "at least one operand must be an array, a tensor, or an operand of a graph"
         require(not all(numbers), f"{title(op.name, str(kwargs.get('label', '')))}: {rule}")

@@ -200,30 +200,30 @@ class GraphTemplate(Template):
 
     def add_to(self, builder: Operations, operands: Sequence[Operand], label: str = "") -> tuple[Operand, ...]:
         """Add the nodes of the graph to another one."""
-        made = dict(zip(self.graph.inputs.values(), operands, strict=True))
+        copies = dict(zip(self.graph.inputs.values(), operands, strict=True))
 
         def follow(operand: Operand) -> Operand:
-            return made.get(operand, operand)  # constants are the same in all graphs
+            return copies.get(operand, operand)  # constants are the same in all graphs
 
         for node in self.graph.nodes:
             outputs = builder._add_like(node, follow, f"{label}/{node.label}")
-            made.update(zip(node.outputs, outputs, strict=True))
-        return tuple(made[operand] for operand in self.graph.outputs.values())
+            copies.update(zip(node.outputs, outputs, strict=True))
+        return tuple(copies[operand] for operand in self.graph.outputs.values())
 
 
 def _template(graph: MLGraph) -> GraphTemplate:
     """The template for calls of a graph."""
-    known: GraphTemplate | None = graph._template
-    if known is None:
+    template: GraphTemplate | None = graph._template
+    if template is None:
         with graph._lock:
-            known = graph._template
-            if known is None:
+            template = graph._template
+            if template is None:
                 program = graph._check_alive()
                 assert graph._graph is not None
-                known = graph._template = GraphTemplate(graph._graph, program)
-                graph._forget = finalize(graph, _forget, known)
+                template = graph._template = GraphTemplate(graph._graph, program)
+                graph._forget = finalize(graph, _forget, template)
                 graph._forget.atexit = False
-    return known
+    return template
 
 
 def _forget(template: GraphTemplate) -> None:

@@ -54,9 +54,9 @@ graphs: Cache[Any, Whole] = Cache(GRAPHS, raw=True, on_drop=Whole.drop)
 
 
 def _release(template: ref[Template]) -> None:
-    found = template()
-    if found is not None:
-        found.release()
+    live = template()
+    if live is not None:
+        live.release()
 
 
 singles: Cache[Hashable, ref[Template]] = Cache(SINGLES, SINGLES_BYTES, raw=True, on_drop=_release)
@@ -154,16 +154,16 @@ def _run_together(
     inputs = [array._values() for array in leaves]
     deferred_free.drop_waiting()
     entry = graphs.make(key, Whole)
-    program, given = _compiled(entry, partial(CallGraph, context, nodes, kept), leaves, inputs)
+    program, remaining = _compiled(entry, partial(CallGraph, context, nodes, kept), leaves, inputs)
     if program is None:
         return None
     try:
-        program.run(given, outputs)
+        program.run(remaining, outputs)
     except MLError as error:
         _locate_in(error, nodes)
         raise
     statistics.graphs += 1
-    return len(inputs) - len(given)
+    return len(inputs) - len(remaining)
 
 
 def _compiled(
@@ -275,18 +275,18 @@ def name_call(text: str, name: str, label: str) -> str:
 
 def _locate_in(error: MLError, nodes: Sequence[PendingCall]) -> None:
     """The same for a graph: the first call that the message names; without one, the lines of the first four calls."""
-    found: list[PendingCall] = []
+    calls: list[PendingCall] = []
 
     def name(match: re.Match[str]) -> str:
         number = int(match[2])
         if number >= len(nodes) or (match[3] is None and nodes[number].template.op.name != match[1]):
             return match[0]
-        found.append(nodes[number])
+        calls.append(nodes[number])
         return title(match[1], nodes[number].label if match[3] is None else match[3])
 
     text = _CALL.sub(name, str(error))
-    if found:
-        error.args = (f"{text} (called in {found[0].place})",)
+    if calls:
+        error.args = (f"{text} (called in {calls[0].place})",)
     else:
         places = ", ".join(dict.fromkeys(node.place for node in nodes[:4]))
         error.args = (f"{text} (while computing what was called in {places})",)
@@ -312,7 +312,7 @@ def _after_fork() -> None:
     entries = [entry for _, entry in graphs.items()]
     leaked = [
         [entry.program for entry in entries],
-        [t.program for _, known in singles.items() if (t := known()) is not None],
+        [t.program for _, reference in singles.items() if (t := reference()) is not None],
     ]
     leaked += [[variant.program for entry in entries for variant in entry.variants]]
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(leaked))

@@ -58,17 +58,17 @@ def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) 
         borrowed = borrow(values)
         if not copy and data_type in (None, borrowed.data_type):
             return borrowed
-        context, made = borrowed._context, borrowed.numpy()
+        context, source = borrowed._context, borrowed.numpy()
     elif isinstance(values, (np.ndarray, np.generic)) or hasattr(values, "__dlpack__") or hasattr(values, "__array__"):
-        made = values if type(values) is np.ndarray else as_array(values, "values")
-        if not copy and data_type in (None, made.dtype.name):
-            desc = check_desc(describe(made, "values"), context.backend.max_byte_length, "values")
-            return adopt(context, made, desc, code_of(desc))
+        source = values if type(values) is np.ndarray else as_array(values, "values")
+        if not copy and data_type in (None, source.dtype.name):
+            desc = check_desc(describe(source, "values"), context.backend.max_byte_length, "values")
+            return adopt(context, source, desc, code_of(desc))
     else:
-        made, data_type = _from_numbers(values, data_type)
-    desc = describe(made, "values") if data_type is None else Desc(data_type, made.shape)
+        source, data_type = _from_numbers(values, data_type)
+    desc = describe(source, "values") if data_type is None else Desc(data_type, source.shape)
     own = pool.room(check_desc(desc, context.backend.max_byte_length, "values"))
-    np.copyto(own, made, casting="unsafe")  # casting converts the values
+    np.copyto(own, source, casting="unsafe")  # casting converts the values
     if context._space.is_host:
         memory.copies.add(own.nbytes, "array()")
         return Array(context, desc, code_of(desc), array=own)
@@ -80,19 +80,19 @@ def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) 
 def _from_numbers(values: Any, data_type: DataType | None) -> tuple[np.ndarray, DataType]:
     """An array of nested lists of Python numbers, and the data type for it, which can represent them."""
     try:
-        made = np.array(values)
+        numbers = np.array(values)
     except ValueError as error:
         raise ValidationError(f"values must be numbers in lists of the same lengths: {error}") from None
-    if made.dtype.kind not in "fiub":
-        got = made.dtype.name if made.dtype.kind == "c" else shown(values)
+    if numbers.dtype.kind not in "fiub":
+        got = numbers.dtype.name if numbers.dtype.kind == "c" else shown(values)
         raise ValidationError(f"values must be numbers that a data type of WebNN can hold, got {got}")
     if data_type is None:
-        data_type = "float32" if made.dtype.kind == "f" else "uint8" if made.dtype.kind == "b" else "int32"
-    if INFO[data_type].kind != "f" and made.size and made.dtype.kind in "iu":
-        low, high = int(made.min()), int(made.max())
+        data_type = "float32" if numbers.dtype.kind == "f" else "uint8" if numbers.dtype.kind == "b" else "int32"
+    if INFO[data_type].kind != "f" and numbers.size and numbers.dtype.kind in "iu":
+        low, high = int(numbers.min()), int(numbers.max())
         fits = INFO[data_type].lowest <= low and high <= INFO[data_type].highest
         require(fits, f"values in [{low}, {high}] are not all values of {data_type}; data_type= takes a wider one")
-    return made, data_type
+    return numbers, data_type
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -168,9 +168,9 @@ class Adopted(Array):
         try:
             lock.acquire()
             source = id(self._source)
-            found = _adopted.get(source)
-            known = found() if found is not None else None
-            if known is None or known is self:  # else it belongs to another context
+            reference = _adopted.get(source)
+            adopted = reference() if reference is not None else None
+            if adopted is None or adopted is self:  # else it belongs to another context
                 _adopted.pop(source, None)
             _release(number)
         finally:
@@ -219,10 +219,10 @@ def adopt(context: MLContext, value: np.ndarray, desc: Desc, code: int) -> Array
         if usable is not value:
             return Array(context, desc, code, array=usable)
         is_writable = flags.writeable
-        known = _adopted.get(id(value))
-        made = known() if known is not None else None
-        if made is not None and made._context is context and made._source is value and made._code == code:
-            return made
+        reference = _adopted.get(id(value))
+        adopted = reference() if reference is not None else None
+        if adopted is not None and adopted._context is context and adopted._source is value and adopted._code == code:
+            return adopted
     return Adopted(context, desc, code, value, is_writable)
 
 
@@ -352,13 +352,13 @@ _lasting: WeakKeyDictionary[MLTensor, Borrowed] = WeakKeyDictionary()
 def borrow(tensor: MLTensor) -> Borrowed:
     """The memory of a tensor as an array; the same object as long as it is referenced."""
     with tensor._lock:
-        known = tensor._borrowed() if tensor._borrowed is not None else None
-        if known is None or known._array is not tensor._memory():
-            known = Borrowed(tensor)
-            tensor._borrowed = ref(known)
+        borrowed = tensor._borrowed() if tensor._borrowed is not None else None
+        if borrowed is None or borrowed._array is not tensor._memory():
+            borrowed = Borrowed(tensor)
+            tensor._borrowed = ref(borrowed)
             if tensor._constant:
-                _lasting[tensor] = known  # the same object for each call, so that it is recognised as a weight
-        return known
+                _lasting[tensor] = borrowed  # the same object for each call, so that it is recognised as a weight
+        return borrowed
 
 
 def borrowed_by(arrays: Sequence[Array]) -> AbstractContextManager[Any]:
@@ -374,9 +374,9 @@ def borrowed_by(arrays: Sequence[Array]) -> AbstractContextManager[Any]:
             continue
         seen.add(id(node))
         for array in node.inputs:
-            made = array._node
-            if made is not None and made.borrows:
-                stack.append(made)
+            producer = array._node
+            if producer is not None and producer.borrows:
+                stack.append(producer)
             elif isinstance(array, Borrowed) and (tensor := array._tensor()) is not None:
                 tensors[id(tensor)] = tensor
     return Locks(list(tensors.values()))

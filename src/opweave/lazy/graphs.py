@@ -65,7 +65,7 @@ class CallGraph:
         """
         builder = Operations()
         inputs: dict[int, Operand] = {}
-        made: list[tuple[Operand, ...]] = []
+        results: list[tuple[Operand, ...]] = []
         for place, (template, refs) in enumerate(zip(self.templates, self.refs, strict=True)):
             operands = []
             for (call, number), desc in zip(refs, template.operands, strict=True):
@@ -74,10 +74,10 @@ class CallGraph:
                         inputs[number] = Operand(builder, desc, value=constants[number])
                     else:
                         inputs[number] = Operand(builder, desc, name=f"x{number}")
-                operands.append(inputs[number] if call < 0 else made[call][number])
-            made.append(template.add_to(builder, operands, f"@{place}"))
+                operands.append(inputs[number] if call < 0 else results[call][number])
+            results.append(template.add_to(builder, operands, f"@{place}"))
         builder.inputs.update((f"x{number}", inputs[number]) for number in sorted(inputs) if inputs[number].is_input)
-        return Graph.reaching({f"y{k}": made[call][number] for k, (call, number) in enumerate(self.kept)})
+        return Graph.reaching({f"y{k}": results[call][number] for k, (call, number) in enumerate(self.kept)})
 
     def compiled(self, constants: Mapping[int, np.ndarray] | None = None) -> Program:
         """The program of the calls, with constants in place of some inputs."""

@@ -116,8 +116,8 @@ class Jitted(Generic[P, R]):
 
     def cache_info(self) -> CacheInfo:
         """Number of calls that found a graph and that traced one; maximum and current number of graphs."""
-        found = self.graphs.statistics
-        return CacheInfo(found.hits, found.misses, GRAPHS, found.entries)
+        counts = self.graphs.statistics
+        return CacheInfo(counts.hits, counts.misses, GRAPHS, counts.entries)
 
     def clear_cache(self) -> None:
         """Drop all graphs; the next call traces again."""
@@ -182,11 +182,11 @@ class Jitted(Generic[P, R]):
     def _trace(self, context: MLContext, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TracedFunction:
         """Call the function with operands, and compile the operations that it calls."""
         tracer = Tracer(context, f"jit {self._name!r}")
-        given = [a if k in self._positions else tracer.stand_in(a) for k, a in enumerate(args)]
+        positional = [a if k in self._positions else tracer.stand_in(a) for k, a in enumerate(args)]
         named = {name: a if name in self._static else tracer.stand_in(a) for name, a in kwargs.items()}
         try:
             with context:
-                result = self.__wrapped__(*given, **named)
+                result = self.__wrapped__(*positional, **named)
         except NoValueError as error:
             raise ValidationError(str(error)) from error.__cause__
         except ValidationError as error:

@@ -88,8 +88,8 @@ class StandardArray(Operators):
         Raises:
             ValueError: it does not follow that version of the standard.
         """
-        found: ModuleType = array_namespace(api_version)
-        return found
+        module: ModuleType = array_namespace(api_version)
+        return module
 
     @property
     def device(self) -> MLContext:
@@ -139,8 +139,8 @@ class StandardArray(Operators):
 
 
 def _function(name: str) -> Callable[..., Array]:
-    found: Callable[..., Array] = getattr(array_namespace(None), name)
-    return found
+    function: Callable[..., Array] = getattr(array_namespace(None), name)
+    return function
 
 
 def _is_value(other: Any) -> bool:

@@ -209,16 +209,16 @@ class Tracer(MLGraphBuilder):
 
     def constant(self, *args: Any) -> MLOperand:
         """A constant that is `Traced`."""
-        made = super().constant(*args)
-        return Traced(self, made.desc, value=made.value)
+        operand = super().constant(*args)
+        return Traced(self, operand.desc, value=operand.value)
 
     def _as_operand(self, value: Any, data_type: DataType) -> Operand:
         """The operand for an array that is not an argument: a constant, or a hidden input for a tensor."""
         if isinstance(value, (int, float, Sequence)):
             return super()._as_operand(value, data_type)
-        known = self._captured.get(id(value))
-        if known is not None:
-            return known[1]
+        captured = self._captured.get(id(value))
+        if captured is not None:
+            return captured[1]
         if isinstance(value, (Array, MLTensor)) and value.context is not self.context:
             raise ValidationError(f"an array of {value.context!r} in a function that runs in {self.context!r}")
         operand: Operand
@@ -309,9 +309,11 @@ class TracedFunction:
 
     def __init__(self, tracer: Tracer, tree: Any, graph: MLGraph | None) -> None:
         self.context, self.tree, self.graph, self.captured = tracer.context, tree, graph, tracer._captured
-        known: dict[str, int | MLTensor] = {operand.name: number for operand, number in tracer._arguments.items()}
-        known |= tracer._tensors
-        self.sources = [known[name] for name in graph.inputs] if graph is not None else []
+        source_by_name: dict[str, int | MLTensor] = {
+            operand.name: number for operand, number in tracer._arguments.items()
+        }
+        source_by_name |= tracer._tensors
+        self.sources = [source_by_name[name] for name in graph.inputs] if graph is not None else []
         self.takes_all = self.sources == list(range(len(tracer._arguments)))
         space = self.context._space
         self.allocate = memory.empty if space.is_host else space.allocate
@@ -321,7 +323,7 @@ class TracedFunction:
 
     def __call__(self, leaves: list[Any]) -> Any:
         """The results for the arrays among the arguments."""
-        made: list[Array] = []
+        results: list[Array] = []
         if self.program is not None:
             taken = leaves if self.takes_all else [leaves[s] if type(s) is int else s for s in self.sources]
             pending = [leaf for leaf in taken if isinstance(leaf, Array) and leaf._array is None]
@@ -329,22 +331,22 @@ class TracedFunction:
                 force(pending)  # it takes the locks of tensors, so it must come before those below
             if any(isinstance(leaf, MLTensor) for leaf in taken):
                 with Locks(list({id(leaf): leaf for leaf in taken if isinstance(leaf, MLTensor)}.values())):
-                    made = self._computed(taken)
+                    results = self._computed(taken)
             else:
-                made = self._computed(taken)
+                results = self._computed(taken)
         if type(self.tree) is _Made:
-            return made[self.tree.number]
-        return mapped(self.tree, lambda value: self._result(value, made, leaves))
+            return results[self.tree.number]
+        return mapped(self.tree, lambda value: self._result(value, results, leaves))
 
-    def _result(self, value: Any, made: Sequence[Array], leaves: Sequence[Any]) -> Any:
+    def _result(self, value: Any, results: Sequence[Array], leaves: Sequence[Any]) -> Any:
         """The result that a marker stands for."""
         if type(value) is _Made:
-            return made[value.number]
-        found = leaves[value.number] if type(value) is _Given else value
-        if isinstance(found, MLTensor):
-            with found._lock:
-                return _copied(self.context, self.context._own(found, "a result"), found.desc)
-        return _copied(self.context, found, describe(found, "a result")) if isinstance(found, np.ndarray) else found
+            return results[value.number]
+        leaf = leaves[value.number] if type(value) is _Given else value
+        if isinstance(leaf, MLTensor):
+            with leaf._lock:
+                return _copied(self.context, self.context._own(leaf, "a result"), leaf.desc)
+        return _copied(self.context, leaf, describe(leaf, "a result")) if isinstance(leaf, np.ndarray) else leaf
 
     def _computed(self, taken: list[Any]) -> list[Array]:
         sources = [

@@ -110,9 +110,9 @@ specialised: Cache[Specialised, Specialised] = Cache(
 
 def _release(variant: ref[Specialised], _: object) -> None:
     """Drop a program of which a constant has been deleted."""
-    found = variant()
-    if found is not None:
-        found.release()
+    live = variant()
+    if live is not None:
+        live.release()
 
 
 class Whole(Recurring):
@@ -217,18 +217,18 @@ class Whole(Recurring):
 
 def candidates(calls: CallGraph, leaves: Sequence[Array]) -> tuple[int, ...]:
     """Inputs that may be weights: numbers, and operands after the first of a call, directly or through other calls."""
-    found: set[int] = {position for position, leaf in enumerate(leaves) if isinstance(leaf, Number)}
+    positions: set[int] = {position for position, leaf in enumerate(leaves) if isinstance(leaf, Number)}
     roots: dict[tuple[int, int], frozenset[int]] = {(-1, k): frozenset({k}) for k in range(len(leaves))}
     for number, (template, refs) in enumerate(zip(calls.templates, calls.refs, strict=True)):
-        arrays = [operand for operand in refs if not (operand[0] < 0 and operand[1] in found)]
+        arrays = [operand for operand in refs if not (operand[0] < 0 and operand[1] in positions)]
         if len(set(arrays)) == 1 and arrays[0] in roots and template.op.name not in INEXACT:
             roots.update({(number, k): roots[arrays[0]] for k in range(len(template.descs))})
-    numbers = frozenset(found)
+    numbers = frozenset(positions)
     for template, refs in zip(calls.templates, calls.refs, strict=True):
         if not template.op.kernels and template.op.name not in INEXACT:  # users' kernels do not pack weights
             for operand in _ordered(template, refs)[1:]:
-                found |= roots.get(operand, frozenset())
-    return tuple(sorted(found)) if found > numbers else ()
+                positions |= roots.get(operand, frozenset())
+    return tuple(sorted(positions)) if positions > numbers else ()
 
 
 def choose(calls: CallGraph, hot: set[int], leaves: Sequence[Array]) -> list[int]:
@@ -263,9 +263,9 @@ def _worked_on(calls: CallGraph, fixed: set[int], numbers: set[int]) -> frozense
 
 def _ordered(template: Template, refs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The operands of a call in the order of the operation's parameters; only the first of a sequence."""
-    found = []
+    operands = []
     for value in template.inputs.values():
         number = value[0] if isinstance(value, tuple) else value
         if number is not None:
-            found.append(refs[number])
-    return found
+            operands.append(refs[number])
+    return operands
