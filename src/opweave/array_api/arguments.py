@@ -14,7 +14,7 @@ from ..lazy.from_memory import array
 from ..lazy.mask import Mask, as_mask
 from ..support.errors import ValidationError, require
 from ..support.names import shown
-from .types import KINDS, DType, bool as bool_, check_number, data_type_of, promoted
+from .types import KINDS, DType, bool as bool_, check_number, data_type_of, promote
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,7 +41,7 @@ def require_kind(x: Array, kind: str, name: str) -> None:
         raise ValidationError(f"{name}: takes arrays of kind {kind}, got {x.dtype}{list(x.shape)}")
 
 
-def converted(x: Array, dtype: DType) -> Array:
+def convert(x: Array, dtype: DType) -> Array:
     """The array in another data type; itself if that is its own."""
     if x.dtype == dtype:
         return x
@@ -57,7 +57,7 @@ def of_type(result: Array, dtype: DType) -> Array:
     return as_mask(result) if dtype == bool_ else result
 
 
-def together(name: str, kind: str, *values: Any) -> tuple[list[Any], DType]:
+def promote_operands(name: str, kind: str, *values: Any) -> tuple[list[Any], DType]:
     """Operands in a common data type, and that type. Python's numbers stay numbers; beside truth values they become arrays.
 
     Raises:
@@ -70,7 +70,7 @@ def together(name: str, kind: str, *values: Any) -> tuple[list[Any], DType]:
         require_kind(x, kind, name)
     dtype = array_operands[0].dtype
     for x in array_operands[1:]:
-        common = promoted(dtype, x.dtype)
+        common = promote(dtype, x.dtype)
         if common is None:
             raise ValidationError(
                 f"{name}: {dtype} and {x.dtype} have no common data type; astype converts one of them"
@@ -78,7 +78,7 @@ def together(name: str, kind: str, *values: Any) -> tuple[list[Any], DType]:
         dtype = common
     for position, value in enumerate(arrays):
         if isinstance(value, Array):
-            arrays[position] = converted(value, dtype)
+            arrays[position] = convert(value, dtype)
         else:
             check_number(value, dtype, name)
             if dtype == bool_:
@@ -118,13 +118,13 @@ def axis_by_name(function: Callable[P, R]) -> Callable[P, R]:
     """
 
     @functools.wraps(function)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         if len(args) > 1:
             name = function.__name__
             raise ValidationError(f"{name}: the axis is given by name: {name}(x, axis={shown(args[1])})")
         return function(*args, **kwargs)
 
-    return checked
+    return wrapper
 
 
 def with_axis(shape: Sequence[int], axis: int, size: int) -> list[int]:
@@ -137,9 +137,9 @@ __all__ = [
     "axes_of",
     "axis_by_name",
     "axis_of",
-    "converted",
+    "convert",
     "of_type",
+    "promote_operands",
     "require_kind",
-    "together",
     "with_axis",
 ]

@@ -16,7 +16,7 @@ from ..lazy.from_memory import array
 from ..lazy.mask import as_mask
 from ..support.errors import ValidationError, require
 from ..support.names import shown
-from .arguments import as_array, converted
+from .arguments import as_array, convert
 from .types import as_dtype, bool as bool_, data_type_of
 
 
@@ -26,7 +26,7 @@ def _in_context(device: Any, name: str) -> Any:
     return nullcontext() if device is None else device
 
 
-def made_of(values: np.ndarray, device: Any, name: str) -> Array:
+def array_of(values: np.ndarray, device: Any, name: str) -> Array:
     """Make an array of values in host memory, of a type that WebNN has, or of bool."""
     with _in_context(device, name):
         if values.dtype == bool_:
@@ -37,7 +37,7 @@ def made_of(values: np.ndarray, device: Any, name: str) -> Array:
 def _to_device(x: Array, device: MLContext, /, *, stream: Any = None) -> Array:
     require(stream is None, f"to_device: stream must be None, got {shown(stream)}")
     require(isinstance(device, MLContext), f"to_device: device must be a context, got {shown(device)}")
-    return x if device is x.context else made_of(x.numpy(), device, "to_device")
+    return x if device is x.context else array_of(x.numpy(), device, "to_device")
 
 
 def asarray(obj: Any, /, *, dtype: Any = None, device: MLContext | None = None, copy: bool | None = None) -> Array:
@@ -63,7 +63,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: MLContext | None = None, 
     wanted = None if dtype is None else as_dtype(dtype, "asarray")
     if isinstance(obj, Array):
         moved = obj if device is None else _to_device(obj, device)
-        result = moved if wanted is None else converted(moved, wanted)
+        result = moved if wanted is None else convert(moved, wanted)
         if copy is False and result is not obj:
             raise ValueError(f"asarray: {obj.desc} cannot become {result.desc} in {result.context} without a copy")
         return result
@@ -136,7 +136,7 @@ def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: MLContext | No
     >>> xp.astype(xp.asarray([1.7, -1.7]), xp.int32).tolist()
     [1, -1]
     """
-    result = converted(as_array(x, "astype"), as_dtype(dtype, "astype"))
+    result = convert(as_array(x, "astype"), as_dtype(dtype, "astype"))
     return result if device is None else _to_device(result, device)
 
 

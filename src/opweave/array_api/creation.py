@@ -16,7 +16,7 @@ from ..lazy.array import Array
 from ..support.errors import ValidationError, require
 from ..support.names import shown
 from .arguments import as_array, of_type
-from .conversion import made_of
+from .conversion import array_of
 from .types import as_dtype, bool as bool_, float32, int32, isdtype
 
 Shape = int | Sequence[int]
@@ -48,7 +48,7 @@ def full(shape: Shape, fill_value: float, *, dtype: Any = None, device: MLContex
         value = np.array(fill_value).astype(wanted) if wanted.kind in "fb" else np.array(fill_value, wanted)
     except OverflowError:
         raise ValidationError(f"full: {shown(fill_value)} is not a value of {wanted}") from None
-    return made_of(np.full(sizes, value, wanted), device, "full")
+    return array_of(np.full(sizes, value, wanted), device, "full")
 
 
 def zeros(shape: Shape, *, dtype: Any = None, device: MLContext | None = None) -> Array:
@@ -238,7 +238,7 @@ def arange(
     if isdtype(wanted, "integral"):
         info = np.iinfo(wanted)
         require(info.min <= values.min() and values.max() <= info.max, f"arange: {wanted} does not hold {values.max()}")
-    return made_of(values.astype(wanted), device, "arange")
+    return array_of(values.astype(wanted), device, "arange")
 
 
 def linspace(
@@ -273,7 +273,7 @@ def linspace(
     """
     require(num > 0, f"linspace: num must be positive, got {num}; arrays of WebNN have elements")
     wanted = float32 if dtype is None else as_dtype(dtype, "linspace")
-    return made_of(np.linspace(start, stop, num, endpoint).astype(wanted), device, "linspace")
+    return array_of(np.linspace(start, stop, num, endpoint).astype(wanted), device, "linspace")
 
 
 def eye(
@@ -299,7 +299,7 @@ def eye(
     [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     """
     wanted = float32 if dtype is None else as_dtype(dtype, "eye")
-    return made_of(np.eye(n_rows, n_cols, k, wanted), device, "eye")
+    return array_of(np.eye(n_rows, n_cols, k, wanted), device, "eye")
 
 
 def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:

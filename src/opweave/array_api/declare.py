@@ -9,7 +9,7 @@ from typing import Any
 from ..lazy.array import Array
 from ..lazy.from_memory import array
 from ..lazy.mask import as_mask
-from .arguments import as_array, of_type, require_kind, together
+from .arguments import as_array, of_type, promote_operands, require_kind
 
 PAGE = "https://data-apis.org/array-api/latest/API_specification/generated/array_api.{}.html"
 
@@ -26,7 +26,7 @@ TYPES = {
 Function = Callable[..., Array]
 
 
-def _listed(
+def _describe(
     name: str,
     function: Function,
     takes: dict[str, str],
@@ -92,7 +92,7 @@ def unary(
         return as_mask(output) if to_mask else output
 
     returns = f"of the shape {'of `x`, bool' if to_mask else 'and data type of `x`'}"
-    return _listed(name, function, {"x": TYPES[kind]}, doc, returns, "`x` has another data type", arguments, result)
+    return _describe(name, function, {"x": TYPES[kind]}, doc, returns, "`x` has another data type", arguments, result)
 
 
 def binary(
@@ -107,14 +107,14 @@ def binary(
     """A function of two arrays, or of an array and a Python number; arguments as for `unary`."""
 
     def function(x1: Any, x2: Any, /) -> Array:
-        (x1, x2), dtype = together(name, kind, x1, x2)
+        (x1, x2), dtype = promote_operands(name, kind, x1, x2)
         output = compute(x1, x2)
         return as_mask(output) if to_mask else of_type(output, dtype)
 
     takes = {"x1": TYPES[kind], "x2": "likewise; it broadcasts with `x1`, and one of the two may be a Python number"}
     returns = f"of the broadcast shape, {'bool' if to_mask else 'in the promoted data type'}"
     errors = "an argument has another data type, the two have no common one, or the shapes do not broadcast"
-    return _listed(name, function, takes, doc, returns, errors, arguments, result)
+    return _describe(name, function, takes, doc, returns, errors, arguments, result)
 
 
 def is_float(x: Array) -> bool:

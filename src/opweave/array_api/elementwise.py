@@ -10,7 +10,7 @@ from .. import ops
 from ..custom import expression
 from ..lazy.array import Array
 from ..support.errors import ValidationError
-from .arguments import as_array, converted, require_kind
+from .arguments import as_array, convert, require_kind
 from .declare import as_operands, binary, is_float, unary
 from .types import check_number
 
@@ -332,7 +332,7 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
             bound = as_array(bound, "clip")
             if bound.dtype.kind != dtype.kind:
                 raise ValidationError(f"clip: bounds must be of the kind of x, {dtype}, got {bound.dtype}")
-            bound = converted(bound, dtype)
+            bound = convert(bound, dtype)
         result = limit(result, bound)
     return result
 

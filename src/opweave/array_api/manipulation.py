@@ -13,7 +13,7 @@ from ..core.shapes import broadcast
 from ..lazy.array import Array
 from ..support.errors import require
 from ..support.names import shown
-from .arguments import as_array, axes_of, axis_of, of_type, together, with_axis
+from .arguments import as_array, axes_of, axis_of, of_type, promote_operands, with_axis
 
 
 def broadcast_to(x: Array, /, shape: Sequence[int]) -> Array:
@@ -354,7 +354,7 @@ def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
     >>> xp.concat([xp.asarray([[1, 2]]), xp.asarray([[3, 4]])], axis=1).tolist()
     [[1, 2, 3, 4]]
     """
-    operands, dtype = together("concat", "numeric or bool", *arrays)
+    operands, dtype = promote_operands("concat", "numeric or bool", *arrays)
     if axis is None:
         operands, axis = [reshape(x, [-1]) for x in operands], 0
     return of_type(ops.concat(operands, axis_of(axis, operands[0].rank, "concat")), dtype)

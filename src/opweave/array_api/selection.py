@@ -16,7 +16,7 @@ from ..core.shapes import broadcast
 from ..lazy.array import Array
 from ..support.errors import ValidationError, require
 from ..support.names import shown
-from .arguments import as_array, axis_of, of_type, require_kind, together, with_axis
+from .arguments import as_array, axis_of, of_type, promote_operands, require_kind, with_axis
 from .conversion import asarray
 from .creation import zeros_like
 from .manipulation import broadcast_arrays, broadcast_to, stack
@@ -106,7 +106,7 @@ def _index(x: Array, items: tuple[Any, ...]) -> Array:
             raise ValidationError(f"an index of several arrays takes integers beside them, got {shown(item)}")
     require(len(items) <= x.rank, f"an array of shape {list(x.shape)} takes {x.rank} indices, got {len(items)}")
     positions = [_positions(asarray(item) if isinstance(item, int) else item, "an index") for item in items]
-    (*aligned,), _ = together("an index", "integral", *positions)
+    (*aligned,), _ = promote_operands("an index", "integral", *positions)
     return of_type(ops.gather_nd(x, stack(broadcast_arrays(*aligned), axis=-1)), x.dtype)
 
 
@@ -130,7 +130,7 @@ def where(condition: Array, x1: Any, x2: Any, /) -> Array:
     """
     condition = as_array(condition, "where")
     require_kind(condition, "bool", "where")
-    (x1, x2), dtype = together("where", "numeric or bool", x1, x2)
+    (x1, x2), dtype = promote_operands("where", "numeric or bool", x1, x2)
     return of_type(ops.where(condition, x1, x2), dtype)
 
 
@@ -156,7 +156,9 @@ def searchsorted(
     [0, 1, 3]
     """
     require(side in ("left", "right"), f"searchsorted: side must be 'left' or 'right', got {shown(side)}")
-    (x1, x2), _ = together("searchsorted", "numeric", as_array(x1, "searchsorted"), as_array(x2, "searchsorted"))
+    (x1, x2), _ = promote_operands(
+        "searchsorted", "numeric", as_array(x1, "searchsorted"), as_array(x2, "searchsorted")
+    )
     require(x1.rank == 1, f"searchsorted: x1 must have one dimension, got {x1.desc}")
     line = x1 if sorter is None else take(x1, sorter)
     is_before = ops.lesser if side == "left" else ops.lesser_or_equal
@@ -177,7 +179,7 @@ def searchsorted(
     return ops.where(ops.is_nan(x2), numbers, positions)
 
 
-def _sorted(x: Any, axis: int, descending: bool, name: str) -> tuple[Array, Array]:
+def _sort(x: Any, axis: int, descending: bool, name: str) -> tuple[Array, Array]:
     x = as_array(x, name)
     require_kind(x, "numeric", name)
     at = axis_of(axis, x.rank, name)
@@ -204,7 +206,7 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
     >>> xp.sort(xp.asarray([3, 1, 2]), descending=True).tolist()
     [3, 2, 1]
     """
-    return _sorted(x, axis, descending, "sort")[0]
+    return _sort(x, axis, descending, "sort")[0]
 
 
 def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
@@ -226,7 +228,7 @@ def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bo
     >>> xp.argsort(xp.asarray([3, 1, 2])).tolist()
     [1, 2, 0]
     """
-    return _sorted(x, axis, descending, "argsort")[1]
+    return _sort(x, axis, descending, "argsort")[1]
 
 
 __all__ = [

@@ -14,7 +14,7 @@ from ..core.dtypes import WIDE
 from ..lazy.array import Array
 from ..lazy.mask import as_mask
 from ..support.errors import require
-from .arguments import as_array, axes_of, axis_by_name, axis_of, converted, require_kind, with_axis
+from .arguments import as_array, axes_of, axis_by_name, axis_of, convert, require_kind, with_axis
 from .creation import ones, zeros
 from .manipulation import concat, reshape
 from .types import DType, as_dtype, bool as bool_, int32, uint32
@@ -31,7 +31,7 @@ def _sum_type(x: Array, dtype: Any, name: str) -> DType:
     return uint32 if x.dtype.kind == "u" else int32
 
 
-def _reduced(reduce: Callable[..., Array], x: Array, axis: Axis, keepdims: bool, name: str) -> Array:
+def _reduce(reduce: Callable[..., Array], x: Array, axis: Axis, keepdims: bool, name: str) -> Array:
     axes = axes_of(axis, x.rank, name)
     return reduce(x, axes=axes, keep_dimensions=bool(keepdims)) if axes else x
 
@@ -40,10 +40,10 @@ def _total(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, dtype: A
     x = as_array(x, name)
     require_kind(x, "numeric or bool", name)
     wanted = _sum_type(x, dtype, name)
-    wide = converted(x, wanted)
+    wide = convert(x, wanted)
     if wide.data_type not in WIDE:
         wide = ops.cast(wide, "int32")  # the last bits of the sum are the same
-    return converted(_reduced(reduce, wide, axis, keepdims, name), wanted)
+    return convert(_reduce(reduce, wide, axis, keepdims, name), wanted)
 
 
 @axis_by_name
@@ -95,11 +95,11 @@ def prod(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = 
 def _extreme(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, keepdims: bool) -> Array:
     x = as_array(x, name)
     require_kind(x, "numeric", name)
-    result = _reduced(reduce, x, axis, keepdims, name)
+    result = _reduce(reduce, x, axis, keepdims, name)
     if x.dtype.kind != "f" or result is x:
         return result
     # The standard wants NaN where an element is NaN; engines ignore it.
-    return ops.where(_reduced(ops.reduce_max, ops.is_nan(x), axis, keepdims, name), nan, result)
+    return ops.where(_reduce(ops.reduce_max, ops.is_nan(x), axis, keepdims, name), nan, result)
 
 
 @axis_by_name
@@ -167,7 +167,7 @@ def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """
     x = as_array(x, "mean")
     require_kind(x, "real floating", "mean")
-    return _reduced(ops.reduce_mean, x, axis, keepdims, "mean")
+    return _reduce(ops.reduce_mean, x, axis, keepdims, "mean")
 
 
 @axis_by_name
@@ -191,7 +191,7 @@ def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
     1.0
     """
     x = as_array(x, "var")
-    return converted(_variance(x, axis, correction, keepdims, "var"), x.dtype)
+    return convert(_variance(x, axis, correction, keepdims, "var"), x.dtype)
 
 
 def _variance(x: Array, axis: Axis, correction: float, keepdims: bool, name: str) -> Array:
@@ -226,7 +226,7 @@ def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
     1.0
     """
     x = as_array(x, "std")
-    return converted(ops.sqrt(_variance(x, axis, correction, keepdims, "std")), x.dtype)
+    return convert(ops.sqrt(_variance(x, axis, correction, keepdims, "std")), x.dtype)
 
 
 @axis_by_name
@@ -253,10 +253,10 @@ def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, i
     require_kind(x, "numeric", "cumulative_sum")
     require(axis is not None or x.rank == 1, f"cumulative_sum: axis must be given for {x.desc}")
     wanted, at = _sum_type(x, dtype, "cumulative_sum"), axis_of(axis or 0, x.rank, "cumulative_sum")
-    wide = converted(x, wanted)
+    wide = convert(x, wanted)
     if wide.data_type not in WIDE:
         wide = ops.cast(wide, "int32")
-    result = converted(ops.cumulative_sum(wide, at), wanted)
+    result = convert(ops.cumulative_sum(wide, at), wanted)
     if not include_initial:
         return result
     return concat([zeros(with_axis(x.shape, at, 1), dtype=wanted, device=x.context), result], axis=at)
@@ -288,7 +288,7 @@ def cumulative_prod(x: Array, /, *, axis: int | None = None, dtype: Any = None, 
     require_kind(x, "numeric", "cumulative_prod")
     require(axis is not None or x.rank == 1, f"cumulative_prod: axis must be given for {x.desc}")
     wanted, at = _sum_type(x, dtype, "cumulative_prod"), axis_of(axis or 0, x.rank, "cumulative_prod")
-    result, front, reach = converted(x, wanted), (slice(None),) * at, 1
+    result, front, reach = convert(x, wanted), (slice(None),) * at, 1
     while reach < x.shape[at]:
         head, tail = result[(*front, slice(None, reach))], result[(*front, slice(reach, None))]
         result = concat([head, ops.mul(tail, result[(*front, slice(None, -reach))])], axis=at)
@@ -403,12 +403,12 @@ def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> 
     >>> xp.count_nonzero(xp.asarray([0, 1, 2])).tolist()
     2
     """
-    return sum(converted(as_array(x, "count_nonzero"), bool_), axis=axis, keepdims=keepdims)
+    return sum(convert(as_array(x, "count_nonzero"), bool_), axis=axis, keepdims=keepdims)
 
 
 def _test(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, keepdims: bool) -> Array:
     x = as_array(x, name)
-    return as_mask(_reduced(reduce, converted(x, bool_), axis, keepdims, name))
+    return as_mask(_reduce(reduce, convert(x, bool_), axis, keepdims, name))
 
 
 @axis_by_name

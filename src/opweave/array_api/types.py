@@ -84,10 +84,10 @@ def isdtype(dtype: Any, kind: Any) -> Any:
 
 
 @cache
-def promoted(a: DType, b: DType) -> DType | None:
+def promote(a: DType, b: DType) -> DType | None:
     """The data type of results of operands of two types; None if the standard, or WebNN, has none.
 
-    >>> promoted(int8, int32), promoted(uint8, int32), promoted(uint8, int8), promoted(int32, float32)
+    >>> promote(int8, int32), promote(uint8, int32), promote(uint8, int8), promote(int32, float32)
     (dtype('int32'), dtype('int32'), None, None)
     """
     if a == b:
@@ -131,7 +131,7 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
 
 
 def _common(a: DType, b: DType, name: str) -> DType:
-    common = promoted(a, b)
+    common = promote(a, b)
     if common is None:
         raise ValidationError(f"{name}: {a} and {b} have no common data type; astype converts one of them")
     return common
@@ -165,7 +165,7 @@ def can_cast(from_: Any, to: Any, /) -> Any:
     """
     source = from_.dtype if isinstance(from_, Array) else as_dtype(from_, "can_cast")
     target = as_dtype(to, "can_cast")
-    return promoted(source, target) == target
+    return promote(source, target) == target
 
 
 @dataclass(frozen=True)
