@@ -210,7 +210,7 @@ def pack_blocks(
     >>> matmul_n_bits(np.concatenate([x, *[means] * copies], axis=1), **weight).tolist()
     [[1020.0]]
     """
-    folded = None if minimum is None else _folded(numbers, scale, minimum, 2 ** (bits - 1))
+    folded = None if minimum is None else _fold_minima(numbers, scale, minimum, 2 ** (bits - 1))
     sizes = {"bits": bits, "block_size": numbers.shape[2]}
     if folded is None:
         return {"weight": pack_bits(numbers, bits=bits), "scale": scale, "minimum": minimum, **sizes}, 0
@@ -219,7 +219,7 @@ def pack_blocks(
     return {"weight": packed, "scale": scale, "zero_point": zeros, **sizes}, copies
 
 
-def _folded(
+def _fold_minima(
     numbers: np.ndarray, scale: np.ndarray, minimum: np.ndarray, half: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int] | None:
     """Numbers, scales and zero points of blocks and of the rests of their minima, and how many times the means are needed."""
@@ -248,7 +248,7 @@ def _folded(
     )
 
 
-def _unpacked(b: Operations, packed: Operand, bits: int) -> Operand:
+def _unpack(b: Operations, packed: Operand, bits: int) -> Operand:
     """All numbers in the packed bytes along the last axis, as float32."""
     numbers = b.cast(packed, "float32")
     if bits == 8:
@@ -298,11 +298,11 @@ def _(
         sums = _block_sums(b, widened(b, input), block_size)
         return narrowed(b, widened(b, product) + b.matmul(sums, offset), input)
     (columns, blocks), inner = scale.shape, input.shape[-1]
-    numbers = _unpacked(b, weight, bits)
+    numbers = _unpack(b, weight, bits)
     if zero_point is None:
         zeros = b._as_operand(2 ** (bits - 1), "float32")
     else:
-        zeros = b.slice(_unpacked(b, zero_point, bits), [0, 0], [columns, blocks])
+        zeros = b.slice(_unpack(b, zero_point, bits), [0, 0], [columns, blocks])
         zeros = b.reshape(zeros, [columns, blocks, 1])
     real = (numbers - zeros) * widened(b, b.reshape(scale, [columns, blocks, 1]))
     matrix = b.slice(b.reshape(real, [columns, blocks * block_size]), [0, 0], [columns, inner])

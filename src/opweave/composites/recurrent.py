@@ -224,20 +224,20 @@ class _Batch:
         flags = self._b.cast(self._b.logical_not(self._is_within), self.input.data_type)
         return self._b.reshape(flags, [*self._is_within.shape, 1])
 
-    def reversed(self, value: Operand) -> Operand:
+    def reverse(self, value: Operand) -> Operand:
         """[steps, …, batches, size] with the steps of each sequence in the opposite order."""
-        return self._picked(value, self._from_end)
+        return self._pick(value, self._from_end)
 
     def last(self, sequence: Operand) -> Operand:
         """[1, batches, size] of the last steps of [steps, 1, batches, size]; zeros for sequences without steps."""
         _, _, batches, size = sequence.shape
-        return self.not_empty(self._b.reshape(self._picked(sequence, self._last), [1, batches, size]))
+        return self.not_empty(self._b.reshape(self._pick(sequence, self._last), [1, batches, size]))
 
     def not_empty(self, state: Operand) -> Operand:
         """A state [1, batches, size] with zeros for sequences without steps."""
         return self._b.where(self._has_steps, state, self._b._as_operand(0, state.data_type))
 
-    def _picked(self, value: Operand, places: Operand) -> Operand:
+    def _pick(self, value: Operand, places: Operand) -> Operand:
         steps, batches = places.shape
         shape = [steps, *[1] * (value.rank - 3), batches, 1]
         wanted = self._b.expand(self._b.reshape(places, shape), [*shape[:-1], value.shape[-1]])
@@ -261,7 +261,7 @@ def _by_direction(
         )
 
 
-def _joined(b: Operations, parts: Sequence[Sequence[Operand]]) -> tuple[Operand, ...]:
+def _join_directions(b: Operations, parts: Sequence[Sequence[Operand]]) -> tuple[Operand, ...]:
     """The results of all directions: last states along axis 0, and sequences, which come last, along axis 1."""
     if len(parts) == 1:
         return tuple(parts[0])
@@ -287,7 +287,7 @@ def _(
     steps, hidden_size = input.shape[0], recurrent_weight.shape[2]
     operands = {"weight": weight, "recurrent_weight": recurrent_weight, "bias": bias, "recurrent_bias": recurrent_bias}
     for is_backward, arguments in _by_direction(b, direction, **operands, initial_hidden_state=initial_hidden_state):
-        x = batch.reversed(input) if is_backward else input
+        x = batch.reverse(input) if is_backward else input
         _, sequence = b.gru(
             *(x, arguments.pop("weight"), arguments.pop("recurrent_weight"), steps, hidden_size),
             reset_after=reset_after,
@@ -296,8 +296,8 @@ def _(
             **arguments,
         )
         within = batch.within(sequence)
-        parts.append([batch.last(sequence), batch.reversed(within) if is_backward else within])
-    return _joined(b, parts)
+        parts.append([batch.last(sequence), batch.reverse(within) if is_backward else within])
+    return _join_directions(b, parts)
 
 
 @ragged_lstm.decompose
@@ -329,7 +329,7 @@ def _(
         "initial_cell_state": initial_cell_state,
     }
     for is_backward, arguments in _by_direction(b, direction, **operands):
-        x = batch.within(batch.reversed(input) if is_backward else input)
+        x = batch.within(batch.reverse(input) if is_backward else input)
         wide = b.concat([arguments.pop("weight"), b._as_operand(column, input.data_type)], 2)
         _, cell, sequence = b.lstm(
             *(b.concat([x, batch.beyond()], 2), wide, arguments.pop("recurrent_weight"), steps, hidden_size),
@@ -338,6 +338,6 @@ def _(
             **arguments,
         )
         within = batch.within(sequence)
-        ordered = batch.reversed(within) if is_backward else within
+        ordered = batch.reverse(within) if is_backward else within
         parts.append([batch.last(sequence), batch.not_empty(cell), ordered])
-    return _joined(b, parts)
+    return _join_directions(b, parts)

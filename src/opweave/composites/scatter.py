@@ -81,7 +81,7 @@ def scatter_reduce(
 
 @scatter_reduce.decompose
 def _(b: Operations, input: Operand, indices: Operand, updates: Operand, axis: int, reduction: Reduction) -> Operand:
-    x, added = _widened(b, input), _widened(b, updates)
+    x, added = _widen(b, input), _widen(b, updates)
     # The part of the input that updates reach, as lines along the axis: [outer, size, inner].
     sizes = [x.shape[d] if d == axis else size for d, size in enumerate(updates.shape)]
     part = x if tuple(sizes) == x.shape else b.slice(x, [0] * x.rank, sizes)
@@ -99,16 +99,16 @@ def _(b: Operations, input: Operand, indices: Operand, updates: Operand, axis: i
         result = _in_rounds(b, lines, positions.value, wanted, combine)
     if result is None:
         result = _in_parts(b, lines, positions, wanted, combine, reduction)
-    return _narrowed(b, _pasted(b, b.reshape(result, sizes), x, axis), input)
+    return _narrow(b, _paste(b, b.reshape(result, sizes), x, axis), input)
 
 
-def _widened(b: Operations, input: Operand) -> Operand:
+def _widen(b: Operations, input: Operand) -> Operand:
     """Integers of 8 bits as int32, and float16 as float32, which reductions have."""
     wide: Any = {"float16": "float32", "int8": "int32", "uint8": "int32"}.get(input.data_type)
     return input if wide is None else b.cast(input, wide)
 
 
-def _narrowed(b: Operations, result: Operand, input: Operand) -> Operand:
+def _narrow(b: Operations, result: Operand, input: Operand) -> Operand:
     """The result in the data type of `input`; integers of 8 bits keep the lowest bits."""
     if result.data_type == input.data_type:
         return result
@@ -218,7 +218,7 @@ def _neutral(reduction: Reduction, data_type: Any) -> float:
     return INFO[data_type].highest if reduction == "min" else INFO[data_type].lowest
 
 
-def _pasted(b: Operations, part: Operand, whole: Operand, axis: int) -> Operand:
+def _paste(b: Operations, part: Operand, whole: Operand, axis: int) -> Operand:
     """`whole`, with its first elements along each axis replaced by `part`."""
     for d, size in enumerate(whole.shape):
         if part.shape[d] < size:
