@@ -448,7 +448,7 @@ def op(function: Callable[..., Any] | None = None, /, **limits: Limits) -> Any:
     return _declare(function, {})
 
 
-def _checked(desc: Any) -> Desc:
+def _desc_of(desc: Any) -> Desc:
     """The descriptor that a shape rule returned, with Python's integers."""
     require(isinstance(desc, Desc), f"the shape rule must return a Desc, or a tuple of them, got {shown(desc)}")
     is_plain = isinstance(desc.data_type, str) and desc.data_type in ANY and isinstance(desc.shape, tuple)
@@ -474,7 +474,7 @@ def _declare(function: Callable[..., Any], limits: Mapping[str, Limits]) -> Cust
             result = function(builder, **arguments)
         is_tuple = isinstance(result, tuple)
         require(not is_tuple or len(result) > 0, "the shape rule must return a Desc, or a tuple of them, got ()")
-        descs = tuple(map(_checked, result if is_tuple else (result,)))
+        descs = tuple(map(_desc_of, result if is_tuple else (result,)))
         return descs if is_tuple else descs[0]
 
     operation: CustomOp[Any] = CustomOp(rule, function, skip=1, limits=limits, annotated=True)

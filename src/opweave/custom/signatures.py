@@ -36,7 +36,7 @@ def takes_a_function(no_options: str) -> Callable[[Callable[P, R]], Callable[P, 
         name = decorator.__name__
 
         @functools.wraps(decorator)
-        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
             options = [key for key in kwargs if key != "function"]
             if options or not (args or kwargs):
                 problem = f"@ow.{name} takes no arguments, got {', '.join(options)}; {no_options}" if options else ""
@@ -44,7 +44,7 @@ def takes_a_function(no_options: str) -> Callable[[Callable[P, R]], Callable[P, 
                 raise ValidationError(f"{problem or f'@ow.{name}() has no function'}; {usage}")
             return decorator(*args, **kwargs)
 
-        return checked
+        return wrapper
 
     return decorate
 
