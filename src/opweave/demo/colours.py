@@ -24,11 +24,11 @@ FROM_YCBCR = np.linalg.inv(TO_YCBCR.astype(np.float64)).astype(np.float32)
 
 def split(rgb: Pixels) -> tuple[Plane, Plane, Plane]:
     """Split a picture into luma in [0, 1] and two planes of chroma, Cb and Cr, in [-0.5, 0.5]: float32 [height, width]."""
-    luma, cb, cr = (_weighted(rgb, row) for row in TO_YCBCR)
+    luma, cb, cr = (_weigh_channels(rgb, row) for row in TO_YCBCR)
     return luma, cb, cr
 
 
-def _weighted(rgb: Pixels, weights: Plane) -> Plane:
+def _weigh_channels(rgb: Pixels, weights: Plane) -> Plane:
     # Convert one channel at a time, to save memory: a float copy of a large picture is four times its size.
     plane = np.zeros(rgb.shape[:2], np.float32)
     for channel, weight in enumerate(weights / np.float32(255)):
@@ -52,7 +52,7 @@ def bicubic(image: NDArray[Any], width: int, height: int) -> NDArray[Any]:
 
 def squared_error(picture: Pixels, original: Pixels) -> NDArray[Any]:
     """The squared difference of the luma of two pictures for each pixel, [height, width]."""
-    return np.asarray(np.square(_weighted(picture, TO_YCBCR[0]) - _weighted(original, TO_YCBCR[0])))
+    return np.asarray(np.square(_weigh_channels(picture, TO_YCBCR[0]) - _weigh_channels(original, TO_YCBCR[0])))
 
 
 def psnr(picture: Pixels, original: Pixels) -> float:

@@ -37,16 +37,16 @@ def chroma(rgb: Array, to_ycbcr: Array, taps: Array) -> Array:
     tall = store(
         compute(
             (2, FACTOR, height, width),
-            lambda c, i, y, x: _filtered(lambda near: small.clamped[c, near, x], y, height, taps, i),
+            lambda c, i, y, x: _filter(lambda near: small.clamped[c, near, x], y, height, taps, i),
         )
     )
     return compute(
         (2, FACTOR, FACTOR, height, width),
-        lambda c, i, j, y, x: _filtered(lambda near: tall.clamped[c, i, y, near], x, width, taps, j),
+        lambda c, i, j, y, x: _filter(lambda near: tall.clamped[c, i, y, near], x, width, taps, j),
     )
 
 
-def _filtered(pixel: Callable[[Array], Array], position: Array, size: int, taps: Array, line: Array) -> Array:
+def _filter(pixel: Callable[[Array], Array], position: Array, size: int, taps: Array, line: Array) -> Array:
     """The weighted mean of the five pixels nearest to a position; pixels outside of the picture have no weight."""
 
     def weight(tap: Array) -> Array:

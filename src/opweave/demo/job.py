@@ -37,16 +37,16 @@ def compare(context: MLContext, enlarger: Enlarger, rgb: Pixels) -> tuple[float,
     window = rgb[:height, :width].copy()
     enlarge_around = around_network(context, height, width)
 
-    def measured() -> list[float]:
+    def measure() -> list[float]:
         start = perf_counter()
         enlarger.enlarge(window)
         middle = perf_counter()
         enlarge_around(window)
         return [middle - start, perf_counter() - middle]
 
-    measured()  # the first run is slower
-    rounds = max(3, min(15, int(SECONDS / 2 / sum(measured()))))
-    woven, around = np.median([measured() for _ in range(rounds)], axis=0).tolist()
+    measure()  # the first run is slower
+    rounds = max(3, min(15, int(SECONDS / 2 / sum(measure()))))
+    woven, around = np.median([measure() for _ in range(rounds)], axis=0).tolist()
     profile = enlarger.graph.profile({"small": window}, repeat=rounds)
     steps = {s.title if s.how.startswith("expression") else "network": s.median for s in profile.steps}
     return woven, around, steps
