@@ -104,8 +104,8 @@ class Module:
         types = [name for name in VIEWS if any(operand.data_type == name for operand in operands)]
         origin = f" from {_comment(self.title)}" if self.title else ""
         lines = [f"Made by opweave {__version__}{origin}: a WebNN graph of {counted(len(nodes), 'operation')}.", ""]
-        lines += _wrapped("Operations: ", names)
-        lines += _wrapped("Data types: ", types)
+        lines += _wrap("Operations: ", names)
+        lines += _wrap("Data types: ", types)
         if rare := [name for name in types if name in RARE]:
             lines.append(f"Not all browsers and devices have {' and '.join(rare)}: context.opSupportLimits() tells.")
         if self.weights:
@@ -170,7 +170,7 @@ class Module:
         for node in self.graph.nodes:
             base = node.label or camel_case(node.op.name)
             variables = [self._fresh(f"{base}_{k}" if k else base) for k in range(len(node.outputs))]
-            for name, operand in _named(node):
+            for name, operand in _operands_of(node):
                 if operand.is_constant and uses[operand] > 1 and operand not in self._names:
                     text = self._constant(variables[0], name, operand)
                     self._names[operand] = self._fresh(f"{variables[0]}_{name}")
@@ -274,7 +274,7 @@ def _call(start: str, positional: list[str], options: list[str]) -> str:
     return "\n".join([*lines, "  );"])
 
 
-def _named(node: Node) -> Iterable[tuple[str, Operand]]:
+def _operands_of(node: Node) -> Iterable[tuple[str, Operand]]:
     for name, value in node.inputs.items():
         if isinstance(value, tuple):
             yield from ((f"{name}_{k}", operand) for k, operand in enumerate(value))
@@ -337,7 +337,7 @@ def _comment(text: str) -> str:
     return plain.replace("*/", "* /")[:200]
 
 
-def _wrapped(start: str, words: Iterable[str]) -> list[str]:
+def _wrap(start: str, words: Iterable[str]) -> list[str]:
     lines, line = [], start
     for word in words:
         if len(line) + len(word) > MAX_LINE - 6:
