@@ -241,9 +241,9 @@ class Array(StandardArray, ArrayLike):
         """Whether the memory can never be written."""
         return type(self) is Array and self._reads >= 0 and isinstance(self._array, np.ndarray)
 
-    def _room(self) -> Memory:
+    def _allocate(self) -> Memory:
         """Memory for the values."""
-        return room(self._context, self._desc)
+        return allocate(self._context, self._desc)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         if (
@@ -335,7 +335,7 @@ class Array(StandardArray, ArrayLike):
 
     def __getitem__(self, key: Any) -> Array:
         """Select a part with integers, slices and `...`, as in NumPy; None adds an axis of size 1."""
-        frozen, context = _frozen_index(key), self._context
+        frozen, context = _freeze_index(key), self._context
         if frozen is None:
             result: Array = super().__getitem__(key)
             return result
@@ -356,7 +356,7 @@ class Array(StandardArray, ArrayLike):
         return getattr(Operations, name)(*args, **kwargs)
 
 
-def room(context: MLContext, desc: Desc) -> Memory:
+def allocate(context: MLContext, desc: Desc) -> Memory:
     """New memory for a result, in the space of its context."""
     return pool.room(desc) if context._space.is_host else context._space.allocate(desc)
 
@@ -427,7 +427,7 @@ def defer(template: Template, inputs: tuple[Array, ...], label: str, context: ML
 _PLAIN = frozenset({int, type(None)})
 
 
-def _frozen_index(key: Any) -> tuple[Any, ...] | None:
+def _freeze_index(key: Any) -> tuple[Any, ...] | None:
     """A key of an index of integers, slices, `...` and None; None if it contains anything else."""
     frozen: list[Any] = []
     for item in key if type(key) is tuple else (key,):

@@ -189,7 +189,7 @@ def _validate(
     except TypeError:  # an attribute that cannot be compared: validated each time
         template = None
     if template is None:
-        template = op.templates.make(whole, partial(_validated, op, context, args, kwargs, label))
+        template = op.templates.make(whole, partial(_make_template, op, context, args, kwargs, label))
     return template, inputs, label, context, others
 
 
@@ -272,7 +272,7 @@ class _Recorder(Operations):
         return constant(self, cast_number(value, data_type), data_type)
 
 
-def _validated(
+def _make_template(
     op: Op[..., Any], context: MLContext, args: tuple[Any, ...], kwargs: Mapping[str, Any], label: str
 ) -> Template:
     """Validate a call by adding it to a graph."""

@@ -56,7 +56,7 @@ class Value(Watched):
     _spare: np.ndarray | None
     """Memory for the contents, while they are pending (`DeferredTensor.become`)."""
 
-    def _room(self) -> np.ndarray:
+    def _allocate(self) -> np.ndarray:
         spare, self._spare = self._spare, None
         return memory.empty(self._desc) if spare is None else spare
 
@@ -240,7 +240,7 @@ def dispatch(
     context: MLContext, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]
 ) -> None:
     """Defer a dispatch, or run it now if its memory is visible from outside."""
-    sources, targets = _checked(context, graph, inputs, outputs)
+    sources, targets = _check_tensors(context, graph, inputs, outputs)
     template = _template(graph)
     with Locks([*sources, *targets]):
         context._check_alive()
@@ -249,7 +249,7 @@ def dispatch(
         now = _must_run_now(sources, targets)
         values = [] if now else _defer(context, template, [tensor.current() for tensor in sources], targets)
     if now:  # without these locks: earlier dispatches take those of other tensors
-        while not _at_once(graph, inputs, outputs, sources, targets):
+        while not _run_now(graph, inputs, outputs, sources, targets):
             pass
     else:
         _compute_long(values)
@@ -280,7 +280,7 @@ def _must_run_now(sources: Sequence[DeferredTensor], targets: Sequence[DeferredT
     return any(tensor._is_seen for tensor in targets) or any(tensor._is_shared for tensor in sources)
 
 
-def _at_once(
+def _run_now(
     graph: MLGraph,
     inputs: Mapping[str, MLTensor],
     outputs: Mapping[str, MLTensor],
@@ -305,7 +305,7 @@ def _at_once(
     return ready
 
 
-def _checked(
+def _check_tensors(
     context: MLContext, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]
 ) -> tuple[list[DeferredTensor], list[DeferredTensor]]:
     """The tensors in the order of the graph's inputs and outputs, validated as in the specification."""

@@ -24,9 +24,9 @@ from ..support.cache import Cache
 from ..support.errors import MLError, require
 from ..support.lazy_imports import compute, op_level
 from . import deferred_free, from_memory, records
-from .array import Array, PendingCall, Template, room
+from .array import Array, PendingCall, Template, allocate
 from .background import compile_now, statistics, wait
-from .graphs import CallGraph, Kept, kept_results, needed, signature
+from .graphs import CallGraph, Kept, calls_for, kept_results, signature
 from .records import Record, profile
 from .weights import Whole
 
@@ -97,7 +97,7 @@ def force(arrays: Sequence[Array]) -> None:
     if len(arrays) == 1 and not records.active and _run_ready(arrays[0]):
         return
     # The locks of tensors are always taken before that of reads. One read at a time: reads may share pending calls.
-    with from_memory.borrowed_by(arrays), deferred_free.lock:
+    with from_memory.locks_of(arrays), deferred_free.lock:
         wanted = [array for array in arrays if array._array is None]
         while wanted:
             context = wanted[0]._context
@@ -111,11 +111,11 @@ def force(arrays: Sequence[Array]) -> None:
 
 
 def _run(context: MLContext, wanted: Sequence[Array]) -> None:
-    nodes, uses = needed(wanted)
+    nodes, uses = calls_for(wanted)
     asked = {id(array) for array in wanted}
     start, copies = (perf_counter(), memory.copies.count) if records.active else (0.0, 0)
     kept = kept_results(nodes, uses, asked)
-    outputs = [array._room() for _, _, array in kept]
+    outputs = [array._allocate() for _, _, array in kept]
     constants = _run_together(context, nodes, kept, outputs) if len(nodes) > 1 else None
     if constants is None:
         _run_one_by_one(context, nodes, uses, kept, outputs)
@@ -154,7 +154,7 @@ def _run_together(
     inputs = [array._values() for array in leaves]
     deferred_free.drop_waiting()
     entry = graphs.make(key, Whole)
-    program, remaining = _compiled(entry, partial(CallGraph, context, nodes, kept), leaves, inputs)
+    program, remaining = _find_program(entry, partial(CallGraph, context, nodes, kept), leaves, inputs)
     if program is None:
         return None
     try:
@@ -166,19 +166,19 @@ def _run_together(
     return len(inputs) - len(remaining)
 
 
-def _compiled(
+def _find_program(
     entry: Whole, graph: Callable[[], CallGraph], leaves: Sequence[Array], inputs: Sequence[np.ndarray]
 ) -> tuple[Program | None, Sequence[np.ndarray]]:
     """The program of a graph, if it is compiled, and the inputs that it takes."""
     variant = entry.find(inputs)
     program = variant.program if variant is not None else None
     if variant is not None and program is not None:
-        return program, variant.given(inputs)
-    program = entry.program or entry.come(graph().compiled)
+        return program, variant.select_others(inputs)
+    program = entry.program or entry.come(graph().compile)
     if program is not None and variant is None:
         variant = entry.learn(graph, leaves, inputs)
         if variant is not None and variant.program is not None:
-            return variant.program, variant.given(inputs)
+            return variant.program, variant.select_others(inputs)
     return program, inputs
 
 
@@ -199,7 +199,7 @@ def _run_one_by_one(
             array = output()
             value = None if array is None else values.get(id(array))
             if value is None:
-                value = room(context, desc)
+                value = allocate(context, desc)
                 if array is not None and id(array) in uses:
                     values[id(array)] = value
             results.append(value)
@@ -226,7 +226,7 @@ def _run_ready(array: Array) -> bool:
                 return False
             inputs.append(operand._array)
         array._context._check_alive()
-        output = array._room()
+        output = array._allocate()
         _run_call(array._context, node, inputs, [output])
         statistics.values += 1
         array._array = output
@@ -251,7 +251,7 @@ def program_of(template: Template, context: MLContext) -> Program:
     """The program of a single call. Templates belong to one device."""
     program = template.program
     if program is None:
-        program = template.program = CallGraph.of_one(template, context).compiled()
+        program = template.program = CallGraph.of_one(template, context).compile()
         singles.put(template.serial, ref(template), SINGLE_BYTES)
     return program
 

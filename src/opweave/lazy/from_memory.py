@@ -361,7 +361,7 @@ def borrow(tensor: MLTensor) -> Borrowed:
         return borrowed
 
 
-def borrowed_by(arrays: Sequence[Array]) -> AbstractContextManager[Any]:
+def locks_of(arrays: Sequence[Array]) -> AbstractContextManager[Any]:
     """The locks of the tensors that are read to compute arrays."""
     stack = [node for array in arrays if (node := array._node) is not None and node.borrows]
     if not stack:

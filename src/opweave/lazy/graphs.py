@@ -79,7 +79,7 @@ class CallGraph:
         builder.inputs.update((f"x{number}", inputs[number]) for number in sorted(inputs) if inputs[number].is_input)
         return Graph.reaching({f"y{k}": results[call][number] for k, (call, number) in enumerate(self.kept)})
 
-    def compiled(self, constants: Mapping[int, np.ndarray] | None = None) -> Program:
+    def compile(self, constants: Mapping[int, np.ndarray] | None = None) -> Program:
         """The program of the calls, with constants in place of some inputs."""
         graph = self.graph(constants)
         return compile(graph, self.backend, device=self.device, power_preference=self.power, alone=False)
@@ -96,7 +96,7 @@ def _position(array: Array, node: PendingCall) -> int:
 # From arrays to calls
 
 
-def needed(wanted: Sequence[Array]) -> tuple[list[PendingCall], dict[int, int]]:
+def calls_for(wanted: Sequence[Array]) -> tuple[list[PendingCall], dict[int, int]]:
     """The pending calls that arrays depend on, in order, and how often each array (by identity) is an operand of them."""
     order: list[PendingCall] = []
     seen: set[int] = set()

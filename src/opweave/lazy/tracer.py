@@ -28,7 +28,7 @@ from ..support import hints
 from ..support.errors import ValidationError
 from ..support.names import file_name, shown
 from . import from_memory
-from .array import Array, ArrayLike, code_of, force, room
+from .array import Array, ArrayLike, allocate, code_of, force
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Structures of arrays
@@ -46,15 +46,15 @@ def is_array(value: Any) -> bool:
     return not isinstance(value, type) and (isinstance(value, np.ndarray) or hasattr(value, "__dlpack__"))
 
 
-def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
+def map_leaves(value: Any, leaf: Callable[[Any], Any]) -> Any:
     """A copy of nested tuples, lists and dictionaries, with `leaf(value)` in place of each other value."""
     kind = type(value)
     if kind is tuple or kind is list:
-        return kind([mapped(item, leaf) for item in value])
+        return kind([map_leaves(item, leaf) for item in value])
     if kind is dict or kind is OrderedDict:
-        return kind((name, mapped(item, leaf)) for name, item in value.items())
+        return kind((name, map_leaves(item, leaf)) for name, item in value.items())
     if is_named_tuple(value):
-        return kind(*[mapped(item, leaf) for item in value])
+        return kind(*[map_leaves(item, leaf) for item in value])
     return leaf(value)
 
 
@@ -251,16 +251,16 @@ class Tracer(MLGraphBuilder):
             self._arguments[operand] = len(self._arguments)
             return operand
 
-        return mapped(value, leaf)
+        return map_leaves(value, leaf)
 
     def finish(self, result: Any) -> TracedFunction:
         """Compile the graph of the function's result."""
-        tree = mapped(result, self._marked)
+        tree = map_leaves(result, self._mark)
         graph = self.build(self._outputs) if self._outputs else None
         self._built = True
         return TracedFunction(self, tree, graph)
 
-    def _marked(self, value: Any) -> Any:
+    def _mark(self, value: Any) -> Any:
         """A result, or the marker for one that is computed."""
         if isinstance(value, np.ndarray):
             value = self._as_operand(value, "float32")
@@ -272,7 +272,7 @@ class Tracer(MLGraphBuilder):
             if value.is_input:
                 return self._tensors[value.name]
             if value.is_constant:
-                return _copied(self.context, value.value, value.desc)
+                return _copy(self.context, value.value, value.desc)
             if value not in self._markers:
                 self._markers[value] = _Made(len(self._outputs))
                 self._outputs[f"y{len(self._outputs)}"] = value
@@ -331,12 +331,12 @@ class TracedFunction:
                 force(pending)  # it takes the locks of tensors, so it must come before those below
             if any(isinstance(leaf, MLTensor) for leaf in taken):
                 with Locks(list({id(leaf): leaf for leaf in taken if isinstance(leaf, MLTensor)}.values())):
-                    results = self._computed(taken)
+                    results = self._compute(taken)
             else:
-                results = self._computed(taken)
+                results = self._compute(taken)
         if type(self.tree) is _Made:
             return results[self.tree.number]
-        return mapped(self.tree, lambda value: self._result(value, results, leaves))
+        return map_leaves(self.tree, lambda value: self._result(value, results, leaves))
 
     def _result(self, value: Any, results: Sequence[Array], leaves: Sequence[Any]) -> Any:
         """The result that a marker stands for."""
@@ -345,10 +345,10 @@ class TracedFunction:
         leaf = leaves[value.number] if type(value) is _Given else value
         if isinstance(leaf, MLTensor):
             with leaf._lock:
-                return _copied(self.context, self.context._own(leaf, "a result"), leaf.desc)
-        return _copied(self.context, leaf, describe(leaf, "a result")) if isinstance(leaf, np.ndarray) else leaf
+                return _copy(self.context, self.context._own(leaf, "a result"), leaf.desc)
+        return _copy(self.context, leaf, describe(leaf, "a result")) if isinstance(leaf, np.ndarray) else leaf
 
-    def _computed(self, taken: list[Any]) -> list[Array]:
+    def _compute(self, taken: list[Any]) -> list[Array]:
         sources = [
             contiguous(leaf)
             if type(leaf) is np.ndarray
@@ -366,9 +366,9 @@ class TracedFunction:
         ]
 
 
-def _copied(context: MLContext, values: Memory, desc: Desc) -> Array:
+def _copy(context: MLContext, values: Memory, desc: Desc) -> Array:
     """An array with memory of its own, in the space of the context."""
-    own, reason = room(context, desc), "a result that is not computed"
+    own, reason = allocate(context, desc), "a result that is not computed"
     if isinstance(values, np.ndarray):
         context._space.write(own, contiguous(values), reason)
     else:

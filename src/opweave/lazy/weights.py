@@ -77,7 +77,7 @@ class Specialised(Recurring):
         """Whether the constants are the same memory as these inputs."""
         return not self.is_dropped and all(map(is_, self.values, [inputs[position] for position in self.positions]))
 
-    def given(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def select_others(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The remaining inputs."""
         return [inputs[position] for position in self.others]
 
@@ -165,7 +165,7 @@ class Whole(Recurring):
         self._misses, self._needed = 0, self._needed * 2
         calls = make_calls()
         chosen = choose(calls, hot, leaves)
-        return self._added(Specialised(self, chosen, leaves, inputs), calls) if chosen else None
+        return self._add(Specialised(self, chosen, leaves, inputs), calls) if chosen else None
 
     def _hot(self, leaves: Sequence[Array], inputs: Sequence[np.ndarray]) -> tuple[set[int], bool]:
         """The candidates that recur, and whether these are all candidates."""
@@ -199,7 +199,7 @@ class Whole(Recurring):
         self._numbers[position] = value, count
         return count >= RECURRENCES
 
-    def _added(self, variant: Specialised, calls: CallGraph) -> Specialised | None:
+    def _add(self, variant: Specialised, calls: CallGraph) -> Specialised | None:
         """Compile a program, and drop the oldest if there are too many; None if its constants are too large."""
         if variant.size > (specialised.max_bytes or 0):
             return None
@@ -207,7 +207,7 @@ class Whole(Recurring):
             self.variants[-1].drop()
         specialised.put(variant, variant, variant.size)
         self.variants = [variant, *self.variants]
-        variant.start(lambda: calls.compiled(dict(zip(variant.positions, variant.values, strict=True))))
+        variant.start(lambda: calls.compile(dict(zip(variant.positions, variant.values, strict=True))))
         return variant
 
 
@@ -226,7 +226,7 @@ def candidates(calls: CallGraph, leaves: Sequence[Array]) -> tuple[int, ...]:
     numbers = frozenset(positions)
     for template, refs in zip(calls.templates, calls.refs, strict=True):
         if not template.op.kernels and template.op.name not in INEXACT:  # users' kernels do not pack weights
-            for operand in _ordered(template, refs)[1:]:
+            for operand in _operands_of(template, refs)[1:]:
                 positions |= roots.get(operand, frozenset())
     return tuple(sorted(positions)) if positions > numbers else ()
 
@@ -239,18 +239,18 @@ def choose(calls: CallGraph, hot: set[int], leaves: Sequence[Array]) -> list[int
     """
     numbers = {position for position in hot if isinstance(leaves[position], Number)}
     fixed = set(hot)
-    while data := _worked_on(calls, fixed, numbers):
+    while data := _find_data(calls, fixed, numbers):
         fixed -= data
     return sorted(fixed) if fixed - numbers else []
 
 
-def _worked_on(calls: CallGraph, fixed: set[int], numbers: set[int]) -> frozenset[int]:
+def _find_data(calls: CallGraph, fixed: set[int], numbers: set[int]) -> frozenset[int]:
     """Inputs that must not be constants together with the others; empty if all may be."""
     roots: dict[tuple[int, int], frozenset[int]] = {(-1, k): frozenset({k}) - numbers for k in fixed}
     for number, (template, refs) in enumerate(zip(calls.templates, calls.refs, strict=True)):
         if not refs or not all(operand in roots for operand in refs):
             continue
-        arrays = [operand for operand in dict.fromkeys(_ordered(template, refs)) if roots[operand]]
+        arrays = [operand for operand in dict.fromkeys(_operands_of(template, refs)) if roots[operand]]
         if len(arrays) > 1:
             return roots[arrays[0]]
         together: frozenset[int] = frozenset().union(*[roots[operand] for operand in refs])
@@ -261,7 +261,7 @@ def _worked_on(calls: CallGraph, fixed: set[int], numbers: set[int]) -> frozense
     return frozenset()
 
 
-def _ordered(template: Template, refs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def _operands_of(template: Template, refs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The operands of a call in the order of the operation's parameters; only the first of a sequence."""
     operands = []
     for value in template.inputs.values():
