@@ -21,10 +21,10 @@ R = TypeVar("R")
 
 
 def as_array(value: Any, name: str) -> Array:
-    """An array of Opweave, or one of NumPy, whose memory is shared.
+    """Return an array of Opweave; one of NumPy shares its memory.
 
     Raises:
-        ValidationError: it is neither.
+        ValidationError: the value is neither.
     """
     if isinstance(value, Array):
         return value
@@ -36,13 +36,13 @@ def as_array(value: Any, name: str) -> Array:
 
 
 def require_kind(x: Array, kind: str, name: str) -> None:
-    """Require that an array is of a kind of data type, or of one of two: "numeric", "integral or bool"."""
+    """Require an array of a kind of data type, such as "numeric", or of one of two, such as "integral or bool"."""
     if not any(x.dtype.kind in KINDS[part] for part in kind.split(" or ")):
         raise ValidationError(f"{name}: takes arrays of kind {kind}, got {x.dtype}{list(x.shape)}")
 
 
 def convert(x: Array, dtype: DType) -> Array:
-    """The array in another data type; itself if that is its own."""
+    """Convert an array to a data type; an array of this type is returned itself."""
     if x.dtype == dtype:
         return x
     if dtype == bool_:
@@ -53,15 +53,17 @@ def convert(x: Array, dtype: DType) -> Array:
 
 
 def of_type(result: Array, dtype: DType) -> Array:
-    """A result of operations, as truth values where that is the type of their operands."""
+    """Return a result of operations in `dtype`: as truth values for bool, else itself."""
     return as_mask(result) if dtype == bool_ else result
 
 
 def promote_operands(name: str, kind: str, *values: Any) -> tuple[list[Any], DType]:
-    """Operands in a common data type, and that type. Python's numbers stay numbers; beside truth values they become arrays.
+    """Promote operands to a common data type; return the operands and the type.
+
+    Python numbers stay numbers, but become arrays beside truth values.
 
     Raises:
-        ValidationError: there is no array among them, an array is not of that kind, or there is no common type.
+        ValidationError: no operand is an array, an array is of another kind, or there is no common type.
     """
     arrays: list[Any] = [v if isinstance(v, (int, float)) else as_array(v, name) for v in values]
     array_operands = [v for v in arrays if isinstance(v, Array)]
@@ -87,10 +89,10 @@ def promote_operands(name: str, kind: str, *values: Any) -> tuple[list[Any], DTy
 
 
 def axis_of(axis: Any, rank: int, name: str) -> int:
-    """An axis counted from the start.
+    """Return an axis counted from the start.
 
     Raises:
-        ValidationError: it is no integer in [-rank, rank).
+        ValidationError: the axis is no integer in [-rank, rank).
     """
     if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)) or not -rank <= axis < rank:
         raise ValidationError(f"{name}: axis must be an integer in [{-rank}, {rank}), got {shown(axis)}")
@@ -98,10 +100,10 @@ def axis_of(axis: Any, rank: int, name: str) -> int:
 
 
 def axes_of(axis: int | Sequence[int] | None, rank: int, name: str) -> list[int]:
-    """Axes counted from the start; all for None.
+    """Return axes counted from the start; all axes for None.
 
     Raises:
-        ValidationError: one is out of range or occurs twice.
+        ValidationError: an axis is out of range or occurs twice.
     """
     if axis is None:
         return list(range(rank))
@@ -111,10 +113,10 @@ def axes_of(axis: int | Sequence[int] | None, rank: int, name: str) -> list[int]
 
 
 def axis_by_name(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorator for functions of an array along an axis, which the standard takes by name only.
+    """Decorate a function that takes the axis by name only, as the standard requires.
 
     Raises:
-        ValidationError: at a call with the axis by position, as NumPy takes it.
+        ValidationError: a call passes the axis by position, as NumPy allows.
     """
 
     @functools.wraps(function)
@@ -128,7 +130,7 @@ def axis_by_name(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def with_axis(shape: Sequence[int], axis: int, size: int) -> list[int]:
-    """A shape with another size along an axis."""
+    """Return a shape with another size along an axis."""
     return [*shape[:axis], size, *shape[axis + 1 :]]
 
 

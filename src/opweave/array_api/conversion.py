@@ -27,7 +27,7 @@ def _in_context(device: Any, name: str) -> Any:
 
 
 def array_of(values: np.ndarray, device: Any, name: str) -> Array:
-    """Make an array of values in host memory, of a type that WebNN has, or of bool."""
+    """Make an array from values in host memory, of bool or a data type of WebNN."""
     with _in_context(device, name):
         if values.dtype == bool_:
             return as_mask(array(values.view(np.uint8)))

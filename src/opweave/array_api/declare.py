@@ -21,7 +21,7 @@ TYPES = {
     "numeric or bool": "any data type",
     "integral or bool": "integers or bool",
 }
-"""The standard's kinds of data types -> the same in words."""
+"""Description of each kind of data types of the standard."""
 
 Function = Callable[..., Array]
 
@@ -73,13 +73,13 @@ def unary(
     result: str,
     to_mask: bool = False,
 ) -> Function:
-    """A function of one array.
+    """Declare a function of one array.
 
     Args:
         name: the standard's name.
-        kind: the kind of data types that it takes.
-        compute: how it is computed.
-        doc: what it is.
+        kind: the allowed kind of data types.
+        compute: computes the result.
+        doc: first line of the docstring.
         arguments: of the example, in which this package is `xp`.
         result: of the example.
         to_mask: whether the results are truth values.
@@ -104,7 +104,7 @@ def binary(
     result: str,
     to_mask: bool = False,
 ) -> Function:
-    """A function of two arrays, or of an array and a Python number; arguments as for `unary`."""
+    """Declare a function of two arrays, or of an array and a Python number; arguments as for `unary`."""
 
     def function(x1: Any, x2: Any, /) -> Array:
         (x1, x2), dtype = promote_operands(name, kind, x1, x2)
@@ -118,12 +118,12 @@ def binary(
 
 
 def is_float(x: Array) -> bool:
-    """Whether an array is of floats."""
+    """Whether the elements are floats."""
     return x.dtype.kind == "f"
 
 
 def as_operands(x1: Any, x2: Any) -> tuple[Array, Array]:
-    """Two arrays, of which one may be a Python number."""
+    """Return two arrays; one of the arguments may be a Python number."""
     like = x1 if isinstance(x1, Array) else x2
     a, b = (x if isinstance(x, Array) else _scalar(x, like) for x in (x1, x2))
     return a, b

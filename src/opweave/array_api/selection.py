@@ -24,7 +24,7 @@ from .types import bool as bool_
 
 
 def _positions(x: Any, name: str) -> Array:
-    """Positions in a type that WebNN selects by."""
+    """Convert positions to an index type of WebNN."""
     positions = as_array(x, name)
     require_kind(positions, "integral", name)
     if positions.data_type in INDICES:
@@ -84,10 +84,10 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
 
 
 def _index(x: Array, items: tuple[Any, ...]) -> Array:
-    """`x[items]` where arrays are among the items: integers only, for one axis, or for the first axes together.
+    """Return `x[items]` with integer arrays among the items, for one axis, or for the first axes together.
 
     Raises:
-        ValidationError: truth values, which would decide on the shape; or slices among several arrays.
+        ValidationError: an array of truth values, on which the shape would depend; or slices beside several arrays.
     """
     for item in items:
         if getattr(item, "dtype", None) == bool_:
@@ -163,10 +163,12 @@ def searchsorted(
     line = x1 if sorter is None else take(x1, sorter)
     is_before = ops.lesser if side == "left" else ops.lesser_or_equal
     is_float = x2.dtype.kind == "f"
-    if is_float:  # comparisons with NaN are not defined on GPUs
+    # Comparisons with NaN are not defined on GPUs.
+    if is_float:
         is_number = ops.logical_not(ops.is_nan(line))
     positions = zeros_like(x2, dtype="int32")
-    for bit in reversed(range(x1.size.bit_length())):  # a binary search for all elements at the same time
+    # A binary search for all elements at once.
+    for bit in reversed(range(x1.size.bit_length())):
         ahead = ops.add(positions, 1 << bit)
         last = ops.sub(ops.min(ahead, x1.size), 1)
         fits = ops.logical_and(ops.lesser_or_equal(ahead, x1.size), is_before(ops.gather(line, last), x2))

@@ -23,7 +23,7 @@ Axis = int | Sequence[int] | None
 
 
 def _sum_type(x: Array, dtype: Any, name: str) -> DType:
-    """The data type of sums: at least int32 or uint32 for integers."""
+    """Return the data type of sums: at least int32 or uint32 for integers."""
     if dtype is not None:
         return as_dtype(dtype, name)
     if x.dtype.kind == "f" or x.dtype.itemsize > 4:
@@ -42,7 +42,8 @@ def _total(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, dtype: A
     wanted = _sum_type(x, dtype, name)
     wide = convert(x, wanted)
     if wide.data_type not in WIDE:
-        wide = ops.cast(wide, "int32")  # the last bits of the sum are the same
+        # Sums of int32 have the same low bits.
+        wide = ops.cast(wide, "int32")
     return convert(_reduce(reduce, wide, axis, keepdims, name), wanted)
 
 
@@ -98,7 +99,7 @@ def _extreme(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, keepdi
     result = _reduce(reduce, x, axis, keepdims, name)
     if x.dtype.kind != "f" or result is x:
         return result
-    # The standard wants NaN where an element is NaN; engines ignore it.
+    # The standard requires NaN if an element is NaN; engines ignore NaN.
     return ops.where(_reduce(ops.reduce_max, ops.is_nan(x), axis, keepdims, name), nan, result)
 
 
@@ -195,7 +196,7 @@ def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
 
 
 def _variance(x: Array, axis: Axis, correction: float, keepdims: bool, name: str) -> Array:
-    """The variance, in float32: squares of float16 overflow before their mean or its square root does."""
+    """Return the variance in float32: in float16, squares overflow before their mean or its square root does."""
     require_kind(x, "real floating", name)
     axes = axes_of(axis, x.rank, name)
     count = product(x.shape[at] for at in axes)
@@ -413,7 +414,7 @@ def _test(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, keepdims:
 
 @axis_by_name
 def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Whether all elements along axes are true (not zero).
+    """Test whether all elements along axes are true (not zero).
 
     Args:
         x: an array of any data type.
@@ -435,7 +436,7 @@ def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
 
 @axis_by_name
 def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Whether an element along axes is true (not zero).
+    """Test whether any element along axes is true (not zero).
 
     Args:
         x: an array of any data type.

@@ -1,7 +1,7 @@
-"""Data types of the array API standard: which there are, their kinds, promotion, limits, and `__array_namespace_info__`.
+"""Data types of the array API standard: kinds, promotion, limits, and `__array_namespace_info__`.
 
-Data types are NumPy's `dtype` objects, as `Array.dtype` has them. WebNN has no 16-bit integers,
-float64 and complex numbers. Its float16, which the standard does not know, is a real floating-point type below float32.
+Data types are NumPy's `dtype` objects, as in `Array.dtype`. WebNN has no 16-bit integers, float64 and complex numbers. WebNN's
+float16, which the standard does not define, is a real floating-point type below float32.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ ALL: tuple[DType, ...] = (bool, *map(np.dtype, sorted(ANY)))
 
 _CODES = {"bool": "b", "signed integer": "i", "unsigned integer": "u", "integral": "iu", "real floating": "f"}
 KINDS: dict[str, str] = {**_CODES, "complex floating": "", "numeric": "iuf"}
-"""The standard's kinds of data types -> the letters of NumPy's."""
+"""NumPy's letters for each kind of data types of the standard."""
 
 
 def as_dtype(value: Any, name: str) -> DType:
-    """The data type that a value stands for: one of this module's, or anything that NumPy takes for such.
+    """Return the data type for a value: a data type of this module, or anything that NumPy accepts as one.
 
     Raises:
-        ValidationError: it is none, or one that WebNN does not have.
+        ValidationError: the value is no data type, or one that WebNN does not have.
     """
     if isinstance(value, np.dtype):
         dtype: DType = value
@@ -52,7 +52,7 @@ def as_dtype(value: Any, name: str) -> DType:
 
 
 def data_type_of(dtype: DType) -> DataType:
-    """WebNN's data type for it: uint8 for bool."""
+    """Return WebNN's data type; uint8 for bool."""
     return "uint8" if dtype == bool else INFO[dtype.name].name  # type: ignore[index]
 
 
@@ -85,7 +85,7 @@ def isdtype(dtype: Any, kind: Any) -> Any:
 
 @cache
 def promote(a: DType, b: DType) -> DType | None:
-    """The data type of results of operands of two types; None if the standard, or WebNN, has none.
+    """Return the data type that two data types promote to; None if the standard or WebNN has none.
 
     >>> promote(int8, int32), promote(uint8, int32), promote(uint8, int8), promote(int32, float32)
     (dtype('int32'), dtype('int32'), None, None)
@@ -138,7 +138,7 @@ def _common(a: DType, b: DType, name: str) -> DType:
 
 
 def check_number(value: Any, dtype: DType, name: str) -> None:
-    """Require that a Python number can stand beside an array: it has the kind of the array, or a simpler one."""
+    """Require that a Python number has the kind of an array that it is combined with, or a simpler kind."""
     kinds = "b" if isinstance(value, builtins.bool) else "iuf" if isinstance(value, int) else "f"
     if dtype.kind not in kinds:
         raise ValidationError(
@@ -257,26 +257,26 @@ def _of_kind(value: Any, kind: str, name: str) -> DType:
 
 
 class Info:
-    """What `__array_namespace_info__` returns: https://data-apis.org/array-api/latest/API_specification/inspection.html"""
+    """Result of `__array_namespace_info__`: https://data-apis.org/array-api/latest/API_specification/inspection.html"""
 
     def capabilities(self) -> dict[str, Any]:
-        """What depends on values has no static shape: neither indexing by truth values nor `nonzero`, `unique_values`, …"""
+        """Get the capabilities. No shape depends on data: there is no boolean indexing, `nonzero`, `unique_values`, …"""
         return {"boolean indexing": False, "data-dependent shapes": False, "max dimensions": None}
 
     def default_device(self) -> MLContext:
-        """The current context."""
+        """Get the current context."""
         return current_context()
 
     def devices(self) -> list[MLContext]:
-        """The current context. There can be others: `opweave.ml.create_context`."""
+        """List the current context. `opweave.ml.create_context` makes others."""
         return [current_context()]
 
     def default_dtypes(self, *, device: MLContext | None = None) -> dict[str, DType]:
-        """The data types of what is made without saying which."""
+        """Get the default data types of new arrays, by kind."""
         return {"real floating": float32, "integral": int32, "indexing": int32}
 
     def dtypes(self, *, device: MLContext | None = None, kind: str | tuple[str, ...] | None = None) -> dict[str, DType]:
-        """The data types of the standard, by name: all, or those of a kind."""
+        """Get the data types of the standard, by name: all, or those of a kind."""
         listed = [dtype for dtype in ALL if dtype != float16]
         return {dtype.name: dtype for dtype in listed if kind is None or isdtype(dtype, kind)}
 
