@@ -1,4 +1,4 @@
-"""Recurrent networks over sequences of different lengths in one batch."""
+"""Recurrent networks for batches of sequences of different lengths."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..ops import Operations
 
 CLOSED = 80.0
-"""Added to the sums of gates, it opens or closes them: sigmoid(-80) is 2e-35, and exp(80) is still finite in float32."""
+"""Opens or closes a gate when added to or subtracted from its input: sigmoid(-80) = 2e-35, exp(80) is finite in float32."""
 
 _SEQUENCE, _MATRICES, _ROWS = Limits(FLOATS, ranks=(3, 3)), Limits("input", ranks=(3, 3)), Limits("input", ranks=(2, 2))
 _LENGTHS = Limits(("int32",), ranks=(1, 1))
@@ -33,7 +33,7 @@ def _check_activations(activations: Sequence[str], count: int) -> None:
 def _shapes(
     gates: int, input: Operand, recurrent_weight: Operand, direction: str, lengths: Operand, **others: Operand | None
 ) -> tuple[Desc, Desc]:
-    """Check the shapes of operands; the descriptors of a last state and of the sequence of states."""
+    """Check the shapes of operands; return the descriptors of a last state and of the sequence of states."""
     steps, batches, size = input.shape
     directions, hidden = direction_count(direction), recurrent_weight.shape[2]
     rows = gates * hidden
@@ -195,7 +195,7 @@ def _(input: Operand) -> ValueRange:
 
 
 class _Batch:
-    """The sequences of a batch: which steps belong to them, and their order from the end.
+    """Helper for the sequences of a batch: masks of their steps, and the reverse order of steps.
 
     Args:
         b: the builder.
@@ -214,27 +214,27 @@ class _Batch:
         self._from_end = b.where(self._is_within, counts - 1 - line, line)
 
     def within(self, value: Operand) -> Operand:
-        """[steps, …, batches, size] with zeros beyond the lengths."""
+        """Return [steps, …, batches, size] with zeros beyond the lengths."""
         shape = [value.shape[0], *[1] * (value.rank - 3), value.shape[-2], 1]
         zero = self._b._as_operand(0, value.data_type)
         return self._b.where(self._b.reshape(self._is_within, shape), value, zero)
 
     def beyond(self) -> Operand:
-        """[steps, batches, 1] of the input's data type: 1 beyond the lengths, else 0."""
+        """Return [steps, batches, 1] in the input's data type: 1 beyond the lengths, else 0."""
         flags = self._b.cast(self._b.logical_not(self._is_within), self.input.data_type)
         return self._b.reshape(flags, [*self._is_within.shape, 1])
 
     def reverse(self, value: Operand) -> Operand:
-        """[steps, …, batches, size] with the steps of each sequence in the opposite order."""
+        """Reverse the steps of each sequence: [steps, …, batches, size]."""
         return self._pick(value, self._from_end)
 
     def last(self, sequence: Operand) -> Operand:
-        """[1, batches, size] of the last steps of [steps, 1, batches, size]; zeros for sequences without steps."""
+        """Return the last steps of [steps, 1, batches, size] as [1, batches, size]; zeros for sequences without steps."""
         _, _, batches, size = sequence.shape
         return self.not_empty(self._b.reshape(self._pick(sequence, self._last), [1, batches, size]))
 
     def not_empty(self, state: Operand) -> Operand:
-        """A state [1, batches, size] with zeros for sequences without steps."""
+        """Return a state [1, batches, size] with zeros for sequences without steps."""
         return self._b.where(self._has_steps, state, self._b._as_operand(0, state.data_type))
 
     def _pick(self, value: Operand, places: Operand) -> Operand:
@@ -247,7 +247,7 @@ class _Batch:
 def _by_direction(
     b: Operations, direction: RecurrentNetworkDirection, **operands: Operand | None
 ) -> Iterable[tuple[bool, dict[str, Any]]]:
-    """Whether each direction is backward, and its operands."""
+    """Yield for each direction whether it is backward, and its operands."""
     count = direction_count(direction)
     for k in range(count):
         yield (
@@ -262,7 +262,7 @@ def _by_direction(
 
 
 def _join_directions(b: Operations, parts: Sequence[Sequence[Operand]]) -> tuple[Operand, ...]:
-    """The results of all directions: last states along axis 0, and sequences, which come last, along axis 1."""
+    """Join the results of all directions: last states along axis 0, sequences (the last result) along axis 1."""
     if len(parts) == 1:
         return tuple(parts[0])
     *states, sequences = zip(*parts, strict=True)
@@ -315,7 +315,8 @@ def _(
     direction: RecurrentNetworkDirection,
     activations: Sequence[RecurrentNetworkActivation],
 ) -> tuple[Operand, ...]:
-    # Beyond the length, one more element of the input closes the input gate and opens the forget gate: the cell state stays.
+    # An additional input feature is 1 beyond the length: it closes the input gate and opens the forget gate, which keeps the
+    # cell state.
     batch, parts = _Batch(b, input, lengths), []
     steps, hidden_size = input.shape[0], recurrent_weight.shape[2]
     column = np.repeat([-CLOSED, 0, CLOSED, 0], hidden_size)[None, :, None]
