@@ -3,7 +3,7 @@
 An operation is declared in one or several of these ways:
 
 - `@expression`: the formula of one element of the result, compiled for the device and fused with its neighbours;
-- `@composite`: built-in operations that are kept together for engines that have a kernel for the whole;
+- `@composite`: a composition of built-in operations, kept together for engines with a kernel for the whole;
 - `@op` with `.kernel(device)`: a function or a shader that reads and writes the memory of tensors;
 - `@op` with `.decompose` or `.expression`, for devices without a kernel.
 
@@ -44,15 +44,15 @@ DeviceName = Literal["cpu", "wasm", "webgpu", "cuda"]
 """Devices of kernels; "wasm" runs on the CPU, in the memory of a module."""
 
 Made = TypeVar("Made", covariant=True)
-"""The result of the declared function: one result or a tuple."""
+"""Result of the declared function: one result or a tuple."""
 
 Kind = TypeVar("Kind", Traced, "Array", "MLTensor", np.ndarray)
-"""What a call without a builder takes, and returns."""
+"""Type of operands and results of a call without a builder."""
 
 One: TypeAlias = "Traced | Operand | Desc"
 Several: TypeAlias = "tuple[Any, ...]"
 Plain: TypeAlias = "np.ndarray | np.number[Any] | float | str | Sequence[Any] | None"
-"""Arguments that have no effect on where a call is computed."""
+"""Arguments that do not decide the device of a call."""
 
 
 class CustomOp(Op[..., Any], Generic[Made]):
@@ -83,7 +83,7 @@ class CustomOp(Op[..., Any], Generic[Made]):
         Args:
             rule: takes a builder, and operands and attributes by name; returns descriptors of the results.
             source: the user's function, whose parameters are those of the operation.
-            skip: the number of leading parameters of `source` that are not.
+            skip: the number of leading parameters of `source` that are not parameters of the operation.
             limits: the limits of operands and results.
             annotated: whether annotations tell which parameters are operands; otherwise, the positional ones are.
         """
@@ -208,7 +208,7 @@ class CustomOp(Op[..., Any], Generic[Made]):
         return function
 
     def _check_form(self, function: Callable[..., Any], leading: int) -> None:
-        """Require that, after `leading` ones, the parameters of a decomposition or an expression are the operation's."""
+        """Require that all but the `leading` parameters of a decomposition or an expression belong to the operation."""
         require(callable(function), f"{self.name}: expected a function, got {shown(function)}")
         allowed = (*self.operands, *self.attributes)
         unknown = [name for name in list(inspect.signature(function).parameters)[leading:] if name not in allowed]
@@ -247,8 +247,8 @@ class CustomOp(Op[..., Any], Generic[Made]):
 
     # Calls -----------------------------------------------------------------------------------------------------------
 
-    # What calls mean to type checkers: the result is of the kind of the operands. (Without annotations it may also be a
-    # tuple, which for arrays and operands looks alike, as they can be unpacked; `Never` matches what is not annotated.)
+    # For type checkers, the result is of the kind of the operands. `Never` matches functions without annotations. Their result
+    # may also be a tuple; type checkers cannot tell, because arrays and operands can be unpacked, too.
     @overload
     def __call__(self: CustomOp[Never], first: MLTensor, /, *args: Any, **kwargs: Any) -> Any: ...
     @overload
@@ -295,7 +295,7 @@ class CustomOp(Op[..., Any], Generic[Made]):
 
 
 def _decomposition(op: CustomOp[Any]) -> Callable[..., Any]:
-    """The decomposition of an operation that has an expression: its formula, in operations on whole arrays."""
+    """Return the decomposition of an operation with an expression: the formula in operations on whole arrays."""
 
     def decomposition(builder: Operations, /, **arguments: Any) -> Any:
         from ..expr.decompose import decompose
@@ -404,10 +404,10 @@ def composite(function: Callable[..., Made]) -> CustomOp[Made]:
 
 
 class _Scratch(Recorder):
-    """A builder in which composites are called to determine the descriptors of their results."""
+    """Builder that calls composites to determine the descriptors of their results."""
 
     def stand_in(self, value: Operand) -> Operand:
-        """An operand like the given one; a constant keeps its value."""
+        """Return an operand of this builder with the same descriptor; a constant keeps its value."""
         name = "" if value.is_constant else f"x{len(self.inputs)}"
         operand = Operand(self, value.desc, name=name, value=value.value)
         if name:
@@ -449,7 +449,7 @@ def op(function: Callable[..., Any] | None = None, /, **limits: Limits) -> Any:
 
 
 def _desc_of(desc: Any) -> Desc:
-    """The descriptor that a shape rule returned, with Python's integers."""
+    """Check a result of a shape rule, and return the descriptor with Python's integers."""
     require(isinstance(desc, Desc), f"the shape rule must return a Desc, or a tuple of them, got {shown(desc)}")
     is_plain = isinstance(desc.data_type, str) and desc.data_type in ANY and isinstance(desc.shape, tuple)
     require(

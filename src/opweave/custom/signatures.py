@@ -26,10 +26,10 @@ def check_function(function: Any) -> None:
 
 
 def takes_a_function(no_options: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorator for decorators without options: refuse calls like `@ow.expression()` and `@ow.expression(x=ow.Limits(…))`.
+    """Decorate a decorator without options: refuse calls like `@ow.expression()` and `@ow.expression(x=ow.Limits(…))`.
 
     Args:
-        no_options: why there are no options.
+        no_options: the reason, for the message.
     """
 
     def decorate(decorator: Callable[P, R]) -> Callable[P, R]:
@@ -50,18 +50,19 @@ def takes_a_function(no_options: str) -> Callable[[Callable[P, R]], Callable[P, 
 
 
 def public(signature: inspect.Signature) -> inspect.Signature:
-    """A signature as `help` shows it."""
+    """Return a signature for `help`."""
     parameters = [p if p.annotation else p.replace(annotation=p.empty) for p in signature.parameters.values()]
     return signature.replace(parameters=parameters)
 
 
 def read_signature(source: Callable[..., Any], skip: int) -> inspect.Signature:
-    """The signature of an operation: a builder, the parameters of `source`, `label`; annotations as text."""
+    """Make the signature of an operation: a builder, the parameters of `source`, `label`; annotations as text."""
     builder = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
     label = inspect.Parameter("label", inspect.Parameter.KEYWORD_ONLY, default="", annotation="str")
     try:
         parameters = list(inspect.signature(source, eval_str=True).parameters.values())
-    except Exception:  # text that cannot be evaluated: names that are imported for type checkers only, say
+    except Exception:
+        # Some annotations cannot be evaluated, such as names that are imported for type checkers only.
         parameters = list(inspect.signature(source).parameters.values())
     require(len(parameters) >= skip, f"{source.__name__}: the first parameter is the builder")
     for parameter in parameters:
@@ -78,7 +79,7 @@ def read_signature(source: Callable[..., Any], skip: int) -> inspect.Signature:
 
 
 def annotation_text(annotation: Any) -> str:
-    """An annotation as the text that `Op` reads: `Operand`, `Operand | None`, `Sequence[Operand]`, `int`, `Literal[...]`."""
+    """Return an annotation as text for `Op`: `Operand`, `Operand | None`, `Sequence[Operand]`, `int`, `Literal[...]`."""
     if annotation is inspect.Parameter.empty:
         return ""
     if annotation == DataType:
@@ -97,7 +98,7 @@ def annotation_text(annotation: Any) -> str:
 
 
 def plain_converter(kind: str) -> Converter:
-    """The converter of an attribute annotated with one of Python's types."""
+    """Return the converter of an attribute annotated with one of Python's types."""
 
     def convert(name: str, value: Any) -> Any:
         plain = value.item() if isinstance(value, (np.generic, np.ndarray)) and np.ndim(value) == 0 else value
