@@ -60,10 +60,10 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: MLContext | None = None, 
     >>> xp.asarray([True, False]).dtype, xp.asarray([[1, 2]], dtype=xp.float32)
     (dtype('bool'), <Array [[1., 2.]], float32[1, 2]>)
     """
-    wanted = None if dtype is None else as_dtype(dtype, "asarray")
+    target = None if dtype is None else as_dtype(dtype, "asarray")
     if isinstance(obj, Array):
         moved = obj if device is None else _to_device(obj, device)
-        result = moved if wanted is None else convert(moved, wanted)
+        result = moved if target is None else convert(moved, target)
         if copy is False and result is not obj:
             raise ValueError(f"asarray: {obj.desc} cannot become {result.desc} in {result.context} without a copy")
         return result
@@ -73,20 +73,20 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: MLContext | None = None, 
     with _in_context(device, "asarray"):
         if isinstance(values, np.ndarray):
             if copy is False:
-                if values.dtype == bool_ or wanted not in (None, values.dtype):
-                    raise ValueError(f"asarray: {values.dtype} cannot become {wanted or 'bool'} without a copy")
+                if values.dtype == bool_ or target not in (None, values.dtype):
+                    raise ValueError(f"asarray: {values.dtype} cannot become {target or 'bool'} without a copy")
                 return array(values, copy=False)
-            if wanted == bool_ or (wanted is None and values.dtype == bool_):
+            if target == bool_ or (target is None and values.dtype == bool_):
                 return as_mask(array(values.astype(np.bool_).view(np.uint8)))
-            return array(values, None if wanted is None else data_type_of(wanted))
+            return array(values, None if target is None else data_type_of(target))
         if copy is False:
             raise ValueError(f"asarray: {type(obj).__name__} has no memory to share")
-        if wanted is None:
+        if target is None:
             values = np.asarray(obj)
             return as_mask(array(values.view(np.uint8))) if values.dtype == bool_ else array(obj)
-        if wanted == bool_:
+        if target == bool_:
             return as_mask(array(np.asarray(obj, np.bool_).view(np.uint8)))
-        return array(obj, data_type_of(wanted))
+        return array(obj, data_type_of(target))
 
 
 def from_dlpack(x: Any, /, *, device: MLContext | None = None, copy: bool | None = None) -> Array:

@@ -46,8 +46,8 @@ def matmul(x1: Array, x2: Array, /) -> Array:
         fits = left.shape[-1] == right.shape[-2]
         require(fits, f"matmul: columns of {x1.desc} must be as many as rows of {x2.desc}")
         result = sum(ops.mul(expand_dims(left, -1), expand_dims(right, -3)), axis=-2, dtype=dtype)
-    gone = [at for at, x in ((result.rank - 2, x1), (result.rank - 1, x2)) if x.rank == 1]
-    return squeeze(result, gone) if gone else result
+    vector_axes = [at for at, x in ((result.rank - 2, x1), (result.rank - 1, x2)) if x.rank == 1]
+    return squeeze(result, vector_axes) if vector_axes else result
 
 
 def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:

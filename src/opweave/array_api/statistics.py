@@ -39,12 +39,12 @@ def _reduce(reduce: Callable[..., Array], x: Array, axis: Axis, keepdims: bool, 
 def _total(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, dtype: Any, keepdims: bool) -> Array:
     x = as_array(x, name)
     require_kind(x, "numeric or bool", name)
-    wanted = _sum_type(x, dtype, name)
-    wide = convert(x, wanted)
+    target = _sum_type(x, dtype, name)
+    wide = convert(x, target)
     if wide.data_type not in WIDE:
         # Sums of int32 have the same low bits.
         wide = ops.cast(wide, "int32")
-    return convert(_reduce(reduce, wide, axis, keepdims, name), wanted)
+    return convert(_reduce(reduce, wide, axis, keepdims, name), target)
 
 
 @axis_by_name
@@ -253,14 +253,14 @@ def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, i
     x = as_array(x, "cumulative_sum")
     require_kind(x, "numeric", "cumulative_sum")
     require(axis is not None or x.rank == 1, f"cumulative_sum: axis must be given for {x.desc}")
-    wanted, at = _sum_type(x, dtype, "cumulative_sum"), axis_of(axis or 0, x.rank, "cumulative_sum")
-    wide = convert(x, wanted)
+    target, at = _sum_type(x, dtype, "cumulative_sum"), axis_of(axis or 0, x.rank, "cumulative_sum")
+    wide = convert(x, target)
     if wide.data_type not in WIDE:
         wide = ops.cast(wide, "int32")
-    result = convert(ops.cumulative_sum(wide, at), wanted)
+    result = convert(ops.cumulative_sum(wide, at), target)
     if not include_initial:
         return result
-    return concat([zeros(with_axis(x.shape, at, 1), dtype=wanted, device=x.context), result], axis=at)
+    return concat([zeros(with_axis(x.shape, at, 1), dtype=target, device=x.context), result], axis=at)
 
 
 @axis_by_name
@@ -288,15 +288,15 @@ def cumulative_prod(x: Array, /, *, axis: int | None = None, dtype: Any = None, 
     x = as_array(x, "cumulative_prod")
     require_kind(x, "numeric", "cumulative_prod")
     require(axis is not None or x.rank == 1, f"cumulative_prod: axis must be given for {x.desc}")
-    wanted, at = _sum_type(x, dtype, "cumulative_prod"), axis_of(axis or 0, x.rank, "cumulative_prod")
-    result, front, reach = convert(x, wanted), (slice(None),) * at, 1
+    target, at = _sum_type(x, dtype, "cumulative_prod"), axis_of(axis or 0, x.rank, "cumulative_prod")
+    result, front, reach = convert(x, target), (slice(None),) * at, 1
     while reach < x.shape[at]:
         head, tail = result[(*front, slice(None, reach))], result[(*front, slice(reach, None))]
         result = concat([head, ops.mul(tail, result[(*front, slice(None, -reach))])], axis=at)
         reach *= 2
     if not include_initial:
         return result
-    return concat([ones(with_axis(x.shape, at, 1), dtype=wanted, device=x.context), result], axis=at)
+    return concat([ones(with_axis(x.shape, at, 1), dtype=target, device=x.context), result], axis=at)
 
 
 def diff(
