@@ -28,8 +28,8 @@ _JOINED = Limits("query", ranks=(3, 3))
 def _check_mask(mask: Operand | None, query: Operand, shape: tuple[int, ...]) -> None:
     if mask is None:
         return
-    wanted = f"mask must be uint8 or {query.data_type}, the data type of query, got {mask.desc}"
-    require(mask.data_type in ("uint8", query.data_type), wanted)
+    rule = f"mask must be uint8 or {query.data_type}, the data type of query, got {mask.desc}"
+    require(mask.data_type in ("uint8", query.data_type), rule)
     require(broadcasts_to(mask.shape, shape), f"mask must broadcast to {list(shape)}, got {mask.desc}")
 
 

@@ -240,8 +240,8 @@ class _Batch:
     def _pick(self, value: Operand, places: Operand) -> Operand:
         steps, batches = places.shape
         shape = [steps, *[1] * (value.rank - 3), batches, 1]
-        wanted = self._b.expand(self._b.reshape(places, shape), [*shape[:-1], value.shape[-1]])
-        return self._b.gather_elements(value, wanted, axis=0)
+        indices = self._b.expand(self._b.reshape(places, shape), [*shape[:-1], value.shape[-1]])
+        return self._b.gather_elements(value, indices, axis=0)
 
 
 def _by_direction(

@@ -87,7 +87,7 @@ def _(b: Operations, input: Operand, indices: Operand, updates: Operand, axis: i
     part = x if tuple(sizes) == x.shape else b.slice(x, [0] * x.rank, sizes)
     outer, inner = prod(sizes[:axis]), prod(sizes[axis + 1 :])
     lines = b.reshape(part, [outer, sizes[axis], inner])
-    wanted = b.reshape(added, [outer, updates.shape[axis], inner])
+    update_lines = b.reshape(added, [outer, updates.shape[axis], inner])
     # Indices that are the same for all elements of a row stay one column.
     column = all(size == 1 for size in indices.shape[axis + 1 :])
     columns = [1] * (x.rank - axis - 1) if column else sizes[axis + 1 :]
@@ -96,9 +96,9 @@ def _(b: Operations, input: Operand, indices: Operand, updates: Operand, axis: i
     combine = getattr(b, reduction)
     result = None
     if positions.is_constant:
-        result = _in_rounds(b, lines, positions.value, wanted, combine)
+        result = _in_rounds(b, lines, positions.value, update_lines, combine)
     if result is None:
-        result = _in_parts(b, lines, positions, wanted, combine, reduction)
+        result = _in_parts(b, lines, positions, update_lines, combine, reduction)
     return _narrow(b, _paste(b, b.reshape(result, sizes), x, axis), input)
 
 
