@@ -107,8 +107,8 @@ def plain_converter(kind: str) -> Converter:
                 plain = float(plain)
             except OverflowError:
                 raise ValidationError(f"{name} must be in the range of float64, got {shown(value)}") from None
-        wanted = {"int": int, "float": float, "bool": bool, "str": str}[kind]
-        if not isinstance(plain, wanted) or (kind == "int" and isinstance(plain, bool)):
+        python_type = {"int": int, "float": float, "bool": bool, "str": str}[kind]
+        if not isinstance(plain, python_type) or (kind == "int" and isinstance(plain, bool)):
             raise ValidationError(f"{name} must be of type {kind}, got {shown(value)}")
         return plain
 
