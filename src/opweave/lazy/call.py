@@ -57,8 +57,8 @@ def call(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     """
     try:
         template, inputs, label, context, others = _validate(op, args, kwargs)
-    except _InGraph as found:
-        return op.add(found.builder, args, kwargs)
+    except _InGraph as in_graph:
+        return op.add(in_graph.builder, args, kwargs)
     except ValidationError as error:
         hint = hints.of_call(op, args, kwargs, error)
         if hint and hint not in str(error):

@@ -98,21 +98,21 @@ def force(arrays: Sequence[Array]) -> None:
         return
     # Lock order: tensors before reads. One read at a time, because reads may share pending calls.
     with from_memory.locks_of(arrays), deferred_free.lock:
-        wanted = [array for array in arrays if array._array is None]
-        while wanted:
-            context = wanted[0]._context
+        pending = [array for array in arrays if array._array is None]
+        while pending:
+            context = pending[0]._context
             context._check_alive()
-            _run(context, [array for array in wanted if array._context is context])
-            wanted = [array for array in wanted if array._context is not context]
+            _run(context, [array for array in pending if array._context is context])
+            pending = [array for array in pending if array._context is not context]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Running
 
 
-def _run(context: MLContext, wanted: Sequence[Array]) -> None:
-    nodes, uses = calls_for(wanted)
-    asked = {id(array) for array in wanted}
+def _run(context: MLContext, arrays: Sequence[Array]) -> None:
+    nodes, uses = calls_for(arrays)
+    asked = {id(array) for array in arrays}
     start, copies = (perf_counter(), memory.copies.count) if records.active else (0.0, 0)
     kept = kept_results(nodes, uses, asked)
     outputs = [array._allocate() for _, _, array in kept]

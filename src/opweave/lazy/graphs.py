@@ -95,13 +95,13 @@ def _position(array: Array, node: PendingCall) -> int:
 # From arrays to calls
 
 
-def calls_for(wanted: Sequence[Array]) -> tuple[list[PendingCall], dict[int, int]]:
+def calls_for(arrays: Sequence[Array]) -> tuple[list[PendingCall], dict[int, int]]:
     """Return the pending calls that arrays depend on, in order, and how often each array, by `id`, is an operand."""
     order: list[PendingCall] = []
     seen: set[int] = set()
     uses: dict[int, int] = {}
     # Depth first, without recursion. After None comes a call whose operands are in `order` already.
-    stack: list[PendingCall | None] = [array._node for array in reversed(wanted) if array._node is not None]
+    stack: list[PendingCall | None] = [array._node for array in reversed(arrays) if array._node is not None]
     while stack:
         node = stack.pop()
         if node is None:

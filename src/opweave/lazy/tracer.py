@@ -327,16 +327,16 @@ class TracedFunction:
         """Run the graph, and return the results; `leaves` are the arrays among the arguments."""
         results: list[Array] = []
         if self.program is not None:
-            taken = leaves if self.takes_all else [leaves[s] if type(s) is int else s for s in self.sources]
-            pending = [leaf for leaf in taken if isinstance(leaf, Array) and leaf._array is None]
+            inputs = leaves if self.takes_all else [leaves[s] if type(s) is int else s for s in self.sources]
+            pending = [leaf for leaf in inputs if isinstance(leaf, Array) and leaf._array is None]
             if pending:
                 # Before the locks below: `force` takes locks of tensors, too.
                 force(pending)
-            if any(isinstance(leaf, MLTensor) for leaf in taken):
-                with Locks(list({id(leaf): leaf for leaf in taken if isinstance(leaf, MLTensor)}.values())):
-                    results = self._compute(taken)
+            if any(isinstance(leaf, MLTensor) for leaf in inputs):
+                with Locks(list({id(leaf): leaf for leaf in inputs if isinstance(leaf, MLTensor)}.values())):
+                    results = self._compute(inputs)
             else:
-                results = self._compute(taken)
+                results = self._compute(inputs)
         if type(self.tree) is _Made:
             return results[self.tree.number]
         return map_leaves(self.tree, lambda value: self._result(value, results, leaves))
@@ -351,14 +351,14 @@ class TracedFunction:
                 return _copy(self.context, self.context._own(leaf, "a result"), leaf.desc)
         return _copy(self.context, leaf, describe(leaf, "a result")) if isinstance(leaf, np.ndarray) else leaf
 
-    def _compute(self, taken: list[Any]) -> list[Array]:
+    def _compute(self, inputs: list[Any]) -> list[Array]:
         sources = [
             contiguous(leaf)
             if type(leaf) is np.ndarray
             else leaf._values()
             if isinstance(leaf, Array)
             else self.context._own(leaf, "an argument")
-            for leaf in taken
+            for leaf in inputs
         ]
         targets = [self.allocate(desc) for desc, _ in self.outputs]
         assert self.program is not None
