@@ -251,7 +251,7 @@ def flip(x: Array, /, *, axis: int | Sequence[int] | None = None) -> Array:
 
 
 def roll(x: Array, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None) -> Array:
-    """Shift elements along axes; those that move past the end are inserted at the start.
+    """Shift elements along axes; elements that move past the end are inserted at the start.
 
     Args:
         x: an array of any data type.

@@ -289,8 +289,8 @@ def group_normalization(
         label: a name for messages and tables.
 
     Returns:
-        `(input - mean) / sqrt(variance + epsilon) * scale + bias`, in the data type and shape of `input`; means and variances
-        are those of a batch's group.
+        `(input - mean) / sqrt(variance + epsilon) * scale + bias`, in the data type and shape of `input`, with one mean and
+        variance for each batch and group.
 
     Raises:
         ValidationError: the groups do not divide the channels, or scale or bias are of another size.

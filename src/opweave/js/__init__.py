@@ -33,7 +33,7 @@ def save(graph: MLGraph, path: str | Path, *, title: str = "") -> list[Path]:
 
     The module has one statement for each operation, named after its label. Weights are in a file in the same folder
     that ends in `.safetensors`; constants of a few numbers are in the module. Composites and other operations that
-    WebNN does not have are decomposed into those that it has. Existing files are replaced once the new ones are
+    WebNN does not have are decomposed into operations of WebNN. Existing files are replaced once the new files are
     complete.
 
     Args:

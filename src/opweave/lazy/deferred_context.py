@@ -109,8 +109,8 @@ class DeferredTensor(MLTensor):
     def numpy(self) -> np.ndarray:
         """A view of the contents, no copy. A pending value is computed first. The view stays valid after `destroy`.
 
-        While there is a view, dispatches that write the tensor run immediately, and so do those that read it if the view is
-        writable.
+        While there is a view, dispatches that write the tensor run immediately. If the view is writable, dispatches that read
+        the tensor run immediately, too.
 
         Raises:
             ValidationError: the tensor is destroyed, or not readable.

@@ -169,7 +169,7 @@ _OWN_REFERENCES = _reference_count(ref(_probe)) - 1
 
 
 def kept_results(nodes: Sequence[PendingCall], uses: dict[int, int], asked: set[int]) -> list[Kept]:
-    """Return the results to write: those that are asked for, and those with references other than from these calls."""
+    """Return the results to write: results that are asked for or that have references from outside of these calls."""
     kept = []
     for number, node in enumerate(nodes):
         for position, output in enumerate(node.outputs):

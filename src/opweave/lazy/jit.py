@@ -57,7 +57,7 @@ def jit(function: Callable[..., Any] | None = None, /, *, static: Sequence[str] 
         static: the names of parameters that are static, too, although their values are or contain arrays.
 
     Returns:
-        The function. It returns what the traced function returned, with an `opweave.Array` in place of each operand.
+        The function, which returns an `opweave.Array` in place of each operand that the traced function returned.
 
     Arrays that are not arguments (globals, members of `self`) become constants of the graph. NumPy arrays among them are
     read-only while the graph is cached, so that they cannot change unnoticed, and so are the arrays that they are views of.

@@ -1,4 +1,4 @@
-"""Records of what each read of arrays ran, for `opweave.ops.profile`."""
+"""Records of the operations that each read of arrays ran, for `opweave.ops.profile`."""
 
 from __future__ import annotations
 
