@@ -391,8 +391,8 @@ def test_a_graph_that_is_refused_runs_one_by_one(x: ow.Array, monkeypatch: pytes
             raise ow.OperationError("too large for me")
         return compiled(plan, constants)
 
-    compiled = graphs.CallGraph.compiled
-    monkeypatch.setattr(graphs.CallGraph, "compiled", refuse)
+    compiled = graphs.CallGraph.compile
+    monkeypatch.setattr(graphs.CallGraph, "compile", refuse)
     ow.ops.compile_now()
     expected = np.arctan(1) * 0 + (x.numpy() * 3 + 0.5) * 7
     for _ in range(3):

@@ -334,14 +334,14 @@ def test_weights_that_die_in_the_queue_are_let_go(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_refusal_leaves_the_general_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = graphs.CallGraph.compiled
+    compiled = graphs.CallGraph.compile
 
     def refuse(plan: Any, constants: Any = None) -> Any:
         if constants:
             raise ow.OperationError("no constants, please")
         return compiled(plan)
 
-    monkeypatch.setattr(graphs.CallGraph, "compiled", refuse)
+    monkeypatch.setattr(graphs.CallGraph, "compile", refuse)
     w, b = weights(4, 3), weights(3, seed=1)
     for k in range(3 * OFTEN):
         assert check_layer(random(2, 4, seed=k), w, b) == 0

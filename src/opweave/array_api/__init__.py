@@ -62,13 +62,13 @@ from .types import (
 
 __array_api_version__ = "2024.12"
 VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
-"""The versions of the standard that have nothing which is otherwise here."""
+"""Versions of the standard that this module follows."""
 
 e, pi, inf, nan, newaxis = math.e, math.pi, math.inf, math.nan, None
 
 
 def __array_namespace_info__() -> Info:  # noqa: N807  (the standard's name)
-    """What there is: data types, contexts, and whether shapes may depend on values."""
+    """Get an object that describes the data types, contexts and capabilities."""
     return Info()
 
 
@@ -79,10 +79,10 @@ def __getattr__(name: str) -> Any:
 
 @array_namespace.provide
 def namespace(api_version: str | None) -> ModuleType:
-    """This module.
+    """Return this module.
 
     Raises:
-        ValueError: it does not follow that version of the standard.
+        ValueError: the module does not follow that version of the standard.
     """
     if api_version is not None and api_version not in VERSIONS:
         raise ValueError(f"opweave follows the array API standard of {', '.join(VERSIONS)}, not {api_version!r}")

@@ -14,17 +14,17 @@ from ..lazy.from_memory import array
 from ..lazy.mask import Mask, as_mask
 from ..support.errors import ValidationError, require
 from ..support.names import shown
-from .types import KINDS, DType, bool as bool_, check_number, data_type_of, promoted
+from .types import KINDS, DType, bool as bool_, check_number, data_type_of, promote
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def as_array(value: Any, what: str) -> Array:
-    """An array of Opweave, or one of NumPy, whose memory is shared.
+def as_array(value: Any, name: str) -> Array:
+    """Return an array of Opweave; one of NumPy shares its memory.
 
     Raises:
-        ValidationError: it is neither.
+        ValidationError: the value is neither.
     """
     if isinstance(value, Array):
         return value
@@ -32,17 +32,17 @@ def as_array(value: Any, what: str) -> Array:
         if value.dtype == bool_:
             return as_mask(array(np.asarray(value).view(np.uint8)))
         return array(np.asarray(value), copy=False)
-    raise ValidationError(f"{what}: takes arrays of opweave, got {shown(value)}; asarray makes them")
+    raise ValidationError(f"{name}: takes arrays of opweave, got {shown(value)}; asarray makes them")
 
 
-def require_kind(x: Array, kind: str, what: str) -> None:
-    """Require that an array is of a kind of data type, or of one of two: "numeric", "integral or bool"."""
-    if not any(x.dtype.kind in KINDS[each] for each in kind.split(" or ")):
-        raise ValidationError(f"{what}: takes arrays of kind {kind}, got {x.dtype}{list(x.shape)}")
+def require_kind(x: Array, kind: str, name: str) -> None:
+    """Require an array of a kind of data type, such as "numeric", or of one of two, such as "integral or bool"."""
+    if not any(x.dtype.kind in KINDS[part] for part in kind.split(" or ")):
+        raise ValidationError(f"{name}: takes arrays of kind {kind}, got {x.dtype}{list(x.shape)}")
 
 
-def converted(x: Array, dtype: DType) -> Array:
-    """The array in another data type; itself if that is its own."""
+def convert(x: Array, dtype: DType) -> Array:
+    """Convert an array to a data type; an array of this type is returned itself."""
     if x.dtype == dtype:
         return x
     if dtype == bool_:
@@ -53,82 +53,84 @@ def converted(x: Array, dtype: DType) -> Array:
 
 
 def of_type(result: Array, dtype: DType) -> Array:
-    """A result of operations, as truth values where that is the type of their operands."""
+    """Return a result of operations in `dtype`: as truth values for bool, else itself."""
     return as_mask(result) if dtype == bool_ else result
 
 
-def together(what: str, kind: str, *values: Any) -> tuple[list[Any], DType]:
-    """Operands in a common data type, and that type. Python's numbers stay numbers; beside truth values they become arrays.
+def promote_operands(name: str, kind: str, *values: Any) -> tuple[list[Any], DType]:
+    """Promote operands to a common data type; return the operands and the type.
+
+    Python numbers stay numbers, but become arrays beside truth values.
 
     Raises:
-        ValidationError: there is no array among them, an array is not of that kind, or there is no common type.
+        ValidationError: no operand is an array, an array is of another kind, or there is no common type.
     """
-    arrays: list[Any] = [v if isinstance(v, (int, float)) else as_array(v, what) for v in values]
-    found = [v for v in arrays if isinstance(v, Array)]
-    require(bool(found), f"{what}: takes at least one array, got {shown(values)}")
-    for x in found:
-        require_kind(x, kind, what)
-    dtype = found[0].dtype
-    for x in found[1:]:
-        common = promoted(dtype, x.dtype)
+    arrays: list[Any] = [v if isinstance(v, (int, float)) else as_array(v, name) for v in values]
+    array_operands = [v for v in arrays if isinstance(v, Array)]
+    require(bool(array_operands), f"{name}: takes at least one array, got {shown(values)}")
+    for x in array_operands:
+        require_kind(x, kind, name)
+    dtype = array_operands[0].dtype
+    for x in array_operands[1:]:
+        common = promote(dtype, x.dtype)
         if common is None:
             raise ValidationError(
-                f"{what}: {dtype} and {x.dtype} have no common data type; astype converts one of them"
+                f"{name}: {dtype} and {x.dtype} have no common data type; astype converts one of them"
             )
         dtype = common
     for position, value in enumerate(arrays):
         if isinstance(value, Array):
-            arrays[position] = converted(value, dtype)
+            arrays[position] = convert(value, dtype)
         else:
-            check_number(value, dtype, what)
+            check_number(value, dtype, name)
             if dtype == bool_:
                 arrays[position] = as_mask(array(value, "uint8"))
     return arrays, dtype
 
 
-def axis_of(axis: Any, rank: int, what: str) -> int:
-    """An axis counted from the start.
+def axis_of(axis: Any, rank: int, name: str) -> int:
+    """Return an axis counted from the start.
 
     Raises:
-        ValidationError: it is no integer in [-rank, rank).
+        ValidationError: the axis is no integer in [-rank, rank).
     """
     if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)) or not -rank <= axis < rank:
-        raise ValidationError(f"{what}: axis must be an integer in [{-rank}, {rank}), got {shown(axis)}")
+        raise ValidationError(f"{name}: axis must be an integer in [{-rank}, {rank}), got {shown(axis)}")
     return int(axis) % rank
 
 
-def axes_of(axis: int | Sequence[int] | None, rank: int, what: str) -> list[int]:
-    """Axes counted from the start; all for None.
+def axes_of(axis: int | Sequence[int] | None, rank: int, name: str) -> list[int]:
+    """Return axes counted from the start; all axes for None.
 
     Raises:
-        ValidationError: one is out of range or occurs twice.
+        ValidationError: an axis is out of range or occurs twice.
     """
     if axis is None:
         return list(range(rank))
-    found = [axis_of(each, rank, what) for each in (axis if isinstance(axis, (tuple, list)) else (axis,))]
-    require(len({*found}) == len(found), f"{what}: axis must not name an axis twice, got {shown(axis)}")
-    return found
+    axes = [axis_of(item, rank, name) for item in (axis if isinstance(axis, (tuple, list)) else (axis,))]
+    require(len({*axes}) == len(axes), f"{name}: axis must not name an axis twice, got {shown(axis)}")
+    return axes
 
 
 def axis_by_name(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorator for functions of an array along an axis, which the standard takes by name only.
+    """Decorate a function that takes the axis by name only, as the standard requires.
 
     Raises:
-        ValidationError: at a call with the axis by position, as NumPy takes it.
+        ValidationError: a call passes the axis by position, as NumPy allows.
     """
 
     @functools.wraps(function)
-    def checked(*args: P.args, **given: P.kwargs) -> R:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         if len(args) > 1:
             name = function.__name__
             raise ValidationError(f"{name}: the axis is given by name: {name}(x, axis={shown(args[1])})")
-        return function(*args, **given)
+        return function(*args, **kwargs)
 
-    return checked
+    return wrapper
 
 
 def with_axis(shape: Sequence[int], axis: int, size: int) -> list[int]:
-    """A shape with another size along an axis."""
+    """Return a shape with another size along an axis."""
     return [*shape[:axis], size, *shape[axis + 1 :]]
 
 
@@ -137,9 +139,9 @@ __all__ = [
     "axes_of",
     "axis_by_name",
     "axis_of",
-    "converted",
+    "convert",
     "of_type",
+    "promote_operands",
     "require_kind",
-    "together",
     "with_axis",
 ]

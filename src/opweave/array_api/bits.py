@@ -1,4 +1,4 @@
-"""Functions of bits of the standard: expressions for integers, operations for truth values."""
+"""Bitwise functions of the standard: expressions for integers, operations for truth values."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def _shifted_right(a, b):  # type: ignore[no-untyped-def]
 
 
 def _bits(of_integers: Any, of_truths: Callable[[Any, Any], Array] | None = None) -> Callable[[Any, Any], Array]:
-    """A function of bits: an expression for integers, an operation for truth values."""
+    """Make a bitwise function from an expression for integers and an operation for truth values."""
 
     def compute(x1: Any, x2: Any) -> Array:
         a, b = as_operands(x1, x2)
-        made: Array = of_truths(a, b) if of_truths is not None and a.dtype.kind == "b" else of_integers(a, b)
-        return made
+        result: Array = of_truths(a, b) if of_truths is not None and a.dtype.kind == "b" else of_integers(a, b)
+        return result
 
     return compute
 

@@ -16,19 +16,19 @@ from ..lazy.from_memory import array
 from ..lazy.mask import as_mask
 from ..support.errors import ValidationError, require
 from ..support.names import shown
-from .arguments import as_array, converted
+from .arguments import as_array, convert
 from .types import as_dtype, bool as bool_, data_type_of
 
 
-def _in_context(device: Any, what: str) -> Any:
+def _in_context(device: Any, name: str) -> Any:
     if device is not None and not isinstance(device, MLContext):
-        raise ValidationError(f"{what}: device must be a context, got {shown(device)}")
+        raise ValidationError(f"{name}: device must be a context, got {shown(device)}")
     return nullcontext() if device is None else device
 
 
-def made_of(values: np.ndarray, device: Any, what: str) -> Array:
-    """Make an array of values in host memory, of a type that WebNN has, or of bool."""
-    with _in_context(device, what):
+def array_of(values: np.ndarray, device: Any, name: str) -> Array:
+    """Make an array from values in host memory, of bool or a data type of WebNN."""
+    with _in_context(device, name):
         if values.dtype == bool_:
             return as_mask(array(values.view(np.uint8)))
         return array(values)
@@ -37,7 +37,7 @@ def made_of(values: np.ndarray, device: Any, what: str) -> Array:
 def _to_device(x: Array, device: MLContext, /, *, stream: Any = None) -> Array:
     require(stream is None, f"to_device: stream must be None, got {shown(stream)}")
     require(isinstance(device, MLContext), f"to_device: device must be a context, got {shown(device)}")
-    return x if device is x.context else made_of(x.numpy(), device, "to_device")
+    return x if device is x.context else array_of(x.numpy(), device, "to_device")
 
 
 def asarray(obj: Any, /, *, dtype: Any = None, device: MLContext | None = None, copy: bool | None = None) -> Array:
@@ -60,33 +60,33 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: MLContext | None = None, 
     >>> xp.asarray([True, False]).dtype, xp.asarray([[1, 2]], dtype=xp.float32)
     (dtype('bool'), <Array [[1., 2.]], float32[1, 2]>)
     """
-    wanted = None if dtype is None else as_dtype(dtype, "asarray")
+    target = None if dtype is None else as_dtype(dtype, "asarray")
     if isinstance(obj, Array):
         moved = obj if device is None else _to_device(obj, device)
-        made = moved if wanted is None else converted(moved, wanted)
-        if copy is False and made is not obj:
-            raise ValueError(f"asarray: {obj.desc} cannot become {made.desc} in {made.context} without a copy")
-        return made
+        result = moved if target is None else convert(moved, target)
+        if copy is False and result is not obj:
+            raise ValueError(f"asarray: {obj.desc} cannot become {result.desc} in {result.context} without a copy")
+        return result
     values: Any = obj
     if not isinstance(obj, np.ndarray) and (hasattr(obj, "__array__") or hasattr(obj, "__dlpack__")):
         values = np.asarray(obj) if hasattr(obj, "__array__") else np.from_dlpack(obj)
     with _in_context(device, "asarray"):
         if isinstance(values, np.ndarray):
             if copy is False:
-                if values.dtype == bool_ or wanted not in (None, values.dtype):
-                    raise ValueError(f"asarray: {values.dtype} cannot become {wanted or 'bool'} without a copy")
+                if values.dtype == bool_ or target not in (None, values.dtype):
+                    raise ValueError(f"asarray: {values.dtype} cannot become {target or 'bool'} without a copy")
                 return array(values, copy=False)
-            if wanted == bool_ or (wanted is None and values.dtype == bool_):
+            if target == bool_ or (target is None and values.dtype == bool_):
                 return as_mask(array(values.astype(np.bool_).view(np.uint8)))
-            return array(values, None if wanted is None else data_type_of(wanted))
+            return array(values, None if target is None else data_type_of(target))
         if copy is False:
             raise ValueError(f"asarray: {type(obj).__name__} has no memory to share")
-        if wanted is None:
+        if target is None:
             values = np.asarray(obj)
             return as_mask(array(values.view(np.uint8))) if values.dtype == bool_ else array(obj)
-        if wanted == bool_:
+        if target == bool_:
             return as_mask(array(np.asarray(obj, np.bool_).view(np.uint8)))
-        return array(obj, data_type_of(wanted))
+        return array(obj, data_type_of(target))
 
 
 def from_dlpack(x: Any, /, *, device: MLContext | None = None, copy: bool | None = None) -> Array:
@@ -136,8 +136,8 @@ def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: MLContext | No
     >>> xp.astype(xp.asarray([1.7, -1.7]), xp.int32).tolist()
     [1, -1]
     """
-    made = converted(as_array(x, "astype"), as_dtype(dtype, "astype"))
-    return made if device is None else _to_device(made, device)
+    result = convert(as_array(x, "astype"), as_dtype(dtype, "astype"))
+    return result if device is None else _to_device(result, device)
 
 
 __all__ = [

@@ -16,7 +16,7 @@ from ..lazy.array import Array
 from ..support.errors import ValidationError, require
 from ..support.names import shown
 from .arguments import as_array, of_type
-from .conversion import made_of
+from .conversion import array_of
 from .types import as_dtype, bool as bool_, float32, int32, isdtype
 
 Shape = int | Sequence[int]
@@ -42,13 +42,13 @@ def full(shape: Shape, fill_value: float, *, dtype: Any = None, device: MLContex
     [[7, 7], [7, 7]]
     """
     kind = bool_ if isinstance(fill_value, (bool, np.bool_)) else int32 if isinstance(fill_value, int) else float32
-    wanted = kind if dtype is None else as_dtype(dtype, "full")
+    target = kind if dtype is None else as_dtype(dtype, "full")
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     try:
-        value = np.array(fill_value).astype(wanted) if wanted.kind in "fb" else np.array(fill_value, wanted)
+        value = np.array(fill_value).astype(target) if target.kind in "fb" else np.array(fill_value, target)
     except OverflowError:
-        raise ValidationError(f"full: {shown(fill_value)} is not a value of {wanted}") from None
-    return made_of(np.full(sizes, value, wanted), device, "full")
+        raise ValidationError(f"full: {shown(fill_value)} is not a value of {target}") from None
+    return array_of(np.full(sizes, value, target), device, "full")
 
 
 def zeros(shape: Shape, *, dtype: Any = None, device: MLContext | None = None) -> Array:
@@ -230,15 +230,15 @@ def arange(
     >>> xp.arange(1.0, 2.0, 0.25).tolist()
     [1.0, 1.25, 1.5, 1.75]
     """
-    given = (start, stop, step)
-    kind = float32 if any(isinstance(each, float) for each in given) else int32
-    wanted = kind if dtype is None else as_dtype(dtype, "arange")
+    bounds = (start, stop, step)
+    kind = float32 if any(isinstance(value, float) for value in bounds) else int32
+    target = kind if dtype is None else as_dtype(dtype, "arange")
     values = np.arange(*((start, stop, step) if stop is not None else (0, start, step)))
     require(values.size > 0, f"arange: [{start}, {stop}) in steps of {step} is empty; arrays of WebNN have elements")
-    if isdtype(wanted, "integral"):
-        info = np.iinfo(wanted)
-        require(info.min <= values.min() and values.max() <= info.max, f"arange: {wanted} does not hold {values.max()}")
-    return made_of(values.astype(wanted), device, "arange")
+    if isdtype(target, "integral"):
+        info = np.iinfo(target)
+        require(info.min <= values.min() and values.max() <= info.max, f"arange: {target} does not hold {values.max()}")
+    return array_of(values.astype(target), device, "arange")
 
 
 def linspace(
@@ -272,8 +272,8 @@ def linspace(
     [0.0, 0.25, 0.5, 0.75, 1.0]
     """
     require(num > 0, f"linspace: num must be positive, got {num}; arrays of WebNN have elements")
-    wanted = float32 if dtype is None else as_dtype(dtype, "linspace")
-    return made_of(np.linspace(start, stop, num, endpoint).astype(wanted), device, "linspace")
+    target = float32 if dtype is None else as_dtype(dtype, "linspace")
+    return array_of(np.linspace(start, stop, num, endpoint).astype(target), device, "linspace")
 
 
 def eye(
@@ -298,8 +298,8 @@ def eye(
     >>> xp.eye(2, 3, k=1).tolist()
     [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     """
-    wanted = float32 if dtype is None else as_dtype(dtype, "eye")
-    return made_of(np.eye(n_rows, n_cols, k, wanted), device, "eye")
+    target = float32 if dtype is None else as_dtype(dtype, "eye")
+    return array_of(np.eye(n_rows, n_cols, k, target), device, "eye")
 
 
 def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:

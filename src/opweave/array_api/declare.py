@@ -9,7 +9,7 @@ from typing import Any
 from ..lazy.array import Array
 from ..lazy.from_memory import array
 from ..lazy.mask import as_mask
-from .arguments import as_array, of_type, require_kind, together
+from .arguments import as_array, of_type, promote_operands, require_kind
 
 PAGE = "https://data-apis.org/array-api/latest/API_specification/generated/array_api.{}.html"
 
@@ -21,12 +21,12 @@ TYPES = {
     "numeric or bool": "any data type",
     "integral or bool": "integers or bool",
 }
-"""The standard's kinds of data types -> the same in words."""
+"""Description of each kind of data types of the standard."""
 
 Function = Callable[..., Array]
 
 
-def _listed(
+def _describe(
     name: str,
     function: Function,
     takes: dict[str, str],
@@ -39,13 +39,13 @@ def _listed(
     """Give a function its name, a signature with positional-only parameters, and a docstring with an example."""
     function.__name__ = function.__qualname__ = name
     function.__module__ = "opweave.array_api"
-    told = "\n".join(f"    {each}: {text}." for each, text in takes.items())
+    sections = "\n".join(f"    {parameter}: {text}." for parameter, text in takes.items())
     function.__doc__ = f"""{doc}
 
 {PAGE.format(name)}
 
 Args:
-{told}
+{sections}
 
 Returns:
     An array {returns}.
@@ -59,7 +59,7 @@ Raises:
 """
     kind = inspect.Parameter.POSITIONAL_ONLY
     function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter(each, kind, annotation=Array) for each in takes], return_annotation=Array
+        [inspect.Parameter(parameter, kind, annotation=Array) for parameter in takes], return_annotation=Array
     )
     return function
 
@@ -73,13 +73,13 @@ def unary(
     result: str,
     to_mask: bool = False,
 ) -> Function:
-    """A function of one array.
+    """Declare a function of one array.
 
     Args:
         name: the standard's name.
-        kind: the kind of data types that it takes.
-        compute: how it is computed.
-        doc: what it is.
+        kind: the allowed kind of data types.
+        compute: computes the result.
+        doc: first line of the docstring.
         arguments: of the example, in which this package is `xp`.
         result: of the example.
         to_mask: whether the results are truth values.
@@ -88,11 +88,11 @@ def unary(
     def function(x: Any, /) -> Array:
         x = as_array(x, name)
         require_kind(x, kind, name)
-        made = compute(x)
-        return as_mask(made) if to_mask else made
+        output = compute(x)
+        return as_mask(output) if to_mask else output
 
     returns = f"of the shape {'of `x`, bool' if to_mask else 'and data type of `x`'}"
-    return _listed(name, function, {"x": TYPES[kind]}, doc, returns, "`x` has another data type", arguments, result)
+    return _describe(name, function, {"x": TYPES[kind]}, doc, returns, "`x` has another data type", arguments, result)
 
 
 def binary(
@@ -104,26 +104,26 @@ def binary(
     result: str,
     to_mask: bool = False,
 ) -> Function:
-    """A function of two arrays, or of an array and a Python number; arguments as for `unary`."""
+    """Declare a function of two arrays, or of an array and a Python number; arguments as for `unary`."""
 
     def function(x1: Any, x2: Any, /) -> Array:
-        (x1, x2), dtype = together(name, kind, x1, x2)
-        made = compute(x1, x2)
-        return as_mask(made) if to_mask else of_type(made, dtype)
+        (x1, x2), dtype = promote_operands(name, kind, x1, x2)
+        output = compute(x1, x2)
+        return as_mask(output) if to_mask else of_type(output, dtype)
 
     takes = {"x1": TYPES[kind], "x2": "likewise; it broadcasts with `x1`, and one of the two may be a Python number"}
     returns = f"of the broadcast shape, {'bool' if to_mask else 'in the promoted data type'}"
     errors = "an argument has another data type, the two have no common one, or the shapes do not broadcast"
-    return _listed(name, function, takes, doc, returns, errors, arguments, result)
+    return _describe(name, function, takes, doc, returns, errors, arguments, result)
 
 
 def is_float(x: Array) -> bool:
-    """Whether an array is of floats."""
+    """Whether the elements are floats."""
     return x.dtype.kind == "f"
 
 
 def as_operands(x1: Any, x2: Any) -> tuple[Array, Array]:
-    """Two arrays, of which one may be a Python number."""
+    """Return two arrays; one of the arguments may be a Python number."""
     like = x1 if isinstance(x1, Array) else x2
     a, b = (x if isinstance(x, Array) else _scalar(x, like) for x in (x1, x2))
     return a, b

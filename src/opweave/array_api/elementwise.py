@@ -10,7 +10,7 @@ from .. import ops
 from ..custom import expression
 from ..lazy.array import Array
 from ..support.errors import ValidationError
-from .arguments import as_array, converted, require_kind
+from .arguments import as_array, convert, require_kind
 from .declare import as_operands, binary, is_float, unary
 from .types import check_number
 
@@ -86,10 +86,10 @@ def _integer_remainder(a, b):  # type: ignore[no-untyped-def]
 
 
 def _float_division(x1: Array, x2: Array) -> tuple[Array, Array]:
-    """The rounded down quotient of floats, and the remainder, in [0, |x2|] and with the sign of x2.
+    """Return floor(x1 / x2) and the remainder x1 - floor(x1 / x2) * x2, in [0, |x2|] with the sign of x2.
 
-    In float16 both are exact before they are rounded: bits of the quotient are found twelve at a time in float32, which holds
-    the products of twelve bits and a float16 number. In float32, the product of quotient and divisor is rounded.
+    In float16 both are exact before the last rounding: the quotient is computed in float32, twelve bits at a time, and float32
+    holds the product of twelve bits and a float16 number. In float32, the product of quotient and divisor is rounded.
     """
     is_half = x1.data_type == "float16"
     a, b = (ops.cast(x, "float32") for x in (x1, x2)) if is_half else (x1, x2)
@@ -99,9 +99,9 @@ def _float_division(x1: Array, x2: Array) -> tuple[Array, Array]:
     for scale in (2.0**36, 2.0**24, 2.0**12, 1.0) if is_half else (1.0,):
         digits = ops.floor(ops.div(ops.mul(rest, 1 / scale), divisor))
         part = ops.mul(digits, scale)
-        # An infinite divisor, and 0 times that, leave the number as it is.
+        # For an infinite divisor, digits is 0 and part * divisor is NaN: keep the remainder.
         rest = ops.where(ops.equal(digits, 0.0), rest, ops.sub(rest, ops.mul(part, divisor)))
-        # A ratio just below an integer is rounded to that one.
+        # If the ratio was rounded up to an integer, subtract one.
         is_beyond = ops.lesser(rest, 0.0)
         rest = ops.where(is_beyond, ops.add(rest, ops.mul(divisor, scale)), rest)
         whole = ops.add(whole, ops.where(is_beyond, ops.sub(part, scale), part))
@@ -109,7 +109,7 @@ def _float_division(x1: Array, x2: Array) -> tuple[Array, Array]:
         is_short = ops.logical_and(ops.greater_or_equal(rest, divisor), ops.lesser(divisor, math.inf))
         rest = ops.max(ops.where(is_short, ops.sub(rest, divisor), rest), 0.0)
         whole = ops.where(is_short, ops.add(whole, 1.0), whole)
-        # From here on, a number and its neighbour are about a divisor apart: no digit of the remainder is correct.
+        # Beyond 2^24, neighbouring numbers are about a divisor apart: no digit of the remainder is correct.
         is_vast = ops.greater_or_equal(ratio, 2.0**24)
         rest = ops.where(is_vast, 0.0, ops.min(rest, divisor))
         whole = ops.where(is_vast, ratio, whole)
@@ -119,7 +119,7 @@ def _float_division(x1: Array, x2: Array) -> tuple[Array, Array]:
     is_above = ops.logical_and(is_opposite, ops.greater(rest, 0.0))
     rest = ops.where(is_above, ops.sub(divisor, rest), rest)
     whole = ops.where(is_above, ops.add(whole, 1.0), whole)
-    # The standard divides by infinity without rounding to -1, and by 0.
+    # The standard returns x1 / x2 for x2 = 0 and for infinite x2, not -1.
     whole = ops.where(ops.logical_or(is_undefined, ops.is_infinite(b)), ratio, whole)
     quotient = ops.mul(ops.mul(whole, _sign_factor(a)), _sign_factor(b))
     remainder = ops.mul(rest, _sign_factor(b))
@@ -128,28 +128,28 @@ def _float_division(x1: Array, x2: Array) -> tuple[Array, Array]:
 
 def _floor_divide(x1: Any, x2: Any) -> Array:
     a, b = as_operands(x1, x2)
-    made: Array = _float_division(a, b)[0] if is_float(a) else _integer_quotient(a, b)
-    return made
+    result: Array = _float_division(a, b)[0] if is_float(a) else _integer_quotient(a, b)
+    return result
 
 
 def _remainder(x1: Any, x2: Any) -> Array:
     a, b = as_operands(x1, x2)
-    made: Array = _float_division(a, b)[1] if is_float(a) else _integer_remainder(a, b)
-    return made
+    result: Array = _float_division(a, b)[1] if is_float(a) else _integer_remainder(a, b)
+    return result
 
 
 def is_negative(x: Array) -> Array:
-    """Whether each element has the sign bit, also -0."""
+    """Test the sign bit of each element, also of -0."""
     return ops.logical_or(ops.lesser(x, 0.0), ops.lesser(ops.reciprocal(x), 0.0))
 
 
 def _sign_factor(x: Array) -> Array:
-    """-1 for negative elements and -0, else 1."""
+    """Return -1 for negative elements and -0, else 1."""
     return ops.sub(1.0, ops.mul(ops.cast(is_negative(x), x.data_type), 2.0))
 
 
 def with_sign_of(size: Array, x: Array) -> Array:
-    """`size` with the sign of `x`. It is multiplied by 1 or -1: ONNX Runtime's Where would lose the sign of zero."""
+    """Return `size` with the sign of `x`: size * ±1, because ONNX Runtime's Where would lose the sign of zero."""
     return ops.mul(size, _sign_factor(x))
 
 
@@ -178,7 +178,7 @@ signbit = unary(
 
 
 def _whole(operation: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """A rounding function: integers stay as they are."""
+    """Make a rounding function, which returns integers unchanged."""
     return lambda x: operation(x) if is_float(x) else x
 
 
@@ -320,9 +320,9 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
     >>> xp.clip(xp.asarray([-1.0, 0.5, 3.0]), 0.0, 1.0).tolist()
     [0.0, 0.5, 1.0]
     """
-    made = as_array(x, "clip")
-    require_kind(made, "numeric", "clip")
-    dtype = made.dtype
+    result = as_array(x, "clip")
+    require_kind(result, "numeric", "clip")
+    dtype = result.dtype
     for bound, limit in ((min, ops.max), (max, ops.min)):
         if bound is None:
             continue
@@ -332,9 +332,9 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
             bound = as_array(bound, "clip")
             if bound.dtype.kind != dtype.kind:
                 raise ValidationError(f"clip: bounds must be of the kind of x, {dtype}, got {bound.dtype}")
-            bound = converted(bound, dtype)
-        made = limit(made, bound)
-    return made
+            bound = convert(bound, dtype)
+        result = limit(result, bound)
+    return result
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from ..core.shapes import broadcast
 from ..lazy.array import Array
 from ..support.errors import require
 from ..support.names import shown
-from .arguments import as_array, axes_of, axis_of, of_type, together, with_axis
+from .arguments import as_array, axes_of, axis_of, of_type, promote_operands, with_axis
 
 
 def broadcast_to(x: Array, /, shape: Sequence[int]) -> Array:
@@ -53,10 +53,10 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
     >>> xp.broadcast_shapes([2, 1], [3])
     (2, 3)
     """
-    found: tuple[int, ...] = ()
+    common: tuple[int, ...] = ()
     for shape in shapes:
-        found = broadcast(found, tuple(shape))
-    return found
+        common = broadcast(common, tuple(shape))
+    return common
 
 
 def broadcast_arrays(*arrays: Array) -> list[Array]:
@@ -251,7 +251,7 @@ def flip(x: Array, /, *, axis: int | Sequence[int] | None = None) -> Array:
 
 
 def roll(x: Array, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None) -> Array:
-    """Shift elements along axes; those that move past the end are inserted at the start.
+    """Shift elements along axes; elements that move past the end are inserted at the start.
 
     Args:
         x: an array of any data type.
@@ -272,16 +272,16 @@ def roll(x: Array, /, shift: int | Sequence[int], *, axis: int | Sequence[int] |
     if axis is None:
         require(isinstance(shift, int), f"roll: shift must be an integer without axis, got {shown(shift)}")
         return reshape(roll(reshape(x, [-1]), shift, axis=0), x.shape)
-    axes = [axis_of(each, x.rank, "roll") for each in ((axis,) if isinstance(axis, int) else axis)]
+    axes = [axis_of(item, x.rank, "roll") for item in ((axis,) if isinstance(axis, int) else axis)]
     shifts = [shift] * len(axes) if isinstance(shift, int) else list(shift)
     require(len(shifts) == len(axes), f"roll: shift {shown(shifts)} and axis {axes} have different lengths")
-    made = x
+    result = x
     for at, by in zip(axes, shifts, strict=True):
         size = x.shape[at]
         if by % size:
-            head, tail = ops.split(made, [size - by % size, by % size], axis=at)
-            made = ops.concat([tail, head], at)
-    return of_type(made, x.dtype) if made is not x else x
+            head, tail = ops.split(result, [size - by % size, by % size], axis=at)
+            result = ops.concat([tail, head], at)
+    return of_type(result, x.dtype) if result is not x else x
 
 
 def repeat(x: Array, repeats: int, /, *, axis: int | None = None) -> Array:
@@ -354,10 +354,10 @@ def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
     >>> xp.concat([xp.asarray([[1, 2]]), xp.asarray([[3, 4]])], axis=1).tolist()
     [[1, 2, 3, 4]]
     """
-    given, dtype = together("concat", "numeric or bool", *arrays)
+    operands, dtype = promote_operands("concat", "numeric or bool", *arrays)
     if axis is None:
-        given, axis = [reshape(x, [-1]) for x in given], 0
-    return of_type(ops.concat(given, axis_of(axis, given[0].rank, "concat")), dtype)
+        operands, axis = [reshape(x, [-1]) for x in operands], 0
+    return of_type(ops.concat(operands, axis_of(axis, operands[0].rank, "concat")), dtype)
 
 
 def stack(arrays: Sequence[Array], /, *, axis: int = 0) -> Array:

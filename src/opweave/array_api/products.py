@@ -11,7 +11,7 @@ from math import prod as product
 from .. import ops
 from ..lazy.array import Array
 from ..support.errors import ValidationError, require
-from .arguments import axes_of, axis_of, together
+from .arguments import axes_of, axis_of, promote_operands
 from .manipulation import broadcast_arrays, expand_dims, permute_dims, reshape, squeeze
 from .statistics import sum
 
@@ -36,18 +36,18 @@ def matmul(x1: Array, x2: Array, /) -> Array:
     >>> xp.matmul(xp.asarray([[1.0, 2.0], [3.0, 4.0]]), xp.asarray([1.0, 10.0])).tolist()
     [21.0, 43.0]
     """
-    (x1, x2), dtype = together("matmul", "numeric", x1, x2)
+    (x1, x2), dtype = promote_operands("matmul", "numeric", x1, x2)
     require(x1.rank > 0 and x2.rank > 0, f"matmul: takes vectors and matrices, got {x1.desc} and {x2.desc}")
     left = expand_dims(x1, 0) if x1.rank == 1 else x1
     right = expand_dims(x2, 1) if x2.rank == 1 else x2
     if dtype.kind == "f":
-        made = ops.matmul(left, right)
+        result = ops.matmul(left, right)
     else:
         fits = left.shape[-1] == right.shape[-2]
         require(fits, f"matmul: columns of {x1.desc} must be as many as rows of {x2.desc}")
-        made = sum(ops.mul(expand_dims(left, -1), expand_dims(right, -3)), axis=-2, dtype=dtype)
-    gone = [at for at, x in ((made.rank - 2, x1), (made.rank - 1, x2)) if x.rank == 1]
-    return squeeze(made, gone) if gone else made
+        result = sum(ops.mul(expand_dims(left, -1), expand_dims(right, -3)), axis=-2, dtype=dtype)
+    vector_axes = [at for at, x in ((result.rank - 2, x1), (result.rank - 1, x2)) if x.rank == 1]
+    return squeeze(result, vector_axes) if vector_axes else result
 
 
 def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
@@ -68,7 +68,7 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
     >>> xp.vecdot(xp.asarray([1, 2]), xp.asarray([3, 4])).tolist()
     11
     """
-    (x1, x2), _ = together("vecdot", "numeric", x1, x2)
+    (x1, x2), _ = promote_operands("vecdot", "numeric", x1, x2)
     shortest = x1 if x1.rank < x2.rank else x2
     at = axis_of(axis, shortest.rank, "vecdot") - shortest.rank
     fits = x1.shape[at] == x2.shape[at]
@@ -94,11 +94,11 @@ def tensordot(x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Seque
     >>> xp.tensordot(xp.asarray([[1.0, 2.0], [3.0, 4.0]]), xp.asarray([[1.0, 2.0], [3.0, 4.0]]), axes=2).tolist()
     30.0
     """
-    (x1, x2), dtype = together("tensordot", "numeric", x1, x2)
+    (x1, x2), dtype = promote_operands("tensordot", "numeric", x1, x2)
     if isinstance(axes, int):
         require(0 <= axes <= x1.rank, f"tensordot: axes must be in [0, {x1.rank}], got {axes}")
         axes = (range(x1.rank - axes, x1.rank), range(axes))
-    first, second = (axes_of(tuple(each), x.rank, "tensordot") for each, x in zip(axes, (x1, x2), strict=True))
+    first, second = (axes_of(tuple(item), x.rank, "tensordot") for item, x in zip(axes, (x1, x2), strict=True))
     sizes = [x1.shape[at] for at in first]
     if sizes != [x2.shape[at] for at in second]:
         raise ValidationError(f"tensordot: axes {first} of {x1.desc} do not fit axes {second} of {x2.desc}")

@@ -16,20 +16,20 @@ from ..core.shapes import broadcast
 from ..lazy.array import Array
 from ..support.errors import ValidationError, require
 from ..support.names import shown
-from .arguments import as_array, axis_of, of_type, require_kind, together, with_axis
+from .arguments import as_array, axis_of, of_type, promote_operands, require_kind, with_axis
 from .conversion import asarray
 from .creation import zeros_like
 from .manipulation import broadcast_arrays, broadcast_to, stack
 from .types import bool as bool_
 
 
-def _positions(x: Any, what: str) -> Array:
-    """Positions in a type that WebNN selects by."""
-    found = as_array(x, what)
-    require_kind(found, "integral", what)
-    if found.data_type in INDICES:
-        return found
-    return ops.cast(found, "int64" if found.data_type == "uint64" else "int32")
+def _positions(x: Any, name: str) -> Array:
+    """Convert positions to an index type of WebNN."""
+    positions = as_array(x, name)
+    require_kind(positions, "integral", name)
+    if positions.data_type in INDICES:
+        return positions
+    return ops.cast(positions, "int64" if positions.data_type == "uint64" else "int32")
 
 
 def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
@@ -75,19 +75,19 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
     [[2], [3]]
     """
     x, at = as_array(x, "take_along_axis"), axis_of(axis, x.rank, "take_along_axis")
-    found = _positions(indices, "take_along_axis")
-    require(found.rank == x.rank, f"take_along_axis: indices must have {x.rank} dimensions, got {found.desc}")
-    shape = broadcast(with_axis(x.shape, at, 1), with_axis(found.shape, at, 1))
+    positions = _positions(indices, "take_along_axis")
+    require(positions.rank == x.rank, f"take_along_axis: indices must have {x.rank} dimensions, got {positions.desc}")
+    shape = broadcast(with_axis(x.shape, at, 1), with_axis(positions.shape, at, 1))
     wide = broadcast_to(x, with_axis(shape, at, x.shape[at]))
-    found = broadcast_to(found, with_axis(shape, at, found.shape[at]))
-    return of_type(ops.gather_elements(wide, found, axis=at), x.dtype)
+    positions = broadcast_to(positions, with_axis(shape, at, positions.shape[at]))
+    return of_type(ops.gather_elements(wide, positions, axis=at), x.dtype)
 
 
 def _index(x: Array, items: tuple[Any, ...]) -> Array:
-    """`x[items]` where arrays are among the items: integers only, for one axis, or for the first axes together.
+    """Return `x[items]` with integer arrays among the items, for one axis, or for the first axes together.
 
     Raises:
-        ValidationError: truth values, which would decide on the shape; or slices among several arrays.
+        ValidationError: an array of truth values, on which the shape would depend; or slices beside several arrays.
     """
     for item in items:
         if getattr(item, "dtype", None) == bool_:
@@ -105,8 +105,8 @@ def _index(x: Array, items: tuple[Any, ...]) -> Array:
         if not isinstance(item, (int, Array, np.ndarray)):
             raise ValidationError(f"an index of several arrays takes integers beside them, got {shown(item)}")
     require(len(items) <= x.rank, f"an array of shape {list(x.shape)} takes {x.rank} indices, got {len(items)}")
-    found = [_positions(asarray(item) if isinstance(item, int) else item, "an index") for item in items]
-    (*aligned,), _ = together("an index", "integral", *found)
+    positions = [_positions(asarray(item) if isinstance(item, int) else item, "an index") for item in items]
+    (*aligned,), _ = promote_operands("an index", "integral", *positions)
     return of_type(ops.gather_nd(x, stack(broadcast_arrays(*aligned), axis=-1)), x.dtype)
 
 
@@ -130,7 +130,7 @@ def where(condition: Array, x1: Any, x2: Any, /) -> Array:
     """
     condition = as_array(condition, "where")
     require_kind(condition, "bool", "where")
-    (x1, x2), dtype = together("where", "numeric or bool", x1, x2)
+    (x1, x2), dtype = promote_operands("where", "numeric or bool", x1, x2)
     return of_type(ops.where(condition, x1, x2), dtype)
 
 
@@ -156,31 +156,35 @@ def searchsorted(
     [0, 1, 3]
     """
     require(side in ("left", "right"), f"searchsorted: side must be 'left' or 'right', got {shown(side)}")
-    (x1, x2), _ = together("searchsorted", "numeric", as_array(x1, "searchsorted"), as_array(x2, "searchsorted"))
+    (x1, x2), _ = promote_operands(
+        "searchsorted", "numeric", as_array(x1, "searchsorted"), as_array(x2, "searchsorted")
+    )
     require(x1.rank == 1, f"searchsorted: x1 must have one dimension, got {x1.desc}")
     line = x1 if sorter is None else take(x1, sorter)
     is_before = ops.lesser if side == "left" else ops.lesser_or_equal
     is_float = x2.dtype.kind == "f"
-    if is_float:  # comparisons with NaN are not defined on GPUs
+    # Comparisons with NaN are not defined on GPUs.
+    if is_float:
         is_number = ops.logical_not(ops.is_nan(line))
-    found = zeros_like(x2, dtype="int32")
-    for bit in reversed(range(x1.size.bit_length())):  # a binary search for all elements at the same time
-        ahead = ops.add(found, 1 << bit)
+    positions = zeros_like(x2, dtype="int32")
+    # A binary search for all elements at once.
+    for bit in reversed(range(x1.size.bit_length())):
+        ahead = ops.add(positions, 1 << bit)
         last = ops.sub(ops.min(ahead, x1.size), 1)
         fits = ops.logical_and(ops.lesser_or_equal(ahead, x1.size), is_before(ops.gather(line, last), x2))
         if is_float:
             fits = ops.logical_and(fits, ops.gather(is_number, last))
-        found = ops.where(fits, ahead, found)
+        positions = ops.where(fits, ahead, positions)
     if not is_float:
-        return found
+        return positions
     numbers = ops.reduce_sum(ops.cast(is_number, "int32")) if side == "left" else x1.size
-    return ops.where(ops.is_nan(x2), numbers, found)
+    return ops.where(ops.is_nan(x2), numbers, positions)
 
 
-def _sorted(x: Any, axis: int, descending: bool, what: str) -> tuple[Array, Array]:
-    x = as_array(x, what)
-    require_kind(x, "numeric", what)
-    at = axis_of(axis, x.rank, what)
+def _sort(x: Any, axis: int, descending: bool, name: str) -> tuple[Array, Array]:
+    x = as_array(x, name)
+    require_kind(x, "numeric", name)
+    at = axis_of(axis, x.rank, name)
     values, positions = top_k(x, x.shape[at], at, largest=descending, index_type="int32")
     return values, positions
 
@@ -204,7 +208,7 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
     >>> xp.sort(xp.asarray([3, 1, 2]), descending=True).tolist()
     [3, 2, 1]
     """
-    return _sorted(x, axis, descending, "sort")[0]
+    return _sort(x, axis, descending, "sort")[0]
 
 
 def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
@@ -226,7 +230,7 @@ def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bo
     >>> xp.argsort(xp.asarray([3, 1, 2])).tolist()
     [1, 2, 0]
     """
-    return _sorted(x, axis, descending, "argsort")[1]
+    return _sort(x, axis, descending, "argsort")[1]
 
 
 __all__ = [

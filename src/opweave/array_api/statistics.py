@@ -14,7 +14,7 @@ from ..core.dtypes import WIDE
 from ..lazy.array import Array
 from ..lazy.mask import as_mask
 from ..support.errors import require
-from .arguments import as_array, axes_of, axis_by_name, axis_of, converted, require_kind, with_axis
+from .arguments import as_array, axes_of, axis_by_name, axis_of, convert, require_kind, with_axis
 from .creation import ones, zeros
 from .manipulation import concat, reshape
 from .types import DType, as_dtype, bool as bool_, int32, uint32
@@ -22,28 +22,29 @@ from .types import DType, as_dtype, bool as bool_, int32, uint32
 Axis = int | Sequence[int] | None
 
 
-def _sum_type(x: Array, dtype: Any, what: str) -> DType:
-    """The data type of sums: at least int32 or uint32 for integers."""
+def _sum_type(x: Array, dtype: Any, name: str) -> DType:
+    """Return the data type of sums: at least int32 or uint32 for integers."""
     if dtype is not None:
-        return as_dtype(dtype, what)
+        return as_dtype(dtype, name)
     if x.dtype.kind == "f" or x.dtype.itemsize > 4:
         return x.dtype
     return uint32 if x.dtype.kind == "u" else int32
 
 
-def _reduced(reduce: Callable[..., Array], x: Array, axis: Axis, keepdims: bool, what: str) -> Array:
-    axes = axes_of(axis, x.rank, what)
+def _reduce(reduce: Callable[..., Array], x: Array, axis: Axis, keepdims: bool, name: str) -> Array:
+    axes = axes_of(axis, x.rank, name)
     return reduce(x, axes=axes, keep_dimensions=bool(keepdims)) if axes else x
 
 
 def _total(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, dtype: Any, keepdims: bool) -> Array:
     x = as_array(x, name)
     require_kind(x, "numeric or bool", name)
-    wanted = _sum_type(x, dtype, name)
-    wide = converted(x, wanted)
+    target = _sum_type(x, dtype, name)
+    wide = convert(x, target)
     if wide.data_type not in WIDE:
-        wide = ops.cast(wide, "int32")  # the last bits of the sum are the same
-    return converted(_reduced(reduce, wide, axis, keepdims, name), wanted)
+        # Sums of int32 have the same low bits.
+        wide = ops.cast(wide, "int32")
+    return convert(_reduce(reduce, wide, axis, keepdims, name), target)
 
 
 @axis_by_name
@@ -95,11 +96,11 @@ def prod(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = 
 def _extreme(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, keepdims: bool) -> Array:
     x = as_array(x, name)
     require_kind(x, "numeric", name)
-    made = _reduced(reduce, x, axis, keepdims, name)
-    if x.dtype.kind != "f" or made is x:
-        return made
-    # The standard wants NaN where an element is NaN; engines ignore it.
-    return ops.where(_reduced(ops.reduce_max, ops.is_nan(x), axis, keepdims, name), nan, made)
+    result = _reduce(reduce, x, axis, keepdims, name)
+    if x.dtype.kind != "f" or result is x:
+        return result
+    # The standard requires NaN if an element is NaN; engines ignore NaN.
+    return ops.where(_reduce(ops.reduce_max, ops.is_nan(x), axis, keepdims, name), nan, result)
 
 
 @axis_by_name
@@ -167,7 +168,7 @@ def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """
     x = as_array(x, "mean")
     require_kind(x, "real floating", "mean")
-    return _reduced(ops.reduce_mean, x, axis, keepdims, "mean")
+    return _reduce(ops.reduce_mean, x, axis, keepdims, "mean")
 
 
 @axis_by_name
@@ -191,13 +192,13 @@ def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
     1.0
     """
     x = as_array(x, "var")
-    return converted(_variance(x, axis, correction, keepdims, "var"), x.dtype)
+    return convert(_variance(x, axis, correction, keepdims, "var"), x.dtype)
 
 
-def _variance(x: Array, axis: Axis, correction: float, keepdims: bool, what: str) -> Array:
-    """The variance, in float32: squares of float16 overflow before their mean or its square root does."""
-    require_kind(x, "real floating", what)
-    axes = axes_of(axis, x.rank, what)
+def _variance(x: Array, axis: Axis, correction: float, keepdims: bool, name: str) -> Array:
+    """Return the variance in float32: in float16, squares overflow before their mean or its square root does."""
+    require_kind(x, "real floating", name)
+    axes = axes_of(axis, x.rank, name)
     count = product(x.shape[at] for at in axes)
     wide = ops.cast(x, "float32") if x.data_type == "float16" else x
     off = ops.sub(wide, mean(wide, axis=axes, keepdims=True))
@@ -226,7 +227,7 @@ def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
     1.0
     """
     x = as_array(x, "std")
-    return converted(ops.sqrt(_variance(x, axis, correction, keepdims, "std")), x.dtype)
+    return convert(ops.sqrt(_variance(x, axis, correction, keepdims, "std")), x.dtype)
 
 
 @axis_by_name
@@ -252,14 +253,14 @@ def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, i
     x = as_array(x, "cumulative_sum")
     require_kind(x, "numeric", "cumulative_sum")
     require(axis is not None or x.rank == 1, f"cumulative_sum: axis must be given for {x.desc}")
-    wanted, at = _sum_type(x, dtype, "cumulative_sum"), axis_of(axis or 0, x.rank, "cumulative_sum")
-    wide = converted(x, wanted)
+    target, at = _sum_type(x, dtype, "cumulative_sum"), axis_of(axis or 0, x.rank, "cumulative_sum")
+    wide = convert(x, target)
     if wide.data_type not in WIDE:
         wide = ops.cast(wide, "int32")
-    made = converted(ops.cumulative_sum(wide, at), wanted)
+    result = convert(ops.cumulative_sum(wide, at), target)
     if not include_initial:
-        return made
-    return concat([zeros(with_axis(x.shape, at, 1), dtype=wanted, device=x.context), made], axis=at)
+        return result
+    return concat([zeros(with_axis(x.shape, at, 1), dtype=target, device=x.context), result], axis=at)
 
 
 @axis_by_name
@@ -287,15 +288,15 @@ def cumulative_prod(x: Array, /, *, axis: int | None = None, dtype: Any = None, 
     x = as_array(x, "cumulative_prod")
     require_kind(x, "numeric", "cumulative_prod")
     require(axis is not None or x.rank == 1, f"cumulative_prod: axis must be given for {x.desc}")
-    wanted, at = _sum_type(x, dtype, "cumulative_prod"), axis_of(axis or 0, x.rank, "cumulative_prod")
-    made, front, reach = converted(x, wanted), (slice(None),) * at, 1
+    target, at = _sum_type(x, dtype, "cumulative_prod"), axis_of(axis or 0, x.rank, "cumulative_prod")
+    result, front, reach = convert(x, target), (slice(None),) * at, 1
     while reach < x.shape[at]:
-        head, tail = made[(*front, slice(None, reach))], made[(*front, slice(reach, None))]
-        made = concat([head, ops.mul(tail, made[(*front, slice(None, -reach))])], axis=at)
+        head, tail = result[(*front, slice(None, reach))], result[(*front, slice(reach, None))]
+        result = concat([head, ops.mul(tail, result[(*front, slice(None, -reach))])], axis=at)
         reach *= 2
     if not include_initial:
-        return made
-    return concat([ones(with_axis(x.shape, at, 1), dtype=wanted, device=x.context), made], axis=at)
+        return result
+    return concat([ones(with_axis(x.shape, at, 1), dtype=target, device=x.context), result], axis=at)
 
 
 def diff(
@@ -323,20 +324,20 @@ def diff(
     x = as_array(x, "diff")
     at = axis_of(axis, x.rank, "diff")
     parts = [part for part in (prepend, x, append) if part is not None]
-    made = concat(parts, axis=at) if len(parts) > 1 else x
+    result = concat(parts, axis=at) if len(parts) > 1 else x
     front: tuple[slice, ...] = (slice(None),) * at
     for _ in range(n):
-        later, earlier = made[(*front, slice(1, None))], made[(*front, slice(None, -1))]
-        made = as_mask(ops.not_equal(later, earlier)) if x.dtype == bool_ else ops.sub(later, earlier)
-    return made
+        later, earlier = result[(*front, slice(1, None))], result[(*front, slice(None, -1))]
+        result = as_mask(ops.not_equal(later, earlier)) if x.dtype == bool_ else ops.sub(later, earlier)
+    return result
 
 
 def _position(name: str, find: Callable[..., Array], x: Any, axis: int | None, keepdims: bool) -> Array:
     x = as_array(x, name)
     require_kind(x, "numeric", name)
     if axis is None:
-        found = find(reshape(x, [-1]), 0)
-        return reshape(found, [1] * x.rank) if keepdims else found
+        position = find(reshape(x, [-1]), 0)
+        return reshape(position, [1] * x.rank) if keepdims else position
     return find(x, axis_of(axis, x.rank, name), keep_dimensions=bool(keepdims))
 
 
@@ -403,17 +404,17 @@ def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> 
     >>> xp.count_nonzero(xp.asarray([0, 1, 2])).tolist()
     2
     """
-    return sum(converted(as_array(x, "count_nonzero"), bool_), axis=axis, keepdims=keepdims)
+    return sum(convert(as_array(x, "count_nonzero"), bool_), axis=axis, keepdims=keepdims)
 
 
 def _test(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, keepdims: bool) -> Array:
     x = as_array(x, name)
-    return as_mask(_reduced(reduce, converted(x, bool_), axis, keepdims, name))
+    return as_mask(_reduce(reduce, convert(x, bool_), axis, keepdims, name))
 
 
 @axis_by_name
 def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Whether all elements along axes are true (not zero).
+    """Test whether all elements along axes are true (not zero).
 
     Args:
         x: an array of any data type.
@@ -435,7 +436,7 @@ def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
 
 @axis_by_name
 def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Whether an element along axes is true (not zero).
+    """Test whether any element along axes is true (not zero).
 
     Args:
         x: an array of any data type.

@@ -1,6 +1,6 @@
-"""Exponents, logarithms, angles and distances of the standard, made of WebNN's operations.
+"""Exponents, logarithms, angles and distances of the standard, as formulas of WebNN's operations.
 
-Formulas keep the accuracy of their parts also near zero (`log1p`, `expm1`) and do not overflow early (`hypot`).
+The formulas stay accurate near zero (`log1p`, `expm1`) and do not overflow early (`hypot`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .elementwise import is_negative, with_sign_of
 
 
 def _wide(compute: Callable[..., Array]) -> Callable[..., Array]:
-    """The function in float32 inside: in float16, parts of the formulas overflow or underflow before the result does."""
+    """Compute a function of float16 in float32, because parts of its formula overflow or underflow before the result."""
 
     def function(*arguments: Array) -> Array:
         data_type = arguments[0].data_type
@@ -104,7 +104,8 @@ def _log1p(x: Array) -> Array:
 
 def _expm1(x: Array) -> Array:
     """Compute x * (u - 1) / log(u) for u = exp(x), rounded: the error of u cancels (Kahan; Higham 2002, section 1.14.1)."""
-    x = ops.max(x, -30.0)  # below, the result is -1, and log(u) would become infinite
+    # Below -30 the result is -1. Further below, u would be 0 and log(u) infinite.
+    x = ops.max(x, -30.0)
     u = ops.exp(x)
     slope = ops.div(ops.sub(u, 1.0), ops.log(u))
     slope = ops.where(ops.is_infinite(u), math.inf, ops.where(ops.equal(u, 1.0), 1.0, slope))
@@ -112,7 +113,7 @@ def _expm1(x: Array) -> Array:
 
 
 def _sinh(x: Array) -> Array:
-    """Of halves of the exponent, so that the result overflows where it should."""
+    """Compute exp(x) / 2 as exp(x / 2) / 2 * exp(x / 2) for large x, which overflows no earlier than the result."""
     size = ops.abs(x)
     grown = _expm1(size)
     small = ops.mul(ops.add(grown, ops.div(grown, ops.add(grown, 1.0))), 0.5)
@@ -127,7 +128,7 @@ def _cosh(x: Array) -> Array:
 
 
 _FAR = 1e4
-"""A size whose square is finite, and to which one more makes no difference after squaring."""
+"""From here on, sqrt(x^2 ± 1) = x in float32, and x^2 is still finite."""
 
 
 def _asinh(x: Array) -> Array:
@@ -140,8 +141,9 @@ def _asinh(x: Array) -> Array:
 def _acosh(x: Array) -> Array:
     above = ops.sub(x, 1.0)
     near = ops.add(above, ops.sqrt(ops.add(ops.mul(above, 2.0), ops.mul(above, above))))
-    made = ops.where(ops.greater(x, _FAR), ops.add(ops.log(x), math.log(2)), _log1p(near))
-    return ops.where(ops.lesser(x, 1.0), math.nan, made)  # far below, `near` is rounded to 0
+    result = ops.where(ops.greater(x, _FAR), ops.add(ops.log(x), math.log(2)), _log1p(near))
+    # Far below 1, `near` is rounded to 0, not NaN.
+    return ops.where(ops.lesser(x, 1.0), math.nan, result)
 
 
 def _atanh(x: Array) -> Array:
@@ -150,7 +152,8 @@ def _atanh(x: Array) -> Array:
 
 
 def _logaddexp(a: Array, b: Array) -> Array:
-    apart = ops.where(ops.equal(a, b), 0.0, ops.abs(ops.sub(a, b)))  # 0 also for two infinities
+    # The difference of equal infinities is NaN, not 0.
+    apart = ops.where(ops.equal(a, b), 0.0, ops.abs(ops.sub(a, b)))
     return ops.add(ops.max(a, b), _log1p(ops.exp(ops.neg(apart))))
 
 
@@ -158,22 +161,22 @@ def _hypot(x1: Array, x2: Array) -> Array:
     a, b = ops.abs(x1), ops.abs(x2)
     large, small = ops.max(a, b), ops.min(a, b)
     part = ops.div(small, large)
-    made = ops.mul(large, ops.sqrt(ops.add(ops.mul(part, part), 1.0)))
-    made = ops.where(ops.equal(large, 0.0), large, made)
+    result = ops.mul(large, ops.sqrt(ops.add(ops.mul(part, part), 1.0)))
+    result = ops.where(ops.equal(large, 0.0), large, result)
     is_infinite = ops.logical_or(ops.is_infinite(a), ops.is_infinite(b))
-    return ops.where(is_infinite, math.inf, made)
+    return ops.where(is_infinite, math.inf, result)
 
 
 def _polynomial(z: Array, *coefficients: float) -> Array:
-    """The polynomial with these coefficients, that of the highest power first."""
-    made: Array = ops.mul(z, coefficients[0])
+    """Evaluate the polynomial with these coefficients, highest power first."""
+    result: Array = ops.mul(z, coefficients[0])
     for coefficient in coefficients[1:-1]:
-        made = ops.mul(ops.add(made, coefficient), z)
-    return ops.add(made, coefficients[-1])
+        result = ops.mul(ops.add(result, coefficient), z)
+    return ops.add(result, coefficients[-1])
 
 
 def _atan_of_size(size: Array) -> Array:
-    """The angle of a tangent that is not negative; intervals and polynomial of Cephes, atanf (Moshier 1992)."""
+    """Compute atan(size) for size >= 0, with intervals and polynomial of Cephes, atanf (Moshier 1992)."""
     is_middle, is_large = ops.greater(size, math.tan(math.pi / 8)), ops.greater(size, math.tan(3 * math.pi / 8))
     middle = ops.div(ops.sub(size, 1.0), ops.add(size, 1.0))
     x = ops.where(is_large, ops.neg(ops.reciprocal(size)), ops.where(is_middle, middle, size))
@@ -188,21 +191,21 @@ def _atan(x: Array) -> Array:
 
 
 def _asin_of_size(size: Array) -> Array:
-    """The angle of a sine in [0, 0.5]; the polynomial of Cephes, asinf."""
+    """Compute asin(size) for size in [0, 0.5], with the polynomial of Cephes, asinf."""
     z = ops.mul(size, size)
     bend = _polynomial(z, 4.2163199048e-2, 2.4181311049e-2, 4.5470025998e-2, 7.4953002686e-2, 1.6666752422e-1)
     return ops.add(ops.mul(ops.mul(bend, z), size), size)
 
 
 def _rest(size: Array) -> Array:
-    """The angle between that of a cosine in [0.5, 1] and 0; NaN beyond 1."""
+    """Compute acos(size) = 2 * asin(sqrt((1 - size) / 2)) for size in [0.5, 1]; NaN beyond 1."""
     return ops.mul(_asin_of_size(ops.sqrt(ops.mul(ops.sub(1.0, size), 0.5))), 2.0)
 
 
 def _asin(x: Array) -> Array:
     size = ops.abs(x)
-    found = ops.where(ops.greater(size, 0.5), ops.sub(math.pi / 2, _rest(size)), _asin_of_size(size))
-    return with_sign_of(found, x)
+    angle = ops.where(ops.greater(size, 0.5), ops.sub(math.pi / 2, _rest(size)), _asin_of_size(size))
+    return with_sign_of(angle, x)
 
 
 def _acos(x: Array) -> Array:
@@ -213,7 +216,7 @@ def _acos(x: Array) -> Array:
 
 
 def _atan2(y: Array, x: Array) -> Array:
-    """The angle in the first half of the first quadrant, reflected into the others."""
+    """Compute the angle of min / max in [0, pi / 4], and reflect it into the octant of (x, y)."""
     a, b = ops.abs(y), ops.abs(x)
     large = ops.max(a, b)
     ratio = ops.div(ops.min(a, b), large)

@@ -1,7 +1,7 @@
-"""Data types of the array API standard: which there are, their kinds, promotion, limits, and `__array_namespace_info__`.
+"""Data types of the array API standard: kinds, promotion, limits, and `__array_namespace_info__`.
 
-Data types are NumPy's `dtype` objects, as `Array.dtype` has them. WebNN has no 16-bit integers,
-float64 and complex numbers. Its float16, which the standard does not know, is a real floating-point type below float32.
+Data types are NumPy's `dtype` objects, as in `Array.dtype`. WebNN has no 16-bit integers, float64 and complex numbers. WebNN's
+float16, which the standard does not define, is a real floating-point type below float32.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ ALL: tuple[DType, ...] = (bool, *map(np.dtype, sorted(ANY)))
 
 _CODES = {"bool": "b", "signed integer": "i", "unsigned integer": "u", "integral": "iu", "real floating": "f"}
 KINDS: dict[str, str] = {**_CODES, "complex floating": "", "numeric": "iuf"}
-"""The standard's kinds of data types -> the letters of NumPy's."""
+"""NumPy's letters for each kind of data types of the standard."""
 
 
-def as_dtype(value: Any, what: str) -> DType:
-    """The data type that a value stands for: one of this module's, or anything that NumPy takes for such.
+def as_dtype(value: Any, name: str) -> DType:
+    """Return the data type for a value: a data type of this module, or anything that NumPy accepts as one.
 
     Raises:
-        ValidationError: it is none, or one that WebNN does not have.
+        ValidationError: the value is no data type, or one that WebNN does not have.
     """
     if isinstance(value, np.dtype):
-        found: DType = value
+        dtype: DType = value
     else:
         try:
-            found = np.dtype(value)
+            dtype = np.dtype(value)
         except TypeError:
-            raise ValidationError(f"{what}: dtype must be a data type, got {shown(value)}") from None
-    if found not in ALL:
-        raise ValidationError(f"{what}: WebNN has no {found}; there are {', '.join(map(str, ALL))}")
-    return found
+            raise ValidationError(f"{name}: dtype must be a data type, got {shown(value)}") from None
+    if dtype not in ALL:
+        raise ValidationError(f"{name}: WebNN has no {dtype}; there are {', '.join(map(str, ALL))}")
+    return dtype
 
 
 def data_type_of(dtype: DType) -> DataType:
-    """WebNN's data type for it: uint8 for bool."""
+    """Return WebNN's data type; uint8 for bool."""
     return "uint8" if dtype == bool else INFO[dtype.name].name  # type: ignore[index]
 
 
@@ -75,7 +75,7 @@ def isdtype(dtype: Any, kind: Any) -> Any:
     (True, False)
     """
     if isinstance(kind, tuple):
-        return any(isdtype(dtype, each) for each in kind)
+        return any(isdtype(dtype, item) for item in kind)
     if isinstance(kind, str):
         if kind not in KINDS:
             raise ValidationError(f"isdtype: kind must be one of {', '.join(KINDS)}, got {kind!r}")
@@ -84,10 +84,10 @@ def isdtype(dtype: Any, kind: Any) -> Any:
 
 
 @cache
-def promoted(a: DType, b: DType) -> DType | None:
-    """The data type of results of operands of two types; None if the standard, or WebNN, has none.
+def promote(a: DType, b: DType) -> DType | None:
+    """Return the data type that two data types promote to; None if the standard or WebNN has none.
 
-    >>> promoted(int8, int32), promoted(uint8, int32), promoted(uint8, int8), promoted(int32, float32)
+    >>> promote(int8, int32), promote(uint8, int32), promote(uint8, int8), promote(int32, float32)
     (dtype('int32'), dtype('int32'), None, None)
     """
     if a == b:
@@ -95,8 +95,8 @@ def promoted(a: DType, b: DType) -> DType | None:
     kinds = {a.kind, b.kind}
     if kinds not in ({"i"}, {"u"}, {"f"}, {"i", "u"}):
         return None
-    found = np.promote_types(a, b)
-    return found if found in ALL and (found.kind != "f" or kinds == {"f"}) else None
+    common = np.promote_types(a, b)
+    return common if common in ALL and (common.kind != "f" or kinds == {"f"}) else None
 
 
 def result_type(*arrays_and_dtypes: Any) -> DType:
@@ -115,34 +115,34 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
     >>> xp.result_type(xp.int8, xp.uint32), xp.result_type(xp.float16, 2.5)
     (dtype('int64'), dtype('float16'))
     """
-    what = "result_type"
+    name = "result_type"
     scalars = [value for value in arrays_and_dtypes if isinstance(value, (int, float))]
-    found = [
-        value.dtype if isinstance(value, Array) else as_dtype(value, what)
+    dtypes = [
+        value.dtype if isinstance(value, Array) else as_dtype(value, name)
         for value in arrays_and_dtypes
         if not isinstance(value, (int, float))
     ]
-    if not found:
-        raise ValidationError(f"{what}: takes at least one array or data type, got {list(scalars)}")
-    dtype = reduce(lambda a, b: _common(a, b, what), found)
+    if not dtypes:
+        raise ValidationError(f"{name}: takes at least one array or data type, got {list(scalars)}")
+    dtype = reduce(lambda a, b: _common(a, b, name), dtypes)
     for number in scalars:
-        check_number(number, dtype, what)
+        check_number(number, dtype, name)
     return dtype
 
 
-def _common(a: DType, b: DType, what: str) -> DType:
-    found = promoted(a, b)
-    if found is None:
-        raise ValidationError(f"{what}: {a} and {b} have no common data type; astype converts one of them")
-    return found
+def _common(a: DType, b: DType, name: str) -> DType:
+    common = promote(a, b)
+    if common is None:
+        raise ValidationError(f"{name}: {a} and {b} have no common data type; astype converts one of them")
+    return common
 
 
-def check_number(value: Any, dtype: DType, what: str) -> None:
-    """Require that a Python number can stand beside an array: it has the kind of the array, or a simpler one."""
+def check_number(value: Any, dtype: DType, name: str) -> None:
+    """Require that a Python number has the kind of an array that it is combined with, or a simpler kind."""
     kinds = "b" if isinstance(value, builtins.bool) else "iuf" if isinstance(value, int) else "f"
     if dtype.kind not in kinds:
         raise ValidationError(
-            f"{what}: {shown(value)} cannot be combined with an array of {dtype}; astype converts that"
+            f"{name}: {shown(value)} cannot be combined with an array of {dtype}; astype converts that"
         )
 
 
@@ -165,7 +165,7 @@ def can_cast(from_: Any, to: Any, /) -> Any:
     """
     source = from_.dtype if isinstance(from_, Array) else as_dtype(from_, "can_cast")
     target = as_dtype(to, "can_cast")
-    return promoted(source, target) == target
+    return promote(source, target) == target
 
 
 @dataclass(frozen=True)
@@ -249,34 +249,34 @@ def iinfo(type: Any, /) -> IntegerInfo:
     return IntegerInfo(info.bits, int(info.max), int(info.min), dtype)
 
 
-def _of_kind(value: Any, kind: str, what: str) -> DType:
-    dtype: DType = value.dtype if isinstance(value, Array) else as_dtype(value, what)
+def _of_kind(value: Any, kind: str, name: str) -> DType:
+    dtype: DType = value.dtype if isinstance(value, Array) else as_dtype(value, name)
     if not isdtype(dtype, kind):
-        raise ValidationError(f"{what}: takes a type of kind {kind!r}, got {dtype}")
+        raise ValidationError(f"{name}: takes a type of kind {kind!r}, got {dtype}")
     return dtype
 
 
 class Info:
-    """What `__array_namespace_info__` returns: https://data-apis.org/array-api/latest/API_specification/inspection.html"""
+    """Result of `__array_namespace_info__`: https://data-apis.org/array-api/latest/API_specification/inspection.html"""
 
     def capabilities(self) -> dict[str, Any]:
-        """What depends on values has no static shape: neither indexing by truth values nor `nonzero`, `unique_values`, …"""
+        """Get the capabilities. No shape depends on data: there is no boolean indexing, `nonzero`, `unique_values`, …"""
         return {"boolean indexing": False, "data-dependent shapes": False, "max dimensions": None}
 
     def default_device(self) -> MLContext:
-        """The current context."""
+        """Get the current context."""
         return current_context()
 
     def devices(self) -> list[MLContext]:
-        """The current context. There can be others: `opweave.ml.create_context`."""
+        """List the current context. `opweave.ml.create_context` makes others."""
         return [current_context()]
 
     def default_dtypes(self, *, device: MLContext | None = None) -> dict[str, DType]:
-        """The data types of what is made without saying which."""
+        """Get the default data types of new arrays, by kind."""
         return {"real floating": float32, "integral": int32, "indexing": int32}
 
     def dtypes(self, *, device: MLContext | None = None, kind: str | tuple[str, ...] | None = None) -> dict[str, DType]:
-        """The data types of the standard, by name: all, or those of a kind."""
+        """Get the data types of the standard, by name: all, or those of a kind."""
         listed = [dtype for dtype in ALL if dtype != float16]
         return {dtype.name: dtype for dtype in listed if kind is None or isdtype(dtype, kind)}
 

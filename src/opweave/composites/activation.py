@@ -18,7 +18,7 @@ _GATED = {"gate": Limits(FLOATS), "input": Limits("gate", ranks="gate")}
 
 @declare(input=Limits(FLOATS))
 def quick_gelu(self: Builder, input: Operand, *, alpha: float = 1.702, label: str = "") -> Desc:
-    """Multiply `input` with the sigmoid of a multiple of itself; with `alpha=1.0` this is SiLU, also called swish.
+    """Compute `input * sigmoid(alpha * input)`; with `alpha=1.0` this is SiLU, also called swish.
 
     Args:
         input: float32 or float16, any rank.
@@ -47,7 +47,7 @@ def _(b: Operations, input: Operand, alpha: float) -> Operand:
 
 @declare(input=Limits(FLOATS), bias=Limits("input", ranks=(1, 1)))
 def fast_gelu(self: Builder, input: Operand, bias: Operand | None = None, *, label: str = "") -> Desc:
-    """The approximation of gelu with a hyperbolic tangent.
+    """Approximate gelu with a hyperbolic tangent.
 
     All operands have the data type of `input`.
 
@@ -76,7 +76,7 @@ def fast_gelu(self: Builder, input: Operand, bias: Operand | None = None, *, lab
 @fast_gelu.decompose
 def _(b: Operations, input: Operand, bias: Operand | None) -> Operand:
     x = input if bias is None else input + bias
-    # In the form that ONNX Runtime knows and has a kernel for; x * x * x would overflow float16 before the tangent is 1.
+    # ONNX Runtime recognises this form, and has a kernel. In float16, x * x * x would overflow before the tangent is 1.
     inner = x * sqrt(2 / pi) * (x * 0.044715 * x + 1)
     return x * 0.5 * (b.tanh(inner) + 1)
 

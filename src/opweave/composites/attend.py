@@ -1,4 +1,4 @@
-"""What the composites of attention are made of: masks, scaled dot product attention of built-in operations, heads."""
+"""Parts of the composites of attention: masks, scaled dot product attention of built-in operations, heads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def check_heads(query: Operand, key: Operand, value: Operand) -> None:
-    """Require that keys and values, all of rank 4, belong to each other and to the queries."""
+    """Require that queries, keys and values, all of rank 4, fit each other."""
     batches, heads, _, size = query.shape
     _, groups, keys, _ = key.shape
     check_shape("key", key, [batches, groups, keys, size], "of the batches and head size of query")
@@ -32,8 +32,8 @@ class Mask:
     """The keys that each query sees, and the bias of its scores; all parts broadcast to [batches, heads, queries, keys].
 
     Attributes:
-        constant: the sum of the known terms: 0, or -inf for a hidden key.
-        allowed: uint8 operands, 1 for a visible key; a key is visible where all of them are 1.
+        constant: the sum of the constant terms: 0, or -inf for a hidden key.
+        allowed: uint8 operands, 1 for a visible key; a key is visible if all operands are 1.
         added: operands that are added to the scores.
         may_hide_all: whether the operands may hide all keys from a query.
     """
@@ -44,7 +44,7 @@ class Mask:
     may_hide_all: bool = False
 
     def restrict(self, visible: Operand | np.ndarray, *, some: bool = False) -> None:
-        """Hide the keys for which `visible` is 0 or false; with `some`, it is known to leave each query a key."""
+        """Hide the keys for which `visible` is 0 or false; `some` promises that each query sees a key."""
         if isinstance(visible, Operand) and not visible.is_constant:
             self.allowed.append(visible)
             self.may_hide_all = self.may_hide_all or not some
@@ -54,7 +54,7 @@ class Mask:
             self.add(hidden(array))
 
     def add(self, bias: Operand | np.ndarray, *, finite: bool = False) -> None:
-        """Add `bias` to the scores; with `finite`, it is known to hide no key."""
+        """Add `bias` to the scores; `finite` promises that it hides no key."""
         if isinstance(bias, Operand) and not bias.is_constant:
             self.added.append(bias)
             self.may_hide_all = self.may_hide_all or not finite
@@ -63,21 +63,21 @@ class Mask:
         self.constant = array if self.constant is None else self.constant + array
 
     def build(self, b: Operations, data_type: DataType) -> tuple[Operand | None, Operand | None]:
-        """Return what to add to the scores, and whether each query sees a key; None for nothing, and for all queries."""
+        """Return the bias to add to the scores (or None), and whether each query sees a key (None if all do)."""
         terms = list(self.added)
         if self.allowed:
             visible = reduce(b.logical_and, self.allowed)
             terms.append(b.where(visible, b._as_operand(0, data_type), b._as_operand(-inf, data_type)))
         seen = None
         if self.constant is not None:
-            known = np.atleast_1d(self.constant).astype(data_type)
-            terms.append(b._as_operand(known, data_type))
-            some = known.max(axis=-1, keepdims=True) > -inf
+            constant = np.atleast_1d(self.constant).astype(data_type)
+            terms.append(b._as_operand(constant, data_type))
+            some = constant.max(axis=-1, keepdims=True) > -inf
             seen = None if some.all() else b._as_operand(some.astype(np.uint8), "uint8")
         if not terms:
             return None, None
         total = reduce(b.add, terms)
-        # Keys that each part leaves may be hidden by another.
+        # Masks that each leave a key may hide all keys together.
         is_certain = not self.allowed or self.constant is None or not np.isneginf(self.constant).any()
         if not self.may_hide_all and is_certain:
             return total, seen
@@ -88,7 +88,7 @@ class Mask:
 
 
 def hidden(visible: np.ndarray) -> np.ndarray:
-    """The scores' term for a mask: 0 where `visible` is not 0, -inf elsewhere; float32."""
+    """Convert a mask to a bias of scores: 0 where `visible` is not 0, -inf elsewhere; float32."""
     return np.where(visible, np.float32(0), np.float32(-inf))
 
 
@@ -113,7 +113,7 @@ def attend(
         mask: hides keys from queries, and adds to scores.
         scale: of the scores. Default: 1 / sqrt(size).
         softcap: scores are replaced by `softcap * tanh(scores / softcap)` before the mask is added; 0 leaves them.
-        sinks: [heads], for each head the score of one more key that all its queries see, whose value is zero.
+        sinks: [heads], for each head the score of an additional key with value zero, which all its queries see.
 
     Returns:
         [batches, heads, queries, size of values]; zeros for a query that sees no key.
@@ -127,12 +127,13 @@ def attend(
     own = query.data_type
     scale = 1 / sqrt(size) if scale is None else scale
     columns = b.transpose(key, permutation=[0, 1, 3, 2])
-    if own == "float16":  # half of the scale for each, so that the product does not overflow
+    # In float16, scale both operands by sqrt(scale), so that the product does not overflow.
+    if own == "float16":
         root = sqrt(abs(scale))
         query, columns = query * copysign(root, scale), columns * root
     else:
         query = query * scale
-    # Heads that share keys are taken together as more queries, so that no key is repeated.
+    # Stack heads that share keys as more queries, so that no key is repeated.
     shared = [batches, groups, heads // groups * queries]
     scores = b.matmul(query if heads == groups else b.reshape(query, [*shared, size]), columns)
     if heads != groups:

@@ -28,8 +28,8 @@ _JOINED = Limits("query", ranks=(3, 3))
 def _check_mask(mask: Operand | None, query: Operand, shape: tuple[int, ...]) -> None:
     if mask is None:
         return
-    wanted = f"mask must be uint8 or {query.data_type}, the data type of query, got {mask.desc}"
-    require(mask.data_type in ("uint8", query.data_type), wanted)
+    rule = f"mask must be uint8 or {query.data_type}, the data type of query, got {mask.desc}"
+    require(mask.data_type in ("uint8", query.data_type), rule)
     require(broadcasts_to(mask.shape, shape), f"mask must broadcast to {list(shape)}, got {mask.desc}")
 
 
@@ -49,7 +49,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     label: str = "",
 ) -> Desc:
-    """Average values, weighted by how well their keys fit each query.
+    """Average the values with weights from the products of queries and keys.
 
     All other operands have the data type of `query`.
 
@@ -123,7 +123,7 @@ def multi_head_attention(
     scale: float | None = None,
     label: str = "",
 ) -> Desc:
-    """Attention of several heads, which are joined in the last axis.
+    """Compute scaled dot product attention of several heads, which are joined in the last axis.
 
     All other operands have the data type of `query`.
 
@@ -217,7 +217,7 @@ def group_query_attention(
     interleaved: bool = False,
     label: str = "",
 ) -> tuple[Desc, Desc, Desc]:
-    """Causal attention of heads that share keys and values in groups, with a cache of earlier keys and values.
+    """Compute causal attention of heads that share keys and values in groups, with a KV cache.
 
     All other operands have the data type of `query`.
 
@@ -227,29 +227,29 @@ def group_query_attention(
         value: [batches, new, groups * size].
         past_key: the keys so far [batches, groups, past, size].
         past_value: the values so far [batches, groups, past, size].
-        lengths: int32 [batches]: how many keys of the past are valid. The rest is room for the new keys, which must fit.
+        lengths: int32 [batches]: the number of valid keys of the past. The new keys are written behind them, and must fit.
             Default: all are valid, and the cache grows.
         cosines: rotate queries and new keys by their positions first, as `rotary_embedding` does with this table
             [positions, pairs]. The first new key has the position `lengths`, or past. Default: no rotation.
         sines: the sines that belong to `cosines`.
         bias: added to the scores, broadcasts to [batches, heads, new, keys], where `keys` is the length of the keys that
             are returned; -inf hides a key.
-        sinks: [heads]: for each head, the score of one more key that all queries see, and whose value is zero.
+        sinks: [heads]: for each head, the score of an additional key with value zero, which all queries see.
         heads: the number of heads of the queries.
         groups: the number of heads of keys and values; divides `heads`.
         scale: of the scores. Default: 1 / sqrt(size).
         softcap: scores become `softcap * tanh(scores / softcap)`, before `bias` is added; 0 leaves them.
-        window: how many keys a query sees at most, the last of them its own; 0 for all up to its own.
+        window: maximum number of keys that a query sees, including its own as the last; 0 for no limit.
         interleaved: whether the rotated pairs are neighbours, see `rotary_embedding`.
         label: a name for messages and tables.
 
     Returns:
         The result [batches, new, heads * size], and the keys and values to pass as the past next time: of the shape of
-        `past_key` if there are `lengths` (the contents of the room that is left are not specified), otherwise
+        `past_key` if there are `lengths` (unused positions have any contents), otherwise
         [batches, groups, past + new, size]. All have the data type of `query`. A query that sees no key gives zeros.
 
     Raises:
-        ValidationError: shapes that do not fit; before a graph runs on a CPU, an input `lengths` that leaves no room for
+        ValidationError: shapes that do not fit; before a graph runs on a CPU, an input `lengths` that leaves no space for
             the new keys.
 
     ONNX Runtime's GroupQueryAttention; Ainslie et al., GQA (2023), arXiv:2305.13245. Windows: Beltagy et al., Longformer
@@ -289,13 +289,13 @@ def group_query_attention(
 
 
 def key_count(query: Operand, past_key: Operand | None, lengths: Operand | None) -> int:
-    """The length of the keys that `group_query_attention` returns."""
+    """Return the length of the keys that `group_query_attention` returns."""
     past = 0 if past_key is None else past_key.shape[2]
     return past if lengths is not None else past + query.shape[1]
 
 
 def _check_rotation(cosines: Operand | None, sines: Operand | None, size: int, positions: int) -> None:
-    """Require tables that can rotate heads of `size`, with a row for each position that is known."""
+    """Require tables that can rotate heads of `size`, with a row for each of `positions`."""
     require((cosines is None) == (sines is None), "cosines and sines must be given together")
     if cosines is None:
         return
@@ -340,7 +340,8 @@ def _(
 ) -> tuple[Operand, Operand, Operand]:
     batches, new = query.shape[:2]
     total = key_count(query, past_key, lengths)
-    if cosines is not None and sines is not None:  # on its own: an engine may have a kernel for what is left
+    # Decompose only the rotation: an engine may have a kernel for the remaining attention.
+    if cosines is not None and sines is not None:
         first = 0 if lengths is not None else total - new
         positions = b._as_operand(np.tile(np.arange(first, first + new), (batches, 1)), "int64")
         if lengths is not None:
@@ -372,7 +373,7 @@ def _(
     positions = start + b.reshape(steps, [1, 1, new, 1])
     rows = b.expand(positions, k.shape)
     k, v = (b.scatter_elements(old, rows, x, axis=2) for old, x in ((past_key, k), (past_value, v)))
-    # The unused room may hold anything, NaN included, and 0 * NaN is NaN.
+    # Unused positions of the cache may hold NaN, and 0 * NaN is NaN.
     filled = b.lesser(b.reshape(places, [1, 1, total, 1]), start + new)
     nothing = b._as_operand(0, query.data_type)
     columns = b.reshape(places, [1, 1, 1, total])

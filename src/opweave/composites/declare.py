@@ -1,4 +1,4 @@
-"""How the composites that come with Opweave are declared, and what several of them check."""
+"""Declaration of Opweave's composites, and checks that several of them share."""
 
 from __future__ import annotations
 
@@ -11,38 +11,40 @@ from ..support.errors import require
 
 
 def declare(**limits: Limits) -> Callable[[Callable[..., Made]], CustomOp[Made]]:
-    """Declare a composite by its shape rule, as `opweave.op` does it for users.
+    """Declare a composite by its shape rule, as `opweave.op` does for users.
 
-    Messages of its rule are for users of the composite, and do not name the line of the rule.
+    Messages of the rule are for users of the composite, so they do not name the line of the rule.
     """
     return lambda function: CustomOp(function, function, skip=1, limits=limits, annotated=True)
 
 
 def last_axis(input: Operand) -> int:
-    """The default of axes."""
+    """Return the last axis, the default of parameters `axis`."""
     return input.rank - 1
 
 
 def check_axis(input: Operand, axis: int | None) -> int:
-    """Require an axis of `input`, and return it. An absent one has been replaced by its default before."""
+    """Require an axis of `input`, and return it. The default is already filled in."""
     assert axis is not None
     require(0 <= axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
     return axis
 
 
-def check_shape(name: str, operand: Operand | None, shape: Sequence[int], what: str) -> None:
-    """Require the shape of an operand, if it is given."""
+def check_shape(name: str, operand: Operand | None, shape: Sequence[int], meaning: str) -> None:
+    """Require the shape of an operand, unless it is None."""
     fits = operand is None or operand.shape == tuple(shape)
-    require(fits, f"{name} must have shape {list(shape)}, {what}, got {operand.desc if operand is not None else None}")
+    require(
+        fits, f"{name} must have shape {list(shape)}, {meaning}, got {operand.desc if operand is not None else None}"
+    )
 
 
 def column(axis: int, size: int, rank: int) -> list[int]:
-    """A shape whose dimensions are all 1, except that of `axis`."""
+    """Return a shape of ones, except for `size` along `axis`."""
     return [size if dimension == axis else 1 for dimension in range(rank)]
 
 
 def check_divides(name: str, operand: Operand, heads: int) -> int:
-    """The size of a head; require that the last axis divides into heads."""
+    """Require that the last axis divides into heads, and return the size of a head."""
     hidden = operand.shape[-1]
     fits = heads > 0 and hidden % heads == 0
     require(fits, f"the last axis of {name} must divide into {heads} heads, got {operand.desc}")

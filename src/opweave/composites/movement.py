@@ -1,4 +1,4 @@
-"""Channels to pixels and back."""
+"""Rearrange channels into pixels and back."""
 
 from __future__ import annotations
 

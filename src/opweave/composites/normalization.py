@@ -32,7 +32,7 @@ def local_response_normalization(
 
     Args:
         input: float32 or float16 [batches, channels, height, width].
-        size: the number of neighbouring channels, including the element's own; if it is even, one more after it than before.
+        size: the number of neighbouring channels, including the element's own. An even number has one more after than before.
         alpha: multiplied with the mean of the squares, in which channels beyond the first and last count as zeros.
         beta: the power.
         bias: added to the mean before the power is taken.
@@ -61,7 +61,7 @@ def _(b: Operations, input: Operand, size: int, alpha: float, beta: float, bias:
     batches, channels, height, width = x.shape
     before, after = (size - 1) // 2, size // 2
     squares = b.reshape(x * x, [batches, 1, channels, height * width])
-    # The mean includes the zeros around the channels. A pooling leaves its own padding out, so they are added before.
+    # The mean includes the zeros around the channels. Poolings exclude their padding, so add the zeros before.
     padded = b.pad(squares, [0, 0, before, 0], [0, 0, after, 0])
     mean = b.reshape(b.average_pool2d(padded, window_dimensions=[size, 1]), x.shape)
     return narrowed(b, x / b.pow(mean * alpha + bias, b._as_operand(beta, "float32")), input)
@@ -84,7 +84,7 @@ def _(input: Array, size: int, alpha: float, beta: float, bias: float) -> Array:
 
 
 def _power(base: Array, exponent: float, is_positive: bool) -> Array:
-    """`base ** exponent`: by square roots, which cost less than a power, if the base is not negative."""
+    """Compute `base ** exponent`. If the base is not negative, use square roots, which cost less than a power."""
     if is_positive and exponent in (0.5, 0.75):
         root = expr.sqrt(base)
         return root if exponent == 0.5 else root * expr.sqrt(root)
@@ -140,7 +140,7 @@ def _(b: Operations, input: Operand, scale: Operand, axis: int, epsilon: float) 
 
 
 rms_norm = rms_normalization
-"""The short name."""
+"""Short name of `rms_normalization`."""
 
 
 def _check_residual(input: Operand, residual: Operand, vectors: dict[str, Operand | None]) -> None:
@@ -289,8 +289,8 @@ def group_normalization(
         label: a name for messages and tables.
 
     Returns:
-        `(input - mean) / sqrt(variance + epsilon) * scale + bias`, in the data type and shape of `input`; means and variances
-        are those of a batch's group.
+        `(input - mean) / sqrt(variance + epsilon) * scale + bias`, in the data type and shape of `input`, with one mean and
+        variance for each batch and group.
 
     Raises:
         ValidationError: the groups do not divide the channels, or scale or bias are of another size.
@@ -324,7 +324,7 @@ def _(
 
 @declare(input=Limits(FLOATS, ranks=(1, N)))
 def log_softmax(self: Builder, input: Operand, axis: int | None = None, *, label: str = "") -> Desc:
-    """The logarithm of a softmax, which keeps the digits that the softmax itself would lose.
+    """Compute the logarithm of a softmax without the loss of digits of `log(softmax(input))`.
 
     Args:
         input: float32 or float16, rank 1 or more.
@@ -353,6 +353,6 @@ log_softmax.default("axis")(last_axis)
 @log_softmax.decompose
 def _(b: Operations, input: Operand, axis: int) -> Operand:
     centred = widened(b, input - b.reduce_max(input, axes=[axis], keep_dimensions=True))
-    # In three steps: the engines' kernels for the logarithm of a sum of exponentials are slow, and find the maximum again.
+    # Three steps, because the engines' kernels for log(sum(exp(x))) are slow, and compute the maximum again.
     total = b.reduce_sum(b.exp(centred), axes=[axis], keep_dimensions=True)
     return narrowed(b, centred - b.log(total), input)

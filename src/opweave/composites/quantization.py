@@ -61,12 +61,12 @@ def integer_matmul(
 
 
 EXACT_TERMS = 2**24 // 255**2
-"""The number of products of differences of bytes whose partial sums are all exact in float32."""
+"""Number of products of byte differences (at most 255^2 each) whose partial sums are all exact in float32 (2^24)."""
 
 
 @integer_matmul.decompose
 def _(builder: Operations, a: Operand, b: Operand, a_zero_point: Operand, b_zero_point: Operand) -> Operand:
-    """Sum parts of `EXACT_TERMS` products in float32, and add these sums as integers."""
+    """Sum `EXACT_TERMS` products at a time in float32, and add the partial sums as integers."""
     x, y = (
         builder.cast(operand, "float32") - builder.cast(zero_point, "float32")
         for operand, zero_point in ((a, a_zero_point), (b, b_zero_point))
@@ -78,7 +78,8 @@ def _(builder: Operations, a: Operand, b: Operand, a_zero_point: Operand, b_zero
         rows = builder.slice(y, [*[0] * (y.rank - 2), start, 0], [*y.shape[:-2], count, y.shape[-1]])
         part = builder.cast(builder.matmul(columns, rows), "int32")
         total = part if total is None else total + part
-    assert total is not None  # no dimension is 0
+    # No dimension is 0.
+    assert total is not None
     return total
 
 
@@ -104,14 +105,14 @@ def matmul_n_bits(
     accuracy: Literal["float32", "int8"] = "float32",
     label: str = "",
 ) -> Desc:
-    """Multiply with a weight of 4 or 8 bits per number, which is quantized in blocks.
+    """Multiply by a block-quantized weight of 4 or 8 bits per number.
 
     All other operands have the data type of `input`.
 
     Args:
         input: float32 or float16 [..., rows, inner].
         weight: uint8 [columns, blocks, block_size * bits / 8], where the blocks cover `inner`; of two numbers in a byte the
-            first is in the lower half. `pack_bits` makes this of numbers.
+            first is in the lower half. `pack_bits` packs numbers like this.
         scale: multiplied with the numbers of each block [columns, blocks].
         zero_point: uint8, subtracted from the numbers of each block first, packed like them: [columns, blocks] for 8 bits,
             [columns, ceil(blocks / 2)] for 4. Default: 2 ** (bits - 1).
@@ -120,7 +121,7 @@ def matmul_n_bits(
             [columns, blocks]. Formats that store a minimum for each block need it (GGUF's Q4_1, Q4_K).
         bits: 4 or 8.
         block_size: the count of numbers that share a scale: a power of two, 16 or more.
-        accuracy: "float32"; or "int8", which allows the engine to quantise `input` to 8 bits, too, in blocks, and is faster.
+        accuracy: "float32"; or the faster "int8", which allows the engine to quantise blocks of `input` to 8 bits, too.
         label: a name for messages and tables.
 
     Returns:
@@ -152,14 +153,14 @@ def matmul_n_bits(
 
 
 def pack_bits(numbers: np.ndarray, *, bits: int = 4) -> np.ndarray:
-    """Numbers of `bits` bits as bytes, along the last axis; of two in a byte the first is in the lower half.
+    """Pack numbers of `bits` bits into bytes along the last axis; of two in a byte the first is in the lower half.
 
     Args:
         numbers: integers from 0 to 2 ** bits - 1.
         bits: 4 or 8.
 
     Returns:
-        A uint8 array; of 4 bits with half as many elements along the last axis, rounded up.
+        A uint8 array; for 4 bits with half as many elements along the last axis, rounded up.
 
     Raises:
         ValidationError: other bits, or numbers out of range.
@@ -186,22 +187,22 @@ def pack_bits(numbers: np.ndarray, *, bits: int = 4) -> np.ndarray:
 def pack_blocks(
     numbers: np.ndarray, scale: np.ndarray, minimum: np.ndarray | None = None, *, bits: int = 4
 ) -> tuple[dict[str, Any], int]:
-    """The arguments of `matmul_n_bits` for a weight in blocks with minima: one product instead of two.
+    """Make the arguments of `matmul_n_bits` for a weight in blocks with minima: one product instead of two.
 
-    Each minimum is divided into a multiple of the scale, which becomes the zero point, and a remainder. The remainders become
-    additional weights for the means of the input's blocks, which the caller appends to the input. Each remainder is the sum of
-    two weights, one with a large and one with a small scale, so the means must be appended several times.
+    Each minimum becomes `remainder - zero_point * scale`. The remainders become additional weights, which multiply the means
+    of the input's blocks; the caller appends these means to the input. Each remainder is the sum of two weights, one with a
+    large and one with a small scale, so the means must be appended several times.
 
     Args:
         numbers: integers from 0 to 2 ** bits - 1 [columns, blocks, block_size].
         scale: of each block [columns, blocks].
-        minimum: what a number 0 of each block stands for [columns, blocks]. Default: -scale * 2 ** (bits - 1).
+        minimum: the value of the number 0 in each block [columns, blocks]. Default: -scale * 2 ** (bits - 1).
         bits: 4 or 8.
 
     Returns:
-        The arguments by name, and how many times the means must follow the input: 0 without minima, and where they stay an
-        operand, since all weights of a block have the same sign. With 4 bits, a minimum changes by less than a 390th of the
-        largest scale in its column.
+        The arguments by name, and the number of times that the means must follow the input. This is 0 without minima, and if
+        the minima stay an operand, because all weights of a block have the same sign. With 4 bits, a minimum changes by less
+        than a 390th of the largest scale in its column.
 
     >>> numbers = np.arange(32).reshape(1, 2, 16) % 16
     >>> weight, copies = pack_blocks(numbers, np.float32([[1, 2]]), np.float32([[-7.5, -15]]))
@@ -210,7 +211,7 @@ def pack_blocks(
     >>> matmul_n_bits(np.concatenate([x, *[means] * copies], axis=1), **weight).tolist()
     [[1020.0]]
     """
-    folded = None if minimum is None else _folded(numbers, scale, minimum, 2 ** (bits - 1))
+    folded = None if minimum is None else _fold_minima(numbers, scale, minimum, 2 ** (bits - 1))
     sizes = {"bits": bits, "block_size": numbers.shape[2]}
     if folded is None:
         return {"weight": pack_bits(numbers, bits=bits), "scale": scale, "minimum": minimum, **sizes}, 0
@@ -219,12 +220,16 @@ def pack_blocks(
     return {"weight": packed, "scale": scale, "zero_point": zeros, **sizes}, copies
 
 
-def _folded(
+def _fold_minima(
     numbers: np.ndarray, scale: np.ndarray, minimum: np.ndarray, half: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int] | None:
-    """Numbers, scales and zero points of blocks and of the rests of their minima, and how many times the means are needed."""
+    """Return numbers, scales and zero points, including the remainders of the minima, and the number of copies of the means.
+
+    Return None if a remainder is larger than half a scale.
+    """
     columns, blocks, size = numbers.shape
-    with np.errstate(divide="ignore", invalid="ignore"):  # of scales of 0
+    # A scale may be 0.
+    with np.errstate(divide="ignore", invalid="ignore"):
         zeros = np.clip(np.nan_to_num(np.rint(-minimum / scale)), 0, 2 * half - 1)
     rests = minimum + zeros * scale
     if (np.abs(rests) > 0.51 * np.abs(scale)).any():
@@ -232,7 +237,7 @@ def _folded(
     large = np.maximum(np.abs(rests).max(axis=1, keepdims=True) / (half - 1), np.finfo(np.float32).tiny)
     small = large / (2 * half - 2)
     first = np.rint(rests / large)
-    # The first blocks have the large scale. The last copy of the means begins after them.
+    # The first blocks have the large scale. The last copy of the means begins after these blocks.
     of_large = -(-blocks // size)
     copies = 1 - (-of_large * size // blocks)
     of_small = -(-copies * blocks // size) - of_large
@@ -248,8 +253,8 @@ def _folded(
     )
 
 
-def _unpacked(b: Operations, packed: Operand, bits: int) -> Operand:
-    """All numbers in the packed bytes along the last axis, as float32."""
+def _unpack(b: Operations, packed: Operand, bits: int) -> Operand:
+    """Unpack the numbers in the bytes along the last axis, as float32."""
     numbers = b.cast(packed, "float32")
     if bits == 8:
         return numbers
@@ -259,7 +264,7 @@ def _unpacked(b: Operations, packed: Operand, bits: int) -> Operand:
 
 
 def _plus_multiple(b: Operations, minimum: Operand, scale: Operand, factor: int) -> Operand:
-    """`(minimum + factor * scale).T` as float32; a constant, if both are."""
+    """Compute `(minimum + factor * scale).T` as float32; a constant if both operands are constants."""
     if minimum.is_constant and scale.is_constant:
         matrix = (minimum.value.astype(np.float32) + factor * scale.value.astype(np.float32)).T
         return b._as_operand(np.ascontiguousarray(matrix), "float32")
@@ -267,7 +272,7 @@ def _plus_multiple(b: Operations, minimum: Operand, scale: Operand, factor: int)
 
 
 def _block_sums(b: Operations, x: Operand, block_size: int) -> Operand:
-    """The sums of the blocks along the last axis [..., blocks]."""
+    """Sum the blocks along the last axis: [..., blocks]."""
     *rows, inner = x.shape
     blocks = -(-inner // block_size)
     if inner % block_size:
@@ -292,17 +297,17 @@ def _(
         product = matmul_n_bits(
             b, input, weight, scale, None, bias, bits=bits, block_size=block_size, accuracy=accuracy
         )
-        # The default zero point has been subtracted from the numbers. It stays the centre, since a kernel that rounds
-        # the input makes an error proportional to the numbers: with zero points of 0 it is twice as large.
+        # The product subtracts the default zero point from the numbers. A kernel that rounds the input makes an error
+        # proportional to the numbers: with zero points of 0, the error would be twice as large.
         offset = _plus_multiple(b, minimum, scale, 2 ** (bits - 1))
         sums = _block_sums(b, widened(b, input), block_size)
         return narrowed(b, widened(b, product) + b.matmul(sums, offset), input)
     (columns, blocks), inner = scale.shape, input.shape[-1]
-    numbers = _unpacked(b, weight, bits)
+    numbers = _unpack(b, weight, bits)
     if zero_point is None:
         zeros = b._as_operand(2 ** (bits - 1), "float32")
     else:
-        zeros = b.slice(_unpacked(b, zero_point, bits), [0, 0], [columns, blocks])
+        zeros = b.slice(_unpack(b, zero_point, bits), [0, 0], [columns, blocks])
         zeros = b.reshape(zeros, [columns, blocks, 1])
     real = (numbers - zeros) * widened(b, b.reshape(scale, [columns, blocks, 1]))
     matrix = b.slice(b.reshape(real, [columns, blocks * block_size]), [0, 0], [columns, inner])

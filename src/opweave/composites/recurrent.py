@@ -1,4 +1,4 @@
-"""Recurrent networks over sequences of different lengths in one batch."""
+"""Recurrent networks for batches of sequences of different lengths."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..ops import Operations
 
 CLOSED = 80.0
-"""Added to the sums of gates, it opens or closes them: sigmoid(-80) is 2e-35, and exp(80) is still finite in float32."""
+"""Opens or closes a gate when added to or subtracted from its input: sigmoid(-80) = 2e-35, exp(80) is finite in float32."""
 
 _SEQUENCE, _MATRICES, _ROWS = Limits(FLOATS, ranks=(3, 3)), Limits("input", ranks=(3, 3)), Limits("input", ranks=(2, 2))
 _LENGTHS = Limits(("int32",), ranks=(1, 1))
@@ -33,7 +33,7 @@ def _check_activations(activations: Sequence[str], count: int) -> None:
 def _shapes(
     gates: int, input: Operand, recurrent_weight: Operand, direction: str, lengths: Operand, **others: Operand | None
 ) -> tuple[Desc, Desc]:
-    """Check the shapes of operands; the descriptors of a last state and of the sequence of states."""
+    """Check the shapes of operands; return the descriptors of a last state and of the sequence of states."""
     steps, batches, size = input.shape
     directions, hidden = direction_count(direction), recurrent_weight.shape[2]
     rows = gates * hidden
@@ -195,7 +195,7 @@ def _(input: Operand) -> ValueRange:
 
 
 class _Batch:
-    """The sequences of a batch: which steps belong to them, and their order from the end.
+    """Helper for the sequences of a batch: masks of their steps, and the reverse order of steps.
 
     Args:
         b: the builder.
@@ -214,40 +214,40 @@ class _Batch:
         self._from_end = b.where(self._is_within, counts - 1 - line, line)
 
     def within(self, value: Operand) -> Operand:
-        """[steps, …, batches, size] with zeros beyond the lengths."""
+        """Return [steps, …, batches, size] with zeros beyond the lengths."""
         shape = [value.shape[0], *[1] * (value.rank - 3), value.shape[-2], 1]
         zero = self._b._as_operand(0, value.data_type)
         return self._b.where(self._b.reshape(self._is_within, shape), value, zero)
 
     def beyond(self) -> Operand:
-        """[steps, batches, 1] of the input's data type: 1 beyond the lengths, else 0."""
+        """Return [steps, batches, 1] in the input's data type: 1 beyond the lengths, else 0."""
         flags = self._b.cast(self._b.logical_not(self._is_within), self.input.data_type)
         return self._b.reshape(flags, [*self._is_within.shape, 1])
 
-    def reversed(self, value: Operand) -> Operand:
-        """[steps, …, batches, size] with the steps of each sequence in the opposite order."""
-        return self._picked(value, self._from_end)
+    def reverse(self, value: Operand) -> Operand:
+        """Reverse the steps of each sequence: [steps, …, batches, size]."""
+        return self._pick(value, self._from_end)
 
     def last(self, sequence: Operand) -> Operand:
-        """[1, batches, size] of the last steps of [steps, 1, batches, size]; zeros for sequences without steps."""
+        """Return the last steps of [steps, 1, batches, size] as [1, batches, size]; zeros for sequences without steps."""
         _, _, batches, size = sequence.shape
-        return self.not_empty(self._b.reshape(self._picked(sequence, self._last), [1, batches, size]))
+        return self.not_empty(self._b.reshape(self._pick(sequence, self._last), [1, batches, size]))
 
     def not_empty(self, state: Operand) -> Operand:
-        """A state [1, batches, size] with zeros for sequences without steps."""
+        """Return a state [1, batches, size] with zeros for sequences without steps."""
         return self._b.where(self._has_steps, state, self._b._as_operand(0, state.data_type))
 
-    def _picked(self, value: Operand, places: Operand) -> Operand:
+    def _pick(self, value: Operand, places: Operand) -> Operand:
         steps, batches = places.shape
         shape = [steps, *[1] * (value.rank - 3), batches, 1]
-        wanted = self._b.expand(self._b.reshape(places, shape), [*shape[:-1], value.shape[-1]])
-        return self._b.gather_elements(value, wanted, axis=0)
+        indices = self._b.expand(self._b.reshape(places, shape), [*shape[:-1], value.shape[-1]])
+        return self._b.gather_elements(value, indices, axis=0)
 
 
 def _by_direction(
     b: Operations, direction: RecurrentNetworkDirection, **operands: Operand | None
 ) -> Iterable[tuple[bool, dict[str, Any]]]:
-    """Whether each direction is backward, and its operands."""
+    """Yield for each direction whether it is backward, and its operands."""
     count = direction_count(direction)
     for k in range(count):
         yield (
@@ -261,8 +261,8 @@ def _by_direction(
         )
 
 
-def _joined(b: Operations, parts: Sequence[Sequence[Operand]]) -> tuple[Operand, ...]:
-    """The results of all directions: last states along axis 0, and sequences, which come last, along axis 1."""
+def _join_directions(b: Operations, parts: Sequence[Sequence[Operand]]) -> tuple[Operand, ...]:
+    """Join the results of all directions: last states along axis 0, sequences (the last result) along axis 1."""
     if len(parts) == 1:
         return tuple(parts[0])
     *states, sequences = zip(*parts, strict=True)
@@ -286,18 +286,18 @@ def _(
     batch, parts = _Batch(b, input, lengths), []
     steps, hidden_size = input.shape[0], recurrent_weight.shape[2]
     operands = {"weight": weight, "recurrent_weight": recurrent_weight, "bias": bias, "recurrent_bias": recurrent_bias}
-    for is_backward, given in _by_direction(b, direction, **operands, initial_hidden_state=initial_hidden_state):
-        x = batch.reversed(input) if is_backward else input
+    for is_backward, arguments in _by_direction(b, direction, **operands, initial_hidden_state=initial_hidden_state):
+        x = batch.reverse(input) if is_backward else input
         _, sequence = b.gru(
-            *(x, given.pop("weight"), given.pop("recurrent_weight"), steps, hidden_size),
+            *(x, arguments.pop("weight"), arguments.pop("recurrent_weight"), steps, hidden_size),
             reset_after=reset_after,
             return_sequence=True,
             activations=activations,
-            **given,
+            **arguments,
         )
         within = batch.within(sequence)
-        parts.append([batch.last(sequence), batch.reversed(within) if is_backward else within])
-    return _joined(b, parts)
+        parts.append([batch.last(sequence), batch.reverse(within) if is_backward else within])
+    return _join_directions(b, parts)
 
 
 @ragged_lstm.decompose
@@ -315,7 +315,8 @@ def _(
     direction: RecurrentNetworkDirection,
     activations: Sequence[RecurrentNetworkActivation],
 ) -> tuple[Operand, ...]:
-    # Beyond the length, one more element of the input closes the input gate and opens the forget gate: the cell state stays.
+    # An additional input feature is 1 beyond the length: it closes the input gate and opens the forget gate, which keeps the
+    # cell state.
     batch, parts = _Batch(b, input, lengths), []
     steps, hidden_size = input.shape[0], recurrent_weight.shape[2]
     column = np.repeat([-CLOSED, 0, CLOSED, 0], hidden_size)[None, :, None]
@@ -328,16 +329,16 @@ def _(
         "initial_hidden_state": initial_hidden_state,
         "initial_cell_state": initial_cell_state,
     }
-    for is_backward, given in _by_direction(b, direction, **operands):
-        x = batch.within(batch.reversed(input) if is_backward else input)
-        wide = b.concat([given.pop("weight"), b._as_operand(column, input.data_type)], 2)
+    for is_backward, arguments in _by_direction(b, direction, **operands):
+        x = batch.within(batch.reverse(input) if is_backward else input)
+        wide = b.concat([arguments.pop("weight"), b._as_operand(column, input.data_type)], 2)
         _, cell, sequence = b.lstm(
-            *(b.concat([x, batch.beyond()], 2), wide, given.pop("recurrent_weight"), steps, hidden_size),
+            *(b.concat([x, batch.beyond()], 2), wide, arguments.pop("recurrent_weight"), steps, hidden_size),
             return_sequence=True,
             activations=activations,
-            **given,
+            **arguments,
         )
         within = batch.within(sequence)
-        ordered = batch.reversed(within) if is_backward else within
+        ordered = batch.reverse(within) if is_backward else within
         parts.append([batch.last(sequence), batch.not_empty(cell), ordered])
-    return _joined(b, parts)
+    return _join_directions(b, parts)

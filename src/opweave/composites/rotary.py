@@ -1,4 +1,4 @@
-"""Rotary embeddings: positions for attention."""
+"""Rotary embeddings of positions, for attention."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _(
     x = input if input.rank == 4 else b.reshape(input, [*shape[:2], heads, shape[2] // heads])
 
     def table(values: Operand) -> Operand:
-        """Values for each position, that broadcast to the pairs of `x`."""
+        """Return the values of each position, in a shape that broadcasts to the pairs of `x`."""
         if positions is None:
             rows = b.reshape(b.slice(values, [0, 0], [length, pairs]), [1, length, pairs])
         else:

@@ -1,4 +1,4 @@
-"""Scatter with a reduction: updates of one element are combined."""
+"""Scatter with a reduction, which combines all updates of an element."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 Reduction: TypeAlias = Literal["add", "mul", "min", "max"]
 
 MAX_PAIRS = 2**22
-"""About how many elements a comparison of all pairs of updates may have: 16 MiB of float32. An estimate."""
+"""Approximate maximum number of elements in a comparison of all pairs of updates: 16 MiB of float32. An estimate."""
 
 MAX_PARTS = 64
-"""The most parts of updates that are compared among themselves, one part after the other."""
+"""Maximum number of parts of updates. The pairs of each part are compared, one part after the other."""
 
 MAX_ROUNDS = 16
-"""The most updates of one element, at constant positions, that are applied one after the other."""
+"""Maximum number of updates of one element, at constant positions, that are applied one after the other."""
 
 
 @declare(
@@ -81,13 +81,13 @@ def scatter_reduce(
 
 @scatter_reduce.decompose
 def _(b: Operations, input: Operand, indices: Operand, updates: Operand, axis: int, reduction: Reduction) -> Operand:
-    x, added = _widened(b, input), _widened(b, updates)
-    # The part of the input that updates reach, as lines along the axis: [outer, size, inner].
+    x, added = _widen(b, input), _widen(b, updates)
+    # The part of the input that the updates cover, as lines along the axis: [outer, size, inner].
     sizes = [x.shape[d] if d == axis else size for d, size in enumerate(updates.shape)]
     part = x if tuple(sizes) == x.shape else b.slice(x, [0] * x.rank, sizes)
     outer, inner = prod(sizes[:axis]), prod(sizes[axis + 1 :])
     lines = b.reshape(part, [outer, sizes[axis], inner])
-    wanted = b.reshape(added, [outer, updates.shape[axis], inner])
+    update_lines = b.reshape(added, [outer, updates.shape[axis], inner])
     # Indices that are the same for all elements of a row stay one column.
     column = all(size == 1 for size in indices.shape[axis + 1 :])
     columns = [1] * (x.rank - axis - 1) if column else sizes[axis + 1 :]
@@ -96,40 +96,41 @@ def _(b: Operations, input: Operand, indices: Operand, updates: Operand, axis: i
     combine = getattr(b, reduction)
     result = None
     if positions.is_constant:
-        result = _in_rounds(b, lines, positions.value, wanted, combine)
+        result = _in_rounds(b, lines, positions.value, update_lines, combine)
     if result is None:
-        result = _in_parts(b, lines, positions, wanted, combine, reduction)
-    return _narrowed(b, _pasted(b, b.reshape(result, sizes), x, axis), input)
+        result = _in_parts(b, lines, positions, update_lines, combine, reduction)
+    return _narrow(b, _paste(b, b.reshape(result, sizes), x, axis), input)
 
 
-def _widened(b: Operations, input: Operand) -> Operand:
-    """Integers of 8 bits as int32, and float16 as float32, which reductions have."""
+def _widen(b: Operations, input: Operand) -> Operand:
+    """Convert 8-bit integers to int32 and float16 to float32, for reductions."""
     wide: Any = {"float16": "float32", "int8": "int32", "uint8": "int32"}.get(input.data_type)
     return input if wide is None else b.cast(input, wide)
 
 
-def _narrowed(b: Operations, result: Operand, input: Operand) -> Operand:
-    """The result in the data type of `input`; integers of 8 bits keep the lowest bits."""
+def _narrow(b: Operations, result: Operand, input: Operand) -> Operand:
+    """Convert a result to the data type of `input`; 8-bit integers keep the lowest bits."""
     if result.data_type == input.data_type:
         return result
     if input.data_type in FLOATS:
         return b.cast(result, input.data_type)
     info = INFO[input.data_type]
     lowest, highest = int(info.lowest), int(info.highest)
-    rest = result - b.mul(b.div(result, 256), 256)  # in [-255, 255], as quotients are rounded towards zero
+    # In [-255, 255], because quotients are rounded towards zero.
+    rest = result - b.mul(b.div(result, 256), 256)
     rest = b.where(b.lesser(rest, b._as_operand(lowest, "int32")), rest + 256, rest)
     rest = b.where(b.greater(rest, b._as_operand(highest, "int32")), rest - 256, rest)
     return b.cast(rest, input.data_type)
 
 
 def _positions(b: Operations, indices: Operand, size: int, shape: list[int], lines: list[int]) -> Operand:
-    """Positions in [0, size) as int32, in the shape `lines`; a constant for constants.
+    """Convert indices to int32 positions in [0, size), in the shape `lines`; constants stay constant.
 
     Args:
         b: the builder.
         indices: the indices.
         size: the number of elements along the axis.
-        shape: the shape that they are broadcast to before they become lines.
+        shape: the broadcast shape of the indices.
         lines: the shape of the result.
     """
     if indices.is_constant:
@@ -146,7 +147,7 @@ def _positions(b: Operations, indices: Operand, size: int, shape: list[int], lin
 def _in_rounds(
     b: Operations, lines: Operand, positions: np.ndarray, updates: Operand, combine: Callable[..., Operand]
 ) -> Operand | None:
-    """Apply updates at constant positions: the first ones of all elements, then the second ones.
+    """Apply updates at constant positions: first the first update of each element, then the second ones, ...
 
     Args:
         b: the builder.
@@ -156,10 +157,11 @@ def _in_rounds(
         combine: the reduction of two operands.
 
     Returns:
-        The new elements; None if there are more than `MAX_ROUNDS` updates of an element.
+        The new elements; None if an element has more than `MAX_ROUNDS` updates.
     """
     outer, size, inner = lines.shape
-    width = inner if positions.shape[2] == 1 else 1  # elements that have one position
+    # Number of elements that share a position.
+    width = inner if positions.shape[2] == 1 else 1
     lanes = np.arange(inner // width)
     flat = ((np.arange(outer)[:, None, None] * size + positions) * len(lanes) + lanes).reshape(-1)
     order = np.argsort(flat, kind="stable")
@@ -186,9 +188,9 @@ def _in_parts(
     combine: Callable[..., Operand],
     reduction: Reduction,
 ) -> Operand:
-    """Apply updates at computed positions: those of one position are combined first, by comparing all pairs.
+    """Apply updates at computed positions: compare all pairs, and first combine the updates of each position.
 
-    All of them then write the same result, so that their order does not matter. The arguments are those of `_in_rounds`.
+    All updates of a position then write the same result, in any order. The arguments are those of `_in_rounds`.
     """
     outer, count, inner = updates.shape
     lanes = positions.shape[2]
@@ -210,7 +212,7 @@ def _in_parts(
 
 
 def _neutral(reduction: Reduction, data_type: Any) -> float:
-    """The number that changes nothing."""
+    """Return the neutral element of a reduction."""
     if reduction in ("add", "mul"):
         return 0 if reduction == "add" else 1
     if data_type in FLOATS:
@@ -218,8 +220,8 @@ def _neutral(reduction: Reduction, data_type: Any) -> float:
     return INFO[data_type].highest if reduction == "min" else INFO[data_type].lowest
 
 
-def _pasted(b: Operations, part: Operand, whole: Operand, axis: int) -> Operand:
-    """`whole`, with its first elements along each axis replaced by `part`."""
+def _paste(b: Operations, part: Operand, whole: Operand, axis: int) -> Operand:
+    """Replace the first elements of `whole` along each axis by `part`."""
     for d, size in enumerate(whole.shape):
         if part.shape[d] < size:
             starts, sizes = [0] * whole.rank, list(part.shape)

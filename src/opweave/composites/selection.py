@@ -1,4 +1,4 @@
-"""The largest elements, and operands that mark positions."""
+"""Selection of the largest elements, and operands that mark positions."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from ..ops import Operations
 
 MAX_COUNTED = 2048
-"""The largest axis that is sorted by counting, for each element, those that come before it; it compares all pairs. It also has
-at most 4 * k elements, because the other way takes k steps."""
+"""Maximum size of an axis for `_by_counting`, which compares all pairs of elements. The size is also at most 4 * k, because
+`_one_by_one` takes k steps."""
 
 
 @declare(input=Limits(ANY, ranks=(1, N)))
@@ -67,7 +67,7 @@ top_k.default("axis")(last_axis)
 
 @top_k.decompose
 def _(b: Operations, input: Operand, k: int, axis: int, largest: bool, index_type: DataType) -> tuple[Operand, Operand]:
-    # Comparisons with NaN are false, or not defined on GPUs, so NaN has a key, and goes before or after infinity.
+    # Comparisons with NaN are false, or not defined on GPUs. Infinity replaces NaN as the key; `is_first` orders the two.
     keys, is_first = input, None
     if input.data_type in FLOATS:
         is_nan = b.is_nan(input)
@@ -79,12 +79,12 @@ def _(b: Operations, input: Operand, k: int, axis: int, largest: bool, index_typ
 
 
 def _by_counting(b: Operations, keys: Operand, is_first: Operand | None, k: int, axis: int, largest: bool) -> Operand:
-    """The positions of the first `k`: an element's rank is the number of elements that come before it.
+    """Return the positions of the first `k` elements. The rank of an element is the number of elements before it.
 
     Args:
         b: the builder.
         keys: compared first.
-        is_first: whether an element comes before others that have its key; None if all are equal.
+        is_first: whether an element comes before others with the same key; None if all are equal.
         k: the number of positions.
         axis: the axis.
         largest: whether the largest key comes first.
@@ -109,26 +109,26 @@ def _by_counting(b: Operations, keys: Operand, is_first: Operand | None, k: int,
 
 
 def _one_by_one(b: Operations, keys: Operand, is_first: Operand | None, k: int, axis: int, largest: bool) -> Operand:
-    """The positions of the first `k`: find the best element `k` times, each time without those found before.
+    """Return the positions of the first `k` elements: find the best remaining element `k` times.
 
     The arguments are those of `_by_counting`.
     """
-    # A mask excludes the elements found before. No value could, because elements may have the worst value themselves.
+    # The mask `left` excludes elements. The worst value alone cannot, because other elements may have it, too.
     line = b.reshape(b._as_operand(range(keys.shape[axis]), "int32"), column(axis, keys.shape[axis], keys.rank))
     best = b.reduce_max if largest else b.reduce_min
     wide = b.cast(keys, "int32") if keys.data_type in ("int8", "uint8") else keys
     worst = b._as_operand(_worst(wide.data_type, largest), wide.data_type)
     left = b.expand(b._as_operand(1, "uint8"), keys.shape)
     priority = None if is_first is None else b.cast(is_first, "int32") + 1
-    found = []
+    positions = []
     for _ in range(k):
         extreme = best(b.where(left, wide, worst), axes=[axis], keep_dimensions=True)
         candidates = b.cast(b.logical_and(left, b.equal(wide, extreme)), "int32")
         scores = candidates if priority is None else candidates * priority
         position = b.arg_max(scores, axis, keep_dimensions=True, output_data_type="int32")
         left = b.logical_and(left, b.not_equal(line, position))
-        found.append(position)
-    return b.concat(found, axis)
+        positions.append(position)
+    return b.concat(positions, axis)
 
 
 def _worst(data_type: DataType, largest: bool) -> float:
@@ -172,7 +172,8 @@ def one_hot(
     >>> one_hot(np.int64([0, 2, -1, 5]), 3, data_type="uint8").tolist()
     [[1, 0, 0], [0, 0, 1], [0, 0, 1], [0, 0, 0]]
     """
-    assert axis is not None  # its default is filled in
+    # The default is filled in.
+    assert axis is not None
     require(depth > 0, f"depth must be greater than 0, got {depth}")
     require(0 <= axis <= indices.rank, f"axis must be in [0, {indices.rank}], got {axis}")
     return Desc(data_type, (*indices.shape[:axis], depth, *indices.shape[axis:]))

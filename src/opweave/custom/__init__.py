@@ -3,7 +3,7 @@
 An operation is declared in one or several of these ways:
 
 - `@expression`: the formula of one element of the result, compiled for the device and fused with its neighbours;
-- `@composite`: built-in operations that are kept together for engines that have a kernel for the whole;
+- `@composite`: a composition of built-in operations, kept together for engines with a kernel for the whole;
 - `@op` with `.kernel(device)`: a function or a shader that reads and writes the memory of tensors;
 - `@op` with `.decompose` or `.expression`, for devices without a kernel.
 
@@ -44,15 +44,15 @@ DeviceName = Literal["cpu", "wasm", "webgpu", "cuda"]
 """Devices of kernels; "wasm" runs on the CPU, in the memory of a module."""
 
 Made = TypeVar("Made", covariant=True)
-"""The result of the declared function: one result or a tuple."""
+"""Result of the declared function: one result or a tuple."""
 
 Kind = TypeVar("Kind", Traced, "Array", "MLTensor", np.ndarray)
-"""What a call without a builder takes, and returns."""
+"""Type of operands and results of a call without a builder."""
 
 One: TypeAlias = "Traced | Operand | Desc"
 Several: TypeAlias = "tuple[Any, ...]"
 Plain: TypeAlias = "np.ndarray | np.number[Any] | float | str | Sequence[Any] | None"
-"""Arguments that have no effect on where a call is computed."""
+"""Arguments that do not decide the device of a call."""
 
 
 class CustomOp(Op[..., Any], Generic[Made]):
@@ -83,7 +83,7 @@ class CustomOp(Op[..., Any], Generic[Made]):
         Args:
             rule: takes a builder, and operands and attributes by name; returns descriptors of the results.
             source: the user's function, whose parameters are those of the operation.
-            skip: the number of leading parameters of `source` that are not.
+            skip: the number of leading parameters of `source` that are not parameters of the operation.
             limits: the limits of operands and results.
             annotated: whether annotations tell which parameters are operands; otherwise, the positional ones are.
         """
@@ -162,28 +162,28 @@ class CustomOp(Op[..., Any], Generic[Made]):
         self._add_kernel(device, *args, options)
         return None
 
-    def _add_kernel(self, device: str, *given: Any) -> Any:
-        *args, options = given
+    def _add_kernel(self, device: str, *arguments: Any) -> Any:
+        *args, options = arguments
         try:
-            made: Kernel | SourceKernel
+            kernel: Kernel | SourceKernel
             if device == "wasm":
                 from ..kernels.wasm import WasmKernel
 
-                made = WasmKernel(*args, **options)
-                made.check_names(self.operands, tuple(self.attributes))
+                kernel = WasmKernel(*args, **options)
+                kernel.check_names(self.operands, tuple(self.attributes))
             elif device == "webgpu":
                 from ..kernels.wgsl import WgslKernel
 
-                made = WgslKernel(*args, **options)
+                kernel = WgslKernel(*args, **options)
             elif device == "cuda":
                 from ..kernels.cuda import CudaKernel
 
-                made = CudaKernel(*args, **options)
+                kernel = CudaKernel(*args, **options)
             else:
-                made = HostKernel(*args, **options)
+                kernel = HostKernel(*args, **options)
         except ValidationError as error:
             raise ValidationError(f"{self.name}: {error}") from None
-        self.kernels[device] = made
+        self.kernels[device] = kernel
         self.forget_calls()
         return args[0]
 
@@ -208,27 +208,28 @@ class CustomOp(Op[..., Any], Generic[Made]):
         return function
 
     def _check_form(self, function: Callable[..., Any], leading: int) -> None:
-        """Require that, after `leading` ones, the parameters of a decomposition or an expression are the operation's."""
+        """Require that all but the `leading` parameters of a decomposition or an expression belong to the operation."""
         require(callable(function), f"{self.name}: expected a function, got {shown(function)}")
-        known = (*self.operands, *self.attributes)
-        unknown = [name for name in list(inspect.signature(function).parameters)[leading:] if name not in known]
+        allowed = (*self.operands, *self.attributes)
+        unknown = [name for name in list(inspect.signature(function).parameters)[leading:] if name not in allowed]
         renamed = "every operation has an argument 'label', which names it in messages; rename the attribute"
         require("label" not in unknown, f"{self.name}: {renamed}")
-        require(not unknown, f"{self.name}: the function takes {unknown}; the operation has {list(known)}")
+        require(not unknown, f"{self.name}: the function takes {unknown}; the operation has {list(allowed)}")
 
     def _check_declared(self, limits: Mapping[str, Limits]) -> None:
         """Require that limits belong to operands or results, and have valid values."""
         for name, limit in limits.items():
-            known = name in self.operands or name.startswith("output")
-            require(known, f"{self.name}: limits are for the operands {list(self.operands)}, got {name!r}")
+            is_declared = name in self.operands or name.startswith("output")
+            require(is_declared, f"{self.name}: limits are for the operands {list(self.operands)}, got {name!r}")
             require(isinstance(limit, Limits), f"{self.name}: {name} must be opweave.Limits, got {shown(limit)}")
-            for what, value, rest in (
+            for field, value, rest in (
                 ("data_types", limit.data_types, "a tuple of data types"),
                 ("ranks", limit.ranks, "the smallest and the largest rank"),
             ):
                 fits = value in self.operands if isinstance(value, str) else isinstance(value, tuple)
                 require(
-                    fits, f"{self.name}: {what} of {name} must be {rest}, or the name of an operand, got {shown(value)}"
+                    fits,
+                    f"{self.name}: {field} of {name} must be {rest}, or the name of an operand, got {shown(value)}",
                 )
 
     def _is_operand(self, parameter: inspect.Parameter) -> bool:
@@ -246,8 +247,8 @@ class CustomOp(Op[..., Any], Generic[Made]):
 
     # Calls -----------------------------------------------------------------------------------------------------------
 
-    # What calls mean to type checkers: the result is of the kind of the operands. (Without annotations it may also be a
-    # tuple, which for arrays and operands looks alike, as they can be unpacked; `Never` matches what is not annotated.)
+    # For type checkers, the result is of the kind of the operands. `Never` matches functions without annotations. Their result
+    # may also be a tuple; type checkers cannot tell, because arrays and operands can be unpacked, too.
     @overload
     def __call__(self: CustomOp[Never], first: MLTensor, /, *args: Any, **kwargs: Any) -> Any: ...
     @overload
@@ -282,11 +283,11 @@ class CustomOp(Op[..., Any], Generic[Made]):
         if formula is None:
             raise ValidationError(f"{self.name}: has no expression that another one could hold")
         try:
-            given = inspect.signature(self).bind(None, *args, **kwargs)
+            bound = inspect.signature(self).bind(None, *args, **kwargs)
         except TypeError as error:
             raise ValidationError(f"{self.name}: {error}") from None
-        given.apply_defaults()
-        values = given.arguments
+        bound.apply_defaults()
+        values = bound.arguments
         for name in self.attributes:
             if values[name] is not None:
                 values[name] = self._converters[name](f"{self.name}: {name}", values[name])
@@ -294,7 +295,7 @@ class CustomOp(Op[..., Any], Generic[Made]):
 
 
 def _decomposition(op: CustomOp[Any]) -> Callable[..., Any]:
-    """The decomposition of an operation that has an expression: its formula, in operations on whole arrays."""
+    """Return the decomposition of an operation with an expression: the formula in operations on whole arrays."""
 
     def decomposition(builder: Operations, /, **arguments: Any) -> Any:
         from ..expr.decompose import decompose
@@ -339,22 +340,22 @@ def expression(function: Callable[..., Made]) -> CustomOp[Made]:
     """
 
     def rule(builder: Builder, **arguments: Any) -> tuple[Desc, ...] | Desc:
-        operands = {name: arguments[name] for name in made.operands}
-        attributes = {name: arguments[name] for name in made.attributes}
+        operands = {name: arguments[name] for name in operation.operands}
+        attributes = {name: arguments[name] for name in operation.attributes}
         try:
-            program = program_of(made, descs_of(operands), attributes)
+            program = program_of(operation, descs_of(operands), attributes)
         except MLError:
             raise
         except Exception as error:
-            error.add_note(f"for {title(made.name, arguments['label'])}")
+            error.add_note(f"for {title(operation.name, arguments['label'])}")
             raise
         descs = tuple(output.desc for output in program.outputs)
         return descs if len(descs) > 1 else descs[0]
 
     check_function(function)
-    made: CustomOp[Made] = CustomOp(rule, function, skip=0, limits={})
-    made.expression(function)
-    return made
+    operation: CustomOp[Made] = CustomOp(rule, function, skip=0, limits={})
+    operation.expression(function)
+    return operation
 
 
 @takes_a_function("composites have no limits: the operations that they call check their operands")
@@ -383,9 +384,9 @@ def composite(function: Callable[..., Made]) -> CustomOp[Made]:
 
     def rule(builder: Builder, **arguments: Any) -> tuple[Desc, ...] | Desc:
         scratch = _Scratch()
-        stand_ins = each({name: arguments[name] for name in made.operands}, scratch.stand_in)
-        attributes = {name: arguments[name] for name in made.attributes}
-        with user_code(function, f"while building the composite {title(made.name, arguments['label'])}"):
+        stand_ins = each({name: arguments[name] for name in operation.operands}, scratch.stand_in)
+        attributes = {name: arguments[name] for name in operation.attributes}
+        with user_code(function, f"while building the composite {title(operation.name, arguments['label'])}"):
             result: Any = function(scratch, **stand_ins, **attributes)
         results = result if isinstance(result, (tuple, list)) else (result,)
         for item in results:
@@ -397,21 +398,21 @@ def composite(function: Callable[..., Made]) -> CustomOp[Made]:
         return descs if len(descs) > 1 else descs[0]
 
     check_function(function)
-    made: CustomOp[Made] = CustomOp(rule, function, skip=1, limits={})
-    made.decompose(function)
-    return made
+    operation: CustomOp[Made] = CustomOp(rule, function, skip=1, limits={})
+    operation.decompose(function)
+    return operation
 
 
 class _Scratch(Recorder):
-    """A builder in which composites are called to determine the descriptors of their results."""
+    """Builder that calls composites to determine the descriptors of their results."""
 
     def stand_in(self, value: Operand) -> Operand:
-        """An operand like the given one; a constant keeps its value."""
+        """Return an operand of this builder with the same descriptor; a constant keeps its value."""
         name = "" if value.is_constant else f"x{len(self.inputs)}"
-        made = Operand(self, value.desc, name=name, value=value.value)
+        operand = Operand(self, value.desc, name=name, value=value.value)
         if name:
-            self.inputs[name] = made
-        return made
+            self.inputs[name] = operand
+        return operand
 
 
 @overload
@@ -447,8 +448,8 @@ def op(function: Callable[..., Any] | None = None, /, **limits: Limits) -> Any:
     return _declare(function, {})
 
 
-def _checked(desc: Any) -> Desc:
-    """The descriptor that a shape rule returned, with Python's integers."""
+def _desc_of(desc: Any) -> Desc:
+    """Check a result of a shape rule, and return the descriptor with Python's integers."""
     require(isinstance(desc, Desc), f"the shape rule must return a Desc, or a tuple of them, got {shown(desc)}")
     is_plain = isinstance(desc.data_type, str) and desc.data_type in ANY and isinstance(desc.shape, tuple)
     require(
@@ -469,12 +470,12 @@ def _declare(function: Callable[..., Any], limits: Mapping[str, Limits]) -> Cust
     def rule(builder: Builder, *, label: str = "", **arguments: Any) -> Any:
         if takes_label:
             arguments["label"] = label
-        with user_code(function, f"in the shape rule of {title(made.name, label)}"):
+        with user_code(function, f"in the shape rule of {title(operation.name, label)}"):
             result = function(builder, **arguments)
         is_tuple = isinstance(result, tuple)
         require(not is_tuple or len(result) > 0, "the shape rule must return a Desc, or a tuple of them, got ()")
-        descs = tuple(map(_checked, result if is_tuple else (result,)))
+        descs = tuple(map(_desc_of, result if is_tuple else (result,)))
         return descs if is_tuple else descs[0]
 
-    made: CustomOp[Any] = CustomOp(rule, function, skip=1, limits=limits, annotated=True)
-    return made
+    operation: CustomOp[Any] = CustomOp(rule, function, skip=1, limits=limits, annotated=True)
+    return operation

@@ -26,17 +26,17 @@ def check_function(function: Any) -> None:
 
 
 def takes_a_function(no_options: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorator for decorators without options: refuse calls like `@ow.expression()` and `@ow.expression(x=ow.Limits(…))`.
+    """Decorate a decorator without options: refuse calls like `@ow.expression()` and `@ow.expression(x=ow.Limits(…))`.
 
     Args:
-        no_options: why there are no options.
+        no_options: the reason, for the message.
     """
 
     def decorate(decorator: Callable[P, R]) -> Callable[P, R]:
         name = decorator.__name__
 
         @functools.wraps(decorator)
-        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
             options = [key for key in kwargs if key != "function"]
             if options or not (args or kwargs):
                 problem = f"@ow.{name} takes no arguments, got {', '.join(options)}; {no_options}" if options else ""
@@ -44,24 +44,25 @@ def takes_a_function(no_options: str) -> Callable[[Callable[P, R]], Callable[P, 
                 raise ValidationError(f"{problem or f'@ow.{name}() has no function'}; {usage}")
             return decorator(*args, **kwargs)
 
-        return checked
+        return wrapper
 
     return decorate
 
 
 def public(signature: inspect.Signature) -> inspect.Signature:
-    """A signature as `help` shows it."""
+    """Return a signature for `help`."""
     parameters = [p if p.annotation else p.replace(annotation=p.empty) for p in signature.parameters.values()]
     return signature.replace(parameters=parameters)
 
 
 def read_signature(source: Callable[..., Any], skip: int) -> inspect.Signature:
-    """The signature of an operation: a builder, the parameters of `source`, `label`; annotations as text."""
+    """Make the signature of an operation: a builder, the parameters of `source`, `label`; annotations as text."""
     builder = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
     label = inspect.Parameter("label", inspect.Parameter.KEYWORD_ONLY, default="", annotation="str")
     try:
         parameters = list(inspect.signature(source, eval_str=True).parameters.values())
-    except Exception:  # text that cannot be evaluated: names that are imported for type checkers only, say
+    except Exception:
+        # Some annotations cannot be evaluated, such as names that are imported for type checkers only.
         parameters = list(inspect.signature(source).parameters.values())
     require(len(parameters) >= skip, f"{source.__name__}: the first parameter is the builder")
     for parameter in parameters:
@@ -78,7 +79,7 @@ def read_signature(source: Callable[..., Any], skip: int) -> inspect.Signature:
 
 
 def annotation_text(annotation: Any) -> str:
-    """An annotation as the text that `Op` reads: `Operand`, `Operand | None`, `Sequence[Operand]`, `int`, `Literal[...]`."""
+    """Return an annotation as text for `Op`: `Operand`, `Operand | None`, `Sequence[Operand]`, `int`, `Literal[...]`."""
     if annotation is inspect.Parameter.empty:
         return ""
     if annotation == DataType:
@@ -97,7 +98,7 @@ def annotation_text(annotation: Any) -> str:
 
 
 def plain_converter(kind: str) -> Converter:
-    """The converter of an attribute annotated with one of Python's types."""
+    """Return the converter of an attribute annotated with one of Python's types."""
 
     def convert(name: str, value: Any) -> Any:
         plain = value.item() if isinstance(value, (np.generic, np.ndarray)) and np.ndim(value) == 0 else value
@@ -106,8 +107,8 @@ def plain_converter(kind: str) -> Converter:
                 plain = float(plain)
             except OverflowError:
                 raise ValidationError(f"{name} must be in the range of float64, got {shown(value)}") from None
-        wanted = {"int": int, "float": float, "bool": bool, "str": str}[kind]
-        if not isinstance(plain, wanted) or (kind == "int" and isinstance(plain, bool)):
+        python_type = {"int": int, "float": float, "bool": bool, "str": str}[kind]
+        if not isinstance(plain, python_type) or (kind == "int" and isinstance(plain, bool)):
             raise ValidationError(f"{name} must be of type {kind}, got {shown(value)}")
         return plain
 

@@ -24,12 +24,12 @@ FROM_YCBCR = np.linalg.inv(TO_YCBCR.astype(np.float64)).astype(np.float32)
 
 def split(rgb: Pixels) -> tuple[Plane, Plane, Plane]:
     """Split a picture into luma in [0, 1] and two planes of chroma, Cb and Cr, in [-0.5, 0.5]: float32 [height, width]."""
-    luma, cb, cr = (_weighted(rgb, row) for row in TO_YCBCR)
+    luma, cb, cr = (_weigh_channels(rgb, row) for row in TO_YCBCR)
     return luma, cb, cr
 
 
-def _weighted(rgb: Pixels, weights: Plane) -> Plane:
-    # Convert one channel at a time, to save memory: a float copy of a large picture is four times its size.
+def _weigh_channels(rgb: Pixels, weights: Plane) -> Plane:
+    # One channel at a time saves memory: a float copy is four times as large as the picture.
     plane = np.zeros(rgb.shape[:2], np.float32)
     for channel, weight in enumerate(weights / np.float32(255)):
         plane += rgb[..., channel] * weight
@@ -37,7 +37,7 @@ def _weighted(rgb: Pixels, weights: Plane) -> Plane:
 
 
 def merge(luma: Plane, cb: Plane, cr: Plane) -> Pixels:
-    """The inverse of `split`, rounded and clipped to 8 bits."""
+    """Invert `split`, with rounding and clipping to 8 bits."""
     rgb = np.empty((*luma.shape, 3), np.uint8)
     for channel, row in enumerate(FROM_YCBCR):
         plane = (row[0] * luma + row[1] * cb + row[2] * cr) * np.float32(255)
@@ -51,11 +51,11 @@ def bicubic(image: NDArray[Any], width: int, height: int) -> NDArray[Any]:
 
 
 def squared_error(picture: Pixels, original: Pixels) -> NDArray[Any]:
-    """The squared difference of the luma of two pictures for each pixel, [height, width]."""
-    return np.asarray(np.square(_weighted(picture, TO_YCBCR[0]) - _weighted(original, TO_YCBCR[0])))
+    """Compute the squared difference of the luma of two pictures for each pixel, [height, width]."""
+    return np.asarray(np.square(_weigh_channels(picture, TO_YCBCR[0]) - _weigh_channels(original, TO_YCBCR[0])))
 
 
 def psnr(picture: Pixels, original: Pixels) -> float:
-    """Peak signal-to-noise ratio of the luma of two pictures, in decibels; infinite if they are equal. The peak is 1."""
+    """Compute the peak signal-to-noise ratio of the luma of two pictures in dB, for a peak of 1; infinite if equal."""
     mean = float(squared_error(picture, original).mean(dtype=np.float64))
     return math.inf if mean == 0 else -10 * math.log10(mean)

@@ -1,4 +1,4 @@
-"""Enlarge pictures with one graph: the network, and expressions that convert 8-bit pixels before and after it.
+"""Enlarge pictures with one graph: the network between expressions that convert 8-bit pixels.
 
 rgb --+-- luma ---- network --+-- merged -- rgb, three times as wide and high
       '-- chroma -------------'
@@ -18,15 +18,16 @@ from . import expressions
 from .colours import FROM_YCBCR, TO_YCBCR, Pixels, bicubic, merge, split
 from .network import FACTOR, Network, bicubic_taps
 
-TILE = 512  # default side of a window without its margins, in pixels; enlarging a window takes about 100 MB
+TILE = 512
+"""Default side of a window without its margins, in pixels; enlarging a window takes about 100 MB."""
 
 
 class Enlarger:
-    """The graph that enlarges pictures of `height` by `width` pixels.
+    """Graph that enlarges pictures of `height` by `width` pixels.
 
     To bound the memory, a picture larger than about `tile` by `tile` pixels is enlarged in windows of equal size. Results in
-    the margin of a window would depend on pixels outside of it. Windows overlap by two margins, so that each pixel is taken
-    from a window in which it is not in the margin (unless it is at the edge of the picture), and no seams are visible.
+    the margin of a window depend on pixels outside of the window, so windows overlap by two margins. Each pixel is taken from
+    a window that has it outside of the margin (except at the edge of the picture), so no seams are visible.
 
     Attributes:
         graph: enlarges one window.
@@ -51,7 +52,7 @@ class Enlarger:
 
     @property
     def expression_engine(self) -> str:
-        """The engine that runs the expressions on a CPU: a compiler, or NumPy."""
+        """Engine that runs the expressions on a CPU: a compiler, or NumPy."""
         return next(p.detail for p in self.graph.placements() if p.how == "expression")
 
     def __call__(self, rgb: Pixels, done: Callable[[int], object] = lambda windows: None) -> Pixels:
@@ -64,8 +65,8 @@ class Enlarger:
             done(number)
             if self.windows == 1:
                 return result
-            # Leave out the margins at the top and left, except at the edge of the picture. The windows that follow overwrite
-            # those at the bottom and right.
+            # Leave out the margins at the top and left, except at the edge of the picture. Later windows overwrite the margins
+            # at the bottom and right.
             skip_y, skip_x = (FACTOR * self._margin if start else 0 for start in (top, left))
             target = large[FACTOR * top : FACTOR * bottom, FACTOR * left : FACTOR * right]
             memory.copy(target[skip_y:, skip_x:], result[skip_y:, skip_x:], "place a window")
@@ -78,13 +79,14 @@ class Enlarger:
 
 
 def starts(size: int, window: int, margin: int) -> list[int]:
-    """The first pixel of each window along one axis; neighbouring windows overlap by at least two margins."""
+    """Return the first pixel of each window along one axis; neighbouring windows overlap by at least two margins."""
     return [*range(0, size - window, window - 2 * margin), size - window]
 
 
 def around_network(context: MLContext, height: int, width: int) -> Callable[[Pixels], Pixels]:
-    """Return a function that enlarges a picture like `Enlarger`, for comparison: in one window, with the network alone as a
-    graph, and with NumPy and Pillow for the colours.
+    """Return a function that enlarges a picture like `Enlarger`, for comparison.
+
+    It uses one window, a graph of the network alone, and NumPy and Pillow for the colours.
     """
     network = Network.load()
     builder = MLGraphBuilder(context)

@@ -1,9 +1,9 @@
-"""Custom operations around the network, as expressions: each is the formula of one element of its result.
+"""Custom operations around the network, as expressions: formulas of one element of the result.
 
 An expression is traced when it is called in a graph, and compiled to vectorised, parallel code (NumPy evaluates it if no
-compiler is installed). It reads and writes the memory of the operations around it, so nothing is copied.
+compiler is installed). The code reads and writes the memory of neighbouring operations, so nothing is copied.
 
-`height` and `width` are those of the small picture; each of its pixels becomes a block of rows `i` and columns `j`.
+`height` and `width` are the size of the small picture. Each small pixel becomes a block of rows `i` and columns `j`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .network import FACTOR
 
 @expression
 def luma(rgb: Array, to_ycbcr: Array, *, margin: int = 0) -> Array:
-    """The luma of uint8 [height, width, 3] in [0, 1], with a margin that repeats the edges: float32 [1, 1, ...]."""
+    """Compute the luma of uint8 [height, width, 3] in [0, 1], with a margin that repeats the edges: float32 [1, 1, ...]."""
     height, width, _ = rgb.shape
     colour = cast(rgb, "float32") / 255
     return compute(
@@ -28,7 +28,7 @@ def luma(rgb: Array, to_ycbcr: Array, *, margin: int = 0) -> Array:
 
 @expression
 def chroma(rgb: Array, to_ycbcr: Array, taps: Array) -> Array:
-    """Blue and red difference of uint8 [height, width, 3], enlarged by `taps`: float32 [2, 3, 3, height, width]."""
+    """Compute blue and red difference of uint8 [height, width, 3], enlarged by `taps`: float32 [2, 3, 3, height, width]."""
     height, width, _ = rgb.shape
     colour = cast(rgb, "float32") / 255
     small = store(
@@ -37,17 +37,17 @@ def chroma(rgb: Array, to_ycbcr: Array, taps: Array) -> Array:
     tall = store(
         compute(
             (2, FACTOR, height, width),
-            lambda c, i, y, x: _filtered(lambda near: small.clamped[c, near, x], y, height, taps, i),
+            lambda c, i, y, x: _filter(lambda near: small.clamped[c, near, x], y, height, taps, i),
         )
     )
     return compute(
         (2, FACTOR, FACTOR, height, width),
-        lambda c, i, j, y, x: _filtered(lambda near: tall.clamped[c, i, y, near], x, width, taps, j),
+        lambda c, i, j, y, x: _filter(lambda near: tall.clamped[c, i, y, near], x, width, taps, j),
     )
 
 
-def _filtered(pixel: Callable[[Array], Array], position: Array, size: int, taps: Array, line: Array) -> Array:
-    """The weighted mean of the five pixels nearest to a position; pixels outside of the picture have no weight."""
+def _filter(pixel: Callable[[Array], Array], position: Array, size: int, taps: Array, line: Array) -> Array:
+    """Compute the weighted mean of the five pixels nearest to a position; pixels outside of the picture have no weight."""
 
     def weight(tap: Array) -> Array:
         near = position + tap - 2
@@ -58,18 +58,19 @@ def _filtered(pixel: Callable[[Array], Array], position: Array, size: int, taps:
 
 @expression
 def merged(luma: Array, chroma: Array, from_ycbcr: Array) -> Array:
-    """The large picture, uint8 [3 * height, 3 * width, 3]: the colours of luma and chroma, with each pixel in its place.
+    """Merge luma and chroma into the large picture, uint8 [3 * height, 3 * width, 3].
 
     Args:
-        luma: blocks as the network makes them, float32 [1, 9, height, width].
+        luma: blocks from the network, float32 [1, 9, height, width].
         chroma: float32 [2, 3, 3, height, width].
         from_ycbcr: float32 [3, 3], whose rows give red, green and blue.
     """
     _, _, height, width = luma.shape
 
     def level(row: Array, column: Array, k: Array) -> Array:
-        y, x = row // FACTOR, column // FACTOR  # the small pixel
-        i, j = row % FACTOR, column % FACTOR  # the place in its block
+        # The small pixel, and the position in its block.
+        y, x = row // FACTOR, column // FACTOR
+        i, j = row % FACTOR, column % FACTOR
         ycbcr = luma[0, FACTOR * i + j, y, x], chroma[0, i, j, y, x], chroma[1, i, j, y, x]
         value = sum(from_ycbcr[k, c] * part for c, part in enumerate(ycbcr))
         return cast(clamp(round_even(255 * value), 0, 255), "uint8")

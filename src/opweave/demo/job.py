@@ -1,4 +1,4 @@
-"""The job: read a photograph, enlarge it, compare and write the result; and a report."""
+"""Read a photograph, enlarge it, compare and write the result, and report."""
 
 from __future__ import annotations
 
@@ -27,26 +27,29 @@ from .enlarger import Enlarger, around_network
 from .network import FACTOR
 
 PHOTO = Path(__file__).with_name("astronaut.jpg")
-LIMIT = 2**27  # pixels of the large picture, which takes up to 4 GB of memory
-SECONDS = 1.5  # about how long all measured runs take together
+LIMIT = 2**27
+"""Maximum number of pixels of the large picture, which takes up to 4 GB of memory."""
+SECONDS = 1.5
+"""Approximate duration of all measured runs together."""
 
 
 def compare(context: MLContext, enlarger: Enlarger, rgb: Pixels) -> tuple[float, float, dict[str, float]]:
-    """Median seconds for the first window in one graph and with NumPy around the network, and of the graph's steps."""
+    """Measure the first window: median seconds of one graph, of the network with NumPy around, and of the graph's steps."""
     height, width = enlarger.shape
     window = rgb[:height, :width].copy()
     enlarge_around = around_network(context, height, width)
 
-    def measured() -> list[float]:
+    def measure() -> list[float]:
         start = perf_counter()
         enlarger.enlarge(window)
         middle = perf_counter()
         enlarge_around(window)
         return [middle - start, perf_counter() - middle]
 
-    measured()  # the first run is slower
-    rounds = max(3, min(15, int(SECONDS / 2 / sum(measured()))))
-    woven, around = np.median([measured() for _ in range(rounds)], axis=0).tolist()
+    # The first run is slower.
+    measure()
+    rounds = max(3, min(15, int(SECONDS / 2 / sum(measure()))))
+    woven, around = np.median([measure() for _ in range(rounds)], axis=0).tolist()
     profile = enlarger.graph.profile({"small": window}, repeat=rounds)
     steps = {s.title if s.how.startswith("expression") else "network": s.median for s in profile.steps}
     return woven, around, steps
@@ -97,7 +100,8 @@ def run(photo: Path | None, output: Path, *, enlarge: bool, console: Console | N
         with step("compare"):
             plain = bicubic(small, FACTOR * width, FACTOR * height)
             before, after = psnr(plain, original), psnr(large, original)
-        gain = 0.0 if before == after else round(after - before, 2)  # both may be infinite
+        # Both may be infinite.
+        gain = 0.0 if before == after else round(after - before, 2)
         quality = {
             "PSNR, bicubic": f"{before:.2f} dB",
             "PSNR, network": f"{after:.2f} dB",
@@ -129,7 +133,7 @@ def run(photo: Path | None, output: Path, *, enlarge: bool, console: Console | N
 
 
 def _read(path: Path, limit: int) -> tuple[Pixels, bytes | None]:
-    """Read an image of at most `limit` pixels, upright and on a white background, and its colour profile."""
+    """Read an image of at most `limit` pixels and its colour profile; rotate it upright, on a white background."""
     try:
         # Pillow's own limit only warns; ours is checked before anything is decoded.
         with (
@@ -145,12 +149,13 @@ def _read(path: Path, limit: int) -> tuple[Pixels, bytes | None]:
             image = ImageOps.exif_transpose(file).convert("RGBA")
             white = Image.new("RGBA", image.size, "white")
             return np.asarray(Image.alpha_composite(white, image).convert("RGB")), profile
-    except Exception as error:  # Pillow's decoders raise many types of errors for damaged files
+    except Exception as error:
+        # Pillow's decoders raise many types of errors for damaged files.
         raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _check_output(path: Path, photo: Path | None) -> str:
-    """Pillow's name of the format to write; an error if it is clear before any work that `path` cannot be written."""
+    """Check, before any work, whether `path` can be written, and return Pillow's name of the format."""
     format = Image.registered_extensions().get(path.suffix.lower(), "")
     if format not in Image.SAVE:
         problem = f"{path.suffix or 'no suffix'} is not an image format, try .png"
@@ -171,7 +176,8 @@ def _write(image: Image.Image, path: Path, format: str, profile: bytes | None = 
     encoded = io.BytesIO()
     try:
         image.save(encoded, format=format, icc_profile=profile, **options)
-    except Exception as error:  # encoders raise many types of errors
+    except Exception as error:
+        # Encoders raise many types of errors.
         raise DataError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
     with atomic_writer(path) as file:
         file.write(encoded.getbuffer())

@@ -4,8 +4,8 @@
       |-- conv 5x5, leaky relu -- conv 3x3, leaky relu -- ... -- conv 3x3 --.
       '-- bicubic filter: a fixed conv 5x5 --------------------------------(+)-- blocks [1, 9, h, w]
 
-The nine channels of a result are the nine pixels that each small pixel becomes. Bicubic enlargement is a convolution, too, so
-the trained chain only adds the detail that it lacks. No convolution pads: the caller gives `halo` more pixels on each side.
+The nine channels of a result are the block of nine pixels for each small pixel. Bicubic enlargement is a convolution, too, so
+the trained chain only adds the missing detail. No convolution pads: the caller adds `halo` pixels on each side.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from ..core.graph import MLOperand
 from .colours import bicubic
 
 FACTOR = 3
-SLOPE = 0.1  # of the leaky relu, for negative values
+SLOPE = 0.1
+"""Slope of the leaky relu for negative values."""
 WEIGHTS = Path(__file__).with_name("super_resolution.safetensors")
 
 
 def bicubic_taps() -> NDArray[np.float32]:
-    """The bicubic filter along one axis, float32 [3, 5]: weights of the five nearest pixels for each of three new ones."""
+    """Return the bicubic filter along one axis, float32 [3, 5]: weights of the five nearest pixels for three new pixels."""
     impulses = bicubic(np.eye(11, dtype=np.float32), 11, FACTOR * 11)
-    return impulses[FACTOR * 5 : FACTOR * 6, 3:8]  # of a pixel in the middle, where edges have no effect
+    # The weights for a pixel in the middle, where edges have no effect.
+    return impulses[FACTOR * 5 : FACTOR * 6, 3:8]
 
 
 def bicubic_filter() -> NDArray[np.float32]:
-    """The same as a filter of conv2d: float32 [9, 1, 5, 5]; output channel 3 * i + j is row i, column j of a block."""
+    """Return the bicubic filter for conv2d, float32 [9, 1, 5, 5]; output channel 3 * i + j is row i, column j of a block."""
     taps = bicubic_taps()
     return np.asarray(np.einsum("iy,jx->ijyx", taps, taps).reshape(FACTOR**2, 1, 5, 5))
 
@@ -44,7 +46,7 @@ class Network:
 
     Attributes:
         layers: weight, float32 [outputs, inputs, k, k], and bias, float32 [outputs], of each convolution.
-        metadata: how they were made: architecture, training, held-out photographs, PSNR, versions.
+        metadata: origin of the weights: architecture, training, held-out photographs, PSNR, versions.
     """
 
     layers: tuple[tuple[NDArray[np.float32], NDArray[np.float32]], ...]
@@ -52,7 +54,7 @@ class Network:
 
     @classmethod
     def load(cls, path: Path = WEIGHTS) -> Network:
-        """Read the weights from a safetensors file as `tools/train_super_resolution.py` writes it."""
+        """Read the weights from a safetensors file of `tools/train_super_resolution.py`."""
         with safe_open(path, framework="numpy") as file:
             count = len(file.keys()) // 2
             layers = [(file.get_tensor(f"{i}.weight"), file.get_tensor(f"{i}.bias")) for i in range(count)]
@@ -60,11 +62,11 @@ class Network:
 
     @property
     def halo(self) -> int:
-        """How many pixels around its own place a result depends on."""
+        """Number of pixels on each side that a result depends on: the radius of the receptive field."""
         return sum(weight.shape[-1] // 2 for weight, _ in self.layers)
 
     def build(self, builder: MLGraphBuilder, luma: MLOperand) -> MLOperand:
-        """Add the network to a graph; shapes are those of the drawing above; results may be slightly outside [0, 1]."""
+        """Add the network to a graph, with the shapes of the drawing above. Results may be slightly outside [0, 1]."""
         detail = luma
         for index, (weight, bias) in enumerate(self.layers):
             if index:
@@ -72,7 +74,8 @@ class Network:
             label = f"detail {index}"
             detail = builder.conv2d(detail, builder.constant(weight), bias=builder.constant(bias), label=label)
         _, _, height, width = detail.shape
-        edge = self.halo - 2  # the bicubic filter reaches 2 pixels far
+        # The bicubic filter has a radius of 2 pixels.
+        edge = self.halo - 2
         centre = builder.slice(luma, [0, 0, edge, edge], [1, 1, height + 4, width + 4])
         smooth = builder.conv2d(centre, builder.constant(bicubic_filter()), label="bicubic")
         return builder.add(smooth, detail)

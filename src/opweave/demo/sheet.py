@@ -10,10 +10,13 @@ from PIL import Image, ImageDraw, ImageFont
 from .colours import Pixels, squared_error
 
 BACKGROUND, TEXT, FAINT = "#16181d", "#f2f3f5", "#9aa1ad"
-ACCENTS = ("#ffb43a", "#4cc9f0")  # frames of the two details
+ACCENTS = ("#ffb43a", "#4cc9f0")
+"""Colours of the frames of the two details."""
 MARGIN, GAP, FRAME = 28, 12, 3
-PANEL, NARROWEST = 540, 420  # maximum and minimum width of a column; pictures are resized to fit
-ZOOM = 5  # screen pixels for each pixel of a detail, unless the picture is very small or very large
+PANEL, NARROWEST = 540, 420
+"""Maximum and minimum width of a column; pictures are resized to fit."""
+ZOOM = 5
+"""Screen pixels for each pixel of a detail, unless the picture is very small or very large."""
 
 
 def compose(title: str, columns: Sequence[tuple[str, str, Pixels]]) -> Image.Image:
@@ -21,10 +24,11 @@ def compose(title: str, columns: Sequence[tuple[str, str, Pixels]]) -> Image.Ima
     before, after, original = (picture for _, _, picture in columns)
     height, width = original.shape[:2]
     fit = min(PANEL / width, PANEL / height)
-    scale = fit if fit < 1 else int(fit)  # enlarged by whole pixels only, which stay sharp
+    # Enlarge by integer factors only: pixels stay sharp.
+    scale = fit if fit < 1 else int(fit)
     shown = max(1, round(width * scale)), max(1, round(height * scale))
     panel = max(shown[0], NARROWEST)
-    # Details of a small picture are larger; those of a large picture cover enough of it to be recognised.
+    # Enlarge details of a small picture more; details of a large picture must cover enough of it to be recognised.
     zoom = min(max(2, min(ZOOM, 10 * PANEL // width), round(2 * scale)), NARROWEST // 8)
     detail = min(width, panel // zoom), min(height, panel * 5 // 8 // zoom)
     places = best_places(before, after, original, *detail)
@@ -57,9 +61,9 @@ def compose(title: str, columns: Sequence[tuple[str, str, Pixels]]) -> Image.Ima
 
 
 def best_places(before: Pixels, after: Pixels, original: Pixels, width: int, height: int) -> list[tuple[int, int]]:
-    """Left and top of one or two windows, of a width and height and without overlap, where the network gains most."""
+    """Return left and top of one or two windows, without overlap, where the network gains most."""
     gain = squared_error(before, original) - squared_error(after, original)
-    # In a large picture the gain of small blocks is precise enough.
+    # The gain of whole blocks is precise enough.
     block = max(1, min(width, height) // 16)
     rows, columns = (side // block for side in gain.shape)
     blocks = gain[: rows * block, : columns * block].reshape(rows, block, columns, block).sum((1, 3))
@@ -69,7 +73,7 @@ def best_places(before: Pixels, after: Pixels, original: Pixels, width: int, hei
     places: list[tuple[int, int]] = []
     while len(places) < len(ACCENTS) and np.isfinite(windows.max()):
         top, left = (int(i) for i in np.unravel_index(windows.argmax(), windows.shape))
-        # A window may be a little larger than its blocks; it must not reach over the edge.
+        # A window may be slightly larger than its blocks, but must stay inside the picture.
         places.append((min(left * block, original.shape[1] - width), min(top * block, original.shape[0] - height)))
         windows[max(0, top - high) : top + high + 1, max(0, left - wide) : left + wide + 1] = -np.inf
     return places

@@ -1,4 +1,4 @@
-"""Graphs as JavaScript: a module of calls of WebNN, which runs in browsers, and in Node.js on `opweave serve`.
+"""Write graphs as JavaScript modules for WebNN, which run in browsers, and in Node.js on `opweave serve`.
 
     ow.js.save(graph, "model.js")  # and model.safetensors, its weights
 
@@ -25,7 +25,7 @@ from .module import Module
 from .safetensors import write
 
 SUFFIXES = (".js", ".mjs")
-"""How the name of a module ends."""
+"""Allowed suffixes of a module."""
 
 
 def save(graph: MLGraph, path: str | Path, *, title: str = "") -> list[Path]:
@@ -33,13 +33,13 @@ def save(graph: MLGraph, path: str | Path, *, title: str = "") -> list[Path]:
 
     The module has one statement for each operation, named after its label. Weights are in a file in the same folder
     that ends in `.safetensors`; constants of a few numbers are in the module. Composites and other operations that
-    WebNN does not have are decomposed into those that it has. Existing files are replaced once the new ones are
+    WebNN does not have are decomposed into operations of WebNN. Existing files are replaced once the new files are
     complete.
 
     Args:
         graph: as returned by `MLGraphBuilder.build` or `opweave.onnx.load`.
         path: the file to write; its name ends in .js or .mjs.
-        title: what the first line of the module says about where it comes from.
+        title: origin of the graph, for the first line of the module.
 
     Returns:
         The files that were written: the module, and the weights if there are any.
@@ -76,7 +76,7 @@ def save(graph: MLGraph, path: str | Path, *, title: str = "") -> list[Path]:
 
 
 def webnn_only(graph: Graph) -> Graph:
-    """The graph in operations of WebNN only: others are decomposed, recursively.
+    """Decompose all operations that WebNN does not have, recursively.
 
     Raises:
         NotSupportedError: an operation has no decomposition.

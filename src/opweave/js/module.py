@@ -19,10 +19,10 @@ from ..support.words import size
 from .safetensors import TYPES
 
 MAX_INLINE = 8
-"""Number of elements up to which a constant is written into the module; float16 never is, as older browsers have no arrays
-of it."""
+"""Maximum number of elements of a constant in the module. Constants of float16 are never in the module: older browsers
+have no Float16Array."""
 MAX_LINE = 118
-"""Characters of a line, beyond which the arguments of a call are written one in a line."""
+"""Maximum number of characters of a line. In a longer call, each argument has a line."""
 
 VIEWS = {
     "float32": "Float32Array",
@@ -34,7 +34,7 @@ VIEWS = {
     "int8": "Int8Array",
     "uint8": "Uint8Array",
 }
-"""JavaScript's arrays of the data types."""
+"""JavaScript's typed array of each data type."""
 
 RARE = ("int64", "uint64", "float16")
 """Data types that a device may lack (https://www.w3.org/TR/webnn/#api-mlcontext-opsupportlimits)."""
@@ -56,8 +56,8 @@ class Module:
     Args:
         graph: of WebNN's operations only.
         name: the name of its file.
-        weights_name: that of the file of weights.
-        title: where the graph comes from; may be empty.
+        weights_name: the name of the file of weights.
+        title: origin of the graph; may be empty.
 
     Attributes:
         weights: the constants that are not in the module, by name; complete once `text` has been called.
@@ -72,7 +72,7 @@ class Module:
         self._has_literals = False
 
     def text(self) -> str:
-        """The module."""
+        """Return the text of the module."""
         body = [*self._inputs(), *self._statements(), *self._outputs()]
         arguments = "context, weights = loadWeights()" if self.weights else "context"
         head = ["export async function build(" + arguments + ") {", "  const builder = new MLGraphBuilder(context);"]
@@ -104,8 +104,8 @@ class Module:
         types = [name for name in VIEWS if any(operand.data_type == name for operand in operands)]
         origin = f" from {_comment(self.title)}" if self.title else ""
         lines = [f"Made by opweave {__version__}{origin}: a WebNN graph of {counted(len(nodes), 'operation')}.", ""]
-        lines += _wrapped("Operations: ", names)
-        lines += _wrapped("Data types: ", types)
+        lines += _wrap("Operations: ", names)
+        lines += _wrap("Data types: ", types)
         if rare := [name for name in types if name in RARE]:
             lines.append(f"Not all browsers and devices have {' and '.join(rare)}: context.opSupportLimits() tells.")
         if self.weights:
@@ -125,7 +125,7 @@ class Module:
         lines = []
         for name, operands in {"inputs": self.graph.inputs, "outputs": self.graph.outputs}.items():
             lines.append(f"export const {name} = {{")
-            lines += [f"  {_key(each)}: {_desc(operand.desc)}," for each, operand in operands.items()]
+            lines += [f"  {_key(key)}: {_desc(operand.desc)}," for key, operand in operands.items()]
             lines.append("};")
         return lines
 
@@ -170,20 +170,20 @@ class Module:
         for node in self.graph.nodes:
             base = node.label or camel_case(node.op.name)
             variables = [self._fresh(f"{base}_{k}" if k else base) for k in range(len(node.outputs))]
-            for name, operand in _named(node):
+            for name, operand in _operands_of(node):
                 if operand.is_constant and uses[operand] > 1 and operand not in self._names:
-                    made = self._constant(variables[0], name, operand)
+                    text = self._constant(variables[0], name, operand)
                     self._names[operand] = self._fresh(f"{variables[0]}_{name}")
-                    yield f"  const {self._names[operand]} = {made};"
+                    yield f"  const {self._names[operand]} = {text};"
             yield self._statement(node, variables)
             self._names.update(zip(node.outputs, variables, strict=True))
 
     def _statement(self, node: Node, variables: list[str]) -> str:
-        known = OPERATIONS[node.op.name]
+        operation = OPERATIONS[node.op.name]
         positional: list[str] = []
         options: list[str] = []
-        given = dict(node.op.given(node.arguments))
-        parameters = [name for name in node.op.parameters if name in node.op.positional or name in given]
+        explicit = dict(node.op.given(node.arguments))
+        parameters = [name for name in node.op.parameters if name in node.op.positional or name in explicit]
         for name in parameters:
             public = camel_case(name)
             text = self._value(variables[0], node, name, node.arguments[name])
@@ -193,19 +193,20 @@ class Module:
                 options.append(f"{public}: {text}")
         if node.label:
             options.append(f"label: {json.dumps(node.label)}")
-        target = f"[{', '.join(variables)}]" if known.several else variables[0]
-        return _call(f"  const {target} = builder.{known.name}", positional, options)
+        target = f"[{', '.join(variables)}]" if operation.several else variables[0]
+        return _call(f"  const {target} = builder.{operation.name}", positional, options)
 
     def _value(self, variable: str, node: Node, name: str, value: Any) -> str:
-        """An argument as JavaScript."""
+        """Return an argument as JavaScript."""
         if isinstance(value, Operand):
             return self._names.get(value) or self._constant(variable, name, value)
         if isinstance(value, (tuple, list)):
-            texts = (self._value(variable, node, f"{name}_{k}", each) for k, each in enumerate(value))
+            texts = (self._value(variable, node, f"{name}_{k}", item) for k, item in enumerate(value))
             return f"[{', '.join(texts)}]"
         if isinstance(value, (bool, str)):
             return json.dumps(value)
-        if isinstance(value, float) and name in node.op._casts:  # it is rounded to this type again
+        # WebNN rounds the number to the data type of this operand.
+        if isinstance(value, float) and name in node.op._casts:
             like = node.inputs[node.op._casts[name]]
             assert isinstance(like, Operand)
             if like.data_type in ("float32", "float16") and math.isfinite(value):
@@ -213,7 +214,7 @@ class Module:
         return _number(value)
 
     def _constant(self, variable: str, name: str, operand: Operand) -> str:
-        """JavaScript that makes the constant operand `name` of the operation whose result is `variable`."""
+        """Return JavaScript for the constant operand `name` of the operation with the result `variable`."""
         array: np.ndarray = operand.value
         if array.size <= MAX_INLINE and operand.data_type != "float16":
             self._has_literals = True
@@ -223,7 +224,8 @@ class Module:
         place = array.__array_interface__["data"][0]
         key = (place, array.dtype.name, array.shape, array.strides)
         if key not in self._stored:
-            stored = self._stored[key] = f"{variable}.{camel_case(name)}"  # unique, as variables are
+            # Unique, because variables are.
+            stored = self._stored[key] = f"{variable}.{camel_case(name)}"
             self.weights[stored] = array
         return f"constant({json.dumps(self._stored[key])})"
 
@@ -232,7 +234,7 @@ class Module:
         return ["", _call("  return builder.build", [], items)]
 
     def _fresh(self, text: str) -> str:
-        """A variable that is not taken, named after a text."""
+        """Return an unused variable name made from a text."""
         base = name = _identifier(text)
         number = 1
         while name in self._taken:
@@ -260,7 +262,7 @@ function reader(builder, file) {
 
 
 def _call(start: str, positional: list[str], options: list[str]) -> str:
-    """A statement that calls a function; over several lines if it is long."""
+    """Write a statement that calls a function, on several lines if it is long."""
     parts = [*positional, *([f"{{ {', '.join(options)} }}"] if options else [])]
     line = f"{start}({', '.join(parts)});"
     if len(line) <= MAX_LINE:
@@ -274,7 +276,7 @@ def _call(start: str, positional: list[str], options: list[str]) -> str:
     return "\n".join([*lines, "  );"])
 
 
-def _named(node: Node) -> Iterable[tuple[str, Operand]]:
+def _operands_of(node: Node) -> Iterable[tuple[str, Operand]]:
     for name, value in node.inputs.items():
         if isinstance(value, tuple):
             yield from ((f"{name}_{k}", operand) for k, operand in enumerate(value))
@@ -283,7 +285,7 @@ def _named(node: Node) -> Iterable[tuple[str, Operand]]:
 
 
 def _number(value: Any) -> str:
-    """A number as JavaScript reads it.
+    """Write a number as JavaScript.
 
     >>> _number(3), _number(0.5), _number(-0.0), _number(float("-inf")), _number(2**60)
     ('3', '0.5', '-0', '-Infinity', '1152921504606846976n')
@@ -298,7 +300,7 @@ def _number(value: Any) -> str:
 
 
 def _element(value: Any) -> str:
-    """An element of an array of numbers; of float32 the shortest digits that give it."""
+    """Write an element of an array; a float32 with the shortest digits that round to it."""
     if value.dtype.kind in "iu":
         return f"{value}n" if value.dtype.itemsize == 8 else str(value)
     number = float(value)
@@ -306,7 +308,7 @@ def _element(value: Any) -> str:
 
 
 def _identifier(text: str) -> str:
-    """A name of a variable.
+    """Make a variable name from a text.
 
     >>> _identifier("encoder.layer.0/MatMul"), _identifier("3d"), _identifier("…")
     ('encoder_layer_0_MatMul', '_3d', '_')
@@ -316,14 +318,15 @@ def _identifier(text: str) -> str:
 
 
 def _key(name: str) -> str:
-    """The name of a property in an object."""
-    if name == "__proto__":  # which would set the prototype
+    """Write the name of a property in an object."""
+    # `__proto__` without brackets would set the prototype.
+    if name == "__proto__":
         return '["__proto__"]'
     return name if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) else json.dumps(name)
 
 
 def _member(name: str) -> str:
-    """JavaScript that gets a property, to be put behind an object: `.name`, or `["a name"]`."""
+    """Write the access to a property, to append to an object: `.name`, or `["a name"]`."""
     return f".{name}" if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) else f"[{json.dumps(name)}]"
 
 
@@ -332,12 +335,12 @@ def _desc(desc: Desc) -> str:
 
 
 def _comment(text: str) -> str:
-    """A text that can stand in a comment."""
+    """Escape a text for a comment."""
     plain = json.dumps(text)[1:-1].replace('\\"', '"')
     return plain.replace("*/", "* /")[:200]
 
 
-def _wrapped(start: str, words: Iterable[str]) -> list[str]:
+def _wrap(start: str, words: Iterable[str]) -> list[str]:
     lines, line = [], start
     for word in words:
         if len(line) + len(word) > MAX_LINE - 6:

@@ -1,4 +1,4 @@
-"""Write arrays in the format of safetensors (https://github.com/huggingface/safetensors#format)."""
+"""Write arrays as safetensors (https://github.com/huggingface/safetensors#format)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TYPES: Mapping[str, str] = {
     "int8": "I8",
     "uint8": "U8",
 }
-"""The format's names of data types."""
+"""Names of the data types in the format."""
 
 ALIGNMENT = 8
-"""Tensors begin at multiples of the size of their elements, so that readers need no copy; the largest are of 8 bytes."""
+"""Alignment of tensors in bytes: the largest element size, so that readers need no copy."""
 
 
 def write(file: BinaryIO, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays, those with large elements first, which keeps all of them aligned.
+    """Write arrays, large elements first, which keeps all arrays aligned.
 
     Args:
         file: open for writing.

@@ -1,1 +1,1 @@
-"""Operations called on arrays, deferred contexts and `@jit`: calls that are collected, and run as compiled graphs."""
+"""Collect operations on arrays, dispatches of deferred contexts and `@jit` functions, and run them as compiled graphs."""

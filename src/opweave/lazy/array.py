@@ -1,7 +1,7 @@
-"""Arrays whose values are computed when they are read: the results of operations called on arrays.
+"""Lazy arrays: the results of operations called on arrays, computed when they are read.
 
-Calls that differ only in the values of their operands are validated once: the result of validation is a `Template`. A call
-that has not run yet is a `PendingCall`; its results are `Array`s that refer to it.
+A call that has not run yet is a `PendingCall`; its results are `Array`s that refer to it. Calls that differ only in the values
+of their operands share a `Template`, the result of validation.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..run.program import Program
 
 LONGEST = 256
-"""Chains of this many pending operations are computed without a read, to bound their memory."""
+"""Maximum depth of a chain of pending operations. A deeper chain is computed without a read, to bound its memory."""
 
 KINDS = 4096
 """Maximum number of entries of the caches below."""
@@ -47,16 +47,16 @@ _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _numbers = count(1)
 
 codes: Cache[Desc, int] = Cache(KINDS, raw=True)
-"""The codes of data types and shapes."""
+"""Code (`code_of`) of each data type and shape."""
 
 cuts: Cache[Any, tuple[Template, ...]] = Cache(KINDS, raw=True)
-"""The calls that an index expression makes, by data type and shape, device and index."""
+"""Calls that an index expression makes, by code of the array, device and index."""
 
 
 def code_of(desc: Desc) -> int:
-    """A number that identifies a data type and shape in this process, for fast comparison.
+    """Return a number that identifies a data type and shape in this process, for fast comparison.
 
-    After eviction from the cache, the same data type and shape gets a new number, and its calls are validated again.
+    After eviction from the cache, a data type and shape gets a new number, and its calls are validated again.
     """
     return codes.peek(desc) or codes.make(desc, lambda: next(_numbers))
 
@@ -67,12 +67,12 @@ class Template:
 
     Attributes:
         op: the operation.
-        inputs: for each operand parameter the position of its operand, or the positions of a sequence.
+        inputs: position of the operand for each operand parameter, or positions for a sequence.
         attributes: the values of the other parameters.
         descs: data types and shapes of the results.
-        codes: the codes of these (`code_of`).
+        codes: the codes of the results (`code_of`).
         operands: data types and shapes of the operands.
-        numbers: the data types of the operands that are Python numbers, by position.
+        numbers: data types of those operands that are Python numbers, by position.
         serial: identifies the template.
         program: the compiled operation; None until it first runs on its own.
         size: number of operations.
@@ -104,13 +104,14 @@ class Template:
 
 
 class PendingCall:
-    """A call that has not run yet. `outputs` are weak: a deleted result cannot be read any more."""
+    """A call that has not run yet. `outputs` are weak references: a deleted result needs no value."""
 
     __slots__ = ("borrows", "depth", "inputs", "label", "outputs", "site", "template")
 
     def __init__(self, template: Template, inputs: tuple[Array, ...], label: str, site: tuple[Any, int]) -> None:
         self.template, self.inputs, self.label = template, inputs, label
-        self.site = site  # the caller's code object and instruction offset
+        # The caller's code object and instruction offset.
+        self.site = site
         depth: int = 0
         borrows: bool = False
         for array in inputs:
@@ -134,7 +135,7 @@ class PendingCall:
 
 
 class ArrayLike(Operators):
-    """Base of what has the attributes of NumPy's arrays: arrays, and the operands that stand for them in traced functions."""
+    """Base of `Array` and of `Traced` operands: the attributes of NumPy's arrays."""
 
     __slots__ = ()
 
@@ -187,21 +188,23 @@ class Array(StandardArray, ArrayLike):
         context: MLContext,
         desc: Desc,
         code: int,
-        node: PendingCall | None = None,  # these two may be given by position, which is quicker
+        # Not keyword-only: positional arguments are faster.
+        node: PendingCall | None = None,
         array: np.ndarray | None = None,
     ) -> None:
         self._context, self._desc, self._code = context, desc, code
         self._node, self._array = node, array
-        self._reads = 0  # number of reads as a weight (`opweave.lazy.weights`); negative if it must not be a weight
+        # Number of reads as a weight (`opweave.lazy.weights`); negative if the array must not be a weight.
+        self._reads = 0
 
     @property
     def context(self) -> MLContext:
-        """The context that computes it."""
+        """Context that computes the array."""
         return self._context
 
     @property
     def pending(self) -> bool:
-        """Whether its values are not computed yet."""
+        """Whether the values are not computed yet."""
         return self._array is None
 
     def numpy(self) -> np.ndarray:
@@ -216,7 +219,7 @@ class Array(StandardArray, ArrayLike):
         return view
 
     def _on_host(self) -> np.ndarray:
-        """The values in the host's memory: a copy, counted, of memory on a device."""
+        """Return the values in host memory; for memory on a device, a counted copy."""
         values = self._values()
         if isinstance(values, np.ndarray):
             return values
@@ -225,11 +228,11 @@ class Array(StandardArray, ArrayLike):
         return target
 
     def _as_read(self) -> np.ndarray:
-        """The values as Python and DLPack get them."""
+        """Return the values for Python and DLPack."""
         return self._on_host()
 
     def _values(self) -> Memory:
-        """The memory of the values, in the space of the context; pending values are computed first."""
+        """Compute the values if they are pending, and return their memory in the space of the context."""
         values = self._array
         if values is None:
             force((self,))
@@ -241,14 +244,12 @@ class Array(StandardArray, ArrayLike):
         """Whether the memory can never be written."""
         return type(self) is Array and self._reads >= 0 and isinstance(self._array, np.ndarray)
 
-    def _room(self) -> Memory:
-        """Memory for the values."""
-        return room(self._context, self._desc)
+    def _allocate(self) -> Memory:
+        return allocate(self._context, self._desc)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        if (
-            method == "__call__" and not options and ufunc.__name__ in COMPARISONS.values()
-        ):  # array < self, and its like
+        # Comparisons with a NumPy array on the left: array < self.
+        if method == "__call__" and not options and ufunc.__name__ in COMPARISONS.values():
             return getattr(self.__array_namespace__(), ufunc.__name__)(*inputs)
         return super().__array_ufunc__(ufunc, method, *inputs, **options)
 
@@ -267,18 +268,19 @@ class Array(StandardArray, ArrayLike):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        # DLPack has no read-only memory before version 1: consumers must not write to it.
+        # DLPack before version 1 cannot mark memory as read-only: consumers must not write to it.
         options = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
         options = {name: value for name, value in options.items() if value is not None}
         knows_read_only = max_version is not None and max_version >= (1, 0)
         values = self._on_host()
         if self._is_immutable():
-            # PyTorch lets users write to it nevertheless: a new identity keeps it out of programs that have it as a constant.
+            # PyTorch lets users write to read-only memory. With a new identity, the array is no constant of compiled programs.
             self._reads, self._array = _NEVER, values.view()
         return (self.numpy() if knows_read_only else self._as_read()).__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return 1, 0  # the host
+        # kDLCPU, device 0.
+        return 1, 0
 
     def item(self) -> int | float:
         """The value of an array of one element, as a Python number."""
@@ -315,7 +317,8 @@ class Array(StandardArray, ArrayLike):
         return format(self.item(), spec) if spec else str(self)
 
     def __copy__(self) -> Array:
-        return self  # it is immutable
+        # Arrays are immutable.
+        return self
 
     def __deepcopy__(self, memo: Any) -> Array:
         return self
@@ -331,11 +334,11 @@ class Array(StandardArray, ArrayLike):
         raise TypeError("an array belongs to its context and cannot be pickled; array.numpy() can")
 
     def _watch(self, outputs: Sequence[ref[Array]]) -> None:
-        """Remember the pending results of a call that reads this; used for memory that may be written."""
+        """Record the pending results of a call that reads the array. Only memory that may be written needs them."""
 
     def __getitem__(self, key: Any) -> Array:
         """Select a part with integers, slices and `...`, as in NumPy; None adds an axis of size 1."""
-        frozen, context = _frozen_index(key), self._context
+        frozen, context = _freeze_index(key), self._context
         if frozen is None:
             result: Array = super().__getitem__(key)
             return result
@@ -356,8 +359,8 @@ class Array(StandardArray, ArrayLike):
         return getattr(Operations, name)(*args, **kwargs)
 
 
-def room(context: MLContext, desc: Desc) -> Memory:
-    """New memory for a result, in the space of its context."""
+def allocate(context: MLContext, desc: Desc) -> Memory:
+    """Allocate memory for a result, in the space of its context."""
     return pool.room(desc) if context._space.is_host else context._space.allocate(desc)
 
 
@@ -373,23 +376,23 @@ class Number(Array):
 
 
 class Watched(Array):
-    """An array of memory that may be written: it knows the pending results that depend on it."""
+    """An array of memory that may be written. Records the pending results that depend on the array."""
 
     __slots__ = ("_readers",)
 
-    def __init__(self, *args: Any, **given: Any) -> None:
-        super().__init__(*args, **given)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._readers: list[ref[Array]] = []
 
     def _watch(self, outputs: Sequence[ref[Array]]) -> None:
-        """Remember the pending results of a call that reads this."""
+        """Record the pending results of a call that reads the array."""
         if len(self._readers) % 64 == 63:
             self._readers = [*map(ref, self.pending_readers)]
         self._readers += outputs
 
     @property
     def pending_readers(self) -> list[Array]:
-        """The pending results that depend on this."""
+        """Return the pending results that depend on the array."""
         return [array for reader in self._readers if (array := reader()) is not None and array.pending]
 
 
@@ -398,14 +401,14 @@ class Watched(Array):
 
 
 def site_of(frame: Any) -> tuple[Any, int]:
-    """The code object and the instruction outside of Opweave that a frame was called from."""
+    """Return code object and instruction offset of the innermost caller outside of Opweave."""
     while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code, frame.f_lasti
 
 
 def defer(template: Template, inputs: tuple[Array, ...], label: str, context: MLContext, frame: Any) -> Any:
-    """The pending result, or tuple of results, of a validated call. `frame` is the caller's, or a callee's of that."""
+    """Return the pending result, or tuple of results, of a validated call. `site_of(frame)` is the calling line."""
     node = PendingCall(template, inputs, label, site_of(frame))
     if len(template.descs) == 1:
         output = Array(context, template.descs[0], template.codes[0], node)
@@ -427,8 +430,8 @@ def defer(template: Template, inputs: tuple[Array, ...], label: str, context: ML
 _PLAIN = frozenset({int, type(None)})
 
 
-def _frozen_index(key: Any) -> tuple[Any, ...] | None:
-    """A key of an index of integers, slices, `...` and None; None if it contains anything else."""
+def _freeze_index(key: Any) -> tuple[Any, ...] | None:
+    """Return a hashable key for an index of integers, slices, `...` and None; None for any other index."""
     frozen: list[Any] = []
     for item in key if type(key) is tuple else (key,):
         kind = type(item)
@@ -445,7 +448,7 @@ def _frozen_index(key: Any) -> tuple[Any, ...] | None:
 
 
 def _steps(source: Array, result: Array) -> tuple[Template, ...] | None:
-    """The pending calls from an array to a result of it; None if they have run already."""
+    """Return the templates of the pending calls that lead from `source` to `result`; None if one has run already."""
     steps: list[Template] = []
     while result is not source:
         node = result._node
@@ -458,5 +461,5 @@ def _steps(source: Array, result: Array) -> tuple[Template, ...] | None:
 
 
 def force(arrays: Sequence[Array]) -> None:
-    """Compute arrays, if they are pending."""
+    """Compute those arrays that are pending."""
     (compute.function or compute.load())(arrays)

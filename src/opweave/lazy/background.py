@@ -1,4 +1,4 @@
-"""Compilation of recurring graphs: in a background thread on their second use, or immediately after `compile_now()`."""
+"""Compile recurring graphs: in a background thread on the second use, or on the first use after `compile_now()`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from ..run.program import Program
 
 IDLE_SECONDS, IDLE_SHARE = 0.05, 0.1
-"""A process is idle if its threads compute for less than this share of such a time. An estimate."""
+"""A process is idle if its threads compute for less than `IDLE_SHARE` of `IDLE_SECONDS`. An estimate."""
 
 MAX_WAIT_SECONDS = 2.0
-"""The longest wait for a process to be idle: recurring graphs of one that never is are compiled after it."""
+"""Longest wait for the process to become idle before a recurring graph is compiled anyway."""
 
 VARIABLE = "OPWEAVE_COMPILE"
-"""The environment variable for when graphs are compiled: "now" is on first use, "background" on second use, in a thread."""
+"""Environment variable: "now" compiles graphs on first use, "background" on second use, in a thread."""
 
 
 @dataclass
@@ -38,8 +38,8 @@ class Statistics:
         compiled: graphs that were compiled.
         specialised: graphs that were compiled again with recurring inputs as constants.
         refused: graphs that the engine could not compile as a whole; they run one operation at a time.
-        values: results that were written to an array, since they were read or may be read later.
-        dropped: results that were not written to an array, since nothing referred to them any more.
+        values: results that were written to an array, because they were read or may be read later.
+        dropped: results that were not written to an array, because nothing referred to them any more.
     """
 
     graphs: int = 0
@@ -90,21 +90,21 @@ def compile_now(value: bool = True) -> bool:
 
 
 class Recurring:
-    """A graph that is compiled if it is used again.
+    """A graph that is compiled on its second use.
 
     Attributes:
         seen: number of uses.
-        program: the compiled graph; None if it is not compiled yet.
-        refusal: the error of the engine that could not compile it; None if there was none.
+        program: the compiled graph; None before compilation.
+        refusal: the error of an engine that could not compile the graph; None without an error.
     """
 
     __slots__ = ("_lock", "_queued", "program", "refusal", "seen")
 
     counter = "compiled"
-    """The counter in `statistics` for compiled objects of this class."""
+    """Name of the counter in `statistics` for compiled objects of this class."""
 
     waits = False
-    """Whether compiling in the background waits until the process is idle, so that it is not beside other work."""
+    """Whether background compilation waits until the process is idle, so that it does not compete with other work."""
 
     def __init__(self) -> None:
         self.seen = 0
@@ -113,10 +113,10 @@ class Recurring:
         self._queued, self._lock = False, RLock()
 
     def come(self, make: Callable[[], Program]) -> Program | None:
-        """Count one use, and return the program; None if there is none yet.
+        """Count one use, and return the program; None before compilation.
 
         Args:
-            make: compiles it. Called now, later in another thread, or never.
+            make: compiles the graph. Called now, later in another thread, or never.
         """
         self.seen += 1
         if self.program is None and self.refusal is None and (_now or self.seen > 1):
@@ -124,7 +124,7 @@ class Recurring:
         return self.program
 
     def start(self, make: Callable[[], Program]) -> None:
-        """Compile it, now or in the background."""
+        """Compile the graph, now or in the background."""
         if _now:
             self.compile(make)
         elif not self._queued:
@@ -132,7 +132,7 @@ class Recurring:
             background.put(self, make)
 
     def compile(self, make: Callable[[], Program]) -> None:
-        """Compile it, unless that has been tried."""
+        """Compile the graph, unless this has been tried before."""
         with self._lock:
             if self.program is not None or self.refusal is not None:
                 return
@@ -145,7 +145,7 @@ class Recurring:
 
 
 class _Background:
-    """The thread that compiles. It starts with the first task, and ends before the interpreter does."""
+    """The compiler thread. It starts with the first task, and ends before the interpreter does."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[tuple[Recurring, Callable[[], Program]] | None] = SimpleQueue()
@@ -154,13 +154,13 @@ class _Background:
         self._pending = 0
         self._ends = False
 
-    def put(self, what: Recurring, make: Callable[[], Program]) -> None:
+    def put(self, graph: Recurring, make: Callable[[], Program]) -> None:
         """Add a task to the queue."""
         with self._lock:
             if self._ends:
                 return
             self._pending += 1
-            self._queue.put((what, make))
+            self._queue.put((graph, make))
             if self._thread is None or not self._thread.is_alive():
                 self._thread = Thread(target=self._work, name="opweave-compiler", daemon=True)
                 self._thread.start()
@@ -171,7 +171,7 @@ class _Background:
             thread.join(0.002)
 
     def end(self) -> None:
-        """Finish the current task only: a thread inside of an engine must not outlive the interpreter."""
+        """Finish only the current task, and end the thread: a thread inside an engine must not outlive the interpreter."""
         with self._lock:
             self._ends = True
             self._queue.put(None)
@@ -181,20 +181,22 @@ class _Background:
 
     def _work(self) -> None:
         while (item := self._queue.get()) is not None and not self._ends:
-            what, make = item
-            if what.waits and not self._is_idle_soon():
+            graph, make = item
+            if graph.waits and not self._is_idle_soon():
                 break
             try:
-                what.compile(make)
-            except BaseException:  # shown as an error that ends a thread is; this thread goes on with the next task
+                graph.compile(make)
+            except BaseException:
+                # Report the error like an uncaught one, and continue with the next task.
                 threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
             finally:
-                del what, make, item  # `wait` promises that nothing of it is left
+                # After `wait`, nothing may refer to the graph any more.
+                del graph, make, item
                 with self._lock:
                     self._pending -= 1
 
     def _is_idle_soon(self) -> bool:
-        """Wait until the process is idle, or has not been for long; False if the thread is to end meanwhile."""
+        """Wait until the process is idle, at most `MAX_WAIT_SECONDS`. Return False if the thread must end."""
         latest = time.monotonic() + MAX_WAIT_SECONDS
         is_idle = False
         while not (is_idle or self._ends) and time.monotonic() < latest:
@@ -207,7 +209,7 @@ class _Background:
 background = _Background()
 atexit.register(background.end)
 if hasattr(os, "register_at_fork"):
-    # A child process has neither the thread nor the holders of its locks.
+    # After a fork, the child process has neither the thread nor the threads that hold the locks.
     os.register_at_fork(after_in_child=background.__init__)  # type: ignore[misc]
 
 

@@ -1,4 +1,4 @@
-"""Operations called on arrays: a call validates its arguments, and returns arrays that are computed later."""
+"""Call operations on arrays: validate the arguments, and return arrays that are computed later."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ from .from_memory import adopt, borrow
 
 _OPERAND, _SEQUENCE, _ATTRIBUTE = 1, 2, 0
 _NUMBERS = frozenset({float, int})
-ndarray = np.ndarray  # found quicker, at each call
+# Faster than an attribute look-up in each call.
+ndarray = np.ndarray
 _serials = count()
 
 kinds: Cache[tuple[Any, tuple[int, ...]], int] = Cache(KINDS, raw=True)
-"""The codes (`code_of`) of NumPy arrays, by dtype and shape."""
+"""Code (`code_of`) of each dtype and shape of NumPy arrays."""
 
 scalars: Cache[Any, tuple[np.ndarray, Desc, int]] = Cache(KINDS, raw=True)
 """Numbers as arrays, by data type, type and value."""
@@ -50,14 +51,14 @@ class _InGraph(Exception):  # noqa: N818  (never seen by users)
 
 @on_arrays.provide
 def call(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result, or tuple of results, of `op` called on arrays, tensors and numbers; computed when it is read.
+    """Call `op` on arrays, tensors and numbers. The result, or tuple of results, is computed when it is read.
 
-    If an argument is an operand of a graph, the operation is added to that graph.
+    If an argument is an operand of a graph, add a node to that graph instead.
     """
     try:
         template, inputs, label, context, others = _validate(op, args, kwargs)
-    except _InGraph as found:
-        return op.add(found.builder, args, kwargs)
+    except _InGraph as in_graph:
+        return op.add(in_graph.builder, args, kwargs)
     except ValidationError as error:
         hint = hints.of_call(op, args, kwargs, error)
         if hint and hint not in str(error):
@@ -74,14 +75,15 @@ def call(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
                 inputs[position] = Number(context, *_scalar(op, label, value, template.numbers[position]))
             elif isinstance(value, MLTensor):
                 inputs[position] = borrow(value)
-    frame = sys._getframe(1)  # of `Op.__call__`
+    # The frame of `Op.__call__`.
+    frame = sys._getframe(1)
     return defer(template, tuple(inputs), label, context, frame.f_back or frame)
 
 
 def compute_now(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result, or tuple of results, of `op` called on NumPy arrays, tensors and numbers.
+    """Call `op` on NumPy arrays, tensors and numbers, and compute the result, or tuple of results.
 
-    Computed immediately, except on tensors of deferred contexts.
+    Calls on tensors of deferred contexts are computed when a result is read.
 
     Returns:
         Tensors if an operand is a tensor, else NumPy arrays.
@@ -100,46 +102,49 @@ def compute_now(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
             inputs[position] = _scalar(op, label, value, template.numbers[position])[0]
     try:
         if has_tensors:
-            made = _compute_tensors(template, inputs, context, label)
+            results = _compute_tensors(template, inputs, context, label)
         else:
             program = template.program or program_of(template, context)
-            made = [memory.empty(desc) for desc in template.descs]
-            program.run(inputs, made)
+            results = [memory.empty(desc) for desc in template.descs]
+            program.run(inputs, results)
     except MLError as error:
         error.args = (name_call(str(error), op.name, label),)
         raise
-    return tuple(made) if template.is_tuple else made[0]
+    return tuple(results) if template.is_tuple else results[0]
 
 
 def _compute_tensors(template: Template, inputs: list[Any], context: MLContext, label: str) -> list[Any]:
-    """Run, or defer, a call whose operands include tensors; the results are new tensors."""
-    made = [context.create_tensor(desc.data_type, desc.shape, readable=True, writable=True) for desc in template.descs]
-    if context._defer_call(template, inputs, made, label):
-        return made
+    """Run or defer a call whose operands include tensors, and return new tensors."""
+    results = [
+        context.create_tensor(desc.data_type, desc.shape, readable=True, writable=True) for desc in template.descs
+    ]
+    if context._defer_call(template, inputs, results, label):
+        return results
     program = template.program or program_of(template, context)
     tensors = {id(value): value for value in inputs if isinstance(value, MLTensor)}
-    with Locks([*tensors.values(), *made]):
-        what = title(template.op.name, label)
-        given = [context._own(value, what) if isinstance(value, MLTensor) else value for value in inputs]
-        program.run(given, [tensor._memory() for tensor in made])
-    return made
+    with Locks([*tensors.values(), *results]):
+        subject = title(template.op.name, label)
+        sources = [context._own(value, subject) if isinstance(value, MLTensor) else value for value in inputs]
+        program.run(sources, [tensor._memory() for tensor in results])
+    return results
 
 
 def _validate(
     op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Template, list[Any], str, MLContext, bool]:
-    """The template of a call, its operands, its label, its context, and whether an operand is not an `Array`."""
+    """Return template, operands, label and context of a call, and whether an operand is not an `Array`."""
     flags = op.flags
     label = ""
-    # Calls with equal keys differ only in the values of their operands. A key has the names of the keyword arguments, and an
-    # entry for each argument, with types, since 1 == True == 1.0.
+    # Calls with equal keys differ only in the values of their operands. A key consists of the names of the keyword arguments
+    # and one entry for each argument. Entries include types, because 1 == True == 1.0.
     key: list[Any] = [len(args)]
     inputs: list[Any] = []
     context: MLContext | None = None
-    others = False  # whether an operand is not an `Array`
-    given: Iterable[tuple[int, Any]] = zip(op.positional_flags, args)  # noqa: B905  (strict=False takes 0.1 us)
+    # Whether an operand is not an `Array`.
+    others = False
+    arguments: Iterable[tuple[int, Any]] = zip(op.positional_flags, args)  # noqa: B905  (strict=False takes 0.1 us)
     if kwargs:
-        given = list(given)
+        arguments = list(arguments)
         for name, value in kwargs.items():
             if name == "label":
                 if type(value) is not str:
@@ -147,8 +152,8 @@ def _validate(
                 label = value
                 continue
             key.append(name)
-            given.append((flags.get(name, _ATTRIBUTE), value))
-    for flag, value in given:
+            arguments.append((flags.get(name, _ATTRIBUTE), value))
+    for flag, value in arguments:
         if type(value) is Array and flag == _OPERAND:
             key.append(value._code)
             inputs.append(value)
@@ -164,8 +169,8 @@ def _validate(
             inputs.append(value)
         elif flag == _OPERAND and type(value) is ndarray:
             others = True
-            known = kinds.peek((value.dtype, value.shape))
-            key.append(known or _kind(op, label, value, _name(op, args, kwargs, value)))
+            code = kinds.peek((value.dtype, value.shape))
+            key.append(code or _kind(op, label, value, _name(op, args, kwargs, value)))
             inputs.append(value)
         elif flag == _SEQUENCE:
             if not isinstance(value, (list, tuple)):
@@ -182,25 +187,27 @@ def _validate(
     key.append(context._place)
     whole = tuple(key)
     try:
-        find = op.templates.peek  # it is an attribute, not a method, so calling it in one expression is slower
+        # `peek` is an attribute, not a method: calling it in one expression is slower.
+        find = op.templates.peek
         template = find(whole)
-    except TypeError:  # an attribute that cannot be compared: validated each time
+    except TypeError:
+        # An attribute is not hashable: validate each call.
         template = None
     if template is None:
-        template = op.templates.make(whole, partial(_validated, op, context, args, kwargs, label))
+        template = op.templates.make(whole, partial(_make_template, op, context, args, kwargs, label))
     return template, inputs, label, context, others
 
 
 def _scalar(op: Op[..., Any], label: str, value: int | float, data_type: DataType) -> tuple[np.ndarray, Desc, int]:
-    """A number as a NumPy array, and its descriptor and code; an integer type must be able to represent it."""
-    # Like `exact`, but faster: zeros are distinguished by their text.
+    """Return a number as NumPy array, descriptor and code. An integer type must be able to represent the number."""
+    # As `exact`, but faster: the text tells 0.0 from -0.0.
     key = data_type, type(value), value or str(value)
     find = scalars.peek
     return find(key) or scalars.put(key, _scalar_array(op, label, value, data_type))
 
 
 def _no_value(value: int | float, data_type: DataType) -> str:
-    """The message for a number that an integer type cannot represent."""
+    """Return the message for a number that an integer type cannot represent."""
     hint = "; x.cast('float32') converts the array" if isinstance(value, float) else ""
     return f"{shown(value)} is not a value of {data_type}{hint}"
 
@@ -241,21 +248,21 @@ def _take(
 
 
 def _kind(op: Op[..., Any], label: str, value: np.ndarray, name: str = "an operand") -> int:
-    """The code of an array's data type and shape, which are validated."""
-    what = f"{title(op.name, label)}: {name}"
-    # The maximum size depends on the back end: it is checked with the call.
-    desc = check_desc(describe(value, what), 2**63, what)
+    """Validate data type and shape of an array, and return their code."""
+    subject = f"{title(op.name, label)}: {name}"
+    # The maximum size depends on the back end: the call checks it.
+    desc = check_desc(describe(value, subject), 2**63, subject)
     return kinds.put((value.dtype, value.shape), code_of(desc))
 
 
 def _name(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> str:
-    """The name of the parameter that an argument was given for."""
-    given = {**dict(zip(op.positional, args, strict=False)), **kwargs}
-    return next(name for name, other in given.items() if other is value)
+    """Return the name of the parameter that an argument was passed for."""
+    arguments = {**dict(zip(op.positional, args, strict=False)), **kwargs}
+    return next(name for name, other in arguments.items() if other is value)
 
 
 class _Recorder(Operations):
-    """The builder that validates calls."""
+    """Builder that validates calls."""
 
     def __init__(self, context: MLContext) -> None:
         super().__init__()
@@ -270,20 +277,21 @@ class _Recorder(Operations):
         return constant(self, cast_number(value, data_type), data_type)
 
 
-def _validated(
+def _make_template(
     op: Op[..., Any], context: MLContext, args: tuple[Any, ...], kwargs: Mapping[str, Any], label: str
 ) -> Template:
     """Validate a call by adding it to a graph."""
     recorder = _Recorder(context)
     flags = op.flags
-    what = f"{title(op.name, label)}: an operand"
+    subject = f"{title(op.name, label)}: an operand"
     slots: dict[str, Any] = dict.fromkeys(op.operands)
-    operands: list[Desc | None] = []  # None for numbers, whose data type is not known yet
+    # None for numbers, whose data type follows from the other operands.
+    operands: list[Desc | None] = []
     numbers: dict[str, int] = {}
 
     def stand_in(value: Any) -> Operand:
-        desc = value.desc if isinstance(value, (Array, MLTensor)) else describe(as_array(value, what), what)
-        operands.append(check_desc(desc, recorder._max_byte_length, what))
+        desc = value.desc if isinstance(value, (Array, MLTensor)) else describe(as_array(value, subject), subject)
+        operands.append(check_desc(desc, recorder._max_byte_length, subject))
         return Operand(recorder, desc, name=f"x{len(operands) - 1}")
 
     def convert(name: str, value: Any) -> Any:
@@ -307,16 +315,16 @@ def _validated(
     for name, position in numbers.items():
         operands[position] = node.inputs[name].desc
     descs = tuple(output.desc for output in outputs)
-    known_operands = tuple(desc for desc in operands if desc is not None)
+    operand_descs = tuple(desc for desc in operands if desc is not None)
     return Template(
         op,
         slots,
         node.attributes,
         descs,
         tuple(map(code_of, descs)),
-        known_operands,
+        operand_descs,
         {position: node.inputs[name].data_type for name, position in numbers.items()},
         next(_serials),
         is_tuple=isinstance(result, tuple),
-        operand_codes=tuple(map(code_of, known_operands)),
+        operand_codes=tuple(map(code_of, operand_descs)),
     )

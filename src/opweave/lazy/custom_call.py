@@ -1,4 +1,4 @@
-"""Custom operations called on arrays and tensors, and the names under which such operations are declared."""
+"""Call custom operations on arrays and tensors; the decorators that declare such operations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .call import call, compute_now
 
 @call_custom.provide
 def _call(op: CustomOp[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a custom operation without a builder: the types of the operands decide what the results are."""
+    """Call a custom operation without a builder. The types of the operands decide the type of the results."""
     has_arrays = False
     for value in (*args, *kwargs.values()) if kwargs else args:
         if type(value) is np.ndarray:
@@ -31,9 +31,9 @@ def _call(op: CustomOp[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
             if isinstance(item, Traced):
                 return op.inline(args, kwargs)
     if not has_arrays:
-        given = {**dict(zip(op.positional, args, strict=False)), **kwargs}
+        arguments = {**dict(zip(op.positional, args, strict=False)), **kwargs}
         numbers = [
-            value is None or isinstance(value, (int, float)) for name, value in given.items() if name in op.operands
+            value is None or isinstance(value, (int, float)) for name, value in arguments.items() if name in op.operands
         ]
         rule = "at least one operand must be an array, a tensor, or an operand of a graph"
         require(not all(numbers), f"{title(op.name, str(kwargs.get('label', '')))}: {rule}")

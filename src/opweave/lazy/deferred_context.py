@@ -1,12 +1,12 @@
 """Deferred contexts (`create_context(deferred=True)`): a dispatch runs when one of its results is read.
 
-A tensor of such a context has a `Value`, which may be pending. A dispatch reads the current values of its inputs, and gives
-its outputs new ones. Values never change, so the order of dispatches and writes is preserved whenever they run; a value
-without a tensor or a pending reader is never computed. Reads run pending dispatches as those of arrays run pending calls
-(`force`): one graph after the other at first, and as one compiled graph if they recur.
+A tensor of such a context has a `Value`, which may be pending. A dispatch reads the current values of its input tensors, and
+assigns new values to its output tensors. Values never change, so dispatches and writes may run late without changing results.
+A value without a tensor or a pending reader is never computed. A read (`force`) runs the pending dispatches that it needs one
+after the other at first, and as one compiled graph if they recur.
 
-A dispatch runs immediately if it uses memory that is accessible without Opweave: the user's own (`tensor_from`), that of a
-WebAssembly module, and tensors of which a view exists.
+A dispatch runs immediately if it uses memory that is accessible without Opweave: memory of the user (`tensor_from`), memory of
+a WebAssembly module, and tensors of which a view exists.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _serials = count()
 _DISPATCH: Any = SimpleNamespace(name="dispatch", kernels={})
-"""The operation of calls of whole graphs."""
+"""Stands for the operation in the template of a whole graph."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -50,19 +50,19 @@ _DISPATCH: Any = SimpleNamespace(name="dispatch", kernels={})
 
 
 class Value(Watched):
-    """The contents of a tensor after a dispatch. It does not change when the tensor gets another value."""
+    """The contents of a tensor after a dispatch. A value never changes; the tensor gets a new one."""
 
     __slots__ = ("_spare",)
     _spare: np.ndarray | None
-    """Memory for the contents, while they are pending (`DeferredTensor.become`)."""
+    """Memory to reuse for the contents while they are pending (`DeferredTensor.become`)."""
 
-    def _room(self) -> np.ndarray:
+    def _allocate(self) -> np.ndarray:
         spare, self._spare = self._spare, None
         return memory.empty(self._desc) if spare is None else spare
 
 
 class _Window:
-    """The base of the views of a tensor: it is deleted when the last view is."""
+    """Base object of the views of a tensor. NumPy keeps it alive while a view exists."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array, self.__array_interface__ = array, array.__array_interface__
@@ -81,7 +81,7 @@ class DeferredTensor(MLTensor):
 
     @property
     def _array(self) -> np.ndarray | None:
-        """The memory; a pending value is computed first."""
+        """Compute the value if it is pending, and return the memory."""
         value = self._value
         if value is not None:
             self._stored = value._values()
@@ -109,8 +109,8 @@ class DeferredTensor(MLTensor):
     def numpy(self) -> np.ndarray:
         """A view of the contents, no copy. A pending value is computed first. The view stays valid after `destroy`.
 
-        While there is a view, dispatches that write the tensor run immediately, and so do those that read it if the view is
-        writable.
+        While there is a view, dispatches that write the tensor run immediately. If the view is writable, dispatches that read
+        the tensor run immediately, too.
 
         Raises:
             ValidationError: the tensor is destroyed, or not readable.
@@ -121,7 +121,8 @@ class DeferredTensor(MLTensor):
         with self._lock:
             array = self._memory()
             if self._writable and self._value is not None:
-                force(self._value.pending_readers)  # before the memory changes
+                # Before the user writes to the memory.
+                force(self._value.pending_readers)
             window = self._window() if self._window is not None else None
             if window is None:
                 window = np.asarray(_Window(array))
@@ -131,12 +132,13 @@ class DeferredTensor(MLTensor):
             return view
 
     def _target(self, is_updated: bool = False) -> np.ndarray:
-        """The memory to overwrite: new memory if the contents of the old are still needed, unless they are updated."""
+        """Return the memory to overwrite: new memory if pending calls need the old contents, unless these are updated."""
         value = self._value
         keeps = is_updated or self._is_seen
         if value is not None and not value.pending and (keeps or not value.pending_readers):
             force(value.pending_readers)
-            self._array = value._array  # the tensor no longer has that value
+            # The memory stays, and the tensor no longer has this value.
+            self._array = value._array
         elif value is not None:
             self._array = memory.empty(self._desc)
             self._forget_bindings()
@@ -144,20 +146,20 @@ class DeferredTensor(MLTensor):
 
     @property
     def _is_ready(self) -> bool:
-        """Whether no pending call reads the memory, which is about to be written."""
+        """Whether the memory can be written: no pending call reads it."""
         borrowed = self._borrowed() if self._borrowed is not None else None
         return self._value is None and not (borrowed is not None and borrowed._readers)
 
     def current(self) -> Value:
-        """The value, for a dispatch that reads the tensor."""
+        """Return the value, for a dispatch that reads the tensor."""
         if self._value is None:
             self._value = Value(self._context, self._desc, self._code, array=self._stored)
         return self._value
 
     def become(self, value: Value) -> None:
-        """Replace the value. The new one reuses the memory of the old if no pending call reads it.
+        """Replace the value. The new value reuses the memory of the old value if no pending call reads that.
 
-        The caller holds the lock, and has checked that the memory is not visible from outside.
+        The caller holds the lock, and has checked that the memory is not visible outside of Opweave.
         """
         before, borrowed = self._value, self._borrowed() if self._borrowed is not None else None
         value._spare = None
@@ -181,12 +183,13 @@ class PendingDispatch(PendingCall):
     __slots__ = ()
 
     def __del__(self) -> None:
-        if self.inputs:  # they are removed when it runs
+        # A run removes the inputs.
+        if self.inputs:
             statistics.dropped += len(self.outputs)
 
 
 class GraphTemplate(Template):
-    """A call of a whole graph. It runs on its own until a larger graph that contains it is compiled."""
+    """Template for dispatches of a graph. Runs the graph's own program until a larger graph with it is compiled."""
 
     __slots__ = ("graph",)
 
@@ -200,34 +203,35 @@ class GraphTemplate(Template):
 
     def add_to(self, builder: Operations, operands: Sequence[Operand], label: str = "") -> tuple[Operand, ...]:
         """Add the nodes of the graph to another one."""
-        made = dict(zip(self.graph.inputs.values(), operands, strict=True))
+        copies = dict(zip(self.graph.inputs.values(), operands, strict=True))
 
         def follow(operand: Operand) -> Operand:
-            return made.get(operand, operand)  # constants are the same in all graphs
+            # All graphs share constants.
+            return copies.get(operand, operand)
 
         for node in self.graph.nodes:
             outputs = builder._add_like(node, follow, f"{label}/{node.label}")
-            made.update(zip(node.outputs, outputs, strict=True))
-        return tuple(made[operand] for operand in self.graph.outputs.values())
+            copies.update(zip(node.outputs, outputs, strict=True))
+        return tuple(copies[operand] for operand in self.graph.outputs.values())
 
 
 def _template(graph: MLGraph) -> GraphTemplate:
-    """The template for calls of a graph."""
-    known: GraphTemplate | None = graph._template
-    if known is None:
+    """Return the template for dispatches of a graph."""
+    template: GraphTemplate | None = graph._template
+    if template is None:
         with graph._lock:
-            known = graph._template
-            if known is None:
+            template = graph._template
+            if template is None:
                 program = graph._check_alive()
                 assert graph._graph is not None
-                known = graph._template = GraphTemplate(graph._graph, program)
-                graph._forget = finalize(graph, _forget, known)
+                template = graph._template = GraphTemplate(graph._graph, program)
+                graph._forget = finalize(graph, _forget, template)
                 graph._forget.atexit = False
-    return known
+    return template
 
 
 def _forget(template: GraphTemplate) -> None:
-    """Drop the programs that contain a destroyed graph. Pending calls of it still run, one at a time."""
+    """Drop the programs that contain a destroyed graph. Pending dispatches of the graph still run, one at a time."""
     template.size = reads.LARGEST + 1
     drop_later(partial(reads.forget, template.serial))
 
@@ -239,24 +243,26 @@ def _forget(template: GraphTemplate) -> None:
 def dispatch(
     context: MLContext, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]
 ) -> None:
-    """Defer a dispatch, or run it now if its memory is visible from outside."""
-    sources, targets = _checked(context, graph, inputs, outputs)
+    """Defer a dispatch, or run it now if its memory is visible outside of Opweave."""
+    sources, targets = _check_tensors(context, graph, inputs, outputs)
     template = _template(graph)
     with Locks([*sources, *targets]):
         context._check_alive()
         if any(tensor.destroyed for tensor in (*sources, *targets)):
-            graph._check_dispatch(inputs, outputs)  # says which
+            # The error names the tensor.
+            graph._check_dispatch(inputs, outputs)
         now = _must_run_now(sources, targets)
         values = [] if now else _defer(context, template, [tensor.current() for tensor in sources], targets)
-    if now:  # without these locks: earlier dispatches take those of other tensors
-        while not _at_once(graph, inputs, outputs, sources, targets):
+    # Release the locks first: earlier dispatches take the locks of other tensors.
+    if now:
+        while not _run_now(graph, inputs, outputs, sources, targets):
             pass
     else:
         _compute_long(values)
 
 
 def _compute_long(values: Sequence[Value]) -> None:
-    """Compute new values at the end of a chain that has become long. The caller holds no locks."""
+    """Compute new values if their chain of pending calls is too long. The caller holds no locks."""
     if values and values[0]._node is not None and values[0]._node.depth >= LONGEST:
         force(values)
 
@@ -264,7 +270,7 @@ def _compute_long(values: Sequence[Value]) -> None:
 def _defer(
     context: MLContext, template: Template, inputs: Sequence[Array], targets: Sequence[DeferredTensor], label: str = ""
 ) -> list[Value]:
-    """Give the outputs pending values."""
+    """Assign pending values to the output tensors, and return them."""
     node = PendingDispatch(template, tuple(inputs), label, site_of(sys._getframe(1)))
     values = [Value(context, desc, code, node=node) for desc, code in zip(template.descs, template.codes, strict=True)]
     node.outputs = tuple([ref(value) for value in values])
@@ -276,18 +282,18 @@ def _defer(
 
 
 def _must_run_now(sources: Sequence[DeferredTensor], targets: Sequence[DeferredTensor]) -> bool:
-    """Whether memory of the dispatch can be read or written from outside."""
+    """Whether memory of the dispatch can be read or written without Opweave."""
     return any(tensor._is_seen for tensor in targets) or any(tensor._is_shared for tensor in sources)
 
 
-def _at_once(
+def _run_now(
     graph: MLGraph,
     inputs: Mapping[str, MLTensor],
     outputs: Mapping[str, MLTensor],
     sources: Sequence[DeferredTensor],
     targets: Sequence[DeferredTensor],
 ) -> bool:
-    """Run a graph on the memory of tensors; False if another thread has changed the tensors meanwhile."""
+    """Run a graph on the memory of tensors. Return False if another thread has changed the tensors meanwhile."""
     for tensor in targets:
         tensor._settle()
     with Locks([*sources, *targets]):
@@ -305,10 +311,10 @@ def _at_once(
     return ready
 
 
-def _checked(
+def _check_tensors(
     context: MLContext, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]
 ) -> tuple[list[DeferredTensor], list[DeferredTensor]]:
-    """The tensors in the order of the graph's inputs and outputs, validated as in the specification."""
+    """Validate the tensors of a dispatch, and return them in the order of the graph's inputs and outputs."""
     context._check(graph, "dispatch")._check_alive()
     try:
         sources = [inputs[name] for name in graph._inputs]
@@ -322,7 +328,7 @@ def _checked(
         fits = False
     if not fits:
         graph._check_dispatch(inputs, outputs)
-        # The line above raises the detailed error, except where a tensor is updated.
+        # `_check_dispatch` raises the detailed error, except for a tensor that is both input and output.
         require(len(set(map(id, tensors))) < len(tensors), "dispatch: the tensors do not fit the graph")
     return sources, targets  # type: ignore[return-value]
 
@@ -338,7 +344,8 @@ class DeferredContext(MLContext):
     def _defer_call(self, template: Template, inputs: Sequence[Any], outputs: Sequence[Any], label: str) -> bool:
         tensors: dict[int, Any] = {id(value): value for value in inputs if isinstance(value, MLTensor)}
         if any(isinstance(value, np.ndarray) and k not in template.numbers for k, value in enumerate(inputs)):
-            return False  # arrays are memory that is accessible without Opweave
+            # NumPy arrays are accessible without Opweave.
+            return False
         with Locks([*tensors.values(), *outputs]):
             for tensor in tensors.values():
                 self._check_own(tensor, title(template.op.name, label))

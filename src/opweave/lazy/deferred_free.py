@@ -1,4 +1,4 @@
-"""The lock of reads, and the programs that are dropped while no other thread reads."""
+"""Lock of reads, and actions that drop programs while no thread reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _waiting: deque[Callable[[], object]] = deque()
 
 
 def drop_later(action: Callable[[], object]) -> None:
-    """Call a function that drops programs: now, or on the next read if another thread is reading. Never waits."""
+    """Call `action`, which drops programs, now, or on the next read if another thread is reading. Never waits."""
     _waiting.append(action)
     if lock.acquire(blocking=False):
         try:
@@ -23,7 +23,7 @@ def drop_later(action: Callable[[], object]) -> None:
 
 
 def drop_waiting() -> None:
-    """Call the functions of `drop_later`. The caller holds the lock."""
+    """Call the postponed actions of `drop_later`. The caller holds the lock."""
     while _waiting:
         _waiting.popleft()()
 

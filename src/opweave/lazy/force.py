@@ -1,8 +1,8 @@
-"""Compute pending arrays: with one compiled graph if the same calls have been read before, else one call at a time.
+"""Compute pending arrays: as one compiled graph if the same calls have been read before, else one call at a time.
 
 The arrays that are read, and the calls that they depend on, form a graph. Graphs that differ only in the values of their
-inputs have the same signature, and share one program. The first read does not wait for a compiler: it runs one call at a
-time, each with a program of its own, and the graph is compiled in the background on its second read.
+inputs have the same signature, and share one program. The first read does not wait for a compiler: it runs each call with a
+separate program. The graph is compiled in the background on its second read.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ..support.cache import Cache
 from ..support.errors import MLError, require
 from ..support.lazy_imports import compute, op_level
 from . import deferred_free, from_memory, records
-from .array import Array, PendingCall, Template, room
+from .array import Array, PendingCall, Template, allocate
 from .background import compile_now, statistics, wait
-from .graphs import CallGraph, Kept, kept_results, needed, signature
+from .graphs import CallGraph, Kept, calls_for, kept_results, signature
 from .records import Record, profile
 from .weights import Whole
 
@@ -41,26 +41,26 @@ SINGLES = 512
 """Maximum number of programs of single calls; the oldest is dropped first."""
 
 SINGLE_BYTES = 80 * 2**10
-"""Bytes that the engine holds for a program of one call. An estimate."""
+"""Bytes that an engine holds for the program of a single call. An estimate."""
 
 SINGLES_BYTES = 32 * 2**20
-"""Maximum number of bytes of all programs of single calls, by this estimate."""
+"""Maximum number of bytes of all programs of single calls, by `SINGLE_BYTES`."""
 
 LARGEST = 2048
-"""Graphs of more calls than this are not compiled as a whole: they run one call at a time."""
+"""Maximum number of calls of a compiled graph. Larger graphs run one call at a time."""
 
 graphs: Cache[Any, Whole] = Cache(GRAPHS, raw=True, on_drop=Whole.drop)
-"""Graphs that have been read, by signature."""
+"""Graphs of past reads, by signature."""
 
 
 def _release(template: ref[Template]) -> None:
-    found = template()
-    if found is not None:
-        found.release()
+    live = template()
+    if live is not None:
+        live.release()
 
 
 singles: Cache[Hashable, ref[Template]] = Cache(SINGLES, SINGLES_BYTES, raw=True, on_drop=_release)
-"""Templates that have a program of their own, by serial number. Their operations own them."""
+"""Templates with a program, by serial number. The references are weak: operations own their templates."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -93,29 +93,29 @@ def read(*arrays: Array) -> tuple[np.ndarray, ...]:
 
 @compute.provide
 def force(arrays: Sequence[Array]) -> None:
-    """Compute pending arrays, and the intermediate results that are referenced elsewhere."""
+    """Compute pending arrays, and those intermediate results that are referenced elsewhere."""
     if len(arrays) == 1 and not records.active and _run_ready(arrays[0]):
         return
-    # The locks of tensors are always taken before that of reads. One read at a time: reads may share pending calls.
-    with from_memory.borrowed_by(arrays), deferred_free.lock:
-        wanted = [array for array in arrays if array._array is None]
-        while wanted:
-            context = wanted[0]._context
+    # Lock order: tensors before reads. One read at a time, because reads may share pending calls.
+    with from_memory.locks_of(arrays), deferred_free.lock:
+        pending = [array for array in arrays if array._array is None]
+        while pending:
+            context = pending[0]._context
             context._check_alive()
-            _run(context, [array for array in wanted if array._context is context])
-            wanted = [array for array in wanted if array._context is not context]
+            _run(context, [array for array in pending if array._context is context])
+            pending = [array for array in pending if array._context is not context]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Running
 
 
-def _run(context: MLContext, wanted: Sequence[Array]) -> None:
-    nodes, uses = needed(wanted)
-    asked = {id(array) for array in wanted}
+def _run(context: MLContext, arrays: Sequence[Array]) -> None:
+    nodes, uses = calls_for(arrays)
+    asked = {id(array) for array in arrays}
     start, copies = (perf_counter(), memory.copies.count) if records.active else (0.0, 0)
     kept = kept_results(nodes, uses, asked)
-    outputs = [array._room() for _, _, array in kept]
+    outputs = [array._allocate() for _, _, array in kept]
     constants = _run_together(context, nodes, kept, outputs) if len(nodes) > 1 else None
     if constants is None:
         _run_one_by_one(context, nodes, uses, kept, outputs)
@@ -129,12 +129,15 @@ def _run(context: MLContext, wanted: Sequence[Array]) -> None:
         for collected in records.active:
             collected.append(record)
     for (_, _, array), value in zip(kept, outputs, strict=True):
-        array._array = value  # first, since threads without the lock read this
+        # Before `_node`, because threads without the lock read `_array`.
+        array._array = value
         array._node = None
-    for node in reversed(nodes):  # the last call first: it releases the results of earlier ones
+    # The last call first: it releases the results of earlier calls.
+    for node in reversed(nodes):
         for output in node.outputs:
             result = output()
-            if result is not None and result._array is None:  # it can still be read
+            # The result can still be read.
+            if result is not None and result._array is None:
                 break
         else:
             node.inputs = ()
@@ -146,7 +149,7 @@ def _run_together(
     """Run several calls with the program of their graph.
 
     Returns:
-        How many inputs the program has as constants; None if there is no program yet, and nothing ran.
+        The number of inputs that are constants of the program; None if there is no program yet, and nothing ran.
     """
     if sum([node.template.size for node in nodes]) > LARGEST:
         return None
@@ -154,31 +157,31 @@ def _run_together(
     inputs = [array._values() for array in leaves]
     deferred_free.drop_waiting()
     entry = graphs.make(key, Whole)
-    program, given = _compiled(entry, partial(CallGraph, context, nodes, kept), leaves, inputs)
+    program, remaining = _find_program(entry, partial(CallGraph, context, nodes, kept), leaves, inputs)
     if program is None:
         return None
     try:
-        program.run(given, outputs)
+        program.run(remaining, outputs)
     except MLError as error:
         _locate_in(error, nodes)
         raise
     statistics.graphs += 1
-    return len(inputs) - len(given)
+    return len(inputs) - len(remaining)
 
 
-def _compiled(
+def _find_program(
     entry: Whole, graph: Callable[[], CallGraph], leaves: Sequence[Array], inputs: Sequence[np.ndarray]
 ) -> tuple[Program | None, Sequence[np.ndarray]]:
-    """The program of a graph, if it is compiled, and the inputs that it takes."""
+    """Return the program of a graph and the inputs that the program takes; None if it is not compiled."""
     variant = entry.find(inputs)
     program = variant.program if variant is not None else None
     if variant is not None and program is not None:
-        return program, variant.given(inputs)
-    program = entry.program or entry.come(graph().compiled)
+        return program, variant.select_others(inputs)
+    program = entry.program or entry.come(graph().compile)
     if program is not None and variant is None:
         variant = entry.learn(graph, leaves, inputs)
         if variant is not None and variant.program is not None:
-            return variant.program, variant.given(inputs)
+            return variant.program, variant.select_others(inputs)
     return program, inputs
 
 
@@ -189,7 +192,7 @@ def _run_one_by_one(
     kept: Sequence[Kept],
     outputs: Sequence[np.ndarray],
 ) -> None:
-    """Run each call with its own program, in order; intermediates are freed after their last use."""
+    """Run each call with its own program, in order. Free intermediates after their last use."""
     values = {id(array): output for (_, _, array), output in zip(kept, outputs, strict=True)}
     for node in nodes:
         template = node.template
@@ -199,7 +202,7 @@ def _run_one_by_one(
             array = output()
             value = None if array is None else values.get(id(array))
             if value is None:
-                value = room(context, desc)
+                value = allocate(context, desc)
                 if array is not None and id(array) in uses:
                     values[id(array)] = value
             results.append(value)
@@ -212,9 +215,9 @@ def _run_one_by_one(
 
 
 def _run_ready(array: Array) -> bool:
-    """Run the one call that an array needs, without a search for others; False if it needs more than one call.
+    """Run the call of an array whose operands are computed. Return False if the array needs other calls, too.
 
-    It makes the most frequent read, of one result of computed operands, about a third faster (measured).
+    This shortcut makes the most frequent read about a third faster (measured).
     """
     with deferred_free.lock:
         node = array._node
@@ -226,7 +229,7 @@ def _run_ready(array: Array) -> bool:
                 return False
             inputs.append(operand._array)
         array._context._check_alive()
-        output = array._room()
+        output = array._allocate()
         _run_call(array._context, node, inputs, [output])
         statistics.values += 1
         array._array = output
@@ -248,10 +251,10 @@ def _run_call(
 
 
 def program_of(template: Template, context: MLContext) -> Program:
-    """The program of a single call. Templates belong to one device."""
+    """Return the program of a single call, compiled on first use. Templates belong to one device."""
     program = template.program
     if program is None:
-        program = template.program = CallGraph.of_one(template, context).compiled()
+        program = template.program = CallGraph.of_one(template, context).compile()
         singles.put(template.serial, ref(template), SINGLE_BYTES)
     return program
 
@@ -260,33 +263,33 @@ def program_of(template: Template, context: MLContext) -> Program:
 # Errors
 
 _CALL = re.compile(r"(\w+) '@(\d+)(?:/([^']*))?'")
-"""How the errors of a program name a call, see `CallGraph.graph`."""
+"""Name of a call in the errors of a program, see `CallGraph.graph`."""
 
 
 def _locate(error: MLError, node: PendingCall) -> None:
-    """Add the label of the call that failed, and the line that called it."""
+    """Add the label and the source line of the failed call to an error."""
     error.args = (f"{name_call(str(error), node.template.op.name, node.label)} (called in {node.place})",)
 
 
 def name_call(text: str, name: str, label: str) -> str:
-    """The error of a program of one call, with the label of that call."""
+    """Put the label of a call into the error text of its program."""
     return re.sub(rf"^{re.escape(name)}( '@0')?(?=\W)", lambda _: title(name, label), text, count=1)
 
 
 def _locate_in(error: MLError, nodes: Sequence[PendingCall]) -> None:
-    """The same for a graph: the first call that the message names; without one, the lines of the first four calls."""
-    found: list[PendingCall] = []
+    """Add the source line of the first call that the error of a graph names, else the lines of the first four calls."""
+    calls: list[PendingCall] = []
 
     def name(match: re.Match[str]) -> str:
         number = int(match[2])
         if number >= len(nodes) or (match[3] is None and nodes[number].template.op.name != match[1]):
             return match[0]
-        found.append(nodes[number])
+        calls.append(nodes[number])
         return title(match[1], nodes[number].label if match[3] is None else match[3])
 
     text = _CALL.sub(name, str(error))
-    if found:
-        error.args = (f"{text} (called in {found[0].place})",)
+    if calls:
+        error.args = (f"{text} (called in {calls[0].place})",)
     else:
         places = ", ".join(dict.fromkeys(node.place for node in nodes[:4]))
         error.args = (f"{text} (while computing what was called in {places})",)
@@ -305,14 +308,14 @@ def forget(serial: Hashable) -> None:
 
 
 def _after_fork() -> None:
-    """A child process has no engine threads, and no thread that would release the locks."""
+    """Replace locks and drop programs: a child process has no engine threads, and no thread that releases the locks."""
     deferred_free.after_fork()
     from_memory.after_fork()
-    # Ending an engine's session waits for its threads, here forever: sessions of the parent are leaked on purpose.
+    # The end of a session waits for its threads, here forever. Leak the sessions of the parent on purpose.
     entries = [entry for _, entry in graphs.items()]
     leaked = [
         [entry.program for entry in entries],
-        [t.program for _, known in singles.items() if (t := known()) is not None],
+        [t.program for _, reference in singles.items() if (t := reference()) is not None],
     ]
     leaked += [[variant.program for entry in entries for variant in entry.variants]]
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(leaked))

@@ -1,4 +1,4 @@
-"""Make arrays of values, NumPy arrays and tensors. The memory of NumPy arrays and tensors is shared where possible."""
+"""Make arrays from values, NumPy arrays and tensors. The memory of NumPy arrays and tensors is shared where possible."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) 
         data_type: of the result; default: that of `values`; float32 for Python floats, int32 for Python integers.
         copy: whether the values are copied. If not, the array shares the memory of `values`.
 
-    Shared memory (also that of arrays passed to operations directly) must not change while a pending operation reads it.
-    Until then, NumPy arrays are read-only, so that writing raises an error (other views of the same memory are not
-    protected). Tensors may be written: pending operations that read them are computed first.
+    Shared memory must not change while a pending operation reads it; this includes arrays that are passed to operations. NumPy
+    arrays are read-only until then, so that a write raises an error (other views of the same memory are not protected).
+    Tensors may be written: pending operations that read a tensor are computed before the write.
 
     In a context on a GPU, values are copied to the device, and results stay there until they are read.
 
@@ -49,7 +49,8 @@ def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) 
         return values
     if data_type is not None:
         check(data_type)
-    if isinstance(values, Operand):  # in a function that is traced, or called to build a graph
+    # An operand in a function that is traced, or that builds a graph.
+    if isinstance(values, Operand):
         if data_type is None or data_type == values.data_type:
             return cast("Array", values)
         return cast("Array", values.cast(data_type))
@@ -58,17 +59,17 @@ def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) 
         borrowed = borrow(values)
         if not copy and data_type in (None, borrowed.data_type):
             return borrowed
-        context, made = borrowed._context, borrowed.numpy()
+        context, source = borrowed._context, borrowed.numpy()
     elif isinstance(values, (np.ndarray, np.generic)) or hasattr(values, "__dlpack__") or hasattr(values, "__array__"):
-        made = values if type(values) is np.ndarray else as_array(values, "values")
-        if not copy and data_type in (None, made.dtype.name):
-            desc = check_desc(describe(made, "values"), context.backend.max_byte_length, "values")
-            return adopt(context, made, desc, code_of(desc))
+        source = values if type(values) is np.ndarray else as_array(values, "values")
+        if not copy and data_type in (None, source.dtype.name):
+            desc = check_desc(describe(source, "values"), context.backend.max_byte_length, "values")
+            return adopt(context, source, desc, code_of(desc))
     else:
-        made, data_type = _from_numbers(values, data_type)
-    desc = describe(made, "values") if data_type is None else Desc(data_type, made.shape)
+        source, data_type = _from_numbers(values, data_type)
+    desc = describe(source, "values") if data_type is None else Desc(data_type, source.shape)
     own = pool.room(check_desc(desc, context.backend.max_byte_length, "values"))
-    np.copyto(own, made, casting="unsafe")  # casting converts the values
+    np.copyto(own, source, casting="unsafe")
     if context._space.is_host:
         memory.copies.add(own.nbytes, "array()")
         return Array(context, desc, code_of(desc), array=own)
@@ -78,21 +79,21 @@ def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) 
 
 
 def _from_numbers(values: Any, data_type: DataType | None) -> tuple[np.ndarray, DataType]:
-    """An array of nested lists of Python numbers, and the data type for it, which can represent them."""
+    """Convert nested lists of Python numbers; return the array and a data type that can represent the numbers."""
     try:
-        made = np.array(values)
+        numbers = np.array(values)
     except ValueError as error:
         raise ValidationError(f"values must be numbers in lists of the same lengths: {error}") from None
-    if made.dtype.kind not in "fiub":
-        got = made.dtype.name if made.dtype.kind == "c" else shown(values)
+    if numbers.dtype.kind not in "fiub":
+        got = numbers.dtype.name if numbers.dtype.kind == "c" else shown(values)
         raise ValidationError(f"values must be numbers that a data type of WebNN can hold, got {got}")
     if data_type is None:
-        data_type = "float32" if made.dtype.kind == "f" else "uint8" if made.dtype.kind == "b" else "int32"
-    if INFO[data_type].kind != "f" and made.size and made.dtype.kind in "iu":
-        low, high = int(made.min()), int(made.max())
+        data_type = "float32" if numbers.dtype.kind == "f" else "uint8" if numbers.dtype.kind == "b" else "int32"
+    if INFO[data_type].kind != "f" and numbers.size and numbers.dtype.kind in "iu":
+        low, high = int(numbers.min()), int(numbers.max())
         fits = INFO[data_type].lowest <= low and high <= INFO[data_type].highest
         require(fits, f"values in [{low}, {high}] are not all values of {data_type}; data_type= takes a wider one")
-    return made, data_type
+    return numbers, data_type
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -100,11 +101,11 @@ def _from_numbers(values: Any, data_type: DataType | None) -> tuple[np.ndarray, 
 
 
 class _Locked(list[np.ndarray]):
-    """NumPy arrays of one owner that are read-only at present. Without an `__init__`, which would cost 0.1 us a call.
+    """NumPy arrays over the memory of one owner that are read-only now. No `__init__`: it would cost 0.1 us a call.
 
     Attributes:
-        owner: the array that owns their memory.
-        readers: the number of `Adopted` arrays that read it.
+        owner: the array that owns the memory.
+        readers: number of `Adopted` and `Captured` objects that read the memory.
     """
 
     __slots__ = ("owner", "readers")
@@ -115,8 +116,9 @@ class _Locked(list[np.ndarray]):
 
 _locked: dict[int, _Locked] = {}
 _adopted: dict[int, ref[Adopted]] = {}
-"""The `Adopted` array of each NumPy array in use, by identity."""
-_lock = RLock()  # also taken by `__del__`, which may run at any time
+"""The `Adopted` array of each NumPy array in use, by `id`."""
+# Reentrant: `__del__` takes the lock, too, and may run at any time.
+_lock = RLock()
 
 
 def after_fork() -> None:
@@ -128,13 +130,13 @@ def after_fork() -> None:
 class Adopted(Array):
     """A caller's NumPy array, which must not change while a pending operation reads it.
 
-    NumPy does not report writes, so the caller's array is read-only as long as this one exists.
+    NumPy does not report writes, so the caller's array is read-only while this object exists.
     """
 
     __slots__ = ("_owner", "_source")
 
     def __init__(self, context: MLContext, desc: Desc, code: int, array: np.ndarray, is_writable: bool) -> None:
-        # As `Array.__init__`, but faster. The view is made now, so that it is writable, as old versions of DLPack need it.
+        # As `Array.__init__`, but faster. The view is made first, so that it stays writable: old versions of DLPack need that.
         self._context, self._desc, self._code = context, desc, code
         self._node, self._array, self._reads = None, array.view(), 0
         self._source = owner = array
@@ -143,7 +145,8 @@ class Adopted(Array):
             owner, base = base, base.base
         number = self._owner = id(owner)
         lock = _lock
-        try:  # as `with lock`, which takes 0.1 us more. An interrupt after `acquire` does not leave the lock held.
+        # Saves 0.1 us over `with lock`. An interrupt after `acquire` does not leave the lock held.
+        try:
             lock.acquire()
             locked = _locked.get(number)
             if locked is None:
@@ -151,9 +154,9 @@ class Adopted(Array):
                 locked.owner, locked.readers = owner, 1
             else:
                 locked.readers += 1
-            # Another thread may just have released it.
+            # Read `flags` again: another thread may just have released the array. `setflags(False)` is faster than by name.
             if (is_writable or array.flags.writeable) and (base is None or _is_writable_buffer(base)):
-                array.setflags(False)  # type: ignore[call-arg]  # quicker than array.flags, and than write=False
+                array.setflags(False)  # type: ignore[call-arg]
                 locked.append(array)
             _adopted[id(array)] = ref(self)
         finally:
@@ -162,15 +165,17 @@ class Adopted(Array):
     def __del__(self) -> None:
         try:
             number = self._owner
-        except AttributeError:  # `__init__` failed
+        except AttributeError:
+            # `__init__` failed.
             return
         lock = _lock
         try:
             lock.acquire()
             source = id(self._source)
-            found = _adopted.get(source)
-            known = found() if found is not None else None
-            if known is None or known is self:  # else it belongs to another context
+            reference = _adopted.get(source)
+            adopted = reference() if reference is not None else None
+            # Else the entry belongs to another context.
+            if adopted is None or adopted is self:
                 _adopted.pop(source, None)
             _release(number)
         finally:
@@ -178,20 +183,21 @@ class Adopted(Array):
 
 
 def _release(number: int) -> None:
-    """Count one reader less of the memory of an owner; after the last, make its arrays writable. The caller holds `_lock`."""
+    """Remove one reader of an owner's memory; after the last one, make the arrays writable. The caller holds `_lock`."""
     locked = _locked[number]
     locked.readers -= 1
     if locked.readers:
         return
     del _locked[number]
-    if len(locked) > 1:  # the owner first: its views cannot be writable before
+    # The owner first: a view can become writable only after its base.
+    if len(locked) > 1:
         locked.sort(key=_depth)
     for array in locked:
         array.setflags(True)  # type: ignore[call-arg]
 
 
 def _depth(array: np.ndarray) -> int:
-    """The number of arrays that an array is a view of, directly or through other views."""
+    """Return the number of arrays that an array is a view of, directly or through other views."""
     depth, base = 0, array.base
     while isinstance(base, np.ndarray):
         depth, base = depth + 1, base.base
@@ -199,9 +205,9 @@ def _depth(array: np.ndarray) -> int:
 
 
 def _is_writable_buffer(base: object) -> bool:
-    """Whether arrays over the memory of an object, which is no array, can be made writable again.
+    """Whether NumPy can make arrays over the memory of an object writable again.
 
-    Not those from DLPack or the array interface: NumPy asks for a buffer.
+    NumPy asks the object for a writable buffer. The base of an array from DLPack or the array interface has none.
     """
     try:
         with memoryview(base) as buffer:  # type: ignore[arg-type]
@@ -211,28 +217,29 @@ def _is_writable_buffer(base: object) -> bool:
 
 
 def adopt(context: MLContext, value: np.ndarray, desc: Desc, code: int) -> Array:
-    """An array that shares the memory of a NumPy array; a copy if engines cannot read that memory directly."""
+    """Return an array that shares the memory of a NumPy array, or a copy if engines cannot read the memory directly."""
     flags = value.flags
-    is_writable = flags.carray  # contiguous and aligned, too
+    # Writable, contiguous and aligned.
+    is_writable = flags.carray
     if not is_writable:
         usable = contiguous(value)
         if usable is not value:
             return Array(context, desc, code, array=usable)
         is_writable = flags.writeable
-        known = _adopted.get(id(value))
-        made = known() if known is not None else None
-        if made is not None and made._context is context and made._source is value and made._code == code:
-            return made
+        reference = _adopted.get(id(value))
+        adopted = reference() if reference is not None else None
+        if adopted is not None and adopted._context is context and adopted._source is value and adopted._code == code:
+            return adopted
     return Adopted(context, desc, code, value, is_writable)
 
 
 class Captured:
-    """A NumPy array whose values are a constant of a graph that is cached.
+    """A NumPy array that is a constant of a cached graph.
 
-    The array, and all arrays that it is a view of, are read-only as long as this object exists.
+    The array, and all arrays that it is a view of, are read-only while this object exists.
 
     Attributes:
-        array: the values: the array itself if its memory is its own, or can never be written; else a copy.
+        array: the values: a view of the array if it owns its memory or is immutable, else of a copy.
     """
 
     __slots__ = ("_owners", "_source", "array")
@@ -269,7 +276,7 @@ class Captured:
 
 
 def source_of(value: Any) -> np.ndarray | None:
-    """The caller's NumPy array, or a view of the memory of another library; None for arrays that own their values.
+    """Return the caller's NumPy array, or a view of another library's memory; None for arrays that own their values.
 
     Raises:
         ValidationError: `value` is no array.
@@ -277,15 +284,14 @@ def source_of(value: Any) -> np.ndarray | None:
     if isinstance(value, Array):
         return value._source if isinstance(value, Adopted) else None
     plain = as_array(value, "an array")
-    return (
-        value if isinstance(value, np.ndarray) else plain
-    )  # a view of a subclass would not make the original read-only
+    # For a subclass, return the original: a locked view would leave the original writable.
+    return value if isinstance(value, np.ndarray) else plain
 
 
 def _segments(array: np.ndarray) -> list[tuple[list[np.ndarray], object]]:
-    """The arrays that an array is a view of, itself first, and the object that holds their memory; None for an array.
+    """Follow the bases of an array: return lists of arrays, views before their base, each with the object under the last one.
 
-    Objects between arrays, as memoryviews, part them into several lists.
+    The object is None if the last array owns the memory. A memoryview between arrays starts a new list.
     """
     segments: list[tuple[list[np.ndarray], object]] = []
     base: object = array
@@ -294,7 +300,7 @@ def _segments(array: np.ndarray) -> list[tuple[list[np.ndarray], object]]:
         while isinstance(base := arrays[-1].base, np.ndarray):
             arrays.append(base)
         segments.append((arrays, base))
-        # `as_strided` and `sliding_window_view` keep the array in the attribute `base` of an object of their own.
+        # `as_strided` and `sliding_window_view` wrap the array in a helper object, whose attribute `base` is the array.
         base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
     return segments
 
@@ -304,7 +310,7 @@ def _segments(array: np.ndarray) -> list[tuple[list[np.ndarray], object]]:
 
 
 class Borrowed(Watched):
-    """The memory of a tensor. Before the tensor is written, pending operations that read it are computed (`settle`)."""
+    """The memory of a tensor. `settle` computes the pending operations that read the tensor before it is written."""
 
     __slots__ = ("_tensor",)
     _is_of_tensor = True
@@ -325,17 +331,18 @@ class Borrowed(Watched):
             tensor._bindings.add(who)
 
     def _watch(self, outputs: Sequence[ref[Array]]) -> None:
-        """Remember the pending results of a call that reads the tensor."""
+        """Record the pending results of a call that reads the tensor."""
         tensor = self._tensor()
         if tensor is None or tensor._constant:
             return
         with tensor._lock:
             if not self._readers:
-                tensor._release_bindings()  # so that the next dispatch to it binds again, and calls `settle`
+                # The next dispatch that writes the tensor must bind again, which calls `settle`.
+                tensor._release_bindings()
             super()._watch(outputs)
 
     def settle(self) -> None:
-        """Compute the pending results that depend on the tensor. While one of them fails, the tensor cannot be written."""
+        """Compute the pending results that depend on the tensor. If one fails, the tensor cannot be written."""
         if not self._readers:
             return
         readers, self._readers = self._readers, []
@@ -350,19 +357,20 @@ _lasting: WeakKeyDictionary[MLTensor, Borrowed] = WeakKeyDictionary()
 
 
 def borrow(tensor: MLTensor) -> Borrowed:
-    """The memory of a tensor as an array; the same object as long as it is referenced."""
+    """Return the memory of a tensor as an array: the same object while it is referenced."""
     with tensor._lock:
-        known = tensor._borrowed() if tensor._borrowed is not None else None
-        if known is None or known._array is not tensor._memory():
-            known = Borrowed(tensor)
-            tensor._borrowed = ref(known)
+        borrowed = tensor._borrowed() if tensor._borrowed is not None else None
+        if borrowed is None or borrowed._array is not tensor._memory():
+            borrowed = Borrowed(tensor)
+            tensor._borrowed = ref(borrowed)
             if tensor._constant:
-                _lasting[tensor] = known  # the same object for each call, so that it is recognised as a weight
-        return known
+                # The same object for each call, so that `weights` recognises it.
+                _lasting[tensor] = borrowed
+        return borrowed
 
 
-def borrowed_by(arrays: Sequence[Array]) -> AbstractContextManager[Any]:
-    """The locks of the tensors that are read to compute arrays."""
+def locks_of(arrays: Sequence[Array]) -> AbstractContextManager[Any]:
+    """Return the locks of all tensors that the computation of arrays reads."""
     stack = [node for array in arrays if (node := array._node) is not None and node.borrows]
     if not stack:
         return nullcontext()
@@ -374,9 +382,9 @@ def borrowed_by(arrays: Sequence[Array]) -> AbstractContextManager[Any]:
             continue
         seen.add(id(node))
         for array in node.inputs:
-            made = array._node
-            if made is not None and made.borrows:
-                stack.append(made)
+            producer = array._node
+            if producer is not None and producer.borrows:
+                stack.append(producer)
             elif isinstance(array, Borrowed) and (tensor := array._tensor()) is not None:
                 tensors[id(tensor)] = tensor
     return Locks(list(tensors.values()))

@@ -1,4 +1,4 @@
-"""Graphs of pending calls: which calls a read needs, what identifies them, and how they are compiled."""
+"""Build, hash and compile the graph of pending calls behind a read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..run.program import Program
 
 Kept = tuple[int, int, Array]
-"""A result to write: the number of its call, the position among the call's results, and the array that receives it."""
+"""A result to write: number of the call, position among the results of the call, array that receives the values."""
 
 
 class CallGraph:
@@ -27,8 +27,7 @@ class CallGraph:
 
     Attributes:
         templates: the calls, in order.
-        refs: for each call its operands: the number of a call and the position among its results, or -1 and the position of
-            an input.
+        refs: the operands of each call: number of a call and position among its results, or -1 and position of an input.
         kept: the results to write: number of the call, position among its results.
     """
 
@@ -51,21 +50,21 @@ class CallGraph:
 
     @classmethod
     def of_one(cls, template: Template, context: MLContext) -> CallGraph:
-        """A single call that writes all of its results."""
+        """Return the graph of a single call that writes all results."""
         graph = cls(context, (), ())
         graph.templates, graph.refs = [template], [[(-1, k) for k in range(len(template.operands))]]
         graph.kept = [(0, k) for k in range(len(template.descs))]
         return graph
 
     def graph(self, constants: Mapping[int, np.ndarray] | None = None) -> Graph:
-        """The calls as a graph with inputs `x0`, … and outputs `y0`, …; the label of a node is the number of its call.
+        """Build a graph with inputs `x0`, … and outputs `y0`, …. The label of a node is the number of its call.
 
         Args:
             constants: values of the inputs that become constants, by position.
         """
         builder = Operations()
         inputs: dict[int, Operand] = {}
-        made: list[tuple[Operand, ...]] = []
+        results: list[tuple[Operand, ...]] = []
         for place, (template, refs) in enumerate(zip(self.templates, self.refs, strict=True)):
             operands = []
             for (call, number), desc in zip(refs, template.operands, strict=True):
@@ -74,19 +73,19 @@ class CallGraph:
                         inputs[number] = Operand(builder, desc, value=constants[number])
                     else:
                         inputs[number] = Operand(builder, desc, name=f"x{number}")
-                operands.append(inputs[number] if call < 0 else made[call][number])
-            made.append(template.add_to(builder, operands, f"@{place}"))
+                operands.append(inputs[number] if call < 0 else results[call][number])
+            results.append(template.add_to(builder, operands, f"@{place}"))
         builder.inputs.update((f"x{number}", inputs[number]) for number in sorted(inputs) if inputs[number].is_input)
-        return Graph.reaching({f"y{k}": made[call][number] for k, (call, number) in enumerate(self.kept)})
+        return Graph.reaching({f"y{k}": results[call][number] for k, (call, number) in enumerate(self.kept)})
 
-    def compiled(self, constants: Mapping[int, np.ndarray] | None = None) -> Program:
-        """The program of the calls, with constants in place of some inputs."""
+    def compile(self, constants: Mapping[int, np.ndarray] | None = None) -> Program:
+        """Compile the calls, with constants in place of some inputs."""
         graph = self.graph(constants)
         return compile(graph, self.backend, device=self.device, power_preference=self.power, alone=False)
 
 
 def _position(array: Array, node: PendingCall) -> int:
-    """The position of an array among the results of its call."""
+    """Return the position of an array among the results of its call."""
     if len(node.outputs) == 1:
         return 0
     return next(k for k, output in enumerate(node.outputs) if output() is array)
@@ -96,13 +95,13 @@ def _position(array: Array, node: PendingCall) -> int:
 # From arrays to calls
 
 
-def needed(wanted: Sequence[Array]) -> tuple[list[PendingCall], dict[int, int]]:
-    """The pending calls that arrays depend on, in order, and how often each array (by identity) is an operand of them."""
+def calls_for(arrays: Sequence[Array]) -> tuple[list[PendingCall], dict[int, int]]:
+    """Return the pending calls that arrays depend on, in order, and how often each array, by `id`, is an operand."""
     order: list[PendingCall] = []
     seen: set[int] = set()
     uses: dict[int, int] = {}
-    # Depth first, without recursion: None marks that the call below it comes next, since its operands are in `order`.
-    stack: list[PendingCall | None] = [array._node for array in reversed(wanted) if array._node is not None]
+    # Depth first, without recursion. After None comes a call whose operands are in `order` already.
+    stack: list[PendingCall | None] = [array._node for array in reversed(arrays) if array._node is not None]
     while stack:
         node = stack.pop()
         if node is None:
@@ -123,11 +122,11 @@ def needed(wanted: Sequence[Array]) -> tuple[list[PendingCall], dict[int, int]]:
 def signature(
     context: MLContext, nodes: Sequence[PendingCall], kept: Sequence[Kept]
 ) -> tuple[tuple[Any, ...], list[Array]]:
-    """The key of a graph of calls in caches, and the arrays that are its inputs.
+    """Return the cache key of a graph of calls, and the arrays that are inputs of the graph.
 
-    Each call is the serial number of its template, followed by two numbers for each operand that a call produces (the number
-    of that call, the position among its results), or a negative one for an input. The template fixes the number of operands,
-    so the sequence is unambiguous.
+    The key lists for each call the serial number of the template, then its operands: two numbers for a result (number of the
+    call, position among its results), one negative number for an input. The template fixes the number of operands, so the
+    sequence is unambiguous.
     """
     key: list[Any] = [context._place]
     numbers: dict[int, int] = {}
@@ -156,13 +155,13 @@ def signature(
 
 
 def _reference_count(output: ref[Array]) -> int:
-    """The number of references to an array, those of this function included."""
+    """Return the number of references to an array, including those of this function."""
     array = output()
     return sys.getrefcount(array)
 
 
 class _Probe:
-    """An object with one reference. It measures how many `_reference_count` adds, which differs between Python's versions."""
+    """An object with one reference, to measure how many `_reference_count` adds. This differs between versions of Python."""
 
 
 _probe: Any = _Probe()
@@ -170,11 +169,11 @@ _OWN_REFERENCES = _reference_count(ref(_probe)) - 1
 
 
 def kept_results(nodes: Sequence[PendingCall], uses: dict[int, int], asked: set[int]) -> list[Kept]:
-    """The results to write: those that are asked for, and those with references from elsewhere than these calls."""
+    """Return the results to write: results that are asked for or that have references from outside of these calls."""
     kept = []
     for number, node in enumerate(nodes):
         for position, output in enumerate(node.outputs):
-            # CPython counts references. Interpreters that do not write all results.
+            # CPython counts references. Other interpreters write all results.
             holders = _reference_count(output) - _OWN_REFERENCES
             array = output()
             if array is not None and (id(array) in asked or holders > uses.get(id(array), 0)):

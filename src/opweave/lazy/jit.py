@@ -1,7 +1,7 @@
 """`@jit`: functions of arrays that run as graphs.
 
 A function is traced once for each combination of shapes, data types and static arguments: it is called with operands, which
-have the operators and methods of arrays, but no values. The operations that it calls become a graph; later calls run that.
+have the operators and methods of arrays, but no values. The operations that it calls become the graph that later calls run.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def jit(function: Callable[..., Any] | None = None, /, *, static: Sequence[str] 
         static: the names of parameters that are static, too, although their values are or contain arrays.
 
     Returns:
-        The function. It returns what the traced function returned, with an `opweave.Array` in place of each operand.
+        The function, which returns an `opweave.Array` in place of each operand that the traced function returned.
 
     Arrays that are not arguments (globals, members of `self`) become constants of the graph. NumPy arrays among them are
     read-only while the graph is cached, so that they cannot change unnoticed, and so are the arrays that they are views of.
@@ -115,9 +115,9 @@ class Jitted(Generic[P, R]):
         return self if instance is None else types.MethodType(self, instance)
 
     def cache_info(self) -> CacheInfo:
-        """Number of calls that found a graph and that traced one; maximum and current number of graphs."""
-        found = self.graphs.statistics
-        return CacheInfo(found.hits, found.misses, GRAPHS, found.entries)
+        """Return the number of calls with and without a cached graph, and the maximum and current number of graphs."""
+        counts = self.graphs.statistics
+        return CacheInfo(counts.hits, counts.misses, GRAPHS, counts.entries)
 
     def clear_cache(self) -> None:
         """Drop all graphs; the next call traces again."""
@@ -152,7 +152,8 @@ class Jitted(Generic[P, R]):
         except ValidationError as error:
             raise ValidationError(f"jit {self._name!r}: argument {self._title(argument)}: {error}") from None
         context = self._context(leaves)
-        key.append(id(context))  # unique, since the cached graph keeps the context alive
+        # Unique, because the cached graph keeps the context alive.
+        key.append(id(context))
         context._check_alive()
         whole = tuple(key)
         try:
@@ -160,7 +161,8 @@ class Jitted(Generic[P, R]):
         except TypeError as error:
             raise ValidationError(f"jit {self._name!r}: an argument cannot be compared ({error})") from None
         if program is None:
-            with self.graphs.turn(whole):  # one thread traces, others wait for it
+            # One thread traces, the others wait.
+            with self.graphs.turn(whole):
                 program = self.graphs.peek(whole) or self.graphs.put(whole, self._trace(context, args, kwargs))
         return program(leaves)  # type: ignore[no-any-return]
 
@@ -182,11 +184,11 @@ class Jitted(Generic[P, R]):
     def _trace(self, context: MLContext, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TracedFunction:
         """Call the function with operands, and compile the operations that it calls."""
         tracer = Tracer(context, f"jit {self._name!r}")
-        given = [a if k in self._positions else tracer.stand_in(a) for k, a in enumerate(args)]
+        positional = [a if k in self._positions else tracer.stand_in(a) for k, a in enumerate(args)]
         named = {name: a if name in self._static else tracer.stand_in(a) for name, a in kwargs.items()}
         try:
             with context:
-                result = self.__wrapped__(*given, **named)
+                result = self.__wrapped__(*positional, **named)
         except NoValueError as error:
             raise ValidationError(str(error)) from error.__cause__
         except ValidationError as error:
@@ -210,7 +212,7 @@ class _HasOperand(Exception):  # noqa: N818  (never seen by users)
 
 
 def _flatten(value: Any, key: list[Any], leaves: list[Any]) -> None:
-    """Append the arrays of an argument to `leaves`, and what identifies the rest of it to `key`."""
+    """Append the arrays of an argument to `leaves`, and a description of everything else to `key`."""
     kind = type(value)
     if kind is np.ndarray:
         key.append((dtypes.of_array(value.dtype), value.shape))
@@ -240,7 +242,7 @@ def _flatten(value: Any, key: list[Any], leaves: list[Any]) -> None:
 
 
 def _identity(value: Any) -> Any:
-    """The key of a static value; dictionaries are compared by their items."""
+    """Return the key of a static value; dictionaries are compared by their items."""
     kind = type(value)
     if kind is tuple or kind is list:
         return kind, tuple(map(_identity, value))

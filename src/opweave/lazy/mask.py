@@ -1,4 +1,4 @@
-"""Arrays of truth values. WebNN has no such type: operations take and give uint8."""
+"""Arrays of truth values. WebNN has no bool type: operations take and return uint8."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .array import Array
 
 
 class Mask(Array):
-    """An array of truth values, the results of `x < y`: 0 and 1 of type uint8 for operations, of type bool when read."""
+    """An array of truth values, such as the result of `x < y`. Operations see uint8 with 0 and 1, reads return bool."""
 
     __slots__ = ()
 
@@ -31,9 +31,9 @@ class Mask(Array):
 
 
 def as_mask(array: Array) -> Mask:
-    """The same array of 0 and 1, a new result of operations, as truth values.
+    """Turn a new result of operations, of 0 and 1, into truth values.
 
-    The object changes its class: calls that are pending refer to their results weakly, so it must stay the same object.
+    The class of the object changes: pending calls refer to their results weakly, so the object must stay the same.
     """
     if type(array) is Array:
         array.__class__ = Mask

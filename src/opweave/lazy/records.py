@@ -1,4 +1,4 @@
-"""Records of what each read of arrays ran, for `opweave.ops.profile`."""
+"""Records of the operations that each read of arrays ran, for `opweave.ops.profile`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Record:
         calls: the operations in the order in which they ran, with their labels.
         places: the source lines that called them.
         how: "one graph" if they were compiled as a whole, else "one by one".
-        written: the results that were written: operation, data type and shape, and why: "asked for", or "held elsewhere".
+        written: the results that were written: operation, data type and shape, reason ("asked for" or "held elsewhere").
         dropped: number of results that nothing refers to any more.
         seconds: duration.
         copies: number of copies of tensors.
@@ -47,7 +47,7 @@ class Record:
     def of(
         cls, nodes: Sequence[PendingCall], kept: Sequence[Kept], asked: set[int], whole: bool, *numbers: Any
     ) -> Record:
-        """The record of a run that has just ended."""
+        """Return the record of a run that has just ended."""
         calls = tuple(title(node.template.op.name, node.label) for node in nodes)
         written = tuple(
             (calls[number], str(array.desc), "asked for" if id(array) in asked else "held elsewhere")
@@ -59,7 +59,7 @@ class Record:
 
 
 active: list[list[Record]] = []
-"""The lists of the `profile` blocks that are open."""
+"""Lists of the open `profile` blocks."""
 
 
 @contextmanager

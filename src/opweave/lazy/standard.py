@@ -1,4 +1,4 @@
-"""What the Python array API standard asks of array objects: https://data-apis.org/array-api/.
+"""Array objects of the Python array API standard: https://data-apis.org/array-api/.
 
 The operators call the functions of `opweave.array_api`, which follow the standard's rules: truth values are of type bool, and
 operands of the same kind are promoted to a common type.
@@ -47,10 +47,11 @@ _PROMOTED = {"add": "add", "sub": "subtract", "mul": "multiply", "div": "divide"
 
 
 class StandardArray(Operators):
-    """The operators and attributes of the standard that other operands of WebNN do not have."""
+    """Operators and attributes of the standard that operands of graphs do not have."""
 
     __slots__ = ()
-    __hash__ = object.__hash__  # arrays are compared element by element, but are dictionary keys by identity
+    # `==` compares elements, but dictionaries compare arrays by identity.
+    __hash__ = object.__hash__
 
     if TYPE_CHECKING:
 
@@ -83,21 +84,21 @@ class StandardArray(Operators):
         return hint if hint or name not in array_namespace(None).__all__ else f"; use opweave.array_api.{name}(x)"
 
     def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
-        """The module with the functions of the standard, `opweave.array_api`.
+        """Return the module with the functions of the standard, `opweave.array_api`.
 
         Raises:
-            ValueError: it does not follow that version of the standard.
+            ValueError: the module does not follow that version of the standard.
         """
-        found: ModuleType = array_namespace(api_version)
-        return found
+        module: ModuleType = array_namespace(api_version)
+        return module
 
     @property
     def device(self) -> MLContext:
-        """Where it is computed: its context."""
+        """Context of the array."""
         return self.context
 
     def to_device(self, device: MLContext, /, *, stream: Any = None) -> Array:
-        """The same values in another context: a counted copy; the array itself if it is in that context.
+        """Copy the array to another context, and count the copy. An array in this context is returned itself.
 
         Raises:
             ValidationError: `device` is not a context, or `stream` is not None.
@@ -106,14 +107,14 @@ class StandardArray(Operators):
 
     @property
     def T(self) -> Array:  # noqa: N802  (the standard's name)
-        """A matrix with its axes exchanged."""
+        """Transpose of a matrix."""
         if self.rank != 2:
             raise ValidationError(f"T: takes a matrix, got {self._desc}; x.mT and permute_dims take others")
         return self.mT
 
     @property
     def mT(self) -> Array:  # noqa: N802  (the standard's name)
-        """The last two axes exchanged."""
+        """Transpose of each matrix: the last two axes exchanged."""
         return _function("matrix_transpose")(self)
 
     def __pos__(self) -> Any:
@@ -139,8 +140,8 @@ class StandardArray(Operators):
 
 
 def _function(name: str) -> Callable[..., Array]:
-    found: Callable[..., Array] = getattr(array_namespace(None), name)
-    return found
+    function: Callable[..., Array] = getattr(array_namespace(None), name)
+    return function
 
 
 def _is_value(other: Any) -> bool:
@@ -148,7 +149,7 @@ def _is_value(other: Any) -> bool:
 
 
 def _operator(function: str, swap: bool = False) -> Callable[[Any, Any], Any]:
-    """The method of an operator: `array op other`, or with `swap` `other op array`."""
+    """Return the method for `array op other`, or for `other op array` with `swap`."""
 
     def method(self: StandardArray, other: Any) -> Any:
         if not _is_value(other):
@@ -159,7 +160,7 @@ def _operator(function: str, swap: bool = False) -> Callable[[Any, Any], Any]:
 
 
 def _promoting(operation: str, swap: bool) -> Callable[[Any, Any], Any]:
-    """The method of an operator that is an operation of WebNN; what that does not take goes to the standard's function."""
+    """Return the method of an operator that is an operation of WebNN. Other operands go to the standard's function."""
     name = f"__{'r' if swap else ''}{next(key for key, value in INFIX.items() if value == operation)}__"
     plain: Callable[[Any, Any], Any] = getattr(Operators, name)
     function = _PROMOTED[operation]
@@ -171,7 +172,8 @@ def _promoting(operation: str, swap: bool) -> Callable[[Any, Any], Any]:
                 "opweave.array_api.astype converts"
             )
         is_promoted = isinstance(other, StandardArray) and other.data_type != self.data_type
-        if operation == "matmul":  # WebNN's takes matrices of floats
+        # WebNN's matmul takes only matrices of floats.
+        if operation == "matmul":
             is_promoted |= self.data_type not in FLOATS or 1 in (self.rank, getattr(other, "ndim", 2))
         if is_promoted:
             return _function(function)(other, self) if swap else _function(function)(self, other)
@@ -180,7 +182,8 @@ def _promoting(operation: str, swap: bool) -> Callable[[Any, Any], Any]:
     return method
 
 
-for _name, _called in {**COMPARISONS, **_BINARY}.items():  # type checkers see the declarations above
+# Type checkers see the declarations above.
+for _name, _called in {**COMPARISONS, **_BINARY}.items():
     setattr(StandardArray, f"__{_name}__", _operator(_called))
     if _name in _BINARY:
         setattr(StandardArray, f"__r{_name}__", _operator(_called, swap=True))

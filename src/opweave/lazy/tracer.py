@@ -1,4 +1,4 @@
-"""Tracing: operands that stand for arrays record what a function does with them as a graph."""
+"""Trace functions: call them with operands in place of arrays, and record the operations as a graph."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ..support import hints
 from ..support.errors import ValidationError
 from ..support.names import file_name, shown
 from . import from_memory
-from .array import Array, ArrayLike, code_of, force, room
+from .array import Array, ArrayLike, allocate, code_of, force
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Structures of arrays
@@ -46,15 +46,15 @@ def is_array(value: Any) -> bool:
     return not isinstance(value, type) and (isinstance(value, np.ndarray) or hasattr(value, "__dlpack__"))
 
 
-def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    """A copy of nested tuples, lists and dictionaries, with `leaf(value)` in place of each other value."""
+def map_leaves(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """Copy nested tuples, lists and dictionaries, with `leaf(value)` in place of each other value."""
     kind = type(value)
     if kind is tuple or kind is list:
-        return kind([mapped(item, leaf) for item in value])
+        return kind([map_leaves(item, leaf) for item in value])
     if kind is dict or kind is OrderedDict:
-        return kind((name, mapped(item, leaf)) for name, item in value.items())
+        return kind((name, map_leaves(item, leaf)) for name, item in value.items())
     if is_named_tuple(value):
-        return kind(*[mapped(item, leaf) for item in value])
+        return kind(*[map_leaves(item, leaf) for item in value])
     return leaf(value)
 
 
@@ -106,7 +106,7 @@ class Traced(ArrayLike, MLOperand):
 
     @property
     def context(self) -> MLContext:
-        """The context that will compute it."""
+        """Context that will compute the array."""
         assert isinstance(self._builder, Tracer)
         return self._builder.context
 
@@ -116,7 +116,7 @@ class Traced(ArrayLike, MLOperand):
         return super().__iter__()
 
     def _refuse(self, asks: str, advice: str) -> NoReturn:
-        """Raise an error that names the line that needs values."""
+        """Raise an error with the source line that needs values."""
         tracer = self._builder
         assert isinstance(tracer, Tracer)
         raise NoValueError(
@@ -150,7 +150,8 @@ def _comparison(name: str, sign: str, by_name: str) -> Callable[[Traced, Any], A
         tracer = self._builder
         is_value = isinstance(other, (Operators, int, float)) or hasattr(other, "__array__")
         if other is self or not is_value or (isinstance(tracer, Tracer) and not tracer.is_open):
-            return NotImplemented  # identity decides
+            # Python compares by identity.
+            return NotImplemented
         return self._refuse(f"'{sign}'", f"comparisons are called by name, x.{by_name}(y), and {_WHERE}")
 
     compare.__name__ = name
@@ -164,7 +165,7 @@ for _name, (_asks, _advice) in _COMPARISONS.items():
 
 
 def _users_line() -> str:
-    """The innermost source line outside of Opweave and NumPy: ` (model.py, line 3: if x > 0:)`."""
+    """Return the innermost source line outside of Opweave and NumPy: ` (model.py, line 3: if x > 0:)`."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("opweave", "numpy"):
         frame = frame.f_back
@@ -175,20 +176,20 @@ def _users_line() -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """A result that is the argument of this number."""
+    """Marker of a result that is argument `number`."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A result that is the output of this number."""
+    """Marker of a result that is output `number` of the graph."""
 
     number: int
 
 
 class Tracer(MLGraphBuilder):
-    """Builds the graph of a function."""
+    """Builder for the graph of a traced function."""
 
     _operand_type = Traced
 
@@ -202,27 +203,28 @@ class Tracer(MLGraphBuilder):
         self._markers: dict[Operand, _Made] = {}
 
     def input(self, name: str, data_type: DataType, shape: Sequence[int]) -> MLOperand:
-        """An input that is `Traced`."""
+        """Add a `Traced` input."""
         desc = self.context._check_desc(data_type, shape)
         operand = self.inputs[name] = Traced(self, desc, name=name)
         return operand
 
     def constant(self, *args: Any) -> MLOperand:
-        """A constant that is `Traced`."""
-        made = super().constant(*args)
-        return Traced(self, made.desc, value=made.value)
+        """Add a `Traced` constant."""
+        operand = super().constant(*args)
+        return Traced(self, operand.desc, value=operand.value)
 
     def _as_operand(self, value: Any, data_type: DataType) -> Operand:
-        """The operand for an array that is not an argument: a constant, or a hidden input for a tensor."""
+        """Return the operand for an array that is not an argument: a constant, or a hidden input for a tensor."""
         if isinstance(value, (int, float, Sequence)):
             return super()._as_operand(value, data_type)
-        known = self._captured.get(id(value))
-        if known is not None:
-            return known[1]
+        captured = self._captured.get(id(value))
+        if captured is not None:
+            return captured[1]
         if isinstance(value, (Array, MLTensor)) and value.context is not self.context:
             raise ValidationError(f"an array of {value.context!r} in a function that runs in {self.context!r}")
         operand: Operand
-        keep: Any = value  # `_captured` is keyed by identity
+        # Kept alive, because `id` is the key of `_captured`.
+        keep: Any = value
         if isinstance(value, MLTensor) and not value.constant:
             name = f"tensor{len(self._tensors)}"
             operand = self.input(name, value.data_type, value.shape)
@@ -241,7 +243,7 @@ class Tracer(MLGraphBuilder):
         return operand
 
     def stand_in(self, value: Any) -> Any:
-        """An argument with operands in place of its arrays."""
+        """Copy an argument, with operands in place of arrays."""
 
         def leaf(item: Any) -> Any:
             if not isinstance(item, (Array, MLTensor)) and not is_array(item):
@@ -251,17 +253,17 @@ class Tracer(MLGraphBuilder):
             self._arguments[operand] = len(self._arguments)
             return operand
 
-        return mapped(value, leaf)
+        return map_leaves(value, leaf)
 
     def finish(self, result: Any) -> TracedFunction:
         """Compile the graph of the function's result."""
-        tree = mapped(result, self._marked)
+        tree = map_leaves(result, self._mark)
         graph = self.build(self._outputs) if self._outputs else None
         self._built = True
         return TracedFunction(self, tree, graph)
 
-    def _marked(self, value: Any) -> Any:
-        """A result, or the marker for one that is computed."""
+    def _mark(self, value: Any) -> Any:
+        """Return the marker for a computed result or an argument; any other value itself."""
         if isinstance(value, np.ndarray):
             value = self._as_operand(value, "float32")
         if isinstance(value, Operand):
@@ -272,7 +274,7 @@ class Tracer(MLGraphBuilder):
             if value.is_input:
                 return self._tensors[value.name]
             if value.is_constant:
-                return _copied(self.context, value.value, value.desc)
+                return _copy(self.context, value.value, value.desc)
             if value not in self._markers:
                 self._markers[value] = _Made(len(self._outputs))
                 self._outputs[f"y{len(self._outputs)}"] = value
@@ -298,20 +300,22 @@ class TracedFunction:
     """A traced function.
 
     Args:
-        tracer: has built the graph.
-        tree: what the function returned, with markers for what depends on its arguments.
-        graph: what it computes; None if nothing is computed.
+        tracer: the builder of the graph.
+        tree: the returned structure, with markers for values that depend on arguments.
+        graph: the traced operations; None if there are none.
 
     Attributes:
-        sources: for each input of the graph, the number of an argument, or a tensor that the function found elsewhere.
+        sources: for each input of the graph, the number of an argument, or a captured tensor.
         captured: the owners of the memory of the graph's constants.
     """
 
     def __init__(self, tracer: Tracer, tree: Any, graph: MLGraph | None) -> None:
         self.context, self.tree, self.graph, self.captured = tracer.context, tree, graph, tracer._captured
-        known: dict[str, int | MLTensor] = {operand.name: number for operand, number in tracer._arguments.items()}
-        known |= tracer._tensors
-        self.sources = [known[name] for name in graph.inputs] if graph is not None else []
+        source_by_name: dict[str, int | MLTensor] = {
+            operand.name: number for operand, number in tracer._arguments.items()
+        }
+        source_by_name |= tracer._tensors
+        self.sources = [source_by_name[name] for name in graph.inputs] if graph is not None else []
         self.takes_all = self.sources == list(range(len(tracer._arguments)))
         space = self.context._space
         self.allocate = memory.empty if space.is_host else space.allocate
@@ -320,40 +324,41 @@ class TracedFunction:
         self.outputs: list[tuple[Desc, int]] = [(desc, code_of(desc)) for desc in descs]
 
     def __call__(self, leaves: list[Any]) -> Any:
-        """The results for the arrays among the arguments."""
-        made: list[Array] = []
+        """Run the graph, and return the results; `leaves` are the arrays among the arguments."""
+        results: list[Array] = []
         if self.program is not None:
-            taken = leaves if self.takes_all else [leaves[s] if type(s) is int else s for s in self.sources]
-            pending = [leaf for leaf in taken if isinstance(leaf, Array) and leaf._array is None]
+            inputs = leaves if self.takes_all else [leaves[s] if type(s) is int else s for s in self.sources]
+            pending = [leaf for leaf in inputs if isinstance(leaf, Array) and leaf._array is None]
             if pending:
-                force(pending)  # it takes the locks of tensors, so it must come before those below
-            if any(isinstance(leaf, MLTensor) for leaf in taken):
-                with Locks(list({id(leaf): leaf for leaf in taken if isinstance(leaf, MLTensor)}.values())):
-                    made = self._computed(taken)
+                # Before the locks below: `force` takes locks of tensors, too.
+                force(pending)
+            if any(isinstance(leaf, MLTensor) for leaf in inputs):
+                with Locks(list({id(leaf): leaf for leaf in inputs if isinstance(leaf, MLTensor)}.values())):
+                    results = self._compute(inputs)
             else:
-                made = self._computed(taken)
+                results = self._compute(inputs)
         if type(self.tree) is _Made:
-            return made[self.tree.number]
-        return mapped(self.tree, lambda value: self._result(value, made, leaves))
+            return results[self.tree.number]
+        return map_leaves(self.tree, lambda value: self._result(value, results, leaves))
 
-    def _result(self, value: Any, made: Sequence[Array], leaves: Sequence[Any]) -> Any:
-        """The result that a marker stands for."""
+    def _result(self, value: Any, results: Sequence[Array], leaves: Sequence[Any]) -> Any:
+        """Return the result that a marker stands for."""
         if type(value) is _Made:
-            return made[value.number]
-        found = leaves[value.number] if type(value) is _Given else value
-        if isinstance(found, MLTensor):
-            with found._lock:
-                return _copied(self.context, self.context._own(found, "a result"), found.desc)
-        return _copied(self.context, found, describe(found, "a result")) if isinstance(found, np.ndarray) else found
+            return results[value.number]
+        leaf = leaves[value.number] if type(value) is _Given else value
+        if isinstance(leaf, MLTensor):
+            with leaf._lock:
+                return _copy(self.context, self.context._own(leaf, "a result"), leaf.desc)
+        return _copy(self.context, leaf, describe(leaf, "a result")) if isinstance(leaf, np.ndarray) else leaf
 
-    def _computed(self, taken: list[Any]) -> list[Array]:
+    def _compute(self, inputs: list[Any]) -> list[Array]:
         sources = [
             contiguous(leaf)
             if type(leaf) is np.ndarray
             else leaf._values()
             if isinstance(leaf, Array)
             else self.context._own(leaf, "an argument")
-            for leaf in taken
+            for leaf in inputs
         ]
         targets = [self.allocate(desc) for desc, _ in self.outputs]
         assert self.program is not None
@@ -364,9 +369,9 @@ class TracedFunction:
         ]
 
 
-def _copied(context: MLContext, values: Memory, desc: Desc) -> Array:
-    """An array with memory of its own, in the space of the context."""
-    own, reason = room(context, desc), "a result that is not computed"
+def _copy(context: MLContext, values: Memory, desc: Desc) -> Array:
+    """Copy values into an array with new memory, in the space of the context."""
+    own, reason = allocate(context, desc), "a result that is not computed"
     if isinstance(values, np.ndarray):
         context._space.write(own, contiguous(values), reason)
     else:

@@ -1,12 +1,12 @@
-"""Weights: inputs of a graph that are the same arrays on each read become constants, which engines pack once.
+"""Weights: turn inputs that are the same arrays on each read of a graph into constants, which engines pack once.
 
-A graph is first compiled with all arrays as inputs. If it is read repeatedly with the same arrays, it is compiled again with
-these as constants; that program runs as long as the arrays are the same. Only immutable memory qualifies: arrays that own
-their memory, and constant tensors.
+A graph is first compiled with all arrays as inputs. After several reads with the same arrays, it is compiled again with these
+arrays as constants. That program runs while the arrays stay the same. Only immutable memory qualifies: arrays that own their
+memory, and constant tensors.
 
 Two rules find weights without hints from the user: an array must recur, and it must not be the first operand of its call.
-The first operand is the data that the call works on (the others are filters or scales), so it stays an input if the others
-are constants. Otherwise results could be folded that depend on data which is the same only for a while.
+The first operand is the data, the others are filters or scales. Data stays an input: if it were a constant, the engine would
+fold results that depend on it, although the data may change later.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from .from_memory import Borrowed
 from .graphs import CallGraph
 
 RECURRENCES = 4
-"""Number of reads with the same array before it becomes a constant."""
+"""Number of reads with the same array before the array becomes a constant."""
 
 PATIENCE = 4
-"""If other candidates change on each read, those that stay the same must recur this many times as often."""
+"""Factor for the number of misses before compilation if not all candidates have recurred."""
 
 VARIANTS = 8
 """Maximum number of programs with constants for one graph; the least recently used is dropped first."""
 
 SHARE = 4
-"""All constants together take at most 1/SHARE of the machine's memory, since engines keep packed copies of them."""
+"""All constants together take at most 1/SHARE of the machine's memory, because engines keep packed copies."""
 
 INEXACT = frozenset({"dequantize_linear"})
-"""Operations whose operands stay inputs: ONNX Runtime multiplies constant quantized weights with activations in eight bits, so
-results would change from one read to the next."""
+"""Operations whose operands stay inputs: ONNX Runtime multiplies constant quantized weights in eight bits, so results would
+change from one read to the next."""
 
 
 class Specialised(Recurring):
     """A graph with constants in place of some inputs.
 
     Attributes:
-        positions: the positions of these inputs.
-        values: their memory, compared by identity.
-        size: bytes of that memory.
-        others: the positions of the remaining inputs.
+        positions: positions of the inputs that are constants.
+        values: memory of the constants, compared by identity.
+        size: bytes of all constants.
+        others: positions of the remaining inputs.
     """
 
     __slots__ = ("__weakref__", "_graph", "_leaves", "is_dropped", "others", "positions", "size", "values")
@@ -71,32 +71,33 @@ class Specialised(Recurring):
         self._leaves = [ref(leaf, partial(_release, ref(self))) for leaf in watched]
         for leaf in watched:
             if isinstance(leaf, Borrowed):
-                leaf.tell(self)  # when the tensor is destroyed
+                # `release` is called when the tensor is destroyed.
+                leaf.tell(self)
 
     def fits(self, inputs: Sequence[np.ndarray]) -> bool:
         """Whether the constants are the same memory as these inputs."""
         return not self.is_dropped and all(map(is_, self.values, [inputs[position] for position in self.positions]))
 
-    def given(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The remaining inputs."""
+    def select_others(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the remaining inputs."""
         return [inputs[position] for position in self.others]
 
     def compile(self, make: Callable[[], Program]) -> None:
-        """Compile it, unless one of its arrays has been deleted."""
+        """Compile the graph, unless one of its arrays has been deleted."""
         if not self.is_dropped:
             super().compile(make)
         if self.is_dropped:
             self.program = None
 
     def release(self) -> None:
-        """Drop it as soon as no other thread is reading."""
+        """Drop the program as soon as no other thread is reading."""
         self.is_dropped = True
         drop_later(self.drop)
 
     def drop(self) -> None:
-        """Drop it. The caller holds the lock of reads."""
+        """Drop the program. The caller holds the lock of reads."""
         self.is_dropped = True
-        # A new list, since another thread may be iterating over the old one.
+        # A new list, because another thread may be iterating over the old one.
         self._graph.variants = [variant for variant in self._graph.variants if variant is not self]
         specialised.pop(self)
         self._leaves, self.values, self.program = [], (), None
@@ -109,17 +110,17 @@ specialised: Cache[Specialised, Specialised] = Cache(
 
 
 def _release(variant: ref[Specialised], _: object) -> None:
-    """Drop a program of which a constant has been deleted."""
-    found = variant()
-    if found is not None:
-        found.release()
+    """Drop a program after one of its constants has been deleted."""
+    live = variant()
+    if live is not None:
+        live.release()
 
 
 class Whole(Recurring):
     """A graph that has been read, and its programs with weights as constants.
 
     Attributes:
-        variants: these programs, the most recently used first.
+        variants: programs with constants, the most recently used first.
     """
 
     __slots__ = ("_candidates", "_misses", "_needed", "_numbers", "variants")
@@ -129,11 +130,11 @@ class Whole(Recurring):
         self.variants: list[Specialised] = []
         self._candidates: tuple[int, ...] | None = None
         self._misses, self._needed = 0, RECURRENCES
-        # For each input that is a Python number: the last value and its number of repetitions; None if it changes.
+        # Last value and number of repetitions of each Python number, by position; None if the number changes.
         self._numbers: dict[int, tuple[np.ndarray, int] | None] = {}
 
     def find(self, inputs: Sequence[np.ndarray]) -> Specialised | None:
-        """The program whose constants are among these inputs, if there is one."""
+        """Return the program whose constants are among these inputs; None if there is none."""
         for variant in self.variants:
             if variant.fits(inputs):
                 if variant is not self.variants[0]:
@@ -150,9 +151,9 @@ class Whole(Recurring):
     def learn(
         self, make_calls: Callable[[], CallGraph], leaves: Sequence[Array], inputs: Sequence[np.ndarray]
     ) -> Specialised | None:
-        """Count a read for which no program has matching constants; compile one if enough inputs have recurred.
+        """Count a read without a matching program. Compile a program with constants if enough inputs have recurred.
 
-        The required number of reads doubles with each attempt, so that compilation takes a small part of the time.
+        The required number of reads doubles with each compilation, to limit the share of time for compilation.
         """
         if self._candidates is None:
             self._candidates = candidates(make_calls(), leaves)
@@ -165,10 +166,10 @@ class Whole(Recurring):
         self._misses, self._needed = 0, self._needed * 2
         calls = make_calls()
         chosen = choose(calls, hot, leaves)
-        return self._added(Specialised(self, chosen, leaves, inputs), calls) if chosen else None
+        return self._add(Specialised(self, chosen, leaves, inputs), calls) if chosen else None
 
     def _hot(self, leaves: Sequence[Array], inputs: Sequence[np.ndarray]) -> tuple[set[int], bool]:
-        """The candidates that recur, and whether these are all candidates."""
+        """Return the candidates that have recurred, and whether these are all candidates."""
         hot: set[int] = set()
         is_complete, has_arrays = True, False
         assert self._candidates is not None
@@ -187,7 +188,7 @@ class Whole(Recurring):
         return hot if has_arrays else set(), is_complete
 
     def _is_steady(self, position: int, value: np.ndarray) -> bool:
-        """Whether a number has recurred. A number that changed after it was a constant never becomes one again."""
+        """Whether a number has recurred. A number that changed while it was a constant never becomes one again."""
         before = self._numbers.get(position, (value, 0))
         if before is None:
             return False
@@ -199,58 +200,59 @@ class Whole(Recurring):
         self._numbers[position] = value, count
         return count >= RECURRENCES
 
-    def _added(self, variant: Specialised, calls: CallGraph) -> Specialised | None:
-        """Compile a program, and drop the oldest if there are too many; None if its constants are too large."""
+    def _add(self, variant: Specialised, calls: CallGraph) -> Specialised | None:
+        """Compile a program, and drop the oldest if there are too many. Return None if the constants are too large."""
         if variant.size > (specialised.max_bytes or 0):
             return None
         while len(self.variants) >= VARIANTS:
             self.variants[-1].drop()
         specialised.put(variant, variant, variant.size)
         self.variants = [variant, *self.variants]
-        variant.start(lambda: calls.compiled(dict(zip(variant.positions, variant.values, strict=True))))
+        variant.start(lambda: calls.compile(dict(zip(variant.positions, variant.values, strict=True))))
         return variant
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Which inputs can be weights
+# Choice of weights
 
 
 def candidates(calls: CallGraph, leaves: Sequence[Array]) -> tuple[int, ...]:
-    """Inputs that may be weights: numbers, and operands after the first of a call, directly or through other calls."""
-    found: set[int] = {position for position, leaf in enumerate(leaves) if isinstance(leaf, Number)}
+    """Return the inputs that may be weights: numbers, and all operands of calls but the first, also through other calls."""
+    positions: set[int] = {position for position, leaf in enumerate(leaves) if isinstance(leaf, Number)}
     roots: dict[tuple[int, int], frozenset[int]] = {(-1, k): frozenset({k}) for k in range(len(leaves))}
     for number, (template, refs) in enumerate(zip(calls.templates, calls.refs, strict=True)):
-        arrays = [operand for operand in refs if not (operand[0] < 0 and operand[1] in found)]
+        arrays = [operand for operand in refs if not (operand[0] < 0 and operand[1] in positions)]
         if len(set(arrays)) == 1 and arrays[0] in roots and template.op.name not in INEXACT:
             roots.update({(number, k): roots[arrays[0]] for k in range(len(template.descs))})
-    numbers = frozenset(found)
+    numbers = frozenset(positions)
     for template, refs in zip(calls.templates, calls.refs, strict=True):
-        if not template.op.kernels and template.op.name not in INEXACT:  # users' kernels do not pack weights
-            for operand in _ordered(template, refs)[1:]:
-                found |= roots.get(operand, frozenset())
-    return tuple(sorted(found)) if found > numbers else ()
+        # Users' kernels do not pack weights.
+        if not template.op.kernels and template.op.name not in INEXACT:
+            for operand in _operands_of(template, refs)[1:]:
+                positions |= roots.get(operand, frozenset())
+    return tuple(sorted(positions)) if positions > numbers else ()
 
 
 def choose(calls: CallGraph, hot: set[int], leaves: Sequence[Array]) -> list[int]:
-    """The inputs out of `hot` that become constants; none if only numbers are left.
+    """Return the inputs of `hot` that become constants; none if only numbers are left.
 
-    If all operands of a call would be constants, the first stays an input, unless it is the only one. If a result would
-    depend on constants only, they stay inputs.
+    If all operands of a call would be constants, the first one stays an input, unless it is the only one. If a result would
+    depend on constants only, these stay inputs.
     """
     numbers = {position for position in hot if isinstance(leaves[position], Number)}
     fixed = set(hot)
-    while data := _worked_on(calls, fixed, numbers):
+    while data := _find_data(calls, fixed, numbers):
         fixed -= data
     return sorted(fixed) if fixed - numbers else []
 
 
-def _worked_on(calls: CallGraph, fixed: set[int], numbers: set[int]) -> frozenset[int]:
-    """Inputs that must not be constants together with the others; empty if all may be."""
+def _find_data(calls: CallGraph, fixed: set[int], numbers: set[int]) -> frozenset[int]:
+    """Return inputs that must not be constants together with the others; empty if all may be constants."""
     roots: dict[tuple[int, int], frozenset[int]] = {(-1, k): frozenset({k}) - numbers for k in fixed}
     for number, (template, refs) in enumerate(zip(calls.templates, calls.refs, strict=True)):
         if not refs or not all(operand in roots for operand in refs):
             continue
-        arrays = [operand for operand in dict.fromkeys(_ordered(template, refs)) if roots[operand]]
+        arrays = [operand for operand in dict.fromkeys(_operands_of(template, refs)) if roots[operand]]
         if len(arrays) > 1:
             return roots[arrays[0]]
         together: frozenset[int] = frozenset().union(*[roots[operand] for operand in refs])
@@ -261,11 +263,11 @@ def _worked_on(calls: CallGraph, fixed: set[int], numbers: set[int]) -> frozense
     return frozenset()
 
 
-def _ordered(template: Template, refs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The operands of a call in the order of the operation's parameters; only the first of a sequence."""
-    found = []
+def _operands_of(template: Template, refs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the operands of a call in the order of the parameters; of a sequence only the first."""
+    operands = []
     for value in template.inputs.values():
         number = value[0] if isinstance(value, tuple) else value
         if number is not None:
-            found.append(refs[number])
-    return found
+            operands.append(refs[number])
+    return operands
