@@ -1,7 +1,7 @@
-"""Compile CUDA C++ with NVRTC, which takes neither a GPU nor a driver.
+"""Compile CUDA C++ with NVRTC, which needs neither a GPU nor a driver.
 
-`fork_server` runs this file in processes of their own, because NVRTC compiles one kernel of a process at a time. It imports
-nothing of Opweave.
+`fork_server` runs this file in separate processes, because NVRTC compiles one kernel per process at a time. It imports nothing
+of Opweave.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 
 class FailedError(Exception):
-    """NVRTC refuses a source; the message is its log."""
+    """NVRTC rejects a source; the message is its log."""
 
 
 def version() -> tuple[int, int]:
-    """The version of NVRTC."""
+    """Return the version of NVRTC."""
     from cuda.bindings import nvrtc
 
     error, major, minor = nvrtc.nvrtcVersion()
@@ -24,10 +24,10 @@ def version() -> tuple[int, int]:
 
 
 def compiled(source: str, options: Sequence[str]) -> bytes:
-    """A source as the binary for an architecture, which `options` name.
+    """Compile a source to a binary for the architecture in `options`.
 
     Raises:
-        FailedError: NVRTC refuses the source.
+        FailedError: NVRTC rejects the source.
     """
     from cuda.bindings import nvrtc
 
@@ -64,7 +64,7 @@ def _check(error: Any) -> None:
 
 
 def result(request: tuple[str, Sequence[str]]) -> dict[str, Any] | str:
-    """For a source with its options the binary, as the field `image` of `Compiled`, or the text of the error."""
+    """Compile a source with options; return the binary as the field `image` of `Compiled`, or the text of the error."""
     try:
         return {"image": compiled(*request)}
     except FailedError as error:

@@ -1,6 +1,6 @@
-"""Memory of other libraries on CUDA: DLPack, and `__cuda_array_interface__` of those that have no DLPack (Numba).
+"""Exchange CUDA memory with other libraries: DLPack, and `__cuda_array_interface__` for libraries without it (Numba).
 
-Both say which stream must wait for which when memory is passed on; later work is ordered by the caller.
+Both protocols say which stream must wait for which when memory is passed on; the caller orders later work.
 - https://data-apis.org/array-api/latest/API_specification/generated/array_api.array.__dlpack__.html
 - https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
 """
@@ -23,10 +23,10 @@ from .devices import DriverError
 from .driver import Driver
 
 ALIGNMENT = 16
-"""Bytes: kernels read four float32 at a time."""
+"""Alignment in bytes: kernels read four float32 at a time."""
 
 DEFAULT_STREAM = 1
-"""The handle by which both protocols know the default stream; they do not allow 0."""
+"""Handle of the default stream in both protocols, which do not allow 0."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,10 +34,10 @@ class Lent:
     """Memory of another library that kernels can use.
 
     Attributes:
-        address: where it begins.
-        desc: data type and shape of what lies there, in C order.
-        read_only: whether it must not be written to.
-        owner: keeps it alive.
+        address: of the first byte.
+        desc: data type and shape of the array, in C order.
+        read_only: whether it must not be written.
+        owner: keeps the memory alive.
     """
 
     address: int
@@ -47,15 +47,15 @@ class Lent:
 
 
 def handle(driver: Driver) -> int:
-    """The handle of a driver's stream in both protocols."""
+    """Return the handle of a driver's stream in both protocols."""
     return driver.stream or DEFAULT_STREAM
 
 
 def lent(given: Any, driver: Driver) -> Lent:
-    """The memory of an array, for work on the driver's stream from now on.
+    """Return the memory of an array, for later work on the driver's stream.
 
     Raises:
-        ValidationError: the array speaks neither protocol; or it is on another device, not in C order, not aligned, or of a
+        ValidationError: the array supports neither protocol; or it is on another device, not in C order, not aligned, or of a
             data type that WebNN does not have.
     """
     if hasattr(given, "__dlpack__"):
@@ -67,7 +67,8 @@ def lent(given: Any, driver: Driver) -> Lent:
             if kind == dlpack.CPU
             else f"tensor_from takes an array in the memory of an NVIDIA GPU, got one on DLPack's device {kind}",
         )
-        _check_device(number, driver)  # before the producer on another device is asked to let this stream wait
+        # Checked before the producer on another device must make this stream wait.
+        _check_device(number, driver)
         taken = dlpack.take(given, handle(driver))
         return _checked(taken.address, taken.data_type, taken.shape, taken.strides, taken.read_only, taken)
     interface = getattr(given, "__cuda_array_interface__", None)
@@ -125,7 +126,7 @@ def _checked(
 
 
 def interface(address: int, desc: Desc, driver: Driver, *, read_only: bool) -> dict[str, Any]:
-    """The `__cuda_array_interface__` of a tensor; consumers wait for the stream in it."""
+    """Return the `__cuda_array_interface__` of a tensor; consumers wait for the stream in it."""
     return {
         "shape": desc.shape,
         "typestr": np.dtype(desc.data_type).str,
@@ -148,21 +149,21 @@ def capsule(
     dl_device: tuple[int, int] | None = None,
     copy: bool | None = None,
 ) -> Any:
-    """The DLPack capsule of a tensor, whose consumer's stream waits for the driver's.
+    """Return the DLPack capsule of a tensor; the consumer's stream waits for the driver's.
 
     Args:
-        address: where the tensor begins.
+        address: of the tensor's first byte.
         desc: its data type and shape.
-        owner: keeps it alive.
+        owner: keeps the memory alive.
         driver: of the device.
         read_only: whether the consumer must not write to it.
         stream: the consumer's: None for the default stream, -1 for one that needs no wait.
-        max_version: the newest version of DLPack that the consumer knows.
-        dl_device: where the consumer wants it; None for where it is.
-        copy: whether it must be copied; None and False for not.
+        max_version: the newest version of DLPack that the consumer supports.
+        dl_device: the device that the consumer requests; None for this one.
+        copy: whether the consumer requests a copy; None and False for no.
 
     Raises:
-        BufferError: it would have to be copied, or is read-only and the consumer knows no such memory.
+        BufferError: a copy would be needed, or the tensor is read-only and the consumer cannot express that.
     """
     here = (dlpack.CUDA, driver.number)
     if copy or (dl_device is not None and tuple(dl_device) != here):
