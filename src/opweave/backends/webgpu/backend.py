@@ -1,4 +1,4 @@
-"""The WebGPU back end itself: its devices, and the table of rules that they share."""
+"""The WebGPU back end itself: its devices, and their common table of rules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class WebGPU(GpuBackend):
-    """Kernels on WebGPU devices. The registered instance lists the adapters; each open device has an instance of its own.
+    """Kernels on WebGPU devices. The registered instance lists the adapters; each open device has a separate instance.
 
     Attributes:
         engine: the device; None for the registered instance.
@@ -37,7 +37,7 @@ class WebGPU(GpuBackend):
 
     @property
     def features(self) -> Features:
-        """Features of the device; the registered instance has all of those that change what is supported."""
+        """Features of the device; the registered instance has all features that affect support."""
         from ...expr.gpu import Features
 
         return Features(float16=True, int64=True) if self.engine is None else self.engine.features
@@ -58,11 +58,11 @@ class WebGPU(GpuBackend):
         return WebGPU(Engine(made, is_own=True), device)
 
     def on(self, given: Any, device: str | None) -> tuple[WebGPU, Device]:
-        """The back end of a user's device.
+        """Return the back end of a user's device.
 
         Raises:
             MissingExtraError: wgpu is not installed.
-            ValidationError: it is no `wgpu.GPUDevice`, or a device is named, too.
+            ValidationError: it is no `wgpu.GPUDevice`, or a device is also named.
         """
         if device is not None:
             raise ValidationError(f"device must not be given with gpu_device, got {device!r}")
@@ -91,7 +91,7 @@ class WebGPU(GpuBackend):
         return DeviceRunner(graph, self, self.engine)
 
 
-# By the identity of the device, which lives as long as what is kept for it.
+# Keyed by the identity of the device, which the engine keeps alive.
 _opened: WeakValueDictionary[int, WebGPU] = WeakValueDictionary()
 
 webgpu = WebGPU()

@@ -54,7 +54,8 @@ def _(a: Array, b: Array) -> Array:
 @reference.lower(ops.pow)
 def _(a: Array, b: Array) -> Array:
     if b.dtype.kind != "i":
-        # With one exponent for many elements, NumPy takes square roots for 0.5: NaN of -inf, where the power is inf.
+        # With one exponent for many elements, NumPy replaces the power 0.5 by a square root: NaN for -inf, where the power is
+        # inf.
         return np.power(a, np.array(np.broadcast_to(b, np.broadcast_shapes(a.shape, b.shape))))
     # 1 / a ** -b, truncated: only 1 and -1 have integer inverses; 1 / 0 is 0, as in div.
     inverse = np.where(np.abs(a) == 1, np.power(a, b & 1), 0)

@@ -13,11 +13,11 @@ from ..backend import Array, reference
 from .convolution import relayout, windows
 
 Windows: TypeAlias = Callable[[Array, float], Array]
-"""Returns the windows over an image, [n, c, output h, output w, window h, window w]; padding contains the given value."""
+"""Returns the windows over an image, [n, c, output h, output w, window h, window w]; the number fills the padding."""
 
 
 def _on_windows(rule: Callable[[Array, Windows], Array]) -> Callable[..., Array]:
-    """The rule for images of any layout, from one that takes an nchw image and the function that returns its windows."""
+    """Wrap a rule, which takes an nchw image and the function that returns its windows, for images of any layout."""
 
     def rule_of_layout(input: Array, layout: str, **given: Any) -> Array:
         def view(x: Array, fill: float) -> Array:

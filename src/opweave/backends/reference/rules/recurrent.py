@@ -19,7 +19,7 @@ _FUNCTIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def _gates(operand: Array | None, layout: str, like: Array) -> dict[str, Array]:
-    """The block of each gate, by its letter; zeros for an absent bias or peephole weight."""
+    """Split an operand into the block of each gate, by letter; zeros for an absent bias or peephole weight."""
     if operand is None:
         return dict.fromkeys(layout, np.zeros(like.shape[-1]))
     return dict(zip(layout, np.split(operand, len(layout)), strict=True))
@@ -76,7 +76,7 @@ def _network(op: Op[..., Any], cell: Callable[..., Any], *states: str) -> None:
 
     Args:
         op: the operation.
-        cell: the rule of its cell, which returns the next states, the hidden state first.
+        cell: the rule of its cell; it returns the next states, the hidden state first.
         states: the cell's parameters that are states.
     """
 
