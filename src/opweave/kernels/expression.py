@@ -1,4 +1,4 @@
-"""Trace the expression of an operation, or of several fused ones, into a program for given operands."""
+"""Trace the expression of an operation, or of several fused operations, into a program for given operands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ traces: Cache[Any, Program] = Cache(MAX_TRACES)
 
 
 def program_of(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[str, Any]) -> Program:
-    """The program of an operation's formula for given operands, with an input for each operand that is present.
+    """Return the program of an operation's formula for given operands, with an input for each present operand.
 
     Raises:
         ValidationError: the formula rejects the operands; the message ends with the line of the user's code.
@@ -55,12 +55,12 @@ def program_of_nodes(
 
     Args:
         nodes: in order; each has a formula.
-        reads: the operands that they read and do not compute; scalar constants become constants of the program.
-        outputs: the operands that are needed outside.
-        rounds: whether a result of float16 is rounded before another node reads it, or only where it is stored.
+        reads: operands that the nodes read and do not compute; scalar constants become constants of the program.
+        outputs: operands that are used outside.
+        rounds: whether a float16 result is rounded before another node reads it, or only when it is stored.
 
     Returns:
-        The program, the operands that are its inputs, and the nodes whose float16 is read before it is rounded.
+        The program, the operands that are its inputs, and the nodes whose float16 results are read before rounding.
     """
     unrounded: set[Node] = set()
     read = {operand for node in nodes for operand in node.operands}
@@ -89,7 +89,7 @@ def program_of_nodes(
 
 
 def names_of(operands: Mapping[str, Any]) -> list[str]:
-    """What messages call the operands of an operation: its parameters, without those that are absent."""
+    """Return the names of operands in messages: the parameters of the operation, except absent ones."""
     names: list[str] = []
     for name, given in operands.items():
         one = [] if given is None else [name]
@@ -98,7 +98,7 @@ def names_of(operands: Mapping[str, Any]) -> list[str]:
 
 
 def _names(nodes: Sequence[Node], inputs: Sequence[Operand]) -> list[str]:
-    """What messages call the inputs of fused nodes: parameters of the first that reads them; "" where this is ambiguous."""
+    """Name the inputs of fused nodes after the parameters of the first node that reads them; "" for ambiguous names."""
     known: dict[Operand, str] = {}
     for node in nodes:
         for operand, name in zip(flat(node.inputs), names_of(node.inputs), strict=True):
@@ -108,7 +108,7 @@ def _names(nodes: Sequence[Node], inputs: Sequence[Operand]) -> list[str]:
 
 
 def descs_of(operands: Mapping[str, Any]) -> dict[str, Any]:
-    """Data type and shape of operands by parameter; tuples for sequences, None for absent ones."""
+    """Return data type and shape of operands by parameter; tuples for sequences, None for absent operands."""
     return each(operands, lambda operand: operand.desc)
 
 

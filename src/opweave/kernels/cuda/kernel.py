@@ -1,4 +1,4 @@
-"""CUDA C++, and objects that are launched, as kernels."""
+"""CUDA C++, and launchable objects of other libraries, as kernels."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class CudaKernel(SourceKernel):
             raise ValidationError(f"{title}: {error}{self.where.suffix()}") from None
 
     def _of_elements(self, title: str, source: Source, scope: CudaScope, out: Buffer, features: Features) -> Kernel:
-        """A kernel that calls `void main` for each element or position."""
+        """Create a kernel that calls `void main` for each element or position."""
         block = sizes(source.block)
         require(len(block) == 1, f"block must be one number for void main, got {list(block)}")
         extents = source.extents(out)
@@ -74,7 +74,7 @@ class CudaKernel(SourceKernel):
             index = "i" if stride == 1 else f"i / {stride}u"
             arguments.append(index if not arguments else f"{index} % {extent}u")
         tensors = ", ".join(item.buffer.variable for item in bound)
-        # The functions of the source are members of a structure, so that they see the tensors.
+        # The functions of the source become members of a structure, so that they see the tensors.
         lines = [
             *_INCLUDE.findall(source.source),
             *self._declarations(source, scope, bound),
@@ -102,7 +102,7 @@ class CudaKernel(SourceKernel):
         name: str,
         parameters: Sequence[Parameter],
     ) -> Kernel:
-        """The user's own kernel, whose parameters are given by their names."""
+        """Create the user's own kernel; its parameters are bound by name."""
         known = {item.buffer.variable: item for item in scope.bound}
         bound: list[Bound] = []
         arguments: list[int | bytes] = []
@@ -160,7 +160,7 @@ class CudaKernel(SourceKernel):
 
 
 def check_launch(grid: Sequence[int], block: Sequence[int], features: Features) -> None:
-    """Require what a device can launch."""
+    """Require a grid and a block that the device can launch."""
     threads = math.prod(block)
     require(
         threads <= features.max_invocations,
@@ -176,7 +176,7 @@ def _pointer(item: Bound) -> str:
 
 
 def _scalar(kernel: str, parameter: Parameter, scope: CudaScope) -> bytes:
-    """The value of a parameter that is a number, as it lies in memory."""
+    """Return the bytes of the number that a parameter stands for."""
     value = scope.value(parameter.name)
     require(
         value is not None,

@@ -1,6 +1,6 @@
 """Kernels of Triton, CuPy and Numba, launched with tensors and numbers.
 
-Nothing of these libraries is imported before the caller has: objects are known by the modules of their classes.
+Nothing of these libraries is imported before the caller does: objects are recognised by the modules of their classes.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ POINTERS: Mapping[DataType, str] = {
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel of another library, and how it is launched.
+    """A kernel of another library, with its launch options.
 
     Args:
         function: a function with `@triton.jit`, a `cupy.RawKernel`, or a function with `@numba.cuda.jit`.
         grid: number of blocks, in up to three dimensions; default: one for each `block` elements of the (first) result.
-        block: threads of a block, in up to three dimensions; Triton decides them itself (`num_warps`), and with Triton the
-            default of `grid` needs it to say how many elements a program computes.
+        block: threads of a block, in up to three dimensions; Triton chooses them itself (`num_warps`), and with Triton `block`
+            is the number of elements of a program, for the default of `grid`.
         arguments: tensors (the `Buffer`s that a function is given, or their names), numbers, and names of numbers (attributes,
-            `x_size`); default: those with the names of the function's parameters. CuPy's numbers are of NumPy's types.
+            `x_size`); default: the tensors and numbers named as the function's parameters. CuPy's numbers are of NumPy's
+            types.
         constants: Triton's parameters that are `tl.constexpr`.
         shared: bytes of dynamic shared memory of a `cupy.RawKernel`.
         scratch: buffers shared by the passes of a node: data type and shape (`opweave.Desc`) by name.
@@ -83,17 +84,17 @@ class Launch:
 
     @property
     def title(self) -> str:
-        """What it is, for `explain()`."""
+        """Description for `explain()`."""
         library, name = _LIBRARIES[_library(self.function)], _name(self.function)
         return f"{library.title} kernel {name}"
 
     @property
     def words(self) -> frozenset[str]:
-        """The names of tensors that it uses."""
+        """The names of tensors that the kernel uses."""
         return frozenset(a.name if isinstance(a, Buffer) else a for a in self.given() if isinstance(a, (Buffer, str)))
 
     def given(self) -> list[Any]:
-        """The arguments, by name where none are given."""
+        """Return the arguments; by default, the names of the function's parameters."""
         if self.arguments is not None:
             return list(self.arguments)
         names = _LIBRARIES[_library(self.function)].names
@@ -102,17 +103,17 @@ class Launch:
         return [name for name in names(self.function) if name not in self.constants]
 
     def kernel(self, title: str, scope: CudaScope, out: Buffer, features: Features) -> Kernel:
-        """The kernel for a node.
+        """Return the kernel for a node.
 
         Args:
             title: the node, for messages.
-            scope: its tensors and attributes.
-            out: its first result.
+            scope: tensors and attributes of the node.
+            out: first result of the node.
             features: of the device.
 
         Raises:
-            ValidationError: an argument is neither a tensor nor a number, or its library does not take it.
-            OperationError: the library cannot compile it.
+            ValidationError: an argument is neither a tensor nor a number, or the library does not accept it.
+            OperationError: the library cannot compile the kernel.
         """
         known = {item.buffer.name: item for item in scope.bound}
         values: list[Any] = []
@@ -155,7 +156,7 @@ class Launch:
 
 
 def _packed(values: Sequence[Any], number: Callable[[Any], np.generic | np.ndarray]) -> tuple[int | bytes, ...]:
-    """Arguments for values: the numbers of tensors in order, and numbers as they lie in memory."""
+    """Convert values to arguments: positions among the tensors, and the bytes of numbers."""
     made: list[int | bytes] = []
     for value in values:
         is_tensor = hasattr(value, "memory")
@@ -195,7 +196,7 @@ def _of_triton(launch: Launch, values: Sequence[Any], features: Features) -> tup
 
 
 def _triton_number(value: Any) -> tuple[str, np.generic]:
-    """The type of a number in Triton, and the number."""
+    """Return a number with its type in Triton."""
     if isinstance(value, (bool, np.bool_)):
         return "i1", np.uint8(value)
     if isinstance(value, (float, np.floating)):
@@ -204,7 +205,7 @@ def _triton_number(value: Any) -> tuple[str, np.generic]:
 
 
 def _of_cupy(launch: Launch, values: Sequence[Any], features: Features) -> tuple[Compiled, tuple[int | bytes, ...]]:
-    # Python's numbers as CuPy passes them: int64, float64 and bool.
+    # CuPy passes Python's numbers as int64, float64 and bool.
     x, y, z = (*map(int, sizes(launch.block)), 1, 1)[:3]
     function = launch.function.kernel  # compiles it for the current device
     found = Compiled(b"", launch.function.name, (x, y, z), launch.shared, handle=int(function.ptr), owner=function)
@@ -220,7 +221,7 @@ def _of_numba(launch: Launch, values: Sequence[Any], features: Features) -> tupl
     arguments: list[int | bytes] = []
     for value in values:
         if hasattr(value, "memory"):
-            # An array is a structure, whose fields are parameters: owners, sizes, the address, shape and strides in bytes.
+            # An array is a structure whose fields are parameters: owners, sizes, the address, shape and strides in bytes.
             desc: Desc = value.buffer.desc
             dtype = np.dtype(desc.data_type)
             signature.append(numba.types.Array(numba.from_dtype(dtype), desc.rank, "C", readonly=not value.writes))
@@ -244,12 +245,12 @@ def _of_numba(launch: Launch, values: Sequence[Any], features: Features) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class _Library:
-    """A library of kernels.
+    """A library whose kernels can be launched.
 
     Attributes:
-        title: its name in messages.
-        compile: the binary for a device, and the arguments.
-        names: the parameters of a function; None where it does not tell.
+        title: name in messages.
+        compile: returns the binary for a device, and the arguments.
+        names: returns the parameters of a function; None if the library does not list them.
     """
 
     title: str
@@ -262,7 +263,7 @@ _LIBRARIES = {
     ("cupy", "RawKernel"): _Library("CuPy", _of_cupy, None),
     ("numba", "CUDADispatcher"): _Library("Numba", _of_numba, lambda f: parameters_of(f.py_func)),
 }
-"""By the package and name of the class of their kernels."""
+"""Libraries by package and class name of their kernels."""
 
 
 def _library(function: Any) -> tuple[str, str]:
@@ -276,7 +277,7 @@ def _name(function: Any) -> str:
 
 
 def is_launched(given: Any) -> bool:
-    """Whether it is a kernel of a library that can be launched here."""
+    """Whether an object is a kernel of a library that can be launched."""
     return _library(given) in _LIBRARIES
 
 

@@ -1,4 +1,4 @@
-"""Messages of NVRTC in terms of the user's source."""
+"""Convert messages of NVRTC to the user's source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..wgsl.messages import Written
 from .source import Source
 
 USER, OWN = "kernel", "opweave"
-"""The names of files in messages: of the user's source, and of what Opweave adds."""
+"""File names in messages: of the user's source, and of the text that Opweave adds."""
 
 _ERROR = re.compile(r"^(.*?)(?:\((\d+)\))?: (?:catastrophic )?error: (.*)$", re.MULTILINE)
 _NAME = re.compile(r'identifier "(\w+)" is undefined')
@@ -23,7 +23,7 @@ class Explained:
 
     Attributes:
         source: the user's source.
-        where: the place where it was written.
+        where: the place of the source in the user's file.
         hint: explains why a name is not declared.
     """
 
@@ -32,7 +32,7 @@ class Explained:
     hint: Callable[[str], str]
 
     def __call__(self, log: str) -> str:
-        """The message: what is wrong, in which line, and the excerpt that the compiler shows."""
+        """Return the message: the error, its line, and the compiler's excerpt."""
         found = _ERROR.search(log)
         if found is None:
             return f"{log.strip()}{self.where.suffix(self.source.source)}"
@@ -47,14 +47,14 @@ class Explained:
         excerpt = [f"{number} | {lines[number - 1].rstrip()}"] if 0 < number <= len(lines) else []
         below = log[found.end() :].lstrip("\n").split("\n")[1:2]
         if excerpt and file == USER and below and below[0].strip() == "^":
-            # The compiler indents its excerpt by two.
+            # The compiler indents its excerpt by two characters.
             excerpt.append(f"{' ' * len(str(number))} | {below[0][2:]}")
         head = f"line {number} of the CUDA C++{self.where.suffix(self.source.source, number)}: {said}{more}"
         return "\n".join([head, *excerpt])
 
 
 def unclosed(plain: str) -> int:
-    """The line of the innermost bracket that is never closed; 0 if there is none.
+    """Return the line of the innermost bracket that is never closed; 0 if there is none.
 
     >>> unclosed("void main(unsigned i) {\\n  if (i) {\\n}")
     1

@@ -1,4 +1,4 @@
-"""CUDA C++ written by users, and the names that it can use."""
+"""CUDA C++ written by users, and the names declared for it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TYPES: Mapping[DataType, str] = {
     "int64": "long long",
     "uint64": "unsigned long long",
 }
-"""Types of elements. `f16` is a structure that converts to and from float, with the layout of `__half`."""
+"""Element types. `f16` is a structure that converts to and from float, with the layout of `__half`."""
 
 HALF = """struct f16 {
     unsigned short bits;
@@ -63,7 +63,7 @@ alignas alignof and asm auto bool break case catch char class const const_cast c
     union unsigned using virtual void volatile wchar_t while xor main f16
 """
 _RESERVED = frozenset(_WORDS.split())
-"""Keywords of C++, and the names that Opweave uses itself."""
+"""Keywords of C++, and names that Opweave itself uses."""
 
 _TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*[\s\S]*?(?:\*/|\Z)')
 _WORD = re.compile(r"[^\W\d]\w*")
@@ -78,11 +78,11 @@ SCALARS = {
     "int8_t": np.int8, "uint8_t": np.uint8, "int16_t": np.int16, "uint16_t": np.uint16, "int32_t": np.int32,
     "uint32_t": np.uint32, "int64_t": np.int64, "uint64_t": np.uint64, "size_t": np.uint64,
 }  # fmt: skip
-"""Types of parameters that are numbers. (That of `long` differs between systems.)"""
+"""Types of numeric parameters. (The size of `long` differs between systems.)"""
 
 
 def spelled(name: str) -> str:
-    """The name of a parameter in C++."""
+    """Return the name of a parameter in C++."""
     return f"{name}_" if name in _RESERVED else name
 
 
@@ -129,7 +129,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Source:
-    """CUDA C++, and how it is launched.
+    """CUDA C++ with its launch options.
 
     Args:
         source: CUDA C++; `opweave.cuda` documents the names it can use.
@@ -167,7 +167,7 @@ class Source:
 
     @cached_property
     def plain(self) -> str:
-        """The source with comments and the contents of strings replaced by spaces, which keeps all positions."""
+        """The source with comments and string contents replaced by spaces, which keeps all positions."""
         return _TOKEN.sub(lambda found: found[0] if found[0] == '"C"' else re.sub(r"\S", " ", found[0]), self.source)
 
     @cached_property
@@ -186,10 +186,10 @@ class Source:
 
     @property
     def entry(self) -> tuple[str, list[Parameter]] | None:
-        """The name and the parameters of the kernel with `__global__`; None if there is none.
+        """Name and parameters of the kernel with `__global__`; None if there is none.
 
         Raises:
-            ValidationError: there are several, or options that are for the other kind.
+            ValidationError: there are several kernels, or options for the other kind of source.
         """
         found = list(_GLOBAL.finditer(self.plain))
         require(
@@ -205,7 +205,7 @@ class Source:
 
     @property
     def text(self) -> str:
-        """The source, whose kernel has a name that is not changed by the compiler."""
+        """The source, with C linkage for the kernel, so that the compiler keeps its name."""
         found = _GLOBAL.search(self.plain)
         if found is None or _LINKAGE.search(self.plain[: found.start()]):
             return self.source
@@ -213,7 +213,7 @@ class Source:
 
     @property
     def positions(self) -> int:
-        """The number of parameters of `void main`."""
+        """Number of parameters of `void main`."""
         found = _MAIN.search(self.plain)
         assert found is not None, "only sources without a fault are looked into"
         count = len([part for part in found[1].split(",") if part.strip()])
@@ -221,7 +221,7 @@ class Source:
         return count
 
     def extents(self, out: Buffer) -> tuple[int, ...]:
-        """The number of positions for each parameter of `void main`.
+        """Return the number of positions for each parameter of `void main`.
 
         Raises:
             ValidationError: the number of parameters does not fit.
@@ -258,15 +258,15 @@ def is_count(value: object) -> bool:
 
 
 class CudaScope(Scope):
-    """The names that the sources of a node can use, as constants of C++."""
+    """The names declared for the sources of a node, as constants of C++."""
 
     __slots__ = ()
 
     def constants(self, source: Source) -> dict[str, str]:
-        """The declarations of constants, by name.
+        """Return the declarations of constants, by name.
 
         Raises:
-            ValidationError: two have the same name, or a value has no constant.
+            ValidationError: two constants have the same name, or a value has no constant.
         """
         made: dict[str, str] = {}
         for item in self.bound:
@@ -284,11 +284,11 @@ class CudaScope(Scope):
         return made
 
     def used(self, words: frozenset[str]) -> list[Bound]:
-        """The tensors that a source uses."""
+        """Return the tensors that a source uses."""
         return [item for item in self.bound if item.buffer.variable in words]
 
     def value(self, name: str) -> Any:
-        """The number that a parameter of a kernel stands for; None if there is none."""
+        """Return the number that a kernel's parameter stands for; None if there is none."""
         for item in self.bound:
             found = shape_constants(item.buffer).get(name)
             if isinstance(found, int):
@@ -313,14 +313,14 @@ def shape_constants(buffer: Buffer) -> dict[str, int | tuple[int, ...]]:
     """The constants of a tensor's shape, by name."""
     name, shape = buffer.name, buffer.shape
     made: dict[str, int | tuple[int, ...]] = {f"{name}_size": buffer.size, f"{name}_rank": buffer.rank}
-    if shape:  # arrays have elements
+    if shape:  # C++ has no empty arrays
         made[f"{name}_shape"] = shape
         made[f"{name}_strides"] = tuple(accumulate((1, *shape[:0:-1]), mul))[::-1]
     return made
 
 
 def declaration(name: str, value: Any) -> str | None:
-    """A constant of C++; None if the value has none."""
+    """Declare a constant of C++; return None if the value has none."""
     items = list(value) if isinstance(value, (tuple, list)) else [value]
     if not items or not all(isinstance(item, (bool, int, float)) for item in items):
         return None

@@ -23,8 +23,8 @@ class WasmKernel:
     Args:
         module: loaded by `opweave.wasm.load`.
         function: the name of the export.
-        signature: the arguments to pass, see `opweave.kernels.wasm`; None: pointers to all operands and all results,
-            the number of elements of the first result, and all attributes, in order.
+        signature: the arguments to pass, see `opweave.kernels.wasm`; None: pointers to all operands and all results, the
+            number of elements of the first result, and all attributes, in order.
 
     Raises:
         ValidationError: the module does not export such a function.
@@ -44,7 +44,7 @@ class WasmKernel:
         return f"<WasmKernel {self.function}{self.module.exports[self.function]} of {self.module.name}>"
 
     def check_names(self, operands: Sequence[str], attributes: Sequence[str]) -> None:
-        """Check the signature against an operation, as far as that is possible without a node.
+        """Check the signature against an operation, as far as possible without a node.
 
         Raises:
             ValidationError: a name that the operation does not have, or too few or too many values.
@@ -82,8 +82,8 @@ class PreparedWasm:
     """A WebAssembly kernel prepared for one node.
 
     Attributes:
-        space: the module in whose memory operands and results must lie; the same for all modules that share it.
-        detail: the names of function and module.
+        space: module in whose memory operands and results must be; the same for all modules that share the memory.
+        detail: names of function and module.
     """
 
     def __init__(self, kernel: WasmKernel, call: KernelCall, arguments: list[Argument], kind: FunctionType) -> None:
@@ -92,10 +92,10 @@ class PreparedWasm:
         self.space, self.detail = kernel.module.home, f"wasm {kernel.function}, {kernel.module.name}"
 
     def bind(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        """A function that runs the kernel once on arrays in the module's memory.
+        """Return a function that runs the kernel once on arrays in the module's memory.
 
         Raises:
-            ValidationError: an array is elsewhere, or has another data type or shape than declared.
+            ValidationError: an array is in other memory, or has another data type or shape than declared.
         """
         arrays = self._arrays(inputs, outputs)
         tables: list[np.ndarray] = []
@@ -112,7 +112,7 @@ class PreparedWasm:
         return self._caller(values, (list(arrays.values()), tables))
 
     def _arrays(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> dict[Place, np.ndarray]:
-        """All arrays by place, checked."""
+        """Check all arrays, and return them by place."""
         arrays: dict[Place, np.ndarray] = {}
         declared: dict[str, Descs] = {**self.call.inputs, "": self.call.outputs}
         given: dict[str, Any] = {**inputs, "": outputs}
@@ -136,7 +136,7 @@ class PreparedWasm:
         return array
 
     def _table(self, argument: Argument, arrays: Mapping[Place, np.ndarray]) -> np.ndarray:
-        """Pointers to the tensors of a sequence, or descriptors, in linear memory."""
+        """Allocate pointers to the tensors of a sequence, or descriptors, in linear memory."""
         arena = self.space.arena
         if argument.kind == "tensors":
             offsets = [arena.offset(arrays[Place(argument.place.name, i)]) for i in range(len(argument.descs))]
@@ -149,7 +149,7 @@ class PreparedWasm:
         return block
 
     def _caller(self, values: list[int | float], kept: object) -> Callable[[], None]:
-        """The bound call. Everything that can be computed before is, because each run pays for the rest."""
+        """Bind the call. Everything possible is computed here, because each run pays for the rest."""
         from wasmtime._bindings import wasmtime_val_raw
 
         module = self.kernel.module
@@ -173,7 +173,7 @@ class PreparedWasm:
 
         def run() -> None:
             with lock:
-                result.i64, trap.value = first, None  # results take the place of values
+                result.i64, trap.value = first, None  # results overwrite values
                 if duration:
                     if arena.armed != (ticker.now, duration):
                         arena.armed = (ticker.now, duration)

@@ -92,12 +92,12 @@ def load(
 
 
 def reload(name: str, data: bytes, memory_limit: int, timeout: float | None, home: Module | None) -> Module:
-    """Load a module from what its pickle holds."""
+    """Load a module from the contents of its pickle."""
     return _Loader(name, data, memory_limit, timeout, home).load()
 
 
 def _read(source: str | os.PathLike[str] | bytes) -> tuple[str, bytes]:
-    """Name and contents of a module."""
+    """Return name and contents of a module."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         data = bytes(source)
         return f"the module of {len(data)} bytes", data
@@ -185,7 +185,7 @@ class _Loader:
         return Arena(self.name, self.store, memory, self.limit)
 
     def _check_imports(self) -> None:
-        """Require that a module imports only a memory, and the globals and table of position-independent ones."""
+        """Require that a module imports only a memory, and the globals and table of position-independent modules."""
         unknown = [f"{item.module}.{item.name}" for item in self.layout.imports if not self._is_known(item)]
         if not unknown:
             return
@@ -206,7 +206,7 @@ class _Loader:
     def _provided(
         self, arena: Arena | None, imports: Sequence[Any]
     ) -> tuple[list[np.ndarray], list[Any], wasmtime.Global | None]:
-        """The imports of a module: the blocks of linear memory it uses, the values, and the stack pointer among them."""
+        """Return the imports of a module: its blocks of linear memory, the values, and the stack pointer among them."""
         if arena is None or self.dylink is None:
             return [], [arena.memory for _ in imports if arena is not None], None
         alignment = max(self.dylink.memory_alignment, ALIGNMENT)
@@ -231,7 +231,7 @@ class _Loader:
         return blocks, externs, stack_pointer
 
     def _exported_stack_pointer(self, exports: Any) -> wasmtime.Global | None:
-        """The stack pointer of a module that is not position-independent: a mutable global that holds a pointer."""
+        """Return the stack pointer of a module that is not position-independent: a mutable global that holds a pointer."""
         if self.layout.stack_pointer is None:
             return None
         found: wasmtime.Global = exports[self.layout.stack_pointer]
@@ -239,13 +239,13 @@ class _Loader:
             is_number = isinstance(found.value(self.store), int)
         except self.wasm.WasmtimeError:  # a vector
             is_number = False
-        # The engine ends the process if it is asked for the type of a vector.
+        # The engine ends the process when asked for the type of a vector.
         kind = found.type(self.store)
         return found if is_number and kind.mutable and str(kind.content) == self.layout.pointer else None
 
     @contextmanager
     def _running(self, arena: Arena | None) -> Iterator[None]:
-        """Run code of the module with a timeout, and with its store locked if others may use it."""
+        """Run code of the module with a timeout, and with its store locked if other modules may use the store."""
         with arena.lock if arena is not None else nullcontext(), deadline(self.store, self.timeout):
             if arena is not None:
                 arena.armed = -1, 0

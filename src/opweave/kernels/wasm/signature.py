@@ -1,4 +1,4 @@
-"""Signatures: the values that are passed to a WebAssembly function, in terms of the operation's parameters.
+"""Signatures: the values passed to a WebAssembly function, in terms of the operation's parameters.
 
     "x*, y*, out*, out.size, alpha"
 
@@ -59,16 +59,16 @@ class Place(NamedTuple):
 
 
 class Argument(NamedTuple):
-    """A value that is passed to a function.
+    """A value passed to a function.
 
     Attributes:
         text: the item of the signature.
-        kind: a known number, a pointer to a tensor, a pointer to an array of pointers to the tensors of a sequence, or
-            a pointer to descriptors.
+        kind: a known number, a pointer to a tensor, a pointer to an array of pointers to the tensors of a sequence, or a
+            pointer to descriptors.
         number: the value of a known number.
-        place: what a pointer points to.
+        place: target of a pointer.
         descs: the descriptors.
-        type: the type of the parameter that the signature declares for a number, if any.
+        type: type of a number's parameter as declared in the signature, if any.
     """
 
     text: str
@@ -80,7 +80,7 @@ class Argument(NamedTuple):
 
 
 def parse(signature: str, call: KernelCall) -> list[Argument]:
-    """The arguments of a function for one node.
+    """Return the arguments of a function for one node.
 
     Raises:
         ValidationError: a syntax error, or a name that the operation does not have.
@@ -89,7 +89,7 @@ def parse(signature: str, call: KernelCall) -> list[Argument]:
 
 
 def check_names(signature: str, function: FunctionType, operands: Sequence[str], attributes: Sequence[str]) -> None:
-    """Check what can be checked before there is a node: names, fields, and the number of values.
+    """Check names, fields and the number of values, which is possible without a node.
 
     Raises:
         ValidationError: as `parse` and `check`.
@@ -106,7 +106,7 @@ def check_names(signature: str, function: FunctionType, operands: Sequence[str],
 
 
 def default(call: KernelCall) -> str:
-    """Pointers to operands and results, the number of elements of the first result, and the attributes."""
+    """Return the default: pointers to operands and results, the size of the first result, and the attributes."""
     items = []
     for name, value in call.inputs.items():
         items += [f"{name}[{i}]*" for i in range(len(value))] if isinstance(value, tuple) else [f"{name}*"]
@@ -138,7 +138,7 @@ def _argument(item: str, call: KernelCall) -> Argument:
 
 
 def _matched(item: str) -> re.Match[str]:
-    """The parts of an item."""
+    """Match the parts of an item."""
     match = _ITEM.fullmatch(item)
     require(match is not None, f"the signature has {item!r}; it takes name*, name.size, name.shape[0], attribute, …")
     assert match is not None
@@ -155,7 +155,7 @@ def _check_count(count: int, function: FunctionType) -> None:
 
 
 def _of_tensor(item: str, match: re.Match[str], place: Place, given: Desc | tuple[Desc, ...] | None) -> Argument:
-    """A pointer to an operand or a result, or a number of its descriptor."""
+    """Return a pointer to an operand or a result, or a number of its descriptor."""
     field, pointer, wanted = match["field"], bool(match["pointer"]), match["type"]
     is_sequence = isinstance(given, tuple)
     descs = given if isinstance(given, tuple) else () if given is None else (given,)
@@ -181,7 +181,7 @@ def _of_tensor(item: str, match: re.Match[str], place: Place, given: Desc | tupl
 
 
 def _number_of(desc: Desc, field: str, index: str | None) -> int:
-    """A number that a descriptor contains."""
+    """Return a number of a descriptor."""
     # Strides in elements; tensors in linear memory are always C-contiguous.
     strides = tuple(accumulate((1, *desc.shape[:0:-1]), mul))[: desc.rank][::-1]
     outer = tuple(prod(desc.shape[:axis]) for axis in range(desc.rank))

@@ -25,19 +25,19 @@ WORKGROUP_SIZE = 64
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A buffer, its memory, and whether the shader may write it."""
+    """A buffer, its memory, and whether the shader may write to it."""
 
     buffer: Buffer
     memory: Input
     writes: bool
 
     def declaration(self, number: int) -> str:
-        """The WGSL declaration of the buffer."""
+        """Return the WGSL declaration of the buffer."""
         element = f"atomic<{self.buffer.element}>" if self.writes and self.buffer.packed > 1 else self.buffer.element
         return binding(number, self.buffer.variable, element, self.writes)
 
     def functions(self) -> dict[str, str]:
-        """The functions that load and store an element, by name."""
+        """Return the functions that load and store an element, by name."""
         buffer, name = self.buffer, self.buffer.name
         made = {f"load_{name}": f"fn load_{name}(i: u32) -> {buffer.type} {{ return {self._element()}; }}"}
         if self.writes:
@@ -56,7 +56,7 @@ class Bound:
             return f"{variable}[i] = {'f16(value)' if buffer.element == 'f16' else 'value'};"
         width = 32 // buffer.packed
         bits = "half_bits(value)" if buffer.data_type == "float16" else "bitcast<u32>(value)"
-        # Other invocations may write other elements of the word, so modify only the bits of this one.
+        # Other invocations may write other elements of the word, so modify only the bits of this element.
         return (
             f"let at = i % {buffer.packed}u * {width}u; "
             f"atomicAnd(&{variable}[i / {buffer.packed}u], ~({(1 << width) - 1:#x}u << at)); "
@@ -64,13 +64,13 @@ class Bound:
         )
 
     def constants(self) -> dict[str, str]:
-        """The constants of its shape, by name."""
+        """Return the constants of the buffer's shape, by name."""
         name, shape = self.buffer.name, self.buffer.shape
         made = {
             f"{name}_size": f"const {name}_size: u32 = {self.buffer.size}u;",
             f"{name}_rank": f"const {name}_rank: u32 = {len(shape)}u;",
         }
-        if shape:  # arrays have elements
+        if shape:  # WGSL has no empty arrays
             strides = tuple(accumulate((1, *shape[:0:-1]), mul))[::-1]
             made[f"{name}_shape"] = f"const {name}_shape = {_u32s(shape)};"
             made[f"{name}_strides"] = f"const {name}_strides = {_u32s(strides)};"
@@ -82,7 +82,7 @@ def _u32s(values: Sequence[int]) -> str:
 
 
 def constant(name: str, value: Any) -> str | None:
-    """An attribute as an untyped constant; None if WGSL cannot represent it."""
+    """Declare an attribute as an untyped constant; return None if WGSL cannot represent it."""
     if isinstance(value, (tuple, list)):
         kinds = {isinstance(item, bool) for item in value}
         items = [_number(item) for item in value]
@@ -109,13 +109,13 @@ def _number(value: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The names that the shaders of a node can use, and their declarations.
+    """The names declared for the shaders of a node, and their declarations.
 
     Attributes:
-        title: name and label of the node, which start messages.
+        title: name and label of the node; starts messages.
         bound: operands and results.
         attributes: by name.
-        absent: optional operands that were not passed.
+        absent: optional operands that the call omits.
         features: features and limits of the device.
     """
 
@@ -126,7 +126,7 @@ class Scope:
     features: Features
 
     def module(self, shader: Shader, entry: Entry) -> tuple[str, tuple[Bound, ...]]:
-        """The text to append to the user's, and the buffers that it declares, in order.
+        """Return the text to append to the user's, and the buffers that it declares, in order.
 
         Raises:
             ValidationError: two declarations have the same name.
@@ -134,7 +134,7 @@ class Scope:
         """
         given = self._texts(shader)
         texts = [text for name, text in given.items() if name in shader.words]
-        inner = set().union(*map(words, texts)) | shader.words  # accessors name their buffers
+        inner = set().union(*map(words, texts)) | shader.words  # accessors contain the names of their buffers
         bound = tuple(item for item in self.bound if item.buffer.variable in inner)
         maximum = self.features.max_buffers
         if len(bound) > maximum:
@@ -189,7 +189,7 @@ class Entry:
     """The entry point of a shader.
 
     Attributes:
-        name: its name.
+        name: of the function.
         workgroups: number of workgroups to dispatch.
         lines: its text, if Opweave generates it.
     """
@@ -200,7 +200,7 @@ class Entry:
 
 
 def entry_of(shader: Shader, out: Buffer, features: Features) -> Entry:
-    """The entry point of a shader: its own, or one that calls `fn main` for each element or position.
+    """Return the entry point of a shader: its own, or one that calls `fn main` for each element or position.
 
     Raises:
         ValidationError: the shader does not fit, or exceeds a limit of the device.

@@ -28,7 +28,7 @@ class Buffer:
         desc: data type and shape.
         type: the WGSL type that `load_…` returns and `store_…` takes: "f32", "i32", "u32", "i64", "u64".
         element: the WGSL element type of the buffer.
-        packed: number of elements packed into one of these.
+        packed: number of elements packed into one element of the buffer.
 
     >>> x = Buffer("x", Desc("float16", (2, 3)), "f32", "u32", packed=2)
     >>> x.variable, x.data_type, x.shape, x.rank, x.size
@@ -43,7 +43,7 @@ class Buffer:
 
     @property
     def variable(self) -> str:
-        """The WGSL name of the buffer: `…_words` for packed elements, `…_` for reserved names, else its own name."""
+        """WGSL name of the buffer: `…_words` for packed elements, `…_` for reserved names, else its own name."""
         return spelled(self.name) if self.packed == 1 else f"{self.name}_words"
 
     @property
@@ -127,10 +127,10 @@ class Shader:
 
     @property
     def entry(self) -> str:
-        """The name of the user's entry point; empty if there is none.
+        """Name of the user's entry point; empty if there is none.
 
         Raises:
-            ValidationError: there are several, or declarations that Opweave generates.
+            ValidationError: there are several entry points, or declarations that Opweave generates.
         """
         found = ENTRY.findall(self.plain)
         require(len(found) <= 1, f"a shader has one entry point, got {', '.join(found)}; give a Shader for each")
@@ -153,7 +153,7 @@ class Shader:
         return str(found[0])
 
     def parameters(self) -> list[str]:
-        """The types of the parameters of `fn main`, each `u32` or `i32`.
+        """Return the types of the parameters of `fn main`, each `u32` or `i32`.
 
         Raises:
             ValidationError: a parameter has another type.
@@ -170,7 +170,7 @@ class Shader:
         return types
 
     def extents(self, out: Buffer, parameters: Sequence[str]) -> tuple[int, ...]:
-        """The number of positions for each parameter of `fn main`.
+        """Return the number of positions for each parameter of `fn main`.
 
         Raises:
             ValidationError: the number of parameters does not fit.
@@ -192,7 +192,7 @@ class Shader:
 
 
 def sizes(value: int | Sequence[int]) -> tuple[int, ...]:
-    """One or several numbers as a tuple."""
+    """Return one or several numbers as a tuple."""
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)  # type: ignore[return-value]
 
 

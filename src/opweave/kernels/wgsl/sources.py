@@ -1,4 +1,4 @@
-"""Kernels given as source code: what the languages share."""
+"""Kernels as source code: the common part of all languages."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .messages import Written, pointed
 from .shader import Buffer
 
 Inputs: TypeAlias = "Mapping[str, Input | tuple[Input, ...] | None]"
-"""The memory of operands, by parameter."""
+"""Memory of operands, by parameter."""
 
 
 class SourceKernel(ABC):
     """Source code that computes the results of a node on a GPU.
 
     Args:
-        source: text; a source with its options, or several that run in order; or a function that returns any of these for a
-            node.
+        source: text; a source with its options; several sources that run in order; or a function that returns any of these for
+            a node.
         options: options of the source, if `source` is text.
 
     Raises:
@@ -32,16 +32,16 @@ class SourceKernel(ABC):
     """
 
     language: ClassVar[str]
-    """Its name in messages."""
+    """Name of the language in messages."""
     kind: ClassVar[type[Any]]
-    """The class of a source with its options."""
+    """Class of a source with its options."""
     options: ClassVar[str]
-    """The names of the options."""
+    """Names of the options."""
     accepts: ClassVar[str]
-    """What a kernel may be, for messages."""
+    """Description of valid kernels, for messages."""
 
     scope: ClassVar[type[Scope]] = Scope
-    """The class of the names that sources may use."""
+    """Class of the names that sources may use."""
 
     def __init__(self, source: Any, **options: Any) -> None:
         self.function: Callable[..., Any] | None = None
@@ -72,7 +72,7 @@ class SourceKernel(ABC):
         return f"{self.language}{self.where.suffix()}"
 
     def kernels(self, call: KernelCall, inputs: Inputs, targets: Sequence[Input], features: Features) -> list[Kernel]:
-        """The kernels for a node, in order.
+        """Return the kernels for a node, in order.
 
         Args:
             call: the node.
@@ -128,7 +128,7 @@ class SourceKernel(ABC):
         return made
 
     def _made(self, call: KernelCall, given: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The shaders that the function returns for a node."""
+        """Call the function for a node, and return its shaders."""
         function = self.function
         assert function is not None
         call.check_names(self.names, "features")
@@ -143,22 +143,22 @@ class SourceKernel(ABC):
 
     @abstractmethod
     def _kernel(self, title: str, shader: Any, scope: Any, out: Buffer, features: Features) -> Kernel:
-        """The kernel of one source."""
+        """Create the kernel of one source."""
 
     @abstractmethod
     def _buffer(self, name: str, desc: Desc, features: Features) -> Buffer:
-        """A tensor as the language sees it."""
+        """Describe a tensor in the types of the language."""
 
     def _is_launched(self, source: Any) -> bool:
-        """Whether it is an object that is launched, although it may be callable."""
+        """Whether an object is launched, although it may be callable."""
         return False
 
     def _source(self, given: Any, **options: Any) -> Any:
-        """Text or an object, with its options."""
+        """Create a source of text or an object, with its options."""
         return self.kind(given, **options)
 
     def _sources(self, given: Any) -> tuple[Any, ...]:
-        """One or several sources, some of which may be text or objects."""
+        """Convert one or several sources, text or objects to sources."""
         items = given if isinstance(given, (tuple, list)) else (given,)
         alone = [isinstance(item, str) or self._is_launched(item) for item in items]
         fits = bool(items) and all(is_alone or self._fits(item) for is_alone, item in zip(alone, items, strict=True))
@@ -166,14 +166,14 @@ class SourceKernel(ABC):
         return tuple(self._source(item) if own else item for own, item in zip(alone, items, strict=True))
 
     def _fits(self, item: Any) -> bool:
-        """Whether it is a source with its options."""
+        """Whether an item is a source with its options."""
         return isinstance(item, self.kind)
 
     def _bound(self, name: str, memory: Input, features: Features, *, writes: bool = False) -> Bound:
         return Bound(self._buffer(name, memory.desc, features), memory, writes)
 
     def _scratch(self, name: str, desc: Desc, shared: dict[str, Bound], title: str, features: Features) -> Bound:
-        """A scratch buffer; passes that use the same name share it."""
+        """Return a scratch buffer; passes that use the same name share it."""
         known = shared.get(name)
         if known is None:
             fits = features.int64 or desc.data_type not in ("int64", "uint64")
