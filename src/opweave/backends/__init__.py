@@ -273,10 +273,10 @@ class Backend(RuleTable, ABC):
         """Return this back end with other options; contexts with equal options share it, its rules and compiled programs."""
         if (threads, precision) == (self.threads, self.precision):
             return self
-        made = copy(self)
-        made.threads, made.precision = threads, precision
+        variant = copy(self)
+        variant.threads, variant.precision = threads, precision
         self._variants.setdefault((self.threads, self.precision), self)
-        return self._variants.setdefault((threads, precision), made)
+        return self._variants.setdefault((threads, precision), variant)
 
     # The choice between engines --------------------------------------------------------------------------------------
 
@@ -296,10 +296,10 @@ class Backend(RuleTable, ABC):
         """Return the back end for contexts in which `rivals` may run graphs instead; itself without rivals."""
         if not rivals:
             return self
-        made = copy(self)  # with the same rules
-        made.rivals, made._alone = tuple(rivals), self
+        variant = copy(self)  # with the same rules
+        variant.rivals, variant._alone = tuple(rivals), self
         # Contexts on one back end share compiled programs.
-        return self._with_rivals.setdefault((self, *rivals), made)
+        return self._with_rivals.setdefault((self, *rivals), variant)
 
     def tunable(self, graph: Graph) -> dict[str, Backend]:
         """Return the candidates of tuning for a graph, by name: back ends that run all of it, or settings of one.
@@ -351,10 +351,10 @@ class Backend(RuleTable, ABC):
 
     def limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
         """The limits of the specification, narrowed to what this back end supports."""
-        known = self._limits.get(op)
-        if known is None:
-            known = self._limits[op] = self._narrowed(op)
-        return known
+        limits = self._limits.get(op)
+        if limits is None:
+            limits = self._limits[op] = self._narrowed(op)
+        return limits
 
     def _narrowed(self, op: Op[..., Any]) -> Mapping[str, Limits]:
         narrowed = dict(op.limits)
@@ -415,19 +415,19 @@ def devices() -> list[Device]:
 
 def default_devices() -> Iterator[Device]:
     """Yield the devices that contexts may get without a name; each back end is loaded when its first device is requested."""
-    found = discover()
-    for name in found:
+    by_name = discover()
+    for name in by_name:
         if name in BY_NAME or (name in PACKAGES and not packages.is_installed(PACKAGES[name])):
             continue
-        if (backend := found[name]).by_default():
+        if (backend := by_name[name]).by_default():
             yield from backend.devices()
 
 
 def find(name: str) -> Backend:
     """Return the back end called `name`, or raise `NotSupportedError` with a list of back ends."""
-    if (found := discover().get(name)) is None:
+    if (backend := discover().get(name)) is None:
         raise NotSupportedError(f"there is no back end {name!r}; there are {', '.join(map(repr, discover()))}")
-    return found
+    return backend
 
 
 def find_device(name: str, backend: str | None = None, precision: Precision = "float32") -> tuple[Backend, Device]:
@@ -444,25 +444,25 @@ def find_device(name: str, backend: str | None = None, precision: Precision = "f
     of_plugin: tuple[Backend, Device] | None = None
     same: list[Device] = []
     # Back ends that are slow to list come after those that were asked by name.
-    for each in asked:
-        found = each.named(name)
-        if found is None:
+    for candidate in asked:
+        match = candidate.named(name)
+        if match is None:
             continue
-        if precision not in found.precisions:
-            same.append(found)
+        if precision not in match.precisions:
+            same.append(match)
             continue
-        if not found.provider:
-            return each, found
-        of_plugin = of_plugin or (each, found)
+        if not match.provider:
+            return candidate, match
+        of_plugin = of_plugin or (candidate, match)
     if of_plugin is not None:
         return of_plugin
-    known = [device for each in asked for device in each.devices()]
+    listed = [device for candidate in asked for device in candidate.devices()]
     of = f" of back end {backend!r}" if backend else ""
     if same:
         raise lacks_precision(f"device {name!r}{of}", same, precision, devices())
-    names = ", ".join(dict.fromkeys(repr(device.name) for device in known if device.available)) or "none"
-    if same := [device for device in known if device.name == name]:
-        engines = ", ".join(each.name for each in discover().values() if backend and each.named(name))
+    names = ", ".join(dict.fromkeys(repr(device.name) for device in listed if device.available)) or "none"
+    if same := [device for device in listed if device.name == name]:
+        engines = ", ".join(candidate.name for candidate in discover().values() if backend and candidate.named(name))
         rest = f"{name!r} has: {engines}" if engines else f"available: {names}"
         why = same[0].hint or "its engine failed when it was asked for, and lists it now"
         raise NotSupportedError(f"device {name!r}{of} is not available here: {why}; {rest}")
@@ -472,7 +472,7 @@ def find_device(name: str, backend: str | None = None, precision: Precision = "f
 def competing(device: Device, precision: Precision) -> list[Backend]:
     """Return the back ends that may run graphs for contexts of this precision on a device of another back end."""
     others = [name for name in discover() if name != device.backend and (name in COMPETING or name not in BUILT_IN)]
-    return [each for name in others if (each := discover()[name]).competes(device, precision)]
+    return [rival for name in others if (rival := discover()[name]).competes(device, precision)]
 
 
 def claimed(
@@ -491,13 +491,13 @@ def claimed(
         ValidationError: another back end was requested than the one that takes this option, or the object does not fit.
         NotSupportedError: there is no such device, or it lacks the precision.
     """
-    owner = next(each for each in discover().values() if each.claims == option)
+    owner = next(candidate for candidate in discover().values() if candidate.claims == option)
     if backend not in (None, owner.name):
         raise ValidationError(f"backend must not be given with {option}, got {backend!r}")
-    made, found = owner.on(given, device)
-    if precision not in found.precisions:
-        raise lacks_precision(f"the device of the given {option}", [found], precision, devices())
-    return made, found
+    instance, match = owner.on(given, device)
+    if precision not in match.precisions:
+        raise lacks_precision(f"the device of the given {option}", [match], precision, devices())
+    return instance, match
 
 
 def __getattr__(name: str) -> Any:

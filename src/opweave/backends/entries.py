@@ -42,7 +42,7 @@ class ByNeed(Mapping[str, T]):
 
 def entry_points(group: str) -> dict[str, str]:
     """Return the entry points of a group in all installed packages: `{name: "module:attribute"}`."""
-    found: dict[str, str] = {}
+    references: dict[str, str] = {}
     if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
         return _with_metadata(group)
     for place in sys.path:
@@ -51,8 +51,8 @@ def entry_points(group: str) -> dict[str, str]:
         for text in _texts(place or "."):
             for name, value in _entries(text, group):
                 # The folder that is searched first wins.
-                found.setdefault(name, value)
-    return found
+                references.setdefault(name, value)
+    return references
 
 
 def _with_metadata(group: str) -> dict[str, str]:

@@ -62,8 +62,8 @@ def choose(
     if not able and backend is None:
         able = [device for device in backends.devices() if device.available and precision in device.precisions]
     if not able:
-        what = "the devices here" if backend is None else f"back end {backend!r}"
-        raise lacks_precision(what, available, precision, backends.devices())
+        subject = "the devices here" if backend is None else f"back end {backend!r}"
+        raise lacks_precision(subject, available, precision, backends.devices())
     for passed_over in listed if accelerated else ():
         if not passed_over.available:
             packages.warn_once(passed_over.fault)

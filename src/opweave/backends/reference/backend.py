@@ -65,8 +65,8 @@ class Reference(Backend):
 
 
 def _applying(function: Callable[..., Array], operands: Sequence[str]) -> Callable[..., Array]:
-    def rule(**given: Any) -> Array:
-        return function(*[given.pop(name) for name in operands], **given)
+    def rule(**arguments: Any) -> Array:
+        return function(*[arguments.pop(name) for name in operands], **arguments)
 
     return rule
 

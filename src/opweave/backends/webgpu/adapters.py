@@ -100,9 +100,9 @@ def adapters() -> dict[str, Any]:
     """
     wgpu = import_extra("wgpu", "webgpu", PURPOSE)
     with _quiet():
-        found = wgpu.gpu.enumerate_adapters_sync()
+        listed = wgpu.gpu.enumerate_adapters_sync()
     # OpenGL lists the same hardware again, with poor compute shaders.
-    usable = [adapter for adapter in found if adapter.info["backend_type"] != "OpenGL"]
+    usable = [adapter for adapter in listed if adapter.info["backend_type"] != "OpenGL"]
     rank = {"DiscreteGPU": 0, "IntegratedGPU": 1}
     usable.sort(key=lambda adapter: rank.get(adapter.info["adapter_type"], 2))
     named: dict[str, Any] = {}
@@ -126,19 +126,19 @@ def is_software(info: Any) -> bool:
 
 def devices(backend: str) -> list[Device]:
     """Return the devices of all adapters, hardware first, then the unavailable ones with a hint."""
-    found, fault = [], ""
+    available, fault = [], ""
     try:
-        here = adapters() if is_installed() else {}
+        by_name = adapters() if is_installed() else {}
     except Exception as error:  # the package is broken, or its library
-        here, fault = {}, str(error) if isinstance(error, MissingExtraError) else f"wgpu fails: {cause_text(error)}"
-    for name, adapter in here.items():
+        by_name, fault = {}, str(error) if isinstance(error, MissingExtraError) else f"wgpu fails: {cause_text(error)}"
+    for name, adapter in by_name.items():
         info = adapter.info
         software = is_software(info)
         text = f"{info['device']}, WebGPU on {info['backend_type']}"
         # The processor does the computation, so do not report an accelerator.
         kind: Literal["cpu", "gpu"] = "cpu" if software else "gpu"
         low = str(info["adapter_type"]) == "IntegratedGPU"
-        found.append(
+        available.append(
             Device(
                 name,
                 kind,
@@ -149,18 +149,18 @@ def devices(backend: str) -> list[Device]:
                 is_software=software,
             )
         )
-    known = {device.name for device in found}
+    names = {device.name for device in available}
     missing = [
         Device(
-            *(name, kind, backend, what),
+            *(name, kind, backend, description),
             available=False,
             hint=fault or (hint if is_installed() else INSTALL),
             fault=fault,
         )
-        for name, kind, what, hint in MISSING
-        if name not in known and (name == "gpu" or sys.platform == "linux")
+        for name, kind, description, hint in MISSING
+        if name not in names and (name == "gpu" or sys.platform == "linux")
     ]
-    return [*found, *missing]
+    return [*available, *missing]
 
 
 def request_device(name: str, power_preference: PowerPreference) -> Any:

@@ -54,8 +54,8 @@ class WebGPU(GpuBackend):
     def open(self, device: Device, power_preference: PowerPreference) -> Backend:
         from .engine import Engine
 
-        made = adapters.request_device(device.name, power_preference)
-        return WebGPU(Engine(made, is_own=True), device)
+        gpu = adapters.request_device(device.name, power_preference)
+        return WebGPU(Engine(gpu, is_own=True), device)
 
     def on(self, given: Any, device: str | None) -> tuple[WebGPU, Device]:
         """Return the back end of a user's device.
@@ -69,18 +69,18 @@ class WebGPU(GpuBackend):
         wgpu = import_extra("wgpu", "webgpu", adapters.PURPOSE)
         if not isinstance(given, wgpu.GPUDevice):
             raise ValidationError(f"gpu_device must be a wgpu.GPUDevice, got {type(given).__name__}")
-        known = _opened.get(id(given))
-        if known is None:
+        cached = _opened.get(id(given))
+        if cached is None:
             from .engine import Engine
 
             engine = Engine(given)
             kind = "cpu" if engine.is_software else "gpu"
             name = "gpu-software" if engine.is_software else "gpu"
             text = f"{engine.description}, the caller's device"
-            found = Device(name, kind, self.name, text, precisions=adapters.PRECISIONS, is_software=engine.is_software)  # type: ignore[arg-type]
-            known = _opened[id(given)] = WebGPU(engine, found)
-        assert known.device is not None
-        return known, known.device
+            entry = Device(name, kind, self.name, text, precisions=adapters.PRECISIONS, is_software=engine.is_software)  # type: ignore[arg-type]
+            cached = _opened[id(given)] = WebGPU(engine, entry)
+        assert cached.device is not None
+        return cached, cached.device
 
     def compile(
         self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True

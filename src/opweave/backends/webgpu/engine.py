@@ -276,11 +276,11 @@ class Engine:
                     # READ_NOSYNC skips wgpu's empty submission before mapping; the copy is submitted already.
                     mapped = staging.map_async("READ_NOSYNC")
                 self._wait_for(mapped)  # other threads may use the device meanwhile
-                view = found = np.frombuffer(staging.read_mapped(copy=False), np.uint8)
+                view = part = np.frombuffer(staging.read_mapped(copy=False), np.uint8)
                 for source, start, target in zip(sources, starts, targets, strict=False):
-                    found = view[start : start + source.nbytes].view(source.desc.data_type)
-                    memory.copy(target, found.reshape(source.shape), reason)
-                del view, found  # unmapping needs that no view is left
+                    part = view[start : start + source.nbytes].view(source.desc.data_type)
+                    memory.copy(target, part.reshape(source.shape), reason)
+                del view, part  # unmapping needs that no view is left
                 staging.unmap()
             except BaseException:
                 staging.destroy()
@@ -341,21 +341,21 @@ class Engine:
     def upload(self, constant: Constant) -> Any:
         """Return the buffer of a constant; graphs with the same constant share it."""
 
-        def uploaded(array: np.ndarray) -> Any:
-            made = self.buffer(array.nbytes, "a constant")
-            self._write(made, array, "a constant to the device")
-            return made
+        def upload_array(array: np.ndarray) -> Any:
+            buffer = self.buffer(array.nbytes, "a constant")
+            self._write(buffer, array, "a constant to the device")
+            return buffer
 
-        found: Any = uploaded_once(self.uploaded, self._lock, constant, uploaded)
-        return found
+        buffer: Any = uploaded_once(self.uploaded, self._lock, constant, upload_array)
+        return buffer
 
     # Kernels ---------------------------------------------------------------------------------------------------------
 
     def layout(self, writes: tuple[bool, ...]) -> tuple[Any, Any]:
         """Return the layouts of a kernel's bind group and pipeline."""
         with self._lock:
-            known = self._layouts.get(writes)
-            if known is None:
+            layouts = self._layouts.get(writes)
+            if layouts is None:
                 kinds = ["storage" if written else "read-only-storage" for written in writes]
                 group = self.device.create_bind_group_layout(
                     entries=[
@@ -364,8 +364,8 @@ class Engine:
                     ]
                 )
                 whole = self.device.create_pipeline_layout(bind_group_layouts=[group])
-                known = self._layouts[writes] = group, whole
-            return known
+                layouts = self._layouts[writes] = group, whole
+            return layouts
 
     def pipelines(self, kernels: Sequence[Kernel]) -> list[Any]:
         """Return the pipelines of kernels; new ones are compiled in parallel.

@@ -112,15 +112,15 @@ class MeasuredRunner(Measured):
         wgpu, device, count = self.plain.engine.wgpu, self.plain.engine.device, len(runs)
         queries = device.create_query_set(type=wgpu.QueryType.timestamp, count=max(1, 2 * count))
         usage = wgpu.BufferUsage
-        found = device.create_buffer(size=max(16, 16 * count), usage=usage.QUERY_RESOLVE | usage.COPY_SRC)
+        results = device.create_buffer(size=max(16, 16 * count), usage=usage.QUERY_RESOLVE | usage.COPY_SRC)
         encoder = device.create_command_encoder()
         for number, run in enumerate(runs):
             ends = {"beginning_of_pass_write_index": 2 * number, "end_of_pass_write_index": 2 * number + 1}
             encode(encoder, [run], {"query_set": queries, **ends})
         if count:
-            encoder.resolve_query_set(queries, 0, 2 * count, found, 0)
+            encoder.resolve_query_set(queries, 0, 2 * count, results, 0)
         device.queue.submit([encoder.finish()])
-        stamps = np.frombuffer(device.queue.read_buffer(found), np.uint64)[: 2 * count].astype(np.int64)
+        stamps = np.frombuffer(device.queue.read_buffer(results), np.uint64)[: 2 * count].astype(np.int64)
         self.times.append([int(end - start) for start, end in zip(stamps[::2], stamps[1::2], strict=True)])
 
     def finish(self) -> list[KernelTime]:

@@ -33,10 +33,12 @@ def _lower(op: Op[..., Operand], filter_layout: str) -> Callable[[Callable[..., 
 
     def register(rule: Callable[..., Array]) -> None:
         @reference.lower(op)
-        def _(input: Array, filter: Array, bias: Array | None, groups: int, input_layout: str, **given: Any) -> Array:
-            x, w = relayout(input, input_layout, "nchw"), relayout(filter, given["filter_layout"], filter_layout)
+        def _(
+            input: Array, filter: Array, bias: Array | None, groups: int, input_layout: str, **attributes: Any
+        ) -> Array:
+            x, w = relayout(input, input_layout, "nchw"), relayout(filter, attributes["filter_layout"], filter_layout)
             x, w = x.reshape(len(x), groups, -1, *x.shape[2:]), w.reshape(groups, -1, *w.shape[1:])
-            y = call_with(rule, given, x, w)
+            y = call_with(rule, attributes, x, w)
             y = y.reshape(len(x), -1, *y.shape[3:])
             return relayout(y if bias is None else y + bias[:, None, None], "nchw", input_layout)
 

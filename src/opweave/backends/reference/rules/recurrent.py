@@ -81,12 +81,14 @@ def _network(op: Op[..., Any], cell: Callable[..., Any], *states: str) -> None:
     """
 
     @reference.lower(op)
-    def _(input: Array, hidden_size: int, return_sequence: bool, direction: str, **given: Any) -> tuple[Array, ...]:
+    def _(
+        input: Array, hidden_size: int, return_sequence: bool, direction: str, **parameters: Any
+    ) -> tuple[Array, ...]:
         steps, batches, _ = input.shape
         orders = {"forward": (1,), "backward": (-1,), "both": (1, -1)}[direction]
         last, sequence = [], np.empty((steps, len(orders), batches, hidden_size))
         for k, order in enumerate(orders):
-            own = {name: value[k] if isinstance(value, Array) else value for name, value in given.items()}
+            own = {name: value[k] if isinstance(value, Array) else value for name, value in parameters.items()}
             for name in states:
                 initial = own[f"initial_{name}"]
                 own[name] = np.zeros((batches, hidden_size)) if initial is None else initial
