@@ -137,13 +137,13 @@ class CudaBackend(GpuBackend):
 
         handle = handle_of(given)
         # Raises an error that says what is missing if there is no device.
-        _, found = find_device(device or "cuda", self.name)
+        _, match = find_device(device or "cuda", self.name)
         name = _name(devices.number_of(handle))
         if handle not in LEGACY and device not in (None, name):
             raise ValidationError(f"cuda_stream: the stream is of device {name!r}, not of {device!r}")
         if device is None:
-            _, found = find_device(name, self.name)
-        return self._opened(found, handle, given), found
+            _, match = find_device(name, self.name)
+        return self._opened(match, handle, given), match
 
     def _opened(self, device: Device, stream: int | None = None, owner: Any = None) -> CudaBackend:
         from .engine import Engine
@@ -191,10 +191,10 @@ def handle_of(cuda_stream: Any) -> int:
     handle: int | None = None
     protocol = getattr(cuda_stream, "__cuda_stream__", None)
     if protocol is not None:
-        version, found = protocol() if callable(protocol) else protocol
+        version, number = protocol() if callable(protocol) else protocol
         if version != 0:
             raise ValidationError(f"cuda_stream: the version of its __cuda_stream__ must be 0, got {version}")
-        handle = int(found)
+        handle = int(number)
     if handle is None and isinstance(cuda_stream, int) and not isinstance(cuda_stream, bool) and cuda_stream >= 0:
         handle = cuda_stream
     if handle == PER_THREAD:
@@ -203,8 +203,8 @@ def handle_of(cuda_stream: Any) -> int:
         )
     if handle is not None:
         return handle
-    given = type(cuda_stream).__name__
-    raise ValidationError(f"cuda_stream must have __cuda_stream__, or be the handle of a stream, got {given}")
+    kind = type(cuda_stream).__name__
+    raise ValidationError(f"cuda_stream must have __cuda_stream__, or be the handle of a stream, got {kind}")
 
 
 cuda = CudaBackend()

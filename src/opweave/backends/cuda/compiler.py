@@ -74,10 +74,10 @@ class Compiler:
             finally:
                 self._is_busy.release()
         try:
-            found: Result = self.server.result(request, niceness)
+            answer: Result = self.server.result(request, niceness)
         except EndedError as error:
             raise OperationError(f"{kernel.title}: the process that compiles it ended: {error}") from error
-        return found
+        return answer
 
 
 @cache
@@ -148,13 +148,13 @@ class _Jobs:
         with self._lock:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(min(PROCESSES * processors(), MAX_PROCESSES), "opweave-kernels")
-            found = self._known.get(key)
+            job = self._known.get(key)
             # A missing requirement may be installed now.
-            if found is None or _has_failed(found):
-                found = self._known[key] = self._pool.submit(_made, kernel, architecture, key)
+            if job is None or _has_failed(job):
+                job = self._known[key] = self._pool.submit(_made, kernel, architecture, key)
                 if _is_slow(kernel):
-                    self._slow.add(found)
-            return found
+                    self._slow.add(job)
+            return job
 
     def niceness(self, kernel: Kernel) -> int:
         """Return the niceness of the process that compiles a kernel."""
@@ -192,9 +192,9 @@ def _made(kernel: Kernel, architecture: str, key: str) -> Compiled:
     result = COMPILERS[kernel.compiler].result(kernel, architecture, _jobs.niceness(kernel))
     if isinstance(result, str):
         raise OperationError(explained(kernel, result))
-    made = Compiled(**{"entry_point": kernel.entry_point, "invocations": kernel.block, **result})
-    disk_cache.store(key, KIND, _packed(made))
-    return made
+    compiled = Compiled(**{"entry_point": kernel.entry_point, "invocations": kernel.block, **result})
+    disk_cache.store(key, KIND, _packed(compiled))
+    return compiled
 
 
 def _after_fork() -> None:
@@ -263,8 +263,8 @@ def each(kernels: Sequence[Kernel], architecture: str) -> Iterator[tuple[Hashabl
 
 def binaries(kernels: Sequence[Kernel], architecture: str) -> list[Compiled]:
     """Return the binaries of kernels, in the order of `kernels`, compiled as by `each`."""
-    found = dict(each(kernels, architecture))
-    return [found[kernel.key] for kernel in kernels]
+    compiled = dict(each(kernels, architecture))
+    return [compiled[kernel.key] for kernel in kernels]
 
 
 @contextmanager
@@ -307,13 +307,13 @@ def explained(kernel: Kernel, log: str) -> str:
     """Return the message for a kernel that the compiler rejects: the first error, with its line."""
     if kernel.explain is not None:
         return f"{kernel.title}: {kernel.explain(log)}"
-    found = re.search(r"kernel\.cu\((\d+)\): (?:catastrophic )?error: (.*)", log)
-    if found is None:
+    match = re.search(r"kernel\.cu\((\d+)\): (?:catastrophic )?error: (.*)", log)
+    if match is None:
         return f"{kernel.title}: {log}"
-    number = int(found[1])
+    number = int(match[1])
     lines = kernel.source.splitlines()
     line = lines[number - 1].strip() if number <= len(lines) else ""
-    return f"{kernel.title}: line {number}: {found[2]}: {line}"
+    return f"{kernel.title}: line {number}: {match[2]}: {line}"
 
 
 __all__ = [

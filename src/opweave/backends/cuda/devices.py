@@ -226,8 +226,8 @@ def _info(number: int) -> Info:
     device, kinds = call("cuDeviceGet", number), bindings().CUdevice_attribute
 
     def attribute(name: str) -> int:
-        found: int = call("cuDeviceGetAttribute", getattr(kinds, f"CU_DEVICE_ATTRIBUTE_{name}"), device)
-        return found
+        value: int = call("cuDeviceGetAttribute", getattr(kinds, f"CU_DEVICE_ATTRIBUTE_{name}"), device)
+        return value
 
     name = call("cuDeviceGetName", 256, device).split(b"\0")[0].decode()
     major, minor = attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")

@@ -191,10 +191,10 @@ class Engine:
             ValidationError: the memory cannot be used (`sharing.lent`), or its data type or shape differs from `desc`.
         """
         with self.calls("tensor_from"):
-            found = sharing.lent(given, self.driver)
-        require(desc in (None, found.desc), f"tensor_from: the array is {found.desc}, not {desc}")
-        made = Memory(self.driver, found.address, found.desc.byte_length, owner=found.owner)
-        return DeviceArray(found.desc, made, lent=True, read_only=found.read_only)
+            lent = sharing.lent(given, self.driver)
+        require(desc in (None, lent.desc), f"tensor_from: the array is {lent.desc}, not {desc}")
+        buffer = Memory(self.driver, lent.address, lent.desc.byte_length, owner=lent.owner)
+        return DeviceArray(lent.desc, buffer, lent=True, read_only=lent.read_only)
 
     @property
     def dlpack_device(self) -> tuple[int, int]:
@@ -241,8 +241,8 @@ class Engine:
         for name, target in targets.items():
             if target.read_only:
                 raise ValidationError(f"dispatch: output {name!r} is read-only memory")
-            for other, known in taken:
-                if _overlap(target.buffer, known):
+            for other, buffer in taken:
+                if _overlap(target.buffer, buffer):
                     raise ValidationError(f"output {name!r} overlaps the memory of {other!r}")
             taken.append((name, target.buffer))
 
@@ -254,13 +254,13 @@ class Engine:
     def upload(self, constant: Constant) -> Memory:
         """Return the memory of a constant; graphs with the same constant share it."""
 
-        def uploaded(array: np.ndarray) -> Memory:
-            made = self._memory(array.nbytes, "a constant")
-            self._write(made, array, "a constant to the device")
-            return made
+        def upload_array(array: np.ndarray) -> Memory:
+            buffer = self._memory(array.nbytes, "a constant")
+            self._write(buffer, array, "a constant to the device")
+            return buffer
 
-        found: Memory = uploaded_once(self.uploaded, self._lock, constant, uploaded)
-        return found
+        buffer: Memory = uploaded_once(self.uploaded, self._lock, constant, upload_array)
+        return buffer
 
     # Kernels ---------------------------------------------------------------------------------------------------------
 
@@ -276,12 +276,12 @@ class Engine:
         """
         fresh = list({k.key: k for k in kernels if k.key not in self._functions}.values())
         with self.calls("loading kernels"):
-            made = dict(zip([k.key for k in fresh], self.driver.functions(fresh) if fresh else [], strict=True))
-        found: list[Function] = []
+            loaded = dict(zip([k.key for k in fresh], self.driver.functions(fresh) if fresh else [], strict=True))
+        functions: list[Function] = []
         for kernel in kernels:
             size, key = len(kernel.source), kernel.key
-            found.append(self._functions.make(key, lambda k=key: made[k], lambda _, s=size: s))  # type: ignore[misc]
-        return found
+            functions.append(self._functions.make(key, lambda k=key: loaded[k], lambda _, s=size: s))  # type: ignore[misc]
+        return functions
 
 
 def _overlap(one: Memory, other: Memory) -> bool:

@@ -97,8 +97,8 @@ class CudaRunner(KernelRunner[Launch]):
         """Bind a kernel, by its number, to memory."""
         kernel, places = self.steps[number].kernel, self.steps[number].places
         arguments = tuple(
-            given if isinstance(given, bytes) else arrays[places[given]].buffer.address
-            for given in kernel.arguments or range(len(places))
+            argument if isinstance(argument, bytes) else arrays[places[argument]].buffer.address
+            for argument in kernel.arguments or range(len(places))
         )
         return Launch(self._functions[number], kernel.workgroups, arguments, kernel.starts_early)
 

@@ -186,11 +186,11 @@ def _read(job: socket.socket) -> bytes:
 
 
 def _loaded(file: str) -> ModuleType:
-    found = importlib.util.spec_from_file_location("compiler", file)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    spec = importlib.util.spec_from_file_location("compiler", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
 
 

@@ -68,7 +68,7 @@ def microseconds_of(driver: Driver, launches: Sequence[Launch], repeat: int = RE
     """Likewise for kernels that are bound to memory."""
     graph = driver.graph([*launches] * TIMES)
 
-    def measured() -> float:
+    def run_once() -> float:
         driver.wait()
         start = time.perf_counter()
         driver.launch(graph)
@@ -79,8 +79,8 @@ def microseconds_of(driver: Driver, launches: Sequence[Launch], repeat: int = RE
         end = time.perf_counter() + WARM_SECONDS
         # An idle device has a low clock.
         while time.perf_counter() < end:
-            measured()
-        return min(measured() for _ in range(repeat)) / TIMES * 1e6
+            run_once()
+        return min(run_once() for _ in range(repeat)) / TIMES * 1e6
     finally:
         driver.release(graph)
 
@@ -107,15 +107,15 @@ class MeasuredTiles:
 
     def measured(self, contraction: Contraction) -> tuple[Tile, int]:
         """Return the fastest tile and its number of splits, and measure them unless they were measured before."""
-        known = self.known(contraction)
-        if known is not None:
-            return known
+        cached = self.known(contraction)
+        if cached is not None:
+            return cached
         options = list(islice(tensor_tiles.ranked(contraction.problem, contraction.features), MAX_OPTIONS))
-        made = []
+        candidates = []
         for contraction.tile, contraction.splits in options:
-            made.append(contraction.kernels(None, "tuning"))
+            candidates.append(contraction.kernels(None, "tuning"))
         # Compile all at once.
-        self.driver.functions([kernel for kernels in made for kernel in kernels])
+        self.driver.functions([kernel for kernels in candidates for kernel in kernels])
         memory: dict[Buffer, int] = {}
         random = np.random.default_rng(0)
         try:
@@ -125,7 +125,7 @@ class MeasuredTiles:
                 values = in_bfloat16(values) if is_bfloat16 else values.astype(source.desc.data_type)
                 memory[source] = self.driver.allocate(values.nbytes + PADDING)
                 self.driver.upload(memory[source], values)
-            times = [microseconds(self.driver, kernels, memory) for kernels in made]
+            times = [microseconds(self.driver, kernels, memory) for kernels in candidates]
         finally:
             self.driver.wait()
             for address in memory.values():
@@ -144,10 +144,10 @@ class MeasuredTiles:
     def _loaded(self) -> dict[str, list[int]]:
         data = disk_cache.load(self._file, KIND)
         try:
-            found: dict[str, list[int]] = json.loads(data)["tiles"] if data is not None else {}
+            tiles: dict[str, list[int]] = json.loads(data)["tiles"] if data is not None else {}
         except (ValueError, KeyError, TypeError, RecursionError):  # another format, or damaged
             return {}
-        return found if isinstance(found, dict) else {}
+        return tiles if isinstance(tiles, dict) else {}
 
     def _keep(self, key: str, best: tuple[Tile, int]) -> None:
         tile, splits = best

@@ -336,9 +336,9 @@ def _closed(context: Any, device: Any, staging: Staging, retired: deque[_Retired
         pass
 
 
-def _arguments(given: Sequence[Argument]) -> tuple[np.ndarray, np.ndarray]:
+def _arguments(arguments: Sequence[Argument]) -> tuple[np.ndarray, np.ndarray]:
     """Return the values of arguments, and a pointer to each, as the driver expects them."""
-    parts = [value.to_bytes(8, sys.byteorder) if isinstance(value, int) else value for value in given]
+    parts = [value.to_bytes(8, sys.byteorder) if isinstance(value, int) else value for value in arguments]
     starts = np.cumsum([0, *(-(-len(part) // 16) * 16 for part in parts)], dtype=np.uint64)
     values = np.zeros(int(starts[-1]) + 16, np.uint8)
     # No parameter type has a larger alignment.

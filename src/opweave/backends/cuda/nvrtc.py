@@ -34,8 +34,8 @@ def compiled(source: str, options: Sequence[str]) -> bytes:
     error, program = nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
     _check(error)
     try:
-        given = [option.encode() for option in options]
-        (error,) = nvrtc.nvrtcCompileProgram(program, len(given), given)
+        encoded = [option.encode() for option in options]
+        (error,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
         if error == nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION:
             raise FailedError(_log(program))
         _check(error)

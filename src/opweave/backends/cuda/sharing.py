@@ -51,31 +51,31 @@ def handle(driver: Driver) -> int:
     return driver.stream or DEFAULT_STREAM
 
 
-def lent(given: Any, driver: Driver) -> Lent:
+def lent(array: Any, driver: Driver) -> Lent:
     """Return the memory of an array, for later work on the driver's stream.
 
     Raises:
         ValidationError: the array supports neither protocol; or it is on another device, not in C order, not aligned, or of a
             data type that WebNN does not have.
     """
-    if hasattr(given, "__dlpack__"):
-        kind, number = given.__dlpack_device__()
+    if hasattr(array, "__dlpack__"):
+        kind, number = array.__dlpack_device__()
         require(
             kind in (dlpack.CUDA, dlpack.CUDA_MANAGED),
             "tensor_from takes an array in the memory of an NVIDIA GPU; create_tensor and write_tensor take "
-            f"{type(given).__name__} of the CPU"
+            f"{type(array).__name__} of the CPU"
             if kind == dlpack.CPU
             else f"tensor_from takes an array in the memory of an NVIDIA GPU, got one on DLPack's device {kind}",
         )
         # Checked before the producer on another device must make this stream wait.
         _check_device(number, driver)
-        taken = dlpack.take(given, handle(driver))
+        taken = dlpack.take(array, handle(driver))
         return _checked(taken.address, taken.data_type, taken.shape, taken.strides, taken.read_only, taken)
-    interface = getattr(given, "__cuda_array_interface__", None)
+    interface = getattr(array, "__cuda_array_interface__", None)
     if interface is None:
         raise ValidationError(
             "tensor_from takes an array with __dlpack__ or __cuda_array_interface__ on CUDA (of PyTorch, CuPy, JAX or Numba), "
-            f"got {type(given).__name__}; create_tensor and write_tensor take arrays of NumPy"
+            f"got {type(array).__name__}; create_tensor and write_tensor take arrays of NumPy"
         )
     require(interface.get("mask") is None, "tensor_from: the array has a mask, which would be lost")
     dtype, (address, read_only) = np.dtype(interface["typestr"]), interface["data"]
@@ -92,7 +92,7 @@ def lent(given: Any, driver: Driver) -> Lent:
     strides = interface.get("strides")
     if strides is not None:
         strides = [step / dtype.itemsize for step in strides]
-    return _checked(address, dtype.name, interface["shape"], strides, read_only, given)
+    return _checked(address, dtype.name, interface["shape"], strides, read_only, array)
 
 
 def _check_device(number: int, driver: Driver) -> None:
@@ -165,14 +165,14 @@ def capsule(
     Raises:
         BufferError: a copy would be needed, or the tensor is read-only and the consumer cannot express that.
     """
-    here = (dlpack.CUDA, driver.number)
-    if copy or (dl_device is not None and tuple(dl_device) != here):
-        raise BufferError(f"the tensor {desc} is lent where it is, on {here}; context.read_tensor(tensor) copies it")
+    device = (dlpack.CUDA, driver.number)
+    if copy or (dl_device is not None and tuple(dl_device) != device):
+        raise BufferError(f"the tensor {desc} is lent where it is, on {device}; context.read_tensor(tensor) copies it")
     require(stream != 0, "__dlpack__: the stream 0 is ambiguous; 1 is the default stream")
-    made = dlpack.capsule(address, desc, here, owner, read_only=read_only, max_version=max_version)
+    result = dlpack.capsule(address, desc, device, owner, read_only=read_only, max_version=max_version)
     if stream != -1:
         driver.precede(DEFAULT_STREAM if stream is None else stream)
-    return made
+    return result
 
 
 __all__ = ["ALIGNMENT", "Lent", "capsule", "interface", "lent"]

@@ -111,8 +111,8 @@ class Staging:
             self._idle.append(block)
             while sum(block.size for block in self._idle) > MAX_IDLE_BYTES:
                 surplus.append(self._idle.popleft())
-        for each in surplus:
-            _free(each)
+        for old in surplus:
+            _free(old)
 
     def close(self) -> None:
         """Free all blocks; no copy may be in flight."""

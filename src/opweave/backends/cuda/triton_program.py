@@ -73,7 +73,7 @@ def _skip_vectorizer() -> None:
 
     optimize, name = compiler.llvm.optimize_module, "disable_slp_vectorizer"
     if name in (optimize.__doc__ or ""):
-        compiler.llvm.optimize_module = lambda *given, **named: optimize(*given, **{**named, name: True})
+        compiler.llvm.optimize_module = lambda *arguments, **named: optimize(*arguments, **{**named, name: True})
 
 
 def _compiled(source: str, options: Mapping[str, int], folder: Path) -> dict[str, Any]:
@@ -87,11 +87,11 @@ def _compiled(source: str, options: Mapping[str, int], folder: Path) -> dict[str
     os.environ["TRITON_CACHE_DIR"] = str(folder / "cache")
     file = folder / "kernel.py"  # Triton reads the text of functions from their file
     file.write_text(source, "utf-8")
-    found = importlib.util.spec_from_file_location("opweave_triton", file)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    spec = importlib.util.spec_from_file_location("opweave_triton", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     vars(module)["STARTS_EARLY"] = tl.constexpr(options["starts_early"])
     kernel = module.opweave_kernel
     count = options["arguments"]
@@ -104,26 +104,26 @@ def _compiled(source: str, options: Mapping[str, int], folder: Path) -> dict[str
     while True:
         # Only tensor cores fuse products and sums, so that other functions have the same results everywhere. Triton's overflow
         # checks for integers are for its debug mode, and would be discarded.
-        given = {
+        compile_options = {
             "num_warps": options["num_warps"],
             "num_stages": stages,
             "enable_fp_fusion": False,
             "sanitize_overflow": False,
         }
-        made = triton.compile(ASTSource(kernel, signature, attrs=aligned), target=target, options=given)
-        if made.metadata.shared <= options["max_shared"] or stages == 1:
+        compiled = triton.compile(ASTSource(kernel, signature, attrs=aligned), target=target, options=compile_options)
+        if compiled.metadata.shared <= options["max_shared"] or stages == 1:
             break
         # Each stage holds the operands of one step in shared memory.
         stages -= 1
-    data = made.metadata
+    data = compiled.metadata
     if data.shared > options["max_shared"]:
         raise ValueError(f"{data.shared} bytes of shared memory, {options['max_shared']} are allowed")
     if data.global_scratch_size or data.profile_scratch_size or data.num_ctas != 1:
         raise ValueError("kernels with scratch memory, or clusters, are not supported")
-    parameters = re.search(r"\.entry [^(]*\((.*?)\)", made.asm["ptx"], re.DOTALL)
+    parameters = re.search(r"\.entry [^(]*\((.*?)\)", compiled.asm["ptx"], re.DOTALL)
     assert parameters is not None
     return {
-        "image": made.asm["cubin"],
+        "image": compiled.asm["cubin"],
         "entry_point": data.name,
         "invocations": (32 * data.num_warps, 1, 1),
         "shared": data.shared,
