@@ -48,9 +48,9 @@ class KernelCall:
         Raises:
             ValidationError: the kernel takes other names, which the message lists.
         """
-        known = [*self.inputs, *self.attributes, "out"]
-        unknown = [name for name in names if name not in known and name not in more]
-        require(not unknown, f"{self.title}: the kernel takes {unknown}; the operation has {known}")
+        declared = [*self.inputs, *self.attributes, "out"]
+        unknown = [name for name in names if name not in declared and name not in more]
+        require(not unknown, f"{self.title}: the kernel takes {unknown}; the operation has {declared}")
 
     def failed(self, error: Exception, function: Callable[..., Any]) -> OperationError:
         """Return the error to raise for an exception in a user's function, with the line in the user's file."""

@@ -68,20 +68,20 @@ def program_of_nodes(
     inputs = [operand for operand in reads if operand not in numbers]
 
     def call_formula(*arrays: Array) -> tuple[Array, ...]:
-        known: dict[Operand, Any] = dict(zip(inputs, arrays, strict=True))
-        known.update((o, Array((), ir.number(value, o.data_type))) for o, value in numbers.items())
+        values: dict[Operand, Any] = dict(zip(inputs, arrays, strict=True))
+        values.update((o, Array((), ir.number(value, o.data_type))) for o, value in numbers.items())
 
         for node in nodes:
             assert node.op.formula is not None, node
-            made = call_with(node.op.formula, {**each(node.inputs, known.__getitem__), **node.attributes})
-            results = made if isinstance(made, (tuple, list)) else (made,)
+            returned = call_with(node.op.formula, {**each(node.inputs, values.__getitem__), **node.attributes})
+            results = returned if isinstance(returned, (tuple, list)) else (returned,)
             for operand, result in zip(node.outputs, results, strict=True):
-                known[operand] = array = in_data_type(result, operand.data_type)
+                values[operand] = array = in_data_type(result, operand.data_type)
                 if rounds:
-                    known[operand] = rounded(array)
+                    values[operand] = rounded(array)
                 elif operand in read and not is_rounded(array):
                     unrounded.add(node)
-        return tuple(known[operand] for operand in outputs)
+        return tuple(values[operand] for operand in outputs)
 
     name = "+".join(node.op.name for node in nodes[:4]) + ("+…" if len(nodes) > 4 else "")
     program = trace_named(call_formula, name, [operand.desc for operand in inputs], _names(nodes, inputs))
@@ -91,19 +91,19 @@ def program_of_nodes(
 def names_of(operands: Mapping[str, Any]) -> list[str]:
     """Return the names of operands in messages: the parameters of the operation, except absent ones."""
     names: list[str] = []
-    for name, given in operands.items():
-        one = [] if given is None else [name]
-        names += [f"{name}[{i}]" for i in range(len(given))] if isinstance(given, tuple) else one
+    for name, operand in operands.items():
+        one = [] if operand is None else [name]
+        names += [f"{name}[{i}]" for i in range(len(operand))] if isinstance(operand, tuple) else one
     return names
 
 
 def _names(nodes: Sequence[Node], inputs: Sequence[Operand]) -> list[str]:
     """Name the inputs of fused nodes after the parameters of the first node that reads them; "" for ambiguous names."""
-    known: dict[Operand, str] = {}
+    by_operand: dict[Operand, str] = {}
     for node in nodes:
         for operand, name in zip(flat(node.inputs), names_of(node.inputs), strict=True):
-            known.setdefault(operand, name)
-    names = [known.get(operand, "") for operand in inputs]
+            by_operand.setdefault(operand, name)
+    names = [by_operand.get(operand, "") for operand in inputs]
     return [name if names.count(name) == 1 else "" for name in names]
 
 

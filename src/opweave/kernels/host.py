@@ -80,11 +80,11 @@ class PreparedHost:
 
     def bind(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         """Create the views once, so that runs create none."""
-        given = {**each(inputs, _read_only), **self.call.attributes}
+        arguments = {**each(inputs, _read_only), **self.call.attributes}
         results = tuple(output.view() for output in outputs)
-        given["out"] = results if len(results) > 1 else results[0]
-        positional = [given[name] for name in self.kernel.positions]
-        keywords = {name: given[name] for name in self.kernel.keywords}
+        arguments["out"] = results if len(results) > 1 else results[0]
+        positional = [arguments[name] for name in self.kernel.positions]
+        keywords = {name: arguments[name] for name in self.kernel.keywords}
         function = self.kernel.function
 
         def run() -> None:

@@ -34,8 +34,8 @@ class CudaKernel(SourceKernel):
     def _is_launched(self, source: Any) -> bool:
         return is_launched(source)
 
-    def _source(self, given: Any, **options: Any) -> Any:
-        return Launch(given, **options) if is_launched(given) else Source(given, **options)
+    def _source(self, source: Any, **options: Any) -> Any:
+        return Launch(source, **options) if is_launched(source) else Source(source, **options)
 
     def _fits(self, item: Any) -> bool:
         return isinstance(item, (Source, Launch))
@@ -103,15 +103,15 @@ class CudaKernel(SourceKernel):
         parameters: Sequence[Parameter],
     ) -> Kernel:
         """Create the user's own kernel; its parameters are bound by name."""
-        known = {item.buffer.variable: item for item in scope.bound}
+        tensors = {item.buffer.variable: item for item in scope.bound}
         bound: list[Bound] = []
         arguments: list[int | bytes] = []
         for parameter in parameters:
             if parameter.is_pointer:
-                item = known.get(parameter.name)
+                item = tensors.get(parameter.name)
                 require(
                     item is not None,
-                    f"the parameter {parameter.name} of {name} must have the name of a tensor: {', '.join(known)}",
+                    f"the parameter {parameter.name} of {name} must have the name of a tensor: {', '.join(tensors)}",
                 )
                 assert item is not None
                 arguments.append(len(bound))
@@ -188,6 +188,6 @@ def _scalar(kernel: str, parameter: Parameter, scope: CudaScope) -> bytes:
         f"the parameter {parameter.name} of {kernel} must be one of {', '.join(SCALARS)}, or a pointer",
     )
     assert type is not None
-    made: np.ndarray = np.array(value).astype(type)
-    require(made == value or type in (np.float32, np.float64), f"{parameter.name} is {value!r}, no {parameter.type}")
-    return made.tobytes()
+    number: np.ndarray = np.array(value).astype(type)
+    require(number == value or type in (np.float32, np.float64), f"{parameter.name} is {value!r}, no {parameter.type}")
+    return number.tobytes()

@@ -115,21 +115,22 @@ class Launch:
             ValidationError: an argument is neither a tensor nor a number, or the library does not accept it.
             OperationError: the library cannot compile the kernel.
         """
-        known = {item.buffer.name: item for item in scope.bound}
+        by_name = {item.buffer.name: item for item in scope.bound}
         values: list[Any] = []
-        for given in self.given():
-            name = given.name if isinstance(given, Buffer) else given
+        for argument in self.given():
+            name = argument.name if isinstance(argument, Buffer) else argument
             if isinstance(name, str):
-                found = known[name] if name in known else scope.value(name)
-                require(found is not None, f"the argument {name} is no tensor and no number; {scope.hint(name)}")
-                values.append(found)
+                operand = by_name[name] if name in by_name else scope.value(name)
+                require(operand is not None, f"the argument {name} is no tensor and no number; {scope.hint(name)}")
+                values.append(operand)
             else:
                 require(
-                    isinstance(given, (bool, int, float, np.generic)), f"an argument must be a number, got {given!r}"
+                    isinstance(argument, (bool, int, float, np.generic)),
+                    f"an argument must be a number, got {argument!r}",
                 )
-                values.append(given)
+                values.append(argument)
         try:
-            made, arguments = _LIBRARIES[_library(self.function)].compile(self, values, features)
+            compiled, arguments = _LIBRARIES[_library(self.function)].compile(self, values, features)
         except (ValidationError, OperationError):
             raise
         except Exception as error:  # libraries raise errors of many types
@@ -144,9 +145,9 @@ class Launch:
             tuple(value.memory for value in tensors),
             tuple(value.writes for value in tensors),
             (x, y, z),
-            made.entry_point,
-            invocations=made.invocations,
-            compiled=made,
+            compiled.entry_point,
+            invocations=compiled.invocations,
+            compiled=compiled,
             arguments=arguments,
         )
 
@@ -157,11 +158,11 @@ class Launch:
 
 def _packed(values: Sequence[Any], number: Callable[[Any], np.generic | np.ndarray]) -> tuple[int | bytes, ...]:
     """Convert values to arguments: positions among the tensors, and the bytes of numbers."""
-    made: list[int | bytes] = []
+    arguments: list[int | bytes] = []
     for value in values:
         is_tensor = hasattr(value, "memory")
-        made.append(sum(isinstance(item, int) for item in made) if is_tensor else number(value).tobytes())
-    return tuple(made)
+        arguments.append(sum(isinstance(item, int) for item in arguments) if is_tensor else number(value).tobytes())
+    return tuple(arguments)
 
 
 def _of_triton(launch: Launch, values: Sequence[Any], features: Features) -> tuple[Compiled, tuple[int | bytes, ...]]:
@@ -181,18 +182,18 @@ def _of_triton(launch: Launch, values: Sequence[Any], features: Features) -> tup
     target = GPUTarget("cuda", int(features.architecture.removeprefix("sm_")), 32)
     constants = {(names.index(name),): value for name, value in launch.constants.items()}
     options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
-    made = compile(ASTSource(launch.function, signature, constants, aligned), target=target, options=options)
-    data = made.metadata
+    binary = compile(ASTSource(launch.function, signature, constants, aligned), target=target, options=options)
+    data = binary.metadata
     if data.global_scratch_size or getattr(data, "profile_scratch_size", 0) or getattr(data, "num_ctas", 1) != 1:
         raise OperationError(f"{launch.title}: kernels with scratch memory, or clusters, are not supported")
-    parameters = re.search(r"\.entry [^(]*\((.*?)\)", made.asm["ptx"], re.DOTALL)
+    parameters = re.search(r"\.entry [^(]*\((.*?)\)", binary.asm["ptx"], re.DOTALL)
     assert parameters is not None
     trailing = parameters[1].count(".param") - len(free)
     if trailing < 0:
         raise OperationError(f"{launch.title}: this version of Triton passes arguments in a way that is not known here")
     block = (32 * data.num_warps, 1, 1)
-    found = Compiled(made.asm["cubin"], data.name, block, shared=data.shared, trailing=trailing)
-    return found, _packed(values, lambda value: _triton_number(value)[1])
+    compiled = Compiled(binary.asm["cubin"], data.name, block, shared=data.shared, trailing=trailing)
+    return compiled, _packed(values, lambda value: _triton_number(value)[1])
 
 
 def _triton_number(value: Any) -> tuple[str, np.generic]:
@@ -208,8 +209,8 @@ def _of_cupy(launch: Launch, values: Sequence[Any], features: Features) -> tuple
     # CuPy passes Python's numbers as int64, float64 and bool.
     x, y, z = (*map(int, sizes(launch.block)), 1, 1)[:3]
     function = launch.function.kernel  # compiles it for the current device
-    found = Compiled(b"", launch.function.name, (x, y, z), launch.shared, handle=int(function.ptr), owner=function)
-    return found, _packed(values, np.asarray)
+    compiled = Compiled(b"", launch.function.name, (x, y, z), launch.shared, handle=int(function.ptr), owner=function)
+    return compiled, _packed(values, np.asarray)
 
 
 def _of_numba(launch: Launch, values: Sequence[Any], features: Features) -> tuple[Compiled, tuple[int | bytes, ...]]:
@@ -230,9 +231,9 @@ def _of_numba(launch: Launch, values: Sequence[Any], features: Features) -> tupl
             number = sum(isinstance(item, int) for item in arguments)
             arguments += [number if item is None else np.int64(item).tobytes() for item in fields]
         else:
-            made = np.asarray(value)
-            signature.append(numba.from_dtype(made.dtype))
-            arguments.append(made.tobytes())
+            scalar = np.asarray(value)
+            signature.append(numba.from_dtype(scalar.dtype))
+            arguments.append(scalar.tobytes())
     version = int(features.architecture.removeprefix("sm_"))
     ptx, _ = cuda.compile_ptx(  # type: ignore[attr-defined, no-untyped-call]
         launch.function.py_func, tuple(signature), cc=divmod(version, 10)
@@ -276,9 +277,9 @@ def _name(function: Any) -> str:
     return str(getattr(inner, "__name__", None) or getattr(inner, "name", "?"))
 
 
-def is_launched(given: Any) -> bool:
+def is_launched(value: Any) -> bool:
     """Whether an object is a kernel of a library that can be launched."""
-    return _library(given) in _LIBRARIES
+    return _library(value) in _LIBRARIES
 
 
 __all__ = ["Launch", "is_launched"]

@@ -33,10 +33,10 @@ class Explained:
 
     def __call__(self, log: str) -> str:
         """Return the message: the error, its line, and the compiler's excerpt."""
-        found = _ERROR.search(log)
-        if found is None:
+        match = _ERROR.search(log)
+        if match is None:
             return f"{log.strip()}{self.where.suffix(self.source.source)}"
-        file, number, said = found[1], int(found[2] or 0), found[3]
+        file, number, said = match[1], int(match[2] or 0), match[3]
         if file != USER and (line := unclosed(self.source.plain)):
             number, said = line, "the bracket in this line is never closed"
         elif file != USER:
@@ -45,7 +45,7 @@ class Explained:
         more = f" ({self.hint(name[1])})" if name else ""
         lines = self.source.source.split("\n")
         excerpt = [f"{number} | {lines[number - 1].rstrip()}"] if 0 < number <= len(lines) else []
-        below = log[found.end() :].lstrip("\n").split("\n")[1:2]
+        below = log[match.end() :].lstrip("\n").split("\n")[1:2]
         if excerpt and file == USER and below and below[0].strip() == "^":
             # The compiler indents its excerpt by two characters.
             excerpt.append(f"{' ' * len(str(number))} | {below[0][2:]}")

@@ -160,15 +160,15 @@ class Source:
     def __post_init__(self) -> None:
         require(isinstance(self.source, str), f"source must be CUDA C++, a string, got {self.source!r}")
         check_sizes(grid=self.grid, block=self.block)
-        given = sizes(self.invocations or 1)
-        require(all(map(is_count, given)), f"invocations must be positive integers, got {self.invocations!r}")
+        counts = sizes(self.invocations or 1)
+        require(all(map(is_count, counts)), f"invocations must be positive integers, got {self.invocations!r}")
         for name, desc in self.scratch.items():
             require(isinstance(desc, Desc), f"scratch {name!r} must be an opweave.Desc, got {desc!r}")
 
     @cached_property
     def plain(self) -> str:
         """The source with comments and string contents replaced by spaces, which keeps all positions."""
-        return _TOKEN.sub(lambda found: found[0] if found[0] == '"C"' else re.sub(r"\S", " ", found[0]), self.source)
+        return _TOKEN.sub(lambda match: match[0] if match[0] == '"C"' else re.sub(r"\S", " ", match[0]), self.source)
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -191,32 +191,33 @@ class Source:
         Raises:
             ValidationError: there are several kernels, or options for the other kind of source.
         """
-        found = list(_GLOBAL.finditer(self.plain))
+        matches = list(_GLOBAL.finditer(self.plain))
         require(
-            len(found) <= 1, f"a source has one kernel, got {', '.join(m[1] for m in found)}; give a Source for each"
+            len(matches) <= 1,
+            f"a source has one kernel, got {', '.join(m[1] for m in matches)}; give a Source for each",
         )
-        if not found:
+        if not matches:
             require(self.grid is None, "grid= is for kernels with __global__; void main takes invocations=")
             return None
-        name = found[0][1]
+        name = matches[0][1]
         require(self.invocations is None, f"invocations= is for void main; {name} with __global__ takes grid=")
         require(self.grid is not None, f"{name} with __global__ takes grid=, the number of blocks")
-        return name, [_parameter(text) for text in found[0][2].split(",") if text.strip()]
+        return name, [_parameter(text) for text in matches[0][2].split(",") if text.strip()]
 
     @property
     def text(self) -> str:
         """The source, with C linkage for the kernel, so that the compiler keeps its name."""
-        found = _GLOBAL.search(self.plain)
-        if found is None or _LINKAGE.search(self.plain[: found.start()]):
+        match = _GLOBAL.search(self.plain)
+        if match is None or _LINKAGE.search(self.plain[: match.start()]):
             return self.source
-        return f'{self.source[: found.start()]}extern "C" {self.source[found.start() :]}'
+        return f'{self.source[: match.start()]}extern "C" {self.source[match.start() :]}'
 
     @property
     def positions(self) -> int:
         """Number of parameters of `void main`."""
-        found = _MAIN.search(self.plain)
-        assert found is not None, "only sources without a fault are looked into"
-        count = len([part for part in found[1].split(",") if part.strip()])
+        match = _MAIN.search(self.plain)
+        assert match is not None, "only sources without a fault are looked into"
+        count = len([part for part in match[1].split(",") if part.strip()])
         require(count > 0, "void main takes the number of an element, or its position on each axis, got ()")
         return count
 
@@ -228,10 +229,10 @@ class Source:
         """
         count = self.positions
         shape = sizes(out.shape if self.invocations is None else self.invocations)
-        what = f"{out.name} has {out.rank} axes" if self.invocations is None else f"invocations are {list(shape)}"
+        subject = f"{out.name} has {out.rank} axes" if self.invocations is None else f"invocations are {list(shape)}"
         shape = (math.prod(shape),) if count == 1 else shape
         fits = len(shape) == count
-        require(fits, f"void main takes {count} positions, but {what}; one parameter is the number of an element")
+        require(fits, f"void main takes {count} positions, but {subject}; one parameter is the number of an element")
         require(math.prod(shape) < 2**31, f"there may be 2**31 - 1 invocations, got {list(shape)}")
         return shape
 
@@ -243,12 +244,12 @@ def _parameter(text: str) -> Parameter:
     return Parameter(re.sub(r"\s*\*\s*", "*", type), name)
 
 
-def check_sizes(**given: Any) -> None:
+def check_sizes(**numbers: Any) -> None:
     """Require numbers of blocks or threads, in up to three dimensions."""
-    for name, value in given.items():
+    for name, value in numbers.items():
         if value is not None:
-            found = sizes(value)
-            fits = 0 < len(found) <= 3 and all(map(is_count, found))
+            counts = sizes(value)
+            fits = 0 < len(counts) <= 3 and all(map(is_count, counts))
             require(fits, f"{name} must be 1 to 3 positive integers, got {value!r}")
 
 
@@ -268,20 +269,20 @@ class CudaScope(Scope):
         Raises:
             ValidationError: two constants have the same name, or a value has no constant.
         """
-        made: dict[str, str] = {}
+        texts: dict[str, str] = {}
         for item in self.bound:
             for name, value in shape_constants(item.buffer).items():
-                made[name] = declaration(name, value) or ""
+                texts[name] = declaration(name, value) or ""
         for name, value in (*self.attributes.items(), *source.constants.items()):
             text, word = declaration(spelled(name), value), spelled(name)
             require(
                 text is not None or name not in source.constants,
                 f"{self.title}: the constant {name} must be a finite number, true, false or a tuple of them, got {value!r}",
             )
-            require(word not in made, f"{self.title}: two declarations are called {word}; rename a parameter")
+            require(word not in texts, f"{self.title}: two declarations are called {word}; rename a parameter")
             if text is not None:
-                made[word] = text
-        return made
+                texts[word] = text
+        return texts
 
     def used(self, words: frozenset[str]) -> list[Bound]:
         """Return the tensors that a source uses."""
@@ -290,9 +291,9 @@ class CudaScope(Scope):
     def value(self, name: str) -> Any:
         """Return the number that a kernel's parameter stands for; None if there is none."""
         for item in self.bound:
-            found = shape_constants(item.buffer).get(name)
-            if isinstance(found, int):
-                return found
+            number = shape_constants(item.buffer).get(name)
+            if isinstance(number, int):
+                return number
         attribute = self.attributes.get(name.removesuffix("_") if name not in self.attributes else name)
         return attribute if isinstance(attribute, (int, float)) else None
 
@@ -312,11 +313,11 @@ class CudaScope(Scope):
 def shape_constants(buffer: Buffer) -> dict[str, int | tuple[int, ...]]:
     """The constants of a tensor's shape, by name."""
     name, shape = buffer.name, buffer.shape
-    made: dict[str, int | tuple[int, ...]] = {f"{name}_size": buffer.size, f"{name}_rank": buffer.rank}
+    constants: dict[str, int | tuple[int, ...]] = {f"{name}_size": buffer.size, f"{name}_rank": buffer.rank}
     if shape:  # C++ has no empty arrays
-        made[f"{name}_shape"] = shape
-        made[f"{name}_strides"] = tuple(accumulate((1, *shape[:0:-1]), mul))[::-1]
-    return made
+        constants[f"{name}_shape"] = shape
+        constants[f"{name}_strides"] = tuple(accumulate((1, *shape[:0:-1]), mul))[::-1]
+    return constants
 
 
 def declaration(name: str, value: Any) -> str | None:

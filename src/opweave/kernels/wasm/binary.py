@@ -125,8 +125,8 @@ def check(data: bytes, name: str) -> None:
         DataError: the data is text, a component, another version or something else.
     """
     if data[:8] != MAGIC:
-        what = "a component" if data[:8] == b"\0asm\x0d\0\1\0" else f"bytes that begin with {data[:8]!r}"
-        raise DataError(f"{name}: must be a WebAssembly module (version 1), got {what}")
+        contents = "a component" if data[:8] == b"\0asm\x0d\0\1\0" else f"bytes that begin with {data[:8]!r}"
+        raise DataError(f"{name}: must be a WebAssembly module (version 1), got {contents}")
 
 
 def read(data: bytes) -> Layout:
@@ -188,19 +188,19 @@ def _imports(reader: _Reader) -> tuple[list[Import], list[int], list[int]]:
     for _ in range(reader.number()):
         module, name, kind = reader.name(), reader.name(), reader.byte()
         if kind == _FUNCTION:
-            what = "function"
+            label = "function"
             functions.append(reader.number())
         elif kind == _TABLE:
-            what = "table"
+            label = "table"
             reader.byte()
             reader.limits()
         elif kind == _MEMORY:
-            what = "memory"
+            label = "memory"
             memories.append(reader.limits())
         else:
-            what = reader.type()
+            label = reader.type()
             reader.byte()
-        imports.append(Import(module, name, what))
+        imports.append(Import(module, name, label))
     return imports, functions, memories
 
 

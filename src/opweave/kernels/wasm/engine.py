@@ -55,18 +55,18 @@ def engine(interruptible: bool, reservation: int) -> wasmtime.Engine:
     config.max_wasm_stack = STACK
     for feature in _REFUSED:
         setattr(config, f"wasm_{feature}", False)
-    made: wasmtime.Engine = library().Engine(config)
-    _owners.add(made)
+    instance: wasmtime.Engine = library().Engine(config)
+    _owners.add(instance)
     if interruptible:
-        ticker.engines.append(made)
-    return made
+        ticker.engines.append(instance)
+    return instance
 
 
 def new_store(timeout: float | None, reservation: int) -> wasmtime.Store:
     """Create a store of the engine for modules with this timeout."""
-    made: wasmtime.Store = library().Store(engine(timeout is not None, reservation))
-    _owners.add(made)
-    return made
+    store: wasmtime.Store = library().Store(engine(timeout is not None, reservation))
+    _owners.add(store)
+    return store
 
 
 _owners: WeakSet[Any] = WeakSet()
@@ -175,12 +175,12 @@ def taken(error: int, trap: int) -> Exception:
     """Return the exception for the engine's error, or trap if the error is 0, at an address; it owns the memory."""
     from wasmtime import Trap, WasmtimeError, _bindings
 
-    made: Exception
+    exception: Exception
     if error:
-        made = WasmtimeError._from_ptr(ctypes.cast(error, ctypes.POINTER(_bindings.wasmtime_error_t)))
+        exception = WasmtimeError._from_ptr(ctypes.cast(error, ctypes.POINTER(_bindings.wasmtime_error_t)))
     else:
-        made = Trap._from_ptr(ctypes.cast(trap, ctypes.POINTER(_bindings.wasm_trap_t)))
-    return made
+        exception = Trap._from_ptr(ctypes.cast(trap, ctypes.POINTER(_bindings.wasm_trap_t)))
+    return exception
 
 
 def explain(error: Exception, what: str, timeout: float | None, names: Mapping[int, str]) -> MLError:
@@ -223,10 +223,10 @@ def reason(error: Exception) -> str:
     return "; ".join(reason for reason in reasons if reason and not reason.startswith("Caused by"))
 
 
-def _where(trap: wasmtime.Trap, known: Mapping[int, str]) -> str:
+def _where(trap: wasmtime.Trap, exported: Mapping[int, str]) -> str:
     """Return the function that trapped, with its callers."""
     frames = [(frame.func_index, frame.func_name) for frame in trap.frames]
-    names = [name or known.get(index, f"function {index}") for index, name in frames]
+    names = [name or exported.get(index, f"function {index}") for index, name in frames]
     if not names:
         return ""
     shown = [*names[:3], "…"] if len(names) > 4 else names

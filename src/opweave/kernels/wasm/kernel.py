@@ -115,14 +115,14 @@ class PreparedWasm:
         """Check all arrays, and return them by place."""
         arrays: dict[Place, np.ndarray] = {}
         declared: dict[str, Descs] = {**self.call.inputs, "": self.call.outputs}
-        given: dict[str, Any] = {**inputs, "": outputs}
+        operands: dict[str, Any] = {**inputs, "": outputs}
         for name, descs in declared.items():
             if isinstance(descs, Desc):
-                arrays[Place(name, None)] = self._checked(name, given[name], descs)
+                arrays[Place(name, None)] = self._checked(name, operands[name], descs)
                 continue
-            for number, (desc, array) in enumerate(zip(descs or (), given[name] or (), strict=True)):
-                what = f"{name}[{number}]" if name else f"out{number}"
-                arrays[Place(name, number)] = self._checked(what, array, desc)
+            for number, (desc, array) in enumerate(zip(descs or (), operands[name] or (), strict=True)):
+                label = f"{name}[{number}]" if name else f"out{number}"
+                arrays[Place(name, number)] = self._checked(label, array, desc)
         return arrays
 
     def _checked(self, name: str, array: np.ndarray, desc: Desc) -> np.ndarray:

@@ -198,10 +198,10 @@ class _Loader:
         raise DataError(f"{self.name}: imports {shown}; there is nothing to import but env.memory{hint}")
 
     def _is_known(self, item: binary.Import) -> bool:
-        known = {"memory": "memory"}
+        allowed = {"memory": "memory"}
         if self.dylink is not None:
-            known |= {"__indirect_function_table": "table", **dict.fromkeys(_BASES, self.layout.pointer)}
-        return item.module == "env" and known.get(item.name) == item.kind
+            allowed |= {"__indirect_function_table": "table", **dict.fromkeys(_BASES, self.layout.pointer)}
+        return item.module == "env" and allowed.get(item.name) == item.kind
 
     def _provided(
         self, arena: Arena | None, imports: Sequence[Any]
@@ -234,14 +234,14 @@ class _Loader:
         """Return the stack pointer of a module that is not position-independent: a mutable global that holds a pointer."""
         if self.layout.stack_pointer is None:
             return None
-        found: wasmtime.Global = exports[self.layout.stack_pointer]
+        candidate: wasmtime.Global = exports[self.layout.stack_pointer]
         try:
-            is_number = isinstance(found.value(self.store), int)
+            is_number = isinstance(candidate.value(self.store), int)
         except self.wasm.WasmtimeError:  # a vector
             is_number = False
         # The engine ends the process when asked for the type of a vector.
-        kind = found.type(self.store)
-        return found if is_number and kind.mutable and str(kind.content) == self.layout.pointer else None
+        kind = candidate.type(self.store)
+        return candidate if is_number and kind.mutable and str(kind.content) == self.layout.pointer else None
 
     @contextmanager
     def _running(self, arena: Arena | None) -> Iterator[None]:

@@ -100,8 +100,8 @@ def check_names(signature: str, function: FunctionType, operands: Sequence[str],
         if match["name"] in operands or (_RESULT.fullmatch(match["name"]) and match["name"] not in attributes):
             require(match["field"] in (None, *_FIELDS), f"{item!r} in the signature: {_NO_FIELD}")
         else:
-            known = [*operands, "out", *attributes]
-            require(match["name"] in known, _unknown(match["name"], known))
+            names = [*operands, "out", *attributes]
+            require(match["name"] in names, _unknown(match["name"], names))
     _check_count(len(items), function)
 
 
@@ -133,8 +133,8 @@ def _argument(item: str, call: KernelCall) -> Argument:
             return _of_attribute(item, match, element, call.attributes[name])
     except ValidationError as error:
         raise ValidationError(f"{item!r} in the signature: {error}") from None
-    known = [*call.inputs, *(f"out{i}" for i in range(len(call.outputs))), *call.attributes]
-    raise ValidationError(_unknown(name, known))
+    names = [*call.inputs, *(f"out{i}" for i in range(len(call.outputs))), *call.attributes]
+    raise ValidationError(_unknown(name, names))
 
 
 def _matched(item: str) -> re.Match[str]:
@@ -145,8 +145,8 @@ def _matched(item: str) -> re.Match[str]:
     return match
 
 
-def _unknown(name: str, known: Sequence[str]) -> str:
-    return f"the signature has an unknown name {name!r}; there are {', '.join(known)}{meant(name, known)}"
+def _unknown(name: str, names: Sequence[str]) -> str:
+    return f"the signature has an unknown name {name!r}; there are {', '.join(names)}{meant(name, names)}"
 
 
 def _check_count(count: int, function: FunctionType) -> None:
@@ -154,11 +154,11 @@ def _check_count(count: int, function: FunctionType) -> None:
     require(count == expected, f"it gives {counted(count, 'value')} for {counted(expected, 'parameter')}")
 
 
-def _of_tensor(item: str, match: re.Match[str], place: Place, given: Desc | tuple[Desc, ...] | None) -> Argument:
+def _of_tensor(item: str, match: re.Match[str], place: Place, operand: Desc | tuple[Desc, ...] | None) -> Argument:
     """Return a pointer to an operand or a result, or a number of its descriptor."""
     field, pointer, wanted = match["field"], bool(match["pointer"]), match["type"]
-    is_sequence = isinstance(given, tuple)
-    descs = given if isinstance(given, tuple) else () if given is None else (given,)
+    is_sequence = isinstance(operand, tuple)
+    descs = operand if isinstance(operand, tuple) else () if operand is None else (operand,)
     if place.name and place.number is not None:
         require(is_sequence, "this operand is not a sequence")
         require(place.number < len(descs), f"there are {len(descs)} operands")
@@ -176,7 +176,7 @@ def _of_tensor(item: str, match: re.Match[str], place: Place, given: Desc | tupl
         return Argument(item, "number", len(descs), type=wanted)
     require(field is not None, "a tensor is passed as a pointer, name*")
     require(not is_sequence, f"a sequence has operands: {place.name}[0].{field}")
-    require(given is not None, "the operand is absent; only its pointer can be passed, which is 0")
+    require(operand is not None, "the operand is absent; only its pointer can be passed, which is 0")
     return Argument(item, "number", _number_of(descs[0], str(field), match["index"]), type=wanted)
 
 

@@ -39,10 +39,10 @@ class Bound:
     def functions(self) -> dict[str, str]:
         """Return the functions that load and store an element, by name."""
         buffer, name = self.buffer, self.buffer.name
-        made = {f"load_{name}": f"fn load_{name}(i: u32) -> {buffer.type} {{ return {self._element()}; }}"}
+        texts = {f"load_{name}": f"fn load_{name}(i: u32) -> {buffer.type} {{ return {self._element()}; }}"}
         if self.writes:
-            made[f"store_{name}"] = f"fn store_{name}(i: u32, value: {buffer.type}) {{ {self._assignment()} }}"
-        return made
+            texts[f"store_{name}"] = f"fn store_{name}(i: u32, value: {buffer.type}) {{ {self._assignment()} }}"
+        return texts
 
     def _element(self) -> str:
         buffer, variable = self.buffer, self.buffer.variable
@@ -66,15 +66,15 @@ class Bound:
     def constants(self) -> dict[str, str]:
         """Return the constants of the buffer's shape, by name."""
         name, shape = self.buffer.name, self.buffer.shape
-        made = {
+        texts = {
             f"{name}_size": f"const {name}_size: u32 = {self.buffer.size}u;",
             f"{name}_rank": f"const {name}_rank: u32 = {len(shape)}u;",
         }
         if shape:  # WGSL has no empty arrays
             strides = tuple(accumulate((1, *shape[:0:-1]), mul))[::-1]
-            made[f"{name}_shape"] = f"const {name}_shape = {_u32s(shape)};"
-            made[f"{name}_strides"] = f"const {name}_strides = {_u32s(strides)};"
-        return made
+            texts[f"{name}_shape"] = f"const {name}_shape = {_u32s(shape)};"
+            texts[f"{name}_strides"] = f"const {name}_strides = {_u32s(strides)};"
+        return texts
 
 
 def _u32s(values: Sequence[int]) -> str:
@@ -90,10 +90,10 @@ def constant(name: str, value: Any) -> str | None:
             return None
         text = f"array({', '.join(map(str, items))})"
     else:
-        found = _number(value)
-        if found is None:
+        number = _number(value)
+        if number is None:
             return None
-        text = found
+        text = number
     return f"const {spelled(name)} = {text};"
 
 
@@ -132,8 +132,8 @@ class Scope:
             ValidationError: two declarations have the same name.
             NotSupportedError: the shader uses more buffers than the device can bind.
         """
-        given = self._texts(shader)
-        texts = [text for name, text in given.items() if name in shader.words]
+        declarations = self._texts(shader)
+        texts = [text for name, text in declarations.items() if name in shader.words]
         inner = set().union(*map(words, texts)) | shader.words  # accessors contain the names of their buffers
         bound = tuple(item for item in self.bound if item.buffer.variable in inner)
         maximum = self.features.max_buffers
@@ -145,11 +145,11 @@ class Scope:
 
     def _texts(self, shader: Shader) -> dict[str, str]:
         """Declarations by name."""
-        made: dict[str, str] = {}
+        texts: dict[str, str] = {}
         for item in self.bound:
             for name, text in {item.buffer.variable: "", **item.constants(), **item.functions()}.items():
-                require(name not in made, f"{self.title}: two declarations are called {name}; rename a parameter")
-                made[name] = text
+                require(name not in texts, f"{self.title}: two declarations are called {name}; rename a parameter")
+                texts[name] = text
         for name, value in (*self.attributes.items(), *shader.constants.items()):
             text_or_none = constant(name, value)
             require(
@@ -157,10 +157,10 @@ class Scope:
                 f"{self.title}: the constant {name} must be a finite number, true, false or a tuple of them, got {value!r}",
             )
             word = spelled(name)
-            require(word not in made, f"{self.title}: two declarations are called {word}; rename a parameter")
+            require(word not in texts, f"{self.title}: two declarations are called {word}; rename a parameter")
             if text_or_none is not None:
-                made[word] = text_or_none
-        return {name: text for name, text in made.items() if text}
+                texts[word] = text_or_none
+        return {name: text for name, text in texts.items() if text}
 
     def hint(self, name: str) -> str:
         """Explain why a name is not declared."""
@@ -207,9 +207,12 @@ def entry_of(shader: Shader, out: Buffer, features: Features) -> Entry:
     """
     maximum, name = features.max_workgroups, shader.entry
     if name:
-        given = sizes(shader.workgroups or 1)
-        require(max(given) <= maximum, f"the device dispatches {maximum} workgroups a dimension, got {list(given)}")
-        x, y, z = (*given, 1, 1)[:3]
+        workgroups = sizes(shader.workgroups or 1)
+        require(
+            max(workgroups) <= maximum,
+            f"the device dispatches {maximum} workgroups a dimension, got {list(workgroups)}",
+        )
+        x, y, z = (*workgroups, 1, 1)[:3]
         return Entry(name, (x, y, z))
     parameters = shader.parameters()
     extents = shader.extents(out, parameters)

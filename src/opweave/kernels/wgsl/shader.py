@@ -104,9 +104,9 @@ class Shader:
         require(0 < count <= 3, f"workgroups must have 1 to 3 dimensions, got {self.workgroups!r}")
         size = self.workgroup_size
         require(size is None or _is_count(size), f"workgroup_size must be a positive integer, got {size!r}")
-        for what, mapping in {"constants": self.constants, "scratch": self.scratch}.items():
+        for option, mapping in {"constants": self.constants, "scratch": self.scratch}.items():
             fits = isinstance(mapping, Mapping) and all(isinstance(n, str) and n.isidentifier() for n in mapping)
-            require(fits, f"{what} must map names to values, got {mapping!r}")
+            require(fits, f"{option} must map names to values, got {mapping!r}")
         for name, desc in self.scratch.items():
             require(isinstance(desc, Desc), f"scratch {name!r} must be an opweave.Desc, got {desc!r}")
 
@@ -132,14 +132,14 @@ class Shader:
         Raises:
             ValidationError: there are several entry points, or declarations that Opweave generates.
         """
-        found = ENTRY.findall(self.plain)
-        require(len(found) <= 1, f"a shader has one entry point, got {', '.join(found)}; give a Shader for each")
+        names = ENTRY.findall(self.plain)
+        require(len(names) <= 1, f"a shader has one entry point, got {', '.join(names)}; give a Shader for each")
         declares = re.search(r"@\s*(?:binding|group)\b", self.plain)
         require(
             declares is None,
             "a shader has no @group and @binding: buffers are declared under the names of parameters, results as out",
         )
-        if not found:
+        if not names:
             require(
                 self.workgroups is None,
                 "workgroups= is for entry points with @compute; fn main takes invocations=",
@@ -147,10 +147,10 @@ class Shader:
             return ""
         require(
             self.invocations is None and self.workgroup_size is None,
-            f"invocations= and workgroup_size= are for fn main without @compute; {found[0]} takes workgroups=",
+            f"invocations= and workgroup_size= are for fn main without @compute; {names[0]} takes workgroups=",
         )
-        require(self.workgroups is not None, f"{found[0]} with @compute takes workgroups=, how many to dispatch")
-        return str(found[0])
+        require(self.workgroups is not None, f"{names[0]} with @compute takes workgroups=, how many to dispatch")
+        return str(names[0])
 
     def parameters(self) -> list[str]:
         """Return the types of the parameters of `fn main`, each `u32` or `i32`.
@@ -158,14 +158,14 @@ class Shader:
         Raises:
             ValidationError: a parameter has another type.
         """
-        found = MAIN.search(self.plain)
-        assert found is not None, "only shaders without a fault are looked into"
-        given = [part.strip() for part in (found[1] or "").split(",") if part.strip()]
-        types = [part.partition(":")[2].strip() for part in given]
+        match = MAIN.search(self.plain)
+        assert match is not None, "only shaders without a fault are looked into"
+        parts = [part.strip() for part in (match[1] or "").split(",") if part.strip()]
+        types = [part.partition(":")[2].strip() for part in parts]
         fits = bool(types) and all(type in ("u32", "i32") for type in types)
         require(
             fits,
-            f"fn main takes the number of an element, or its position on each axis, as u32 or i32, got ({', '.join(given)})",
+            f"fn main takes the number of an element, or its position on each axis, as u32 or i32, got ({', '.join(parts)})",
         )
         return types
 
@@ -178,14 +178,14 @@ class Shader:
         count = len(parameters)
         if self.invocations is None:
             shape = (out.size,) if count == 1 else out.shape
-            what = f"{out.name} has {out.rank} axes"
+            subject = f"{out.name} has {out.rank} axes"
         else:
             shape = sizes(self.invocations)
             shape = (prod(shape),) if count == 1 else shape
-            what = f"invocations are {list(shape)}"
+            subject = f"invocations are {list(shape)}"
         require(
             len(shape) == count,
-            f"fn main takes {count} positions, but {what}; one parameter is the number of an element",
+            f"fn main takes {count} positions, but {subject}; one parameter is the number of an element",
         )
         require(prod(shape) < 2**31, f"there may be 2**31 - 1 invocations, got {list(shape)}")
         return shape

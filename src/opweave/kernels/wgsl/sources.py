@@ -92,19 +92,19 @@ class SourceKernel(ABC):
             bound.append(self._bound(name, memory, features))
             return bound[-1].buffer
 
-        given: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         for name, value in inputs.items():
             if isinstance(value, tuple):
-                given[name] = tuple(buffer(f"{name}{k}", item) for k, item in enumerate(value))
+                arguments[name] = tuple(buffer(f"{name}{k}", item) for k, item in enumerate(value))
             else:
-                given[name] = None if value is None else buffer(name, value)
+                arguments[name] = None if value is None else buffer(name, value)
         names = [f"out{k}" for k in range(len(targets))] if len(targets) > 1 else ["out"]
         results = [
             self._bound(name, target, features, writes=True) for name, target in zip(names, targets, strict=True)
         ]
         outs = tuple(result.buffer for result in results)
-        given = {"features": features, "out": outs if len(outs) > 1 else outs[0], **given, **call.attributes}
-        shaders = self.shaders if self.function is None else self._made(call, given)
+        arguments = {"features": features, "out": outs if len(outs) > 1 else outs[0], **arguments, **call.attributes}
+        shaders = self.shaders if self.function is None else self._made(call, arguments)
         count = len(shaders)
         titles = [f"{call.title}, pass {k + 1} of {count}" if count > 1 else call.title for k in range(count)]
         for title, shader in zip(titles, shaders, strict=True):
@@ -120,20 +120,20 @@ class SourceKernel(ABC):
             )
         absent = [name for name, value in inputs.items() if value is None]
         shared: dict[str, Bound] = {}
-        made = []
+        kernels = []
         for title, shader in zip(titles, shaders, strict=True):
             own = [self._scratch(name, desc, shared, call.title, features) for name, desc in shader.scratch.items()]
             scope = self.scope(call.title, [*bound, *results, *own], call.attributes, absent, features)
-            made.append(self._kernel(title, shader, scope, outs[0], features))
-        return made
+            kernels.append(self._kernel(title, shader, scope, outs[0], features))
+        return kernels
 
-    def _made(self, call: KernelCall, given: Mapping[str, Any]) -> tuple[Any, ...]:
+    def _made(self, call: KernelCall, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
         """Call the function for a node, and return its shaders."""
         function = self.function
         assert function is not None
         call.check_names(self.names, "features")
         try:
-            return self._sources(function(**{name: given[name] for name in self.names}))
+            return self._sources(function(**{name: arguments[name] for name in self.names}))
         except ValidationError as error:
             raise ValidationError(
                 f"{call.title}: {error}{user_line(error, function) or self.where.suffix()}"
@@ -153,16 +153,16 @@ class SourceKernel(ABC):
         """Whether an object is launched, although it may be callable."""
         return False
 
-    def _source(self, given: Any, **options: Any) -> Any:
+    def _source(self, source: Any, **options: Any) -> Any:
         """Create a source of text or an object, with its options."""
-        return self.kind(given, **options)
+        return self.kind(source, **options)
 
-    def _sources(self, given: Any) -> tuple[Any, ...]:
+    def _sources(self, source: Any) -> tuple[Any, ...]:
         """Convert one or several sources, text or objects to sources."""
-        items = given if isinstance(given, (tuple, list)) else (given,)
+        items = source if isinstance(source, (tuple, list)) else (source,)
         alone = [isinstance(item, str) or self._is_launched(item) for item in items]
         fits = bool(items) and all(is_alone or self._fits(item) for is_alone, item in zip(alone, items, strict=True))
-        require(fits, f"a kernel is {self.accepts}, several of them, or a function of these, got {given!r}")
+        require(fits, f"a kernel is {self.accepts}, several of them, or a function of these, got {source!r}")
         return tuple(self._source(item) if own else item for own, item in zip(alone, items, strict=True))
 
     def _fits(self, item: Any) -> bool:
@@ -174,11 +174,11 @@ class SourceKernel(ABC):
 
     def _scratch(self, name: str, desc: Desc, shared: dict[str, Bound], title: str, features: Features) -> Bound:
         """Return a scratch buffer; passes that use the same name share it."""
-        known = shared.get(name)
-        if known is None:
+        bound = shared.get(name)
+        if bound is None:
             fits = features.int64 or desc.data_type not in ("int64", "uint64")
             require(fits, f"{title}: scratch {name}: the device has no {desc.data_type}")
-            known = shared[name] = self._bound(name, Input(len(shared), desc), features, writes=True)
-        fits = known.buffer.desc == desc
-        require(fits, f"{title}: scratch {name} is {known.buffer.desc} in one pass, {desc} in another")
-        return known
+            bound = shared[name] = self._bound(name, Input(len(shared), desc), features, writes=True)
+        fits = bound.buffer.desc == desc
+        require(fits, f"{title}: scratch {name} is {bound.buffer.desc} in one pass, {desc} in another")
+        return bound

@@ -109,7 +109,7 @@ def _open_bracket(source: str, plain: str) -> Fault | None:
     if not opened:
         return None
     start, said = opened[-1], ""
-    inside = next((found for found in misaligned if found[0] > start), None)
+    inside = next((pair for pair in misaligned if pair[0] > start), None)
     if inside is not None and plain[start] == "{":
         start, end, other = inside
         said = f" (by its indentation, the }} in line {line_at(source, end)} closes the {{ in line {line_at(source, other)})"
