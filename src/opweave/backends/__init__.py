@@ -353,10 +353,10 @@ class Backend(RuleTable, ABC):
         """The limits of the specification, narrowed to what this back end supports."""
         limits = self._limits.get(op)
         if limits is None:
-            limits = self._limits[op] = self._narrowed(op)
+            limits = self._limits[op] = self._narrow_limits(op)
         return limits
 
-    def _narrowed(self, op: Op[..., Any]) -> Mapping[str, Limits]:
+    def _narrow_limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
         narrowed = dict(op.limits)
         for name, limit in op.limits.items():
             supported = self.data_types(op, name)
@@ -394,10 +394,10 @@ def discover() -> Mapping[str, Backend]:
     """
     references = BUILT_IN | {n: r for n, r in sorted(entry_points("opweave.backends").items()) if n not in BUILT_IN}
     references["reference"] = references.pop("reference")
-    return ByNeed(references, _imported)
+    return ByNeed(references, _load_backend)
 
 
-def _imported(reference: str) -> Backend:
+def _load_backend(reference: str) -> Backend:
     module, _, attribute = reference.partition(":")
     backend: Backend = getattr(import_module(module), attribute)
     return backend

@@ -90,7 +90,7 @@ class CudaBackend(GpuBackend):
     def tile(self, contraction: Contraction) -> tuple[Tile, int]:
         assert self.engine is not None
         tiles = self.engine.tiles
-        return tiles.measured(contraction) if self.measures else tiles.known(contraction) or super().tile(contraction)
+        return tiles.measure(contraction) if self.measures else tiles.find(contraction) or super().tile(contraction)
 
     def begin(self, kernels: Sequence[Kernel]) -> list[Any]:
         # Other kernels may still be fused into others.
@@ -120,7 +120,7 @@ class CudaBackend(GpuBackend):
         return " and ".join(filter(None, (compiler.version(), compiler.triton_version())))
 
     def open(self, device: Device, power_preference: PowerPreference) -> CudaBackend:
-        return self._opened(device)
+        return self._backend_of(device)
 
     def on(self, given: Any, device: str | None) -> tuple[CudaBackend, Device]:
         """Return the back end for a stream of the caller, which must outlive the context.
@@ -143,9 +143,9 @@ class CudaBackend(GpuBackend):
             raise ValidationError(f"cuda_stream: the stream is of device {name!r}, not of {device!r}")
         if device is None:
             _, match = find_device(name, self.name)
-        return self._opened(match, handle, given), match
+        return self._backend_of(match, handle, given), match
 
-    def _opened(self, device: Device, stream: int | None = None, owner: Any = None) -> CudaBackend:
+    def _backend_of(self, device: Device, stream: int | None = None, owner: Any = None) -> CudaBackend:
         from .engine import Engine
         from .nvidia import NvidiaDriver
 

@@ -151,7 +151,7 @@ class _Jobs:
             job = self._known.get(key)
             # A missing requirement may be installed now.
             if job is None or _has_failed(job):
-                job = self._known[key] = self._pool.submit(_made, kernel, architecture, key)
+                job = self._known[key] = self._pool.submit(_compile, kernel, architecture, key)
                 if _is_slow(kernel):
                     self._slow.add(job)
             return job
@@ -185,15 +185,15 @@ def _has_failed(job: Future[Compiled]) -> bool:
 _jobs = _Jobs()
 
 
-def _made(kernel: Kernel, architecture: str, key: str) -> Compiled:
+def _compile(kernel: Kernel, architecture: str, key: str) -> Compiled:
     data = disk_cache.load(key, KIND)
     if data is not None:
-        return _unpacked(data)
+        return _unpack(data)
     result = COMPILERS[kernel.compiler].result(kernel, architecture, _jobs.niceness(kernel))
     if isinstance(result, str):
-        raise OperationError(explained(kernel, result))
+        raise OperationError(explain_log(kernel, result))
     compiled = Compiled(**{"entry_point": kernel.entry_point, "invocations": kernel.block, **result})
-    disk_cache.store(key, KIND, _packed(compiled))
+    disk_cache.store(key, KIND, _pack(compiled))
     return compiled
 
 
@@ -218,10 +218,10 @@ def load(*, for_tensor_cores: bool) -> None:
 
 def begin(kernels: Sequence[Kernel], architecture: str) -> list[Future[Compiled]]:
     """Begin to compile kernels, the slow ones first. While the returned jobs are held, `each` need not compile them again."""
-    return list(_begun(kernels, architecture).values())
+    return list(_submit(kernels, architecture).values())
 
 
-def _begun(kernels: Sequence[Kernel], architecture: str) -> dict[Hashable, Future[Compiled]]:
+def _submit(kernels: Sequence[Kernel], architecture: str) -> dict[Hashable, Future[Compiled]]:
     """Return the jobs of kernels that are not compiled yet, by key."""
     fresh = {kernel.key: kernel for kernel in kernels if kernel.compiled is None}
     # Among the others, a longer source is assumed to compile longer.
@@ -247,7 +247,7 @@ def each(kernels: Sequence[Kernel], architecture: str) -> Iterator[tuple[Hashabl
     while left:
         with suppress(CancelledError):  # the user has interrupted another thread's build
             keys: dict[Future[Compiled], list[Hashable]] = {}
-            for key, job in _begun(list(left.values()), architecture).items():
+            for key, job in _submit(list(left.values()), architecture).items():
                 keys.setdefault(job, []).append(key)  # kernels of the same text share a job
             done: SimpleQueue[Future[Compiled]] = SimpleQueue()
             for job in keys:
@@ -290,20 +290,20 @@ def _disk_key(kernel: Kernel, architecture: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _packed(compiled: Compiled) -> bytes:
+def _pack(compiled: Compiled) -> bytes:
     """Serialise as a line of JSON, then the image."""
     fields = {name: value for name, value in asdict(compiled).items() if name != "image"}
     return json.dumps(fields).encode() + b"\n" + compiled.image
 
 
-def _unpacked(data: bytes) -> Compiled:
+def _unpack(data: bytes) -> Compiled:
     line, _, image = data.partition(b"\n")
     fields = json.loads(line)
     x, y, z = fields.pop("invocations")
     return Compiled(image, invocations=(x, y, z), **fields)
 
 
-def explained(kernel: Kernel, log: str) -> str:
+def explain_log(kernel: Kernel, log: str) -> str:
     """Return the message for a kernel that the compiler rejects: the first error, with its line."""
     if kernel.explain is not None:
         return f"{kernel.title}: {kernel.explain(log)}"
@@ -321,7 +321,7 @@ __all__ = [
     "begin",
     "binaries",
     "each",
-    "explained",
+    "explain_log",
     "load",
     "stop",
     "stopped_by_interrupts",

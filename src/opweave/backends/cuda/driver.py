@@ -58,7 +58,7 @@ class Launch:
         return *self.arguments, *[0] * self.function.trailing
 
 
-def given_back(free: Callable[[Any], None], held: Any) -> None:
+def free_unless_lost(free: Callable[[Any], None], held: Any) -> None:
     """Free something on the device; a lost device has freed it already."""
     with suppress(DriverError):
         free(held)
@@ -152,4 +152,4 @@ class Driver(ABC):
         """Wait until all submitted work is done."""
 
 
-__all__ = ["Argument", "Driver", "Function", "Launch", "given_back"]
+__all__ = ["Argument", "Driver", "Function", "Launch", "free_unless_lost"]

@@ -24,7 +24,7 @@ from ..gpu.constants import Constant, uploaded_once
 from ..precision import Precision
 from . import compiler, sharing
 from .devices import DriverError, Info
-from .driver import Driver, Function, given_back
+from .driver import Driver, Function, free_unless_lost
 from .measured_tiles import MeasuredTiles
 
 KERNEL_BYTES = 2**26
@@ -75,10 +75,10 @@ class Memory:
 
     def __init__(self, driver: Driver, address: int, count: int, owner: Any = None) -> None:
         self.address, self.count, self.owner, self._driver = address, count, owner, driver
-        self._ends(driver.free if owner is None else driver.retire, address if owner is None else owner)
+        self._free_with(driver.free if owner is None else driver.retire, address if owner is None else owner)
 
-    def _ends(self, free: Callable[[Any], None], held: Any) -> None:
-        self._end = finalize(self, given_back, free, held)
+    def _free_with(self, free: Callable[[Any], None], held: Any) -> None:
+        self._end = finalize(self, free_unless_lost, free, held)
         # At process exit the driver frees all memory, and may be gone before this runs.
         self._end.atexit = False
 
@@ -87,7 +87,7 @@ class Memory:
         if self.owner is None and not self._is_shared:
             self._is_shared = True
             self._end.detach()
-            self._ends(self._driver.free_shared, self.address)
+            self._free_with(self._driver.free_shared, self.address)
 
 
 class Engine:
@@ -127,9 +127,9 @@ class Engine:
             InvalidStateError: the device is lost, or belongs to the process that this one was forked from.
             OperationError: the driver rejects the call, or memory is exhausted.
         """
-        return Calls(what, "CUDA", self._process, partial(self._failed, what))
+        return Calls(what, "CUDA", self._process, partial(self._raise_error, what))
 
-    def _failed(self, what: str, error: BaseException) -> None:
+    def _raise_error(self, what: str, error: BaseException) -> None:
         if not isinstance(error, DriverError):
             return
         if not error.is_sticky:
@@ -188,10 +188,10 @@ class Engine:
         """Wrap the memory of an array of another library as a tensor; later work waits for the work that writes it.
 
         Raises:
-            ValidationError: the memory cannot be used (`sharing.lent`), or its data type or shape differs from `desc`.
+            ValidationError: the memory cannot be used (`sharing.memory_of`), or its data type or shape differs from `desc`.
         """
         with self.calls("tensor_from"):
-            lent = sharing.lent(given, self.driver)
+            lent = sharing.memory_of(given, self.driver)
         require(desc in (None, lent.desc), f"tensor_from: the array is {lent.desc}, not {desc}")
         buffer = Memory(self.driver, lent.address, lent.desc.byte_length, owner=lent.owner)
         return DeviceArray(lent.desc, buffer, lent=True, read_only=lent.read_only)

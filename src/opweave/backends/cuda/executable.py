@@ -15,7 +15,7 @@ from ..gpu.runner import DeviceCall, Intermediates, KernelRunner
 from ..gpu.steps import Place
 from ..submission import Submission
 from . import compiler
-from .driver import Argument, Launch, given_back
+from .driver import Argument, Launch, free_unless_lost
 from .engine import Engine
 from .staging import PIECE_BYTES
 
@@ -35,7 +35,7 @@ class _Chain:
         launches = [run for run in runs if run is not None]
         self._arguments: list[tuple[Argument, ...] | None] = [launch.arguments for launch in launches]
         self.graph = self._driver.graph(launches)
-        finalize(self, given_back, self._driver.release, self.graph).atexit = False
+        finalize(self, free_unless_lost, self._driver.release, self.graph).atexit = False
 
     def bind(self, runs: Sequence[Launch | None]) -> None:
         """Update the kernels whose arguments differ in another binding."""
@@ -53,11 +53,11 @@ class _Chains:
     """The CUDA graphs of a runner on the same intermediates.
 
     Attributes:
-        made: graphs by the kernels that are skipped.
+        by_skipped: graphs by the kernels that are skipped.
         last: the graph that ran last.
     """
 
-    made: dict[tuple[bool, ...], _Chain] = field(default_factory=dict)
+    by_skipped: dict[tuple[bool, ...], _Chain] = field(default_factory=dict)
     last: _Chain | None = None
 
 
@@ -118,9 +118,9 @@ class CudaRunner(KernelRunner[Launch]):
             left_out = tuple(run is None for run in runs)
             if all(left_out):
                 return
-            if left_out not in chains.made:
-                chains.made[left_out] = _Chain(self.engine, runs)
-            chain = chains.last = chains.made[left_out]
+            if left_out not in chains.by_skipped:
+                chains.by_skipped[left_out] = _Chain(self.engine, runs)
+            chain = chains.last = chains.by_skipped[left_out]
             chain.bind(runs)
         self._launch(chain.graph)
 

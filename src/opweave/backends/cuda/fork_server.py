@@ -60,9 +60,9 @@ class ForkServer:
     def start(self) -> None:
         """Start the process unless it runs; do not wait until the compiler is loaded."""
         with self._lock:
-            self._started()
+            self._ensure_running()
 
-    def _started(self) -> _Running:
+    def _ensure_running(self) -> _Running:
         if self._running is None or self._running.has_ended():
             self._running = _Running(self._file)
         return self._running
@@ -70,8 +70,8 @@ class ForkServer:
     def failure(self) -> str:
         """Start the process, wait for it, and return the error of loading the compiler; empty if there is none."""
         with self._lock:
-            running = self._started()
-        if running.waits_until_loaded():
+            running = self._ensure_running()
+        if running.wait_until_loaded():
             return ""
         return running.errors() or "its process ended"
 
@@ -90,7 +90,7 @@ class ForkServer:
             own, other = socket.socketpair()
             with own:
                 with other, self._lock:
-                    running = self._started()
+                    running = self._ensure_running()
                     running.send(other)
                 answer = _answer(own, pickle.dumps((request, niceness)))
             if answer:
@@ -122,7 +122,7 @@ class _Running:
             self.process = subprocess.Popen(
                 command, stdin=other.fileno(), stdout=subprocess.DEVNULL, stderr=self._errors
             )
-        self._end = finalize(self, _killed, self.process, self._control, self._errors)
+        self._end = finalize(self, _kill, self.process, self._control, self._errors)
 
     def send(self, job: socket.socket) -> None:
         """Send the socket of a kernel. A program that has ended does not answer."""
@@ -140,7 +140,7 @@ class _Running:
             return True
         return True
 
-    def waits_until_loaded(self) -> bool:
+    def wait_until_loaded(self) -> bool:
         """Wait until the program has loaded the compiler or has ended; return whether it has loaded the compiler."""
         while not self.has_ended() and not self._is_loaded:
             select.select([self._control], [], [], LOOK_SECONDS)
@@ -161,7 +161,7 @@ class _Running:
         self._control.close()
 
 
-def _killed(process: subprocess.Popen[bytes], control: socket.socket, errors: IO[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes], control: socket.socket, errors: IO[bytes]) -> None:
     control.close()
     process.kill()
     process.wait()
@@ -185,7 +185,7 @@ def _read(job: socket.socket) -> bytes:
 # The program ---------------------------------------------------------------------------------------------------------
 
 
-def _loaded(file: str) -> ModuleType:
+def _load_module(file: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location("compiler", file)
     assert spec is not None
     assert spec.loader is not None
@@ -237,7 +237,7 @@ def main() -> None:
     with socket.socket(fileno=os.dup(0)) as control, open(os.devnull) as nothing:
         # Forked processes must not keep the socket open.
         os.dup2(nothing.fileno(), 0)
-        _serve(_loaded(sys.argv[1]), control)
+        _serve(_load_module(sys.argv[1]), control)
 
 
 if __name__ == "__main__":

@@ -97,17 +97,17 @@ class MeasuredTiles:
         self._lock = threading.Lock()
         self._kept: dict[str, list[int]] | None = None
 
-    def known(self, contraction: Contraction) -> tuple[Tile, int] | None:
+    def find(self, contraction: Contraction) -> tuple[Tile, int] | None:
         """Return the fastest tile and its number of splits if they were measured."""
         with self._lock:
             if self._kept is None:
-                self._kept = self._loaded()
+                self._kept = self._load()
             row = self._kept.get(_key(contraction))
         return None if row is None else (Tile(*row[:5]), row[5])
 
-    def measured(self, contraction: Contraction) -> tuple[Tile, int]:
+    def measure(self, contraction: Contraction) -> tuple[Tile, int]:
         """Return the fastest tile and its number of splits, and measure them unless they were measured before."""
-        cached = self.known(contraction)
+        cached = self.find(contraction)
         if cached is not None:
             return cached
         options = list(islice(tensor_tiles.ranked(contraction.problem, contraction.features), MAX_OPTIONS))
@@ -141,7 +141,7 @@ class MeasuredTiles:
         text = f"tiles {info.name} {info.architecture} {info.units} {__version__} {compiler.triton_version()}"
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def _loaded(self) -> dict[str, list[int]]:
+    def _load(self) -> dict[str, list[int]]:
         data = disk_cache.load(self._file, KIND)
         try:
             tiles: dict[str, list[int]] = json.loads(data)["tiles"] if data is not None else {}
@@ -153,19 +153,19 @@ class MeasuredTiles:
         tile, splits = best
         with self._lock:
             # Merge with the file: other processes may have added entries since.
-            self._kept = {**self._loaded(), **(self._kept or {}), key: [*astuple(tile), splits]}
+            self._kept = {**self._load(), **(self._kept or {}), key: [*astuple(tile), splits]}
             disk_cache.store(self._file, KIND, json.dumps({"tiles": self._kept}).encode())
 
 
 def _key(contraction: Contraction) -> str:
     problem: Problem = contraction.problem
     # The number of a source depends on its place in a graph.
-    left, right = (_unnumbered(side) for side in (problem.left, problem.right))
+    left, right = (_without_number(side) for side in (problem.left, problem.right))
     text = f"{replace(problem, left=left, right=right)} {contraction.features.tensor_cores}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _unnumbered(side: Matrix | Window) -> Matrix | Window:
+def _without_number(side: Matrix | Window) -> Matrix | Window:
     source = Input(0, side.source.desc)
     return (
         replace(side, source=source)

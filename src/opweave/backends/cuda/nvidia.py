@@ -22,7 +22,7 @@ from ...expr.gpu import Compiled, Kernel
 from ...support.errors import ValidationError
 from . import compiler
 from .devices import DriverError, bindings, call, failure, has_early_starts, infos, is_done
-from .driver import Argument, Driver, Function, Launch, given_back
+from .driver import Argument, Driver, Function, Launch, free_unless_lost
 from .staging import Staging
 
 P = ParamSpec("P")
@@ -35,7 +35,7 @@ LEGACY = 1
 """Handle of the default stream, accepted by all functions."""
 
 
-def _current(method: Callable[Concatenate[NvidiaDriver, P], R]) -> Callable[Concatenate[NvidiaDriver, P], R]:
+def _in_context(method: Callable[Concatenate[NvidiaDriver, P], R]) -> Callable[Concatenate[NvidiaDriver, P], R]:
     """Run a method with the device's context current in the calling thread."""
 
     @wraps(method)
@@ -74,20 +74,20 @@ class NvidiaDriver(Driver):
         self._retired: deque[_Retired] = deque()
         # The garbage collector may finalize objects, which call this, at any time.
         self._lock = RLock()
-        self._stream: Any = self._made() if stream is None else bindings().CUstream(stream)
+        self._stream: Any = self._create_stream() if stream is None else bindings().CUstream(stream)
         self.stream = int(self._stream)
         self._staging = Staging(self._stream)
         held = (self._context, device, self._staging, self._retired)
         # At process exit the driver frees everything, and may be gone before the finalizer runs.
-        finalize(self, _closed, *held, self._stream if stream is None else None).atexit = False
+        finalize(self, _close, *held, self._stream if stream is None else None).atexit = False
         if stream is not None and stream > LEGACY:
             self._check_stream()
 
-    @_current
-    def _made(self) -> Any:
+    @_in_context
+    def _create_stream(self) -> Any:
         return call("cuStreamCreate", bindings().CUstream_flags.CU_STREAM_NON_BLOCKING)
 
-    @_current
+    @_in_context
     def _check_stream(self) -> None:
         if int(call("cuStreamGetCtx", self._stream)) != int(self._context):
             raise ValidationError(
@@ -100,27 +100,27 @@ class NvidiaDriver(Driver):
         """Begin to compile kernels."""
         return compiler.begin(kernels, self.info.architecture)
 
-    @_current
+    @_in_context
     def functions(self, kernels: Sequence[Kernel]) -> list[Function]:
         """Compile kernels, and load each while others compile."""
         compiled = compiler.each(kernels, self.info.architecture)
-        loaded = {key: self._loaded(one) for key, one in compiled}
+        loaded = {key: self._load(one) for key, one in compiled}
         return [loaded[kernel.key] for kernel in kernels]
 
-    def _loaded(self, compiled: Compiled) -> Function:
+    def _load(self, compiled: Compiled) -> Function:
         module = None
         if compiled.handle:
             handle = bindings().CUfunction(compiled.handle)
         else:
             module = _Module(call("cuModuleLoadData", compiled.image))
-            finalize(module, given_back, self._unload, module.handle).atexit = False
+            finalize(module, free_unless_lost, self._unload, module.handle).atexit = False
             handle = call("cuModuleGetFunction", module.handle, compiled.entry_point.encode())
         if compiled.shared > MAX_DECLARED_SHARED:
             attribute = bindings().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             call("cuFuncSetAttribute", handle, attribute, compiled.shared)
         return Function(handle, compiled.invocations, compiled.shared, compiled.trailing, module)
 
-    @_current
+    @_in_context
     def graph(self, launches: Sequence[Launch]) -> Any:
         """Instantiate a chain of kernel nodes; return the executable graph, its nodes, and the graph that owns the nodes."""
         graph = call("cuGraphCreate", 0)
@@ -136,7 +136,7 @@ class NvidiaDriver(Driver):
             nodes.append(node)
         return call("cuGraphInstantiate", graph, 0), nodes, graph
 
-    @_current
+    @_in_context
     def update(self, graph: Any, number: int, launch: Launch) -> None:
         """Set the arguments of a node; earlier launches keep theirs."""
         executable, nodes, _ = graph
@@ -144,20 +144,20 @@ class NvidiaDriver(Driver):
         call("cuGraphExecKernelNodeSetParams", executable, nodes[number], parameters)
         del kept
 
-    @_current
+    @_in_context
     def launch(self, graph: Any) -> None:
         """Submit a graph."""
         (error,) = bindings().cuGraphLaunch(graph[0], self._stream)  # `call` takes another microsecond here
         if error:
             raise failure(error)
 
-    @_current
+    @_in_context
     def release(self, graph: Any) -> None:
         """Destroy a graph; launches in flight finish."""
         call("cuGraphExecDestroy", graph[0])
         call("cuGraphDestroy", graph[2])
 
-    @_current
+    @_in_context
     def times(self, launches: Sequence[Launch]) -> list[int]:
         """Launch kernels with an event between consecutive ones."""
         events = [call("cuEventCreate", 0) for _ in range(len(launches) + 1)]
@@ -184,76 +184,76 @@ class NvidiaDriver(Driver):
             for event in events:
                 call("cuEventDestroy", event)
 
-    @_current
+    @_in_context
     def wait(self) -> None:
         """Wait for the stream."""
         call("cuStreamSynchronize", self._stream)
 
     # Memory ----------------------------------------------------------------------------------------------------------
 
-    @_current
+    @_in_context
     def allocate(self, count: int) -> int:
         """Allocate zeroed memory from the device's pool."""
         address = call("cuMemAllocAsync", count, self._stream)
         call("cuMemsetD8Async", address, 0, count, self._stream)
         return int(address)
 
-    @_current
+    @_in_context
     def free(self, address: int) -> None:
         """Return memory to the pool."""
         call("cuMemFreeAsync", address, self._stream)
 
-    @_current
+    @_in_context
     def free_shared(self, address: int) -> None:
         """Return memory to the pool after the work of all streams, since any of them may use it."""
         call("cuCtxSynchronize")
         call("cuMemFreeAsync", address, self._stream)
 
-    @_current
+    @_in_context
     def retire(self, owner: Any) -> None:
         """Keep an object until an event on the stream; later calls drop it."""
-        self._until_now(_Retired(self._event(), owner))
+        self._defer(_Retired(self._event(), owner))
 
-    @_current
+    @_in_context
     def _unload(self, module: Any) -> None:
         """Unload a module after an event on the stream, in a later call: launches in flight run its kernels."""
-        self._until_now(_Retired(self._event(), module=module))
+        self._defer(_Retired(self._event(), module=module))
 
-    def _until_now(self, retired: _Retired) -> None:
+    def _defer(self, retired: _Retired) -> None:
         with self._lock:
             self._retired.append(retired)
             while self._retired and is_done(self._retired[0].event):
                 self._retired.popleft().end()
 
-    @_current
+    @_in_context
     def device_of(self, address: int) -> int:
         """Return the number of the device that owns an address."""
         kind = bindings().CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         return int(call("cuPointerGetAttribute", kind, address))
 
-    @_current
+    @_in_context
     def upload(self, address: int, source: np.ndarray) -> None:
         """Copy to the device."""
         self._staging.upload(address, source)
 
-    @_current
+    @_in_context
     def download(self, targets: Sequence[np.ndarray], addresses: Sequence[int]) -> None:
         """Copy to the host, and wait."""
         self._staging.download(targets, addresses)
 
-    @_current
+    @_in_context
     def copy(self, target: int, source: int, count: int) -> None:
         """Copy device memory to device memory."""
         call("cuMemcpyDtoDAsync", target, source, count, self._stream)
 
     # Other streams ---------------------------------------------------------------------------------------------------
 
-    @_current
+    @_in_context
     def follow(self, stream: int) -> None:
         """Wait for an event on another stream."""
         self._wait(self._stream, bindings().CUstream(stream))
 
-    @_current
+    @_in_context
     def precede(self, stream: int) -> None:
         """Make another stream wait for an event on this one."""
         self._wait(bindings().CUstream(stream), self._stream)
@@ -315,7 +315,7 @@ class _Retired:
             call("cuModuleUnload", self.module)
 
 
-def _closed(context: Any, device: Any, staging: Staging, retired: deque[_Retired], stream: Any) -> None:
+def _close(context: Any, device: Any, staging: Staging, retired: deque[_Retired], stream: Any) -> None:
     """Free everything after the work in flight; a lost device has nothing left to free.
 
     `stream` is None for the caller's stream, which may be gone: so synchronise the context, not the stream.

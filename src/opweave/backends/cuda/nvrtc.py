@@ -23,7 +23,7 @@ def version() -> tuple[int, int]:
     return major, minor
 
 
-def compiled(source: str, options: Sequence[str]) -> bytes:
+def compile_source(source: str, options: Sequence[str]) -> bytes:
     """Compile a source to a binary for the architecture in `options`.
 
     Raises:
@@ -66,7 +66,7 @@ def _check(error: Any) -> None:
 def result(request: tuple[str, Sequence[str]]) -> dict[str, Any] | str:
     """Compile a source with options; return the binary as the field `image` of `Compiled`, or the text of the error."""
     try:
-        return {"image": compiled(*request)}
+        return {"image": compile_source(*request)}
     except FailedError as error:
         return str(error)
 

@@ -51,7 +51,7 @@ def handle(driver: Driver) -> int:
     return driver.stream or DEFAULT_STREAM
 
 
-def lent(array: Any, driver: Driver) -> Lent:
+def memory_of(array: Any, driver: Driver) -> Lent:
     """Return the memory of an array, for later work on the driver's stream.
 
     Raises:
@@ -70,7 +70,7 @@ def lent(array: Any, driver: Driver) -> Lent:
         # Checked before the producer on another device must make this stream wait.
         _check_device(number, driver)
         taken = dlpack.take(array, handle(driver))
-        return _checked(taken.address, taken.data_type, taken.shape, taken.strides, taken.read_only, taken)
+        return _check_layout(taken.address, taken.data_type, taken.shape, taken.strides, taken.read_only, taken)
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is None:
         raise ValidationError(
@@ -92,14 +92,14 @@ def lent(array: Any, driver: Driver) -> Lent:
     strides = interface.get("strides")
     if strides is not None:
         strides = [step / dtype.itemsize for step in strides]
-    return _checked(address, dtype.name, interface["shape"], strides, read_only, array)
+    return _check_layout(address, dtype.name, interface["shape"], strides, read_only, array)
 
 
 def _check_device(number: int, driver: Driver) -> None:
     require(number == driver.number, f"tensor_from: the array is on device {number}, the context on {driver.number}")
 
 
-def _checked(
+def _check_layout(
     address: int,
     data_type: str,
     shape: Sequence[int],
@@ -175,4 +175,4 @@ def capsule(
     return result
 
 
-__all__ = ["ALIGNMENT", "Lent", "capsule", "interface", "lent"]
+__all__ = ["ALIGNMENT", "Lent", "capsule", "interface", "memory_of"]

@@ -28,7 +28,7 @@ def result(request: tuple[str, Mapping[str, int]]) -> dict[str, Any] | str:
     """
     try:
         with tempfile.TemporaryDirectory(prefix="opweave-triton-") as folder:
-            return _compiled(*request, Path(folder))
+            return _compile(*request, Path(folder))
     except Exception as error:  # Triton raises errors of many types
         return f"{type(error).__name__}: {error}"
 
@@ -76,7 +76,7 @@ def _skip_vectorizer() -> None:
         compiler.llvm.optimize_module = lambda *arguments, **named: optimize(*arguments, **{**named, name: True})
 
 
-def _compiled(source: str, options: Mapping[str, int], folder: Path) -> dict[str, Any]:
+def _compile(source: str, options: Mapping[str, int], folder: Path) -> dict[str, Any]:
     import triton
     import triton.language as tl
     from triton.backends.compiler import GPUTarget

@@ -32,7 +32,7 @@ class Reference(Backend):
     def apply(self, functions: Mapping[Op[..., Any], Callable[..., Array]]) -> None:
         """Register functions as the rules of operations; a function takes operands by position and attributes by name."""
         for op, function in functions.items():
-            self.lower(op)(_applying(function, op.operands))
+            self.lower(op)(_rule_of(function, op.operands))
 
     def compile(
         self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True
@@ -64,7 +64,7 @@ class Reference(Backend):
         return rounded
 
 
-def _applying(function: Callable[..., Array], operands: Sequence[str]) -> Callable[..., Array]:
+def _rule_of(function: Callable[..., Array], operands: Sequence[str]) -> Callable[..., Array]:
     def rule(**arguments: Any) -> Array:
         return function(*[arguments.pop(name) for name in operands], **arguments)
 

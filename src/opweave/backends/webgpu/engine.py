@@ -41,7 +41,7 @@ WORD = 4
 """Bytes of a word: sizes and offsets of buffers that are bound, copied or written are multiples of it."""
 
 
-def padded(count: int) -> int:
+def padded_size(count: int) -> int:
     """Return the size of a buffer for `count` bytes of data."""
     return -(-count // WORD) * WORD
 
@@ -111,19 +111,19 @@ class Engine:
             InvalidStateError: the device is lost, or belongs to the process that this one was forked from.
             OperationError: the device rejects the call, or memory is exhausted.
         """
-        return Calls(what, "WebGPU", self._process, partial(self._failed, what, explain))
+        return Calls(what, "WebGPU", self._process, partial(self._raise_error, what, explain))
 
-    def _failed(self, what: str, explain: Callable[[str], str] | None, error: BaseException) -> None:
+    def _raise_error(self, what: str, explain: Callable[[str], str] | None, error: BaseException) -> None:
         if isinstance(error, self.wgpu.GPUError):
             text = _reason(error)
             if "is lost" in text:
-                raise self._lost(what) from error
+                raise self._lose_contexts(what) from error
             raise OperationError(f"{what}: {text if explain is None else explain(str(error))}") from error
         # wgpu raises these errors if another thread destroys the device.
         if isinstance(error, (AttributeError, RuntimeError)) and self._is_lost(error):
-            raise self._lost(what) from error
+            raise self._lose_contexts(what) from error
 
-    def _lost(self, what: str) -> InvalidStateError:
+    def _lose_contexts(self, what: str) -> InvalidStateError:
         """Invalidate all contexts of the device, and return the error to raise."""
         for context in list(self._contexts):
             context._lose(f"its WebGPU device is lost ({self.description})")
@@ -175,7 +175,7 @@ class Engine:
     def buffer(self, count: int, label: str) -> wgpu.GPUBuffer:
         """Allocate a zeroed buffer of `count` bytes that kernels read and write."""
         with self.calls(f"{label} of {count} bytes"):
-            return self.device.create_buffer(label=label, size=padded(count), usage=self.tensor_usage)
+            return self.device.create_buffer(label=label, size=padded_size(count), usage=self.tensor_usage)
 
     def owns(self, given: Any) -> bool:
         """Whether memory belongs to a tensor on a device."""
@@ -192,7 +192,7 @@ class Engine:
         self._check([target], "COPY_DST", reason)
         with self.calls(reason), self._lock:
             encoder = self.device.create_command_encoder()
-            encoder.copy_buffer_to_buffer(source.buffer, 0, target.buffer, 0, padded(target.nbytes))
+            encoder.copy_buffer_to_buffer(source.buffer, 0, target.buffer, 0, padded_size(target.nbytes))
             self.device.queue.submit([encoder.finish()])
         memory.copies.add(target.nbytes, reason)
 
@@ -218,7 +218,7 @@ class Engine:
         )
         # wgpu ends the process when a command uses a mapped buffer.
         require(buffer.map_state == "unmapped", f"tensor_from: the buffer must not be mapped, it is {buffer.map_state}")
-        count = padded(desc.byte_length)
+        count = padded_size(desc.byte_length)
         require(buffer.size >= count, f"tensor_from: {desc} takes {count} bytes, the buffer has {buffer.size}")
         return DeviceArray(desc, buffer, lent=True)
 
@@ -271,7 +271,7 @@ class Engine:
                 with self._lock:
                     encoder = self.device.create_command_encoder()
                     for source, start in zip(sources, starts, strict=True):
-                        encoder.copy_buffer_to_buffer(source.buffer, 0, staging, start, padded(source.nbytes))
+                        encoder.copy_buffer_to_buffer(source.buffer, 0, staging, start, padded_size(source.nbytes))
                     self.device.queue.submit([encoder.finish()])
                     # READ_NOSYNC skips wgpu's empty submission before mapping; the copy is submitted already.
                     mapped = staging.map_async("READ_NOSYNC")
@@ -292,7 +292,7 @@ class Engine:
         done = getattr(mapped, "_thread_event", None)  # private; without it, wait as wgpu does
         while done is not None and not done.wait(PATIENCE):
             if self._is_lost():
-                raise self._lost("reading a tensor")
+                raise self._lose_contexts("reading a tensor")
         mapped.sync_wait()
 
     def check_overlap(
@@ -319,7 +319,7 @@ class Engine:
                 best = min(fitting, key=lambda buffer: buffer.size)
                 self.staging.remove(best)
                 return best
-        size = padded(count) if count > 1 << 26 else 1 << max(count - 1, 255).bit_length()
+        size = padded_size(count) if count > 1 << 26 else 1 << max(count - 1, 255).bit_length()
         usage = self.wgpu.BufferUsage.COPY_DST | self.wgpu.BufferUsage.MAP_READ
         return self.device.create_buffer(label="opweave: reading", size=size, usage=usage)
 
@@ -394,7 +394,7 @@ class Engine:
         """Create a bind group with the memory of a kernel."""
         layout, _ = self.layout(writes)
         entries = [
-            {"binding": k, "resource": {"buffer": p.buffer, "offset": 0, "size": padded(p.nbytes)}}
+            {"binding": k, "resource": {"buffer": p.buffer, "offset": 0, "size": padded_size(p.nbytes)}}
             for k, p in enumerate(places)
         ]
         with self.calls("binding a kernel"):
