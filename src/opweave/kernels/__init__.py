@@ -52,7 +52,7 @@ class KernelCall:
         unknown = [name for name in names if name not in declared and name not in more]
         require(not unknown, f"{self.title}: the kernel takes {unknown}; the operation has {declared}")
 
-    def failed(self, error: Exception, function: Callable[..., Any]) -> OperationError:
+    def error_of(self, error: Exception, function: Callable[..., Any]) -> OperationError:
         """Return the error to raise for an exception in a user's function, with the line in the user's file."""
         said = str(error) if isinstance(error, MLError) else f"the kernel raised {type(error).__name__}: {error}"
         return OperationError(f"{self.title}: {said}{user_line(error, function)}")

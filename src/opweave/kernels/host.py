@@ -97,7 +97,7 @@ class PreparedHost:
             try:
                 returned = function(*positional, **keywords)
             except Exception as error:
-                raise self.call.failed(error, self.kernel.python) from error
+                raise self.call.error_of(error, self.kernel.python) from error
             if returned is not None:
                 raise OperationError(
                     f"{self.call.title}: a kernel fills out and returns None, got {type(returned).__name__}"

@@ -66,7 +66,7 @@ class CudaKernel(SourceKernel):
         require(len(block) == 1, f"block must be one number for void main, got {list(block)}")
         extents = source.extents(out)
         count = math.prod(extents)
-        bound = scope.used(source.words)
+        bound = scope.tensors_of(source.words)
         arguments: list[str] = []
         stride = count
         for extent in extents:
@@ -89,7 +89,7 @@ class CudaKernel(SourceKernel):
             f"    if (i < {count}u) Operation{{{tensors}}}.main({', '.join(arguments)});",
             "}",
         ]
-        return self._finished(
+        return self._kernel_of(
             title, source, scope, bound, lines, (-(-count // block[0]),), "opweave_kernel", (), features
         )
 
@@ -121,14 +121,14 @@ class CudaKernel(SourceKernel):
         constants = self._declarations(source, scope, bound)
         lines = [*_INCLUDE.findall(source.source), *constants, f'#line 1 "{USER}"', _INCLUDE.sub("", source.text)]
         grid = sizes(source.grid or 1)
-        return self._finished(title, source, scope, bound, lines, grid, name, tuple(arguments), features)
+        return self._kernel_of(title, source, scope, bound, lines, grid, name, tuple(arguments), features)
 
     def _declarations(self, source: Source, scope: CudaScope, bound: Sequence[Bound]) -> list[str]:
         constants = [text for name, text in scope.constants(source).items() if name in source.words]
         has_halves = "f16" in source.words or any(item.buffer.element == "f16" for item in bound)
         return [*([HALF] if has_halves else []), *constants]
 
-    def _finished(
+    def _kernel_of(
         self,
         title: str,
         source: Source,

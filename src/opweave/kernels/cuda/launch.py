@@ -156,7 +156,7 @@ class Launch:
 # Libraries
 
 
-def _packed(values: Sequence[Any], number: Callable[[Any], np.generic | np.ndarray]) -> tuple[int | bytes, ...]:
+def _pack(values: Sequence[Any], number: Callable[[Any], np.generic | np.ndarray]) -> tuple[int | bytes, ...]:
     """Convert values to arguments: positions among the tensors, and the bytes of numbers."""
     arguments: list[int | bytes] = []
     for value in values:
@@ -193,7 +193,7 @@ def _of_triton(launch: Launch, values: Sequence[Any], features: Features) -> tup
         raise OperationError(f"{launch.title}: this version of Triton passes arguments in a way that is not known here")
     block = (32 * data.num_warps, 1, 1)
     compiled = Compiled(binary.asm["cubin"], data.name, block, shared=data.shared, trailing=trailing)
-    return compiled, _packed(values, lambda value: _triton_number(value)[1])
+    return compiled, _pack(values, lambda value: _triton_number(value)[1])
 
 
 def _triton_number(value: Any) -> tuple[str, np.generic]:
@@ -210,7 +210,7 @@ def _of_cupy(launch: Launch, values: Sequence[Any], features: Features) -> tuple
     x, y, z = (*map(int, sizes(launch.block)), 1, 1)[:3]
     function = launch.function.kernel  # compiles it for the current device
     compiled = Compiled(b"", launch.function.name, (x, y, z), launch.shared, handle=int(function.ptr), owner=function)
-    return compiled, _packed(values, np.asarray)
+    return compiled, _pack(values, np.asarray)
 
 
 def _of_numba(launch: Launch, values: Sequence[Any], features: Features) -> tuple[Compiled, tuple[int | bytes, ...]]:

@@ -37,7 +37,7 @@ class Explained:
         if match is None:
             return f"{log.strip()}{self.where.suffix(self.source.source)}"
         file, number, said = match[1], int(match[2] or 0), match[3]
-        if file != USER and (line := unclosed(self.source.plain)):
+        if file != USER and (line := unclosed_line(self.source.plain)):
             number, said = line, "the bracket in this line is never closed"
         elif file != USER:
             return f"in what Opweave adds to the CUDA C++: {said}{self.where.suffix(self.source.source)}"
@@ -53,10 +53,10 @@ class Explained:
         return "\n".join([head, *excerpt])
 
 
-def unclosed(plain: str) -> int:
+def unclosed_line(plain: str) -> int:
     """Return the line of the innermost bracket that is never closed; 0 if there is none.
 
-    >>> unclosed("void main(unsigned i) {\\n  if (i) {\\n}")
+    >>> unclosed_line("void main(unsigned i) {\\n  if (i) {\\n}")
     1
     """
     opened: list[tuple[str, int]] = []

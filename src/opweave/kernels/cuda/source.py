@@ -81,7 +81,7 @@ SCALARS = {
 """Types of numeric parameters. (The size of `long` differs between systems.)"""
 
 
-def spelled(name: str) -> str:
+def spelling_of(name: str) -> str:
     """Return the name of a parameter in C++."""
     return f"{name}_" if name in _RESERVED else name
 
@@ -106,7 +106,7 @@ class CudaBuffer(Buffer):
     @property
     def variable(self) -> str:
         """The name of the pointer to its first element."""
-        return spelled(self.name)
+        return spelling_of(self.name)
 
 
 @dataclass(frozen=True)
@@ -274,7 +274,7 @@ class CudaScope(Scope):
             for name, value in shape_constants(item.buffer).items():
                 texts[name] = declaration(name, value) or ""
         for name, value in (*self.attributes.items(), *source.constants.items()):
-            text, word = declaration(spelled(name), value), spelled(name)
+            text, word = declaration(spelling_of(name), value), spelling_of(name)
             require(
                 text is not None or name not in source.constants,
                 f"{self.title}: the constant {name} must be a finite number, true, false or a tuple of them, got {value!r}",
@@ -284,7 +284,7 @@ class CudaScope(Scope):
                 texts[word] = text
         return texts
 
-    def used(self, words: frozenset[str]) -> list[Bound]:
+    def tensors_of(self, words: frozenset[str]) -> list[Bound]:
         """Return the tensors that a source uses."""
         return [item for item in self.bound if item.buffer.variable in words]
 
@@ -306,7 +306,7 @@ class CudaScope(Scope):
                 f"{name} is {self.attributes[name]!r}, which is no constant of C++; a function can put it into the text"
             )
         names = [item.buffer.variable for item in self.bound]
-        names += [spelled(n) for n, value in self.attributes.items() if declaration(n, value) is not None]
+        names += [spelling_of(n) for n, value in self.attributes.items() if declaration(n, value) is not None]
         return f"declared are {', '.join(names)}, and sizes, as opweave.cuda says"
 
 

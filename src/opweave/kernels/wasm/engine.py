@@ -171,7 +171,7 @@ def address_of(pointer: Any) -> int:
     return ctypes.addressof(pointer.contents)
 
 
-def taken(error: int, trap: int) -> Exception:
+def exception_of(error: int, trap: int) -> Exception:
     """Return the exception for the engine's error, or trap if the error is 0, at an address; it owns the memory."""
     from wasmtime import Trap, WasmtimeError, _bindings
 

@@ -12,7 +12,7 @@ from ...core.graph import MAX_RANK, Desc
 from ...support.errors import OperationError, ValidationError, require
 from .. import Arrays, Descs, KernelCall
 from . import signature as signatures
-from .engine import address_of, call_unchecked, taken, ticker, ticks
+from .engine import address_of, call_unchecked, exception_of, ticker, ticks
 from .module import Module
 from .signature import Argument, FunctionType, Place
 
@@ -118,14 +118,14 @@ class PreparedWasm:
         operands: dict[str, Any] = {**inputs, "": outputs}
         for name, descs in declared.items():
             if isinstance(descs, Desc):
-                arrays[Place(name, None)] = self._checked(name, operands[name], descs)
+                arrays[Place(name, None)] = self._check(name, operands[name], descs)
                 continue
             for number, (desc, array) in enumerate(zip(descs or (), operands[name] or (), strict=True)):
                 label = f"{name}[{number}]" if name else f"out{number}"
-                arrays[Place(name, number)] = self._checked(label, array, desc)
+                arrays[Place(name, number)] = self._check(label, array, desc)
         return arrays
 
-    def _checked(self, name: str, array: np.ndarray, desc: Desc) -> np.ndarray:
+    def _check(self, name: str, array: np.ndarray, desc: Desc) -> np.ndarray:
         title, module = self.call.title, self.kernel.module
         if not (array.dtype == desc.data_type and array.shape == desc.shape and array.flags.c_contiguous):
             raise ValidationError(f"{title}: {name} must be {desc}, contiguous, got {array.dtype}{list(array.shape)}")
@@ -186,7 +186,7 @@ class PreparedWasm:
                 else:
                     error = engine_call(*addresses)
                 if error or trap.value:
-                    raise module.failed(taken(error or 0, trap.value or 0), what)
+                    raise module.failed(exception_of(error or 0, trap.value or 0), what)
                 status = result.i32 if returns else 0
             if status:
                 raise OperationError(f"{what} returned the status {status}")

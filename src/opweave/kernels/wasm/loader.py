@@ -145,23 +145,23 @@ class _Loader:
                 "overwrite its data; compile it with -fPIC, link it with --experimental-pic -shared"
             )
         try:
-            module = self._instantiated()
+            module = self._instantiate()
             for name in _INITIALISERS:
                 if module.exports.get(name) == FunctionType((), ()):
-                    with self._running(module.arena):
+                    with self._guard(module.arena):
                         module.functions[name](self.store)
         except (self.wasm.WasmtimeError, self.wasm.Trap) as error:
             raise explain_load(error, self.name, self.timeout, self.layout.names, self.limit) from None
         return module
 
-    def _instantiated(self) -> Module:
+    def _instantiate(self) -> Module:
         compiled = self.wasm.Module(self.store.engine, self.layout.data)
         wanted = next((item.type for item in compiled.imports if item.name == "memory"), None)
         arena = None
         if wanted is not None:
             arena = self.home.arena if self.home is not None else self._arena(self.wasm.Memory(self.store, wanted))
-        blocks, externs, imported = self._provided(arena, compiled.imports)
-        with self._running(arena):
+        blocks, externs, imported = self._provide_imports(arena, compiled.imports)
+        with self._guard(arena):
             exports = self.wasm.Instance(self.store, compiled, externs).exports(self.store)
         if arena is None:
             memory = next((item for item in exports.values() if isinstance(item, self.wasm.Memory)), None)
@@ -203,7 +203,7 @@ class _Loader:
             allowed |= {"__indirect_function_table": "table", **dict.fromkeys(_BASES, self.layout.pointer)}
         return item.module == "env" and allowed.get(item.name) == item.kind
 
-    def _provided(
+    def _provide_imports(
         self, arena: Arena | None, imports: Sequence[Any]
     ) -> tuple[list[np.ndarray], list[Any], wasmtime.Global | None]:
         """Return the imports of a module: its blocks of linear memory, the values, and the stack pointer among them."""
@@ -244,7 +244,7 @@ class _Loader:
         return candidate if is_number and kind.mutable and str(kind.content) == self.layout.pointer else None
 
     @contextmanager
-    def _running(self, arena: Arena | None) -> Iterator[None]:
+    def _guard(self, arena: Arena | None) -> Iterator[None]:
         """Run code of the module with a timeout, and with its store locked if other modules may use the store."""
         with arena.lock if arena is not None else nullcontext(), deadline(self.store, self.timeout):
             if arena is not None:

@@ -96,7 +96,7 @@ def check_names(signature: str, function: FunctionType, operands: Sequence[str],
     """
     items = [item.strip() for item in signature.split(",") if item.strip()]
     for item in items:
-        match = _matched(item)
+        match = _match(item)
         if match["name"] in operands or (_RESULT.fullmatch(match["name"]) and match["name"] not in attributes):
             require(match["field"] in (None, *_FIELDS), f"{item!r} in the signature: {_NO_FIELD}")
         else:
@@ -118,7 +118,7 @@ def default(call: KernelCall) -> str:
 
 
 def _argument(item: str, call: KernelCall) -> Argument:
-    match = _matched(item)
+    match = _match(item)
     name, element = match["name"], None if match["element"] is None else int(match["element"])
     try:
         if name in call.inputs:
@@ -137,7 +137,7 @@ def _argument(item: str, call: KernelCall) -> Argument:
     raise ValidationError(_unknown(name, names))
 
 
-def _matched(item: str) -> re.Match[str]:
+def _match(item: str) -> re.Match[str]:
     """Match the parts of an item."""
     match = _ITEM.fullmatch(item)
     require(match is not None, f"the signature has {item!r}; it takes name*, name.size, name.shape[0], attribute, …")

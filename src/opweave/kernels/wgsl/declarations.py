@@ -16,7 +16,7 @@ from ...expr.gpu.wgsl import binding
 from ...expr.gpu.writing import numbered
 from ...expr.ir import Input
 from ...support.errors import NotSupportedError, require
-from .names import spelled
+from .names import spelling_of
 from .shader import Buffer, Shader, sizes
 
 WORKGROUP_SIZE = 64
@@ -94,7 +94,7 @@ def constant(name: str, value: Any) -> str | None:
         if number is None:
             return None
         text = number
-    return f"const {spelled(name)} = {text};"
+    return f"const {spelling_of(name)} = {text};"
 
 
 def _number(value: Any) -> str | None:
@@ -156,7 +156,7 @@ class Scope:
                 text_or_none is not None or name not in shader.constants,
                 f"{self.title}: the constant {name} must be a finite number, true, false or a tuple of them, got {value!r}",
             )
-            word = spelled(name)
+            word = spelling_of(name)
             require(word not in texts, f"{self.title}: two declarations are called {word}; rename a parameter")
             if text_or_none is not None:
                 texts[word] = text_or_none
@@ -180,7 +180,7 @@ class Scope:
             value = self.attributes[name]
             return f"{name} is {value!r}, which is not a constant of WGSL; a function can put it into the text"
         names = [item.buffer.variable for item in self.bound]
-        names += [spelled(n) for n, value in self.attributes.items() if constant(n, value) is not None]
+        names += [spelling_of(n) for n, value in self.attributes.items() if constant(n, value) is not None]
         return f"declared are {', '.join(names)}, sizes, and the functions of opweave.wgsl"
 
 

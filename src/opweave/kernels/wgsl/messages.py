@@ -59,9 +59,9 @@ class Written:
         """
         if not self.file:
             return ""
-        return form.format(f"{file_name(self.file)}, line {self._found(source, line) or self.line}")
+        return form.format(f"{file_name(self.file)}, line {self._find(source, line) or self.line}")
 
-    def _found(self, source: str, line: int) -> int:
+    def _find(self, source: str, line: int) -> int:
         lines = linecache.getlines(self.file)
         whole = "".join(lines)
         if source and whole.count(source) == 1:
@@ -108,7 +108,7 @@ class Explained:
         where = "in what Opweave adds to the WGSL"
         if number:
             where = f"line {number} of the WGSL{self.where.suffix(self.shader.source, number)}"
-            shown = [self._renumbered(line) for line in shown]
+            shown = [self._renumber(line) for line in shown]
         return "\n".join([f"{where}: {said}{more}", *shown])
 
     def _line(self, shown: list[str]) -> int:
@@ -118,7 +118,7 @@ class Explained:
         count = self.shader.source.count("\n") + 1
         return next((number - self.before for number in numbers if 0 < number - self.before <= count), 0)
 
-    def _renumbered(self, line: str) -> str:
+    def _renumber(self, line: str) -> str:
         """Rewrite a line of the excerpt with its number in the user's source."""
         count = self.shader.source.count("\n") + 1
         if match := _PLACE.match(line):
@@ -130,7 +130,7 @@ class Explained:
         return line
 
 
-def pointed(source: str, where: Written, fault: Fault, language: str) -> str:
+def point_at(source: str, where: Written, fault: Fault, language: str) -> str:
     """Return the message for a `Fault`, with an excerpt and a caret like the compiler's."""
     number = line_at(source, fault.start)
     column = fault.start - (source.rfind("\n", 0, fault.start) + 1)

@@ -25,6 +25,6 @@ OWN = frozenset(
 """Names in the generated declarations, which a parameter of the same name would shadow."""
 
 
-def spelled(name: str) -> str:
+def spelling_of(name: str) -> str:
     """Return the name of a parameter in WGSL."""
     return f"{name}_" if name in KEYWORDS or name in OWN else name

@@ -12,7 +12,7 @@ from typing import Any
 from ...core.dtypes import DataType, completable
 from ...core.graph import Desc
 from ...support.errors import require
-from .names import spelled
+from .names import spelling_of
 from .syntax import ENTRY, MAIN, Fault, fault_of, without_comments
 
 _WORD = re.compile(r"[^\W\d]\w*")
@@ -44,7 +44,7 @@ class Buffer:
     @property
     def variable(self) -> str:
         """WGSL name of the buffer: `…_words` for packed elements, `…_` for reserved names, else its own name."""
-        return spelled(self.name) if self.packed == 1 else f"{self.name}_words"
+        return spelling_of(self.name) if self.packed == 1 else f"{self.name}_words"
 
     @property
     def data_type(self) -> DataType:

@@ -12,7 +12,7 @@ from ...expr.ir import Input
 from ...support.errors import ValidationError, require, user_line
 from .. import KernelCall, parameters_of
 from .declarations import Bound, Scope
-from .messages import Written, pointed
+from .messages import Written, point_at
 from .shader import Buffer
 
 Inputs: TypeAlias = "Mapping[str, Input | tuple[Input, ...] | None]"
@@ -89,7 +89,7 @@ class SourceKernel(ABC):
         bound: list[Bound] = []
 
         def buffer(name: str, memory: Input) -> Buffer:
-            bound.append(self._bound(name, memory, features))
+            bound.append(self._bind(name, memory, features))
             return bound[-1].buffer
 
         arguments: dict[str, Any] = {}
@@ -99,17 +99,15 @@ class SourceKernel(ABC):
             else:
                 arguments[name] = None if value is None else buffer(name, value)
         names = [f"out{k}" for k in range(len(targets))] if len(targets) > 1 else ["out"]
-        results = [
-            self._bound(name, target, features, writes=True) for name, target in zip(names, targets, strict=True)
-        ]
+        results = [self._bind(name, target, features, writes=True) for name, target in zip(names, targets, strict=True)]
         outs = tuple(result.buffer for result in results)
         arguments = {"features": features, "out": outs if len(outs) > 1 else outs[0], **arguments, **call.attributes}
-        shaders = self.shaders if self.function is None else self._made(call, arguments)
+        shaders = self.shaders if self.function is None else self._call_function(call, arguments)
         count = len(shaders)
         titles = [f"{call.title}, pass {k + 1} of {count}" if count > 1 else call.title for k in range(count)]
         for title, shader in zip(titles, shaders, strict=True):
             if shader.fault is not None:
-                raise ValidationError(f"{title}: {pointed(shader.source, self.where, shader.fault, self.language)}")
+                raise ValidationError(f"{title}: {point_at(shader.source, self.where, shader.fault, self.language)}")
         written = set().union(*(shader.words for shader in shaders))
         for result in results:
             # A packed result is not declared under its own name; the compiler reports its use.
@@ -127,7 +125,7 @@ class SourceKernel(ABC):
             kernels.append(self._kernel(title, shader, scope, outs[0], features))
         return kernels
 
-    def _made(self, call: KernelCall, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+    def _call_function(self, call: KernelCall, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
         """Call the function for a node, and return its shaders."""
         function = self.function
         assert function is not None
@@ -139,7 +137,7 @@ class SourceKernel(ABC):
                 f"{call.title}: {error}{user_line(error, function) or self.where.suffix()}"
             ) from error
         except Exception as error:
-            raise call.failed(error, function) from error
+            raise call.error_of(error, function) from error
 
     @abstractmethod
     def _kernel(self, title: str, shader: Any, scope: Any, out: Buffer, features: Features) -> Kernel:
@@ -169,7 +167,7 @@ class SourceKernel(ABC):
         """Whether an item is a source with its options."""
         return isinstance(item, self.kind)
 
-    def _bound(self, name: str, memory: Input, features: Features, *, writes: bool = False) -> Bound:
+    def _bind(self, name: str, memory: Input, features: Features, *, writes: bool = False) -> Bound:
         return Bound(self._buffer(name, memory.desc, features), memory, writes)
 
     def _scratch(self, name: str, desc: Desc, shared: dict[str, Bound], title: str, features: Features) -> Bound:
@@ -178,7 +176,7 @@ class SourceKernel(ABC):
         if bound is None:
             fits = features.int64 or desc.data_type not in ("int64", "uint64")
             require(fits, f"{title}: scratch {name}: the device has no {desc.data_type}")
-            bound = shared[name] = self._bound(name, Input(len(shared), desc), features, writes=True)
+            bound = shared[name] = self._bind(name, Input(len(shared), desc), features, writes=True)
         fits = bound.buffer.desc == desc
         require(fits, f"{title}: scratch {name} is {bound.buffer.desc} in one pass, {desc} in another")
         return bound
