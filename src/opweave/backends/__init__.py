@@ -76,7 +76,7 @@ class Runner(ABC):
         """Return the implementation of the nodes of one operation of the user's graph, and a text that names the engine."""
 
     def complete(self) -> None:
-        """Finish what `Backend.compile` has begun, before the first call of `bind`.
+        """Finish the work that `Backend.compile` has begun, before the first call of `bind`.
 
         All parts of a program begin to compile before `complete` is called on the first one.
 
@@ -86,7 +86,7 @@ class Runner(ABC):
         return
 
     def abandon(self) -> None:
-        """Cancel what `Backend.compile` has begun: the program that contains this part has failed, or was interrupted."""
+        """Cancel the work that `Backend.compile` has begun: the program with this part has failed, or was interrupted."""
         return
 
     def is_left(self, nodes: Sequence[Node]) -> bool:
@@ -102,7 +102,7 @@ class Runner(ABC):
         return None
 
     def taking_feeds(self, outputs: Sequence[int]) -> TakingFeeds | None:
-        """Like `returning`, for arrays by name whose shapes the engine checks; None if impossible, or if more is to check."""
+        """Like `returning`, for arrays by name whose shapes the engine checks; None if impossible, or if more is checked."""
         return None
 
     def measured(self) -> Measured | None:
@@ -195,7 +195,7 @@ class Backend(RuleTable, ABC):
 
     @abstractmethod
     def devices(self) -> list[Device]:
-        """List the devices that it can drive here, and those that need another package or driver."""
+        """List the devices that the back end can drive here, and those that lack a package or driver."""
 
     def named(self, name: str) -> Device | None:
         """Return the available device of this name, or None. Back ends may accept further names for a device."""
@@ -350,7 +350,7 @@ class Backend(RuleTable, ABC):
         return None
 
     def limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
-        """The limits of the specification, narrowed to what this back end supports."""
+        """Return the limits of the specification, narrowed to the data types of this back end."""
         limits = self._limits.get(op)
         if limits is None:
             limits = self._limits[op] = self._narrow_limits(op)
@@ -443,7 +443,7 @@ def find_device(name: str, backend: str | None = None, precision: Precision = "f
     asked = discover().values() if backend is None else [find(backend)]
     of_plugin: tuple[Backend, Device] | None = None
     same: list[Device] = []
-    # Back ends that are slow to list come after those that were asked by name.
+    # Back ends that are slow to list come last, and are asked only if needed.
     for candidate in asked:
         match = candidate.named(name)
         if match is None:

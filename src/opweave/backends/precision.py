@@ -24,13 +24,13 @@ PRECISIONS: dict[Precision, str] = {
 """Meaning of each precision."""
 
 KEEPS_FLOAT32 = "float16 result passed on in float32"
-"""Note in tables for an operation whose float16 result is read in float32 by another operation."""
+"""Note in tables for an operation whose float16 result another operation reads in float32."""
 
 
 def lacks_precision(
     what: str, lacking: Iterable[Device], precision: Precision, here: Iterable[Device]
 ) -> NotSupportedError:
-    """Return the error for devices that lack a precision; it lists what they have, devices with it, and broken packages.
+    """Return the error for devices that lack a precision; it lists their precisions, other devices with it, and faults.
 
     Args:
         what: the devices, for the message.

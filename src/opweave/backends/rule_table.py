@@ -22,7 +22,7 @@ class Rule:
     """Implementation of one op by a back end.
 
     Attributes:
-        function: called with what the back end provides, and the op's parameters that the function names.
+        function: called with the back end's arguments, and the op's parameters that the function names.
         when: predicate for nodes, of `precision` and the op's parameters that it names; None accepts all.
     """
 

@@ -1,4 +1,4 @@
-"""Calls whose work the queue of a device orders."""
+"""Calls that submit all their work to the queue of a device at once."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class CudaBackend(GpuBackend):
         from .. import find_device
 
         handle = handle_of(given)
-        # Raises an error that says what is missing if there is no device.
+        # If there is no device, the error says what is missing.
         _, match = find_device(device or "cuda", self.name)
         name = _name(devices.number_of(handle))
         if handle not in LEGACY and device not in (None, name):

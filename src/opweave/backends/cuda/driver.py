@@ -44,7 +44,7 @@ class Launch:
         function: the kernel.
         workgroups: blocks in each dimension.
         arguments: addresses and values, in the order of the kernel's parameters.
-        starts_early: whether the kernel may start while the previous one ends; it then waits for it itself.
+        starts_early: whether the kernel may start while the previous one ends, for which it then waits itself.
     """
 
     function: Function

@@ -43,12 +43,12 @@ def serve() -> None:
                 send(answers, None)
                 break
             answer = _answer(request, compiled)
-        except Exception as error:  # whatever an engine raises is its refusal
+        except Exception as error:  # any exception of an engine is a refusal
             is_known = isinstance(error, (NotSupportedError, OperationError))
             kind: type[Exception] = type(error) if is_known else OperationError
             answer = Refusal(kind, str(error) if is_known else f"{type(error).__name__}: {error}")
         send(answers, answer)
-    os._exit(0)  # without destructors of libraries, whose order at the end of Python is not defined
+    os._exit(0)  # skip destructors of libraries: their order at exit is undefined
 
 
 def prepare() -> tuple[BinaryIO, BinaryIO]:

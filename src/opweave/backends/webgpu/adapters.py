@@ -185,5 +185,5 @@ def request_device(name: str, power_preference: PowerPreference) -> Any:
                 required_features=features,
                 required_limits=limits,
             )
-    except Exception as error:  # wgpu raises RuntimeError and errors of its own
+    except Exception as error:  # wgpu raises RuntimeError and its own errors
         raise NotSupportedError(f"the adapter {adapter.info['device']!r} gives no device: {error}") from error

@@ -130,9 +130,8 @@ class Engine:
         return InvalidStateError(f"{what}: the WebGPU device is lost")
 
     def _is_lost(self, error: Exception | None = None) -> bool:
-        if "PollThread" in str(error) or "get_token" in str(
-            error
-        ):  # the device is about to be lost: its thread ends first
+        # The device is about to be lost: its thread ends first.
+        if "PollThread" in str(error) or "get_token" in str(error):
             return True
         try:
             self.device.create_command_encoder().finish()

@@ -311,7 +311,7 @@ class CudaScope(Scope):
 
 
 def shape_constants(buffer: Buffer) -> dict[str, int | tuple[int, ...]]:
-    """The constants of a tensor's shape, by name."""
+    """Return the constants of a tensor's shape, by name."""
     name, shape = buffer.name, buffer.shape
     constants: dict[str, int | tuple[int, ...]] = {f"{name}_size": buffer.size, f"{name}_rank": buffer.rank}
     if shape:  # C++ has no empty arrays

@@ -1,8 +1,8 @@
 """Parse WebAssembly modules: types of imports and exports, the stack pointer, and position independence.
 
-Engines do not report the last two, and wasmtime's C interface aborts the process when asked for a type that it lacks (a
-vector). The functions accept *valid* modules of WebAssembly 3.0 without garbage collection and exceptions; the engine
-validates modules before they are parsed. https://webassembly.github.io/spec/core/binary/modules.html
+Engines do not report the stack pointer and position independence, and wasmtime's C interface aborts the process when asked
+for the type of a vector. The functions accept *valid* modules of WebAssembly 3.0 without garbage collection and exceptions;
+the engine validates modules before they are parsed. https://webassembly.github.io/spec/core/binary/modules.html
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class Scope:
         return "\n".join([*lines, *texts, *needed, *entry.lines]) + "\n", bound
 
     def _texts(self, shader: Shader) -> dict[str, str]:
-        """Declarations by name."""
+        """Return the declarations by name."""
         texts: dict[str, str] = {}
         for item in self.bound:
             for name, text in {item.buffer.variable: "", **item.constants(), **item.functions()}.items():

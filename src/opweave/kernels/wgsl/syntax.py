@@ -89,7 +89,7 @@ def _open_comment(source: str) -> Fault | None:
 def _open_bracket(source: str, plain: str) -> Fault | None:
     """Find the innermost unclosed bracket. The compiler reports surplus closing brackets well, so these are ignored."""
     opened: list[int] = []
-    # For each { whose } has the indentation of the enclosing {'s line: positions of {, } and the enclosing {.
+    # Positions of {, its }, and the enclosing {, where the } is indented like the line of the enclosing {.
     misaligned: list[tuple[int, int, int]] = []
     for match in _TOKEN.finditer(plain):
         token, at = match[0], match.start()
