@@ -102,7 +102,7 @@ class Runner(ABC):
         return None
 
     def taking_feeds(self, outputs: Sequence[int]) -> TakingFeeds | None:
-        """Like `returning`, for arrays by name whose shapes the engine checks; None if impossible, or if more is checked."""
+        """Like `returning`, for arrays by name whose shapes the engine checks; None if that is impossible or insufficient."""
         return None
 
     def measured(self) -> Measured | None:
