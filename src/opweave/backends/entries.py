@@ -1,7 +1,6 @@
-"""Find the entry points of installed packages, without `importlib.metadata` where that would find nothing else.
+"""Find the entry points of installed packages without `importlib.metadata` wherever that finds the same ones.
 
-`importlib.metadata` loads the standard library's mail, archives and sockets, two megabytes, for the one small file that is
-read here.
+`importlib.metadata` loads the standard library's mail, archive and socket modules, two megabytes, to read one small file.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ T = TypeVar("T")
 
 
 class ByNeed(Mapping[str, T]):
-    """Values by name, each loaded when it is asked for.
+    """Values by name, each loaded on access.
 
     Args:
-        references: of the values, by name.
-        load: gives the value of a reference.
+        references: reference to each value, by name.
+        load: returns the value for a reference.
 
     >>> ByNeed({"one": "1"}, int)["one"]
     1
@@ -42,8 +41,8 @@ class ByNeed(Mapping[str, T]):
 
 
 def entry_points(group: str) -> dict[str, str]:
-    """The entry points of a group in all installed packages: `{name: "module:attribute"}`."""
-    found: dict[str, str] = {}
+    """Return the entry points of a group in all installed packages: `{name: "module:attribute"}`."""
+    references: dict[str, str] = {}
     if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
         return _with_metadata(group)
     for place in sys.path:
@@ -51,8 +50,9 @@ def entry_points(group: str) -> dict[str, str]:
             return _with_metadata(group)
         for text in _texts(place or "."):
             for name, value in _entries(text, group):
-                found.setdefault(name, value)  # the place that is searched first wins
-    return found
+                # The folder that is searched first wins.
+                references.setdefault(name, value)
+    return references
 
 
 def _with_metadata(group: str) -> dict[str, str]:
@@ -62,10 +62,10 @@ def _with_metadata(group: str) -> dict[str, str]:
 
 
 def _texts(place: str) -> Iterator[str]:
-    """The contents of `entry_points.txt` of the packages in a folder."""
+    """Yield the contents of each `entry_points.txt` of the packages in a folder."""
     try:
         names = sorted(name for name in os.listdir(place) if name.endswith(_FOLDERS))
-    except OSError:  # a place of the path that is not there
+    except OSError:  # the path has a folder that does not exist
         return
     for name in names:
         try:
@@ -76,7 +76,7 @@ def _texts(place: str) -> Iterator[str]:
 
 
 def _entries(text: str, group: str) -> Iterator[tuple[str, str]]:
-    r"""The entry points of one file.
+    r"""Yield the entry points of one file.
 
     >>> list(_entries("[console_scripts]\nrun = a:b\n\n[my.group] \n# one\nx = package.module:name\n", "my.group"))
     [('x', 'package.module:name')]

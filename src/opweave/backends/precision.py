@@ -1,4 +1,4 @@
-"""How engines may compute with float32 inside."""
+"""Precisions: the arithmetic of engines for float32."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from . import Device
 
 Precision = Literal["float32", "ieee", "tf32", "bfloat16", "float16"]
-"""How engines may compute with float32 inside; inputs and outputs keep their data types."""
+"""Arithmetic of an engine for float32; inputs and outputs keep their data types."""
 
 PRECISIONS: dict[Precision, str] = {
     "float32": "results are at least as accurate as with sums of float32 in order",
@@ -21,21 +21,21 @@ PRECISIONS: dict[Precision, str] = {
     "bfloat16": "engines may round float32 to bfloat16",
     "float16": "engines may round float32 to float16",
 }
-"""What each precision means."""
+"""Meaning of each precision."""
 
 KEEPS_FLOAT32 = "float16 result passed on in float32"
-"""What tables say of an operation whose result of float16 another one reads in float32."""
+"""Note in tables for an operation whose float16 result another operation reads in float32."""
 
 
 def lacks_precision(
     what: str, lacking: Iterable[Device], precision: Precision, here: Iterable[Device]
 ) -> NotSupportedError:
-    """The error for devices that cannot compute as asked; it tells what they can do, what can do it, and what is broken here.
+    """Return the error for devices that lack a precision; it lists their precisions, other devices with it, and faults.
 
     Args:
         what: the devices, for the message.
-        lacking: the same, as a list.
-        precision: what was asked for.
+        lacking: the same devices as objects.
+        precision: the requested precision.
         here: all devices.
     """
     offered = list(dict.fromkeys(p for device in lacking if device.available for p in device.precisions))

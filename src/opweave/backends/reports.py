@@ -1,4 +1,4 @@
-"""What back ends report of compiled graphs: where nodes run, and how long kernels take."""
+"""Reports of back ends on compiled graphs: the place of each node, and the time of each kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a node of the user's graph runs, and how; `segment` counts what runs one after the other, `op` is the node's."""
+    """Place and implementation of a node of the user's graph; `segment` numbers the parts of a program that run in order."""
 
     node: str
     device: str
@@ -24,15 +24,15 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """How long one kernel of an engine runs.
+    """Time of one kernel of an engine.
 
     Attributes:
-        node: the label, or the name, of the operation that it computes, or operations; empty for what the engine has added.
-        kernel: what the engine calls it.
-        result: data type and shape of what it makes, in the engine's words.
-        median: its time in seconds, the middle of all runs.
-        minimum: its time in seconds, the best of all runs.
-        segment: the number of the segment that it is in.
+        node: label or name of the operation, or operations, that it computes; empty for kernels that the engine has added.
+        kernel: the engine's name of the kernel.
+        result: data type and shape of the result, in the engine's words.
+        median: median time of all runs, in seconds.
+        minimum: minimum time of all runs, in seconds.
+        segment: number of the segment that contains the kernel.
     """
 
     node: str

@@ -1,4 +1,4 @@
-"""Rules of back ends, and the tables that hold them."""
+"""Rules of back ends, and tables of rules."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ RuleFunction = Callable[..., Any]
 
 @record
 class Rule:
-    """How a back end does one op.
+    """Implementation of one op by a back end.
 
     Attributes:
-        function: called with what the back end provides, and the op's parameters it names.
-        when: which nodes it accepts, by the op's parameters it names, and `precision`; None for all.
+        function: called with the back end's arguments, and the op's parameters that the function names.
+        when: predicate for nodes, of `precision` and the op's parameters that it names; None accepts all.
     """
 
     function: RuleFunction
     when: Callable[..., bool] | None
 
     def accepts(self, node: Node, precision: Precision) -> bool:
-        """Whether this rule can do `node`."""
+        """Whether this rule can implement `node`."""
         if self.when is None:
             return True
         from ..core.operation import call_with
@@ -44,21 +44,22 @@ class Rule:
 
 
 class RuleTable:
-    """The rules of a back end, or those that several share.
+    """The rules of a back end, or rules that several back ends share.
 
     Attributes:
-        name: leads the messages of errors.
+        name: starts error messages.
     """
 
     name: str
 
     def __init__(self) -> None:
         self._rules: dict[Op[..., Any], list[Rule]] = {}
-        self._loading = _Loading(self.load)  # copies of a back end share both
+        # Copies of a back end share both.
+        self._loading = _Loading(self.load)
 
     @property
     def rules(self) -> dict[Op[..., Any], list[Rule]]:
-        """The rules by operation, in the order in which they are tried; they are loaded when they are first read."""
+        """Rules by operation, in the order in which they are tried; loaded on first use."""
         if not self._loading.is_done:
             self._loading.run()
         return self._rules
@@ -68,15 +69,15 @@ class RuleTable:
         self._rules, self._loading = rules, _Loading()
 
     def load(self) -> None:
-        """Import what adds rules when they are first read. Most processes do without those of GPUs."""
+        """Import the modules that register rules, on first use. Most processes never load the rules of GPUs."""
 
     def lower(
         self, *ops: Op[..., Any], when: Callable[..., bool] | None = None
     ) -> Callable[[RuleFunction], RuleFunction]:
-        """Register the decorated function as the rule of `ops`, tried after those registered before.
+        """Register the decorated function as the rule of `ops`, tried after earlier ones.
 
         Raises:
-            ValidationError: one of them has a rule for all nodes already, after which no other would be tried.
+            ValidationError: an op already has a rule for all nodes, so that no later rule would be tried.
         """
 
         def register(function: RuleFunction) -> RuleFunction:
@@ -90,10 +91,10 @@ class RuleTable:
 
 
 class _Loading:
-    """Runs a function once, in the first thread that asks for it; the others wait.
+    """Run a function once, in the first thread that asks; other threads wait.
 
     Args:
-        load: the function, during which the thread may ask again; None for nothing.
+        load: the function, which may ask again in the same thread; None for nothing.
     """
 
     def __init__(self, load: Callable[[], None] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Which device a context gets."""
+"""Select the device of a context."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def find(
     accelerated: bool,
     precision: Precision,
 ) -> tuple[Backend, Device]:
-    """The back end and the device that were asked for, or that `$OPWEAVE_DEVICE` names, or that suit the preferences best."""
+    """Return the requested back end and device, or those of `$OPWEAVE_DEVICE`, or the best match of the preferences."""
     if device is not None:
         return backends.find_device(device, backend, precision)
     named = os.environ.get("OPWEAVE_DEVICE")
@@ -39,16 +39,15 @@ def choose(
     backend: str | None = None,
     precision: Precision = "float32",
 ) -> str:
-    """The name of the available device, of one back end or all, that has the precision and suits the preferences best.
+    """Return the name of the available device that has the precision and matches the preferences best.
 
-    `accelerated` decides between the CPU and accelerators; among these, "low-power" prefers an NPU to a GPU, and an integrated
-    GPU to a discrete one. (The specification gives power preference the higher priority; its authors discuss the reverse:
-    https://github.com/webmachinelearning/webnn/issues/911.)
+    `backend` restricts the search to one back end. `accelerated` decides between the CPU and accelerators; among these,
+    "low-power" prefers an NPU to a GPU, and an integrated GPU to a discrete one. (The specification gives power preference the
+    higher priority; its authors discuss the reverse: https://github.com/webmachinelearning/webnn/issues/911.)
     """
     wants_low = power_preference == "low-power"
-    if (
-        backend is None and not accelerated and not wants_low
-    ):  # the first one that fits, without loading other back ends
+    # Take the first match without loading other back ends.
+    if backend is None and not accelerated and not wants_low:
         for device in backends.default_devices():
             if device.available and _rank(device, accelerated, wants_low) == _BEST and precision in device.precisions:
                 return device.name
@@ -59,11 +58,12 @@ def choose(
     if not available:
         raise NotSupportedError("there is no device to run on; `opweave doctor` says what is missing")
     able = [device for device in available if precision in device.precisions]
-    if not able and backend is None:  # devices that are not taken by default may have it
+    # Devices that contexts get by name only may have it.
+    if not able and backend is None:
         able = [device for device in backends.devices() if device.available and precision in device.precisions]
     if not able:
-        what = "the devices here" if backend is None else f"back end {backend!r}"
-        raise lacks_precision(what, available, precision, backends.devices())
+        subject = "the devices here" if backend is None else f"back end {backend!r}"
+        raise lacks_precision(subject, available, precision, backends.devices())
     for passed_over in listed if accelerated else ():
         if not passed_over.available:
             packages.warn_once(passed_over.fault)
@@ -79,7 +79,7 @@ def choose(
 
 
 def _rank(device: Device, accelerated: bool, wants_low: bool) -> tuple[int, bool, bool]:
-    """How well a device suits preferences; less is better. Equal ones of plug-in providers come last."""
+    """Rank a device by the preferences, the best one lowest. Of equal devices, those of plug-in providers rank last."""
     accelerators = ["npu", "gpu"] if wants_low else ["gpu", "npu"]
     kinds = [*accelerators, "cpu"] if accelerated else ["cpu", "npu", "gpu"]
     return kinds.index(device.kind), device.low_power != wants_low, device.provider != ""

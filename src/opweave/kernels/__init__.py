@@ -1,7 +1,7 @@
 """Kernels: user functions that compute a custom operation.
 
-A kernel is prepared once for each node, bound to the memory that the node reads and writes, and then called with views
-of the tensors, never copies.
+A kernel is prepared once for each node, bound to the memory that the node reads and writes, and then called with views of the
+tensors, never copies.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class KernelCall:
     """The node that a kernel is prepared for.
 
     Attributes:
-        title: name and label of the operation, which start every message.
+        title: name and label of the operation; starts every message.
         op: the operation.
         inputs: data type and shape of each operand, by parameter name.
         attributes: the values of all other parameters.
@@ -46,24 +46,24 @@ class KernelCall:
         """Require that a kernel takes only parameters of the operation, `out`, and `more`.
 
         Raises:
-            ValidationError: naming those that the operation does not have.
+            ValidationError: the kernel takes other names, which the message lists.
         """
-        known = [*self.inputs, *self.attributes, "out"]
-        unknown = [name for name in names if name not in known and name not in more]
-        require(not unknown, f"{self.title}: the kernel takes {unknown}; the operation has {known}")
+        declared = [*self.inputs, *self.attributes, "out"]
+        unknown = [name for name in names if name not in declared and name not in more]
+        require(not unknown, f"{self.title}: the kernel takes {unknown}; the operation has {declared}")
 
-    def failed(self, error: Exception, function: Callable[..., Any]) -> OperationError:
-        """The error to raise for one that a user's function raised, with the line in their file."""
+    def error_of(self, error: Exception, function: Callable[..., Any]) -> OperationError:
+        """Return the error to raise for an exception in a user's function, with the line in the user's file."""
         said = str(error) if isinstance(error, MLError) else f"the kernel raised {type(error).__name__}: {error}"
         return OperationError(f"{self.title}: {said}{user_line(error, function)}")
 
 
 def parameters_of(function: Callable[..., Any]) -> list[str]:
-    """The parameters of a user's kernel.
+    """Return the parameter names of a user's kernel.
 
     Raises:
-        ValidationError: one cannot be given by its name.
-        ValueError: the function has no signature, as some in C.
+        ValidationError: a parameter cannot be passed by name.
+        ValueError: the function has no signature, as some C functions.
     """
     parameters = inspect.signature(function).parameters.values()
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -77,14 +77,14 @@ class Prepared(Protocol):
 
     @property
     def space(self) -> Space:
-        """Where operands and results must lie."""
+        """Memory space that operands and results must be in."""
 
     @property
     def detail(self) -> str:
         """A description for `explain()`."""
 
     def bind(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        """A function that runs the kernel once, synchronously, on arrays of the declared data types and shapes."""
+        """Return a function that runs the kernel once, synchronously, on arrays of the declared data types and shapes."""
 
 
 class Kernel(Protocol):

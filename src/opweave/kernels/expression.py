@@ -1,4 +1,4 @@
-"""Trace the expression of an operation, or of several fused ones, into a program for given operands."""
+"""Trace the expression of an operation, or of several fused operations, into a program for given operands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ traces: Cache[Any, Program] = Cache(MAX_TRACES)
 
 
 def program_of(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[str, Any]) -> Program:
-    """The program of an operation's formula for given operands, with an input for each operand that is present.
+    """Return the program of an operation's formula for given operands, with an input for each present operand.
 
     Raises:
         ValidationError: the formula rejects the operands; the message ends with the line of the user's code.
@@ -55,12 +55,12 @@ def program_of_nodes(
 
     Args:
         nodes: in order; each has a formula.
-        reads: the operands that they read and do not compute; scalar constants become constants of the program.
-        outputs: the operands that are needed outside.
-        rounds: whether a result of float16 is rounded before another node reads it, or only where it is stored.
+        reads: operands that the nodes read and do not compute; scalar constants become constants of the program.
+        outputs: operands that are used outside.
+        rounds: whether a float16 result is rounded before another node reads it, or only when it is stored.
 
     Returns:
-        The program, the operands that are its inputs, and the nodes whose float16 is read before it is rounded.
+        The program, the operands that are its inputs, and the nodes whose float16 results are read before rounding.
     """
     unrounded: set[Node] = set()
     read = {operand for node in nodes for operand in node.operands}
@@ -68,20 +68,20 @@ def program_of_nodes(
     inputs = [operand for operand in reads if operand not in numbers]
 
     def call_formula(*arrays: Array) -> tuple[Array, ...]:
-        known: dict[Operand, Any] = dict(zip(inputs, arrays, strict=True))
-        known.update((o, Array((), ir.number(value, o.data_type))) for o, value in numbers.items())
+        values: dict[Operand, Any] = dict(zip(inputs, arrays, strict=True))
+        values.update((o, Array((), ir.number(value, o.data_type))) for o, value in numbers.items())
 
         for node in nodes:
             assert node.op.formula is not None, node
-            made = call_with(node.op.formula, {**each(node.inputs, known.__getitem__), **node.attributes})
-            results = made if isinstance(made, (tuple, list)) else (made,)
+            returned = call_with(node.op.formula, {**each(node.inputs, values.__getitem__), **node.attributes})
+            results = returned if isinstance(returned, (tuple, list)) else (returned,)
             for operand, result in zip(node.outputs, results, strict=True):
-                known[operand] = array = in_data_type(result, operand.data_type)
+                values[operand] = array = in_data_type(result, operand.data_type)
                 if rounds:
-                    known[operand] = rounded(array)
+                    values[operand] = rounded(array)
                 elif operand in read and not is_rounded(array):
                     unrounded.add(node)
-        return tuple(known[operand] for operand in outputs)
+        return tuple(values[operand] for operand in outputs)
 
     name = "+".join(node.op.name for node in nodes[:4]) + ("+…" if len(nodes) > 4 else "")
     program = trace_named(call_formula, name, [operand.desc for operand in inputs], _names(nodes, inputs))
@@ -89,26 +89,26 @@ def program_of_nodes(
 
 
 def names_of(operands: Mapping[str, Any]) -> list[str]:
-    """What messages call the operands of an operation: its parameters, without those that are absent."""
+    """Return the names of operands in messages: the parameters of the operation, except absent ones."""
     names: list[str] = []
-    for name, given in operands.items():
-        one = [] if given is None else [name]
-        names += [f"{name}[{i}]" for i in range(len(given))] if isinstance(given, tuple) else one
+    for name, operand in operands.items():
+        one = [] if operand is None else [name]
+        names += [f"{name}[{i}]" for i in range(len(operand))] if isinstance(operand, tuple) else one
     return names
 
 
 def _names(nodes: Sequence[Node], inputs: Sequence[Operand]) -> list[str]:
-    """What messages call the inputs of fused nodes: parameters of the first that reads them; "" where this is ambiguous."""
-    known: dict[Operand, str] = {}
+    """Name the inputs of fused nodes after the parameters of the first node that reads them; "" for ambiguous names."""
+    by_operand: dict[Operand, str] = {}
     for node in nodes:
         for operand, name in zip(flat(node.inputs), names_of(node.inputs), strict=True):
-            known.setdefault(operand, name)
-    names = [known.get(operand, "") for operand in inputs]
+            by_operand.setdefault(operand, name)
+    names = [by_operand.get(operand, "") for operand in inputs]
     return [name if names.count(name) == 1 else "" for name in names]
 
 
 def descs_of(operands: Mapping[str, Any]) -> dict[str, Any]:
-    """Data type and shape of operands by parameter; tuples for sequences, None for absent ones."""
+    """Return data type and shape of operands by parameter; tuples for sequences, None for absent operands."""
     return each(operands, lambda operand: operand.desc)
 
 

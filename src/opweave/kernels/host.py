@@ -7,8 +7,8 @@
         indices[...] = order
         values[...] = np.take_along_axis(x, order, -1)
 
-A kernel declares the parameters of the operation that it needs, and `out`: an array, or a tuple of arrays for several
-results. Operands are read-only; absent ones are None. The kernel fills `out` and returns None.
+A kernel declares the parameters of the operation that it needs, and `out`: an array, or a tuple of arrays for several results.
+Operands are read-only; absent operands are None. The kernel fills `out` and returns None.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from ..support.names import file_name
 from . import Arrays, KernelCall, parameters_of
 
 _UNTOUCHED = (0xA5, 0x5A)
-"""Results are filled with the first byte before the first run, to detect a kernel that does not write them. If a result
-still consists of that byte, which may be its value, the kernel runs again over the second byte.
-"""
+"""Bytes that fill results before the first run, to detect a kernel that does not write them. A result full of the first byte
+may be right, so the kernel then runs again over the second byte."""
 
 
 class HostKernel:
@@ -48,7 +47,7 @@ class HostKernel:
         require(
             "out" in self.names, f"a kernel takes the operation's parameters and out, got ({', '.join(self.names)})"
         )
-        # Python takes arguments by position faster than by name, and Numba much faster.
+        # Python passes arguments faster by position than by name, Numba much faster.
         parameters = inspect.signature(declared).parameters
         self.keywords = [name for name in self.names if parameters[name].kind is inspect.Parameter.KEYWORD_ONLY]
         self.positions = self.names[: len(self.names) - len(self.keywords)]
@@ -57,7 +56,7 @@ class HostKernel:
         """Prepare the kernel for a node.
 
         Raises:
-            ValidationError: the function has parameters that the operation does not have.
+            ValidationError: the function has parameters that are not the operation's.
         """
         call.check_names(self.names)
         return PreparedHost(self, call)
@@ -81,11 +80,11 @@ class PreparedHost:
 
     def bind(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         """Create the views once, so that runs create none."""
-        given = {**each(inputs, _read_only), **self.call.attributes}
+        arguments = {**each(inputs, _read_only), **self.call.attributes}
         results = tuple(output.view() for output in outputs)
-        given["out"] = results if len(results) > 1 else results[0]
-        positional = [given[name] for name in self.kernel.positions]
-        keywords = {name: given[name] for name in self.kernel.keywords}
+        arguments["out"] = results if len(results) > 1 else results[0]
+        positional = [arguments[name] for name in self.kernel.positions]
+        keywords = {name: arguments[name] for name in self.kernel.keywords}
         function = self.kernel.function
 
         def run() -> None:
@@ -98,7 +97,7 @@ class PreparedHost:
             try:
                 returned = function(*positional, **keywords)
             except Exception as error:
-                raise self.call.failed(error, self.kernel.python) from error
+                raise self.call.error_of(error, self.kernel.python) from error
             if returned is not None:
                 raise OperationError(
                     f"{self.call.title}: a kernel fills out and returns None, got {type(returned).__name__}"
@@ -125,7 +124,7 @@ class PreparedHost:
 
 
 def _source(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The Python function behind a callable: before Numba or `partial`, or an object's `__call__`."""
+    """Return the Python function behind a callable: unwrapped from Numba and `partial`, or an object's `__call__`."""
     while isinstance(function, functools.partial):
         function = function.func
     function = getattr(function, "py_func", function)

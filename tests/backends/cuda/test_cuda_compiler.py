@@ -133,7 +133,7 @@ def test_processes_compile_while_this_one_does(cached: Path, blocking: Blocking)
     assert not first.done()
     blocking.event.set()
     assert blocking.asked == 1
-    images = [nvrtc.compiled(kernel.source, ("--gpu-architecture=sm_90", *OPTIONS)) for kernel in many]
+    images = [nvrtc.compile_source(kernel.source, ("--gpu-architecture=sm_90", *OPTIONS)) for kernel in many]
     assert [binary.image for binary in [first.result(60), *binaries]] == images
 
 

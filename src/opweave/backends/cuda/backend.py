@@ -1,4 +1,4 @@
-"""The CUDA back end itself: its devices, and the rules that it shares with other GPUs."""
+"""The CUDA back end itself: its devices, and the rules that all GPUs share."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from .executable import CudaRunner
 
 ALL: tuple[Precision, ...] = tuple(PRECISIONS)
-"""What devices with tensor cores can do."""
+"""Precisions of devices with tensor cores."""
 
 WITHOUT_TENSOR_CORES: tuple[Precision, ...] = ("float32", "ieee")
-"""What other devices can do, and what can be done without Triton, which compiles for tensor cores."""
+"""Precisions of other devices, and of all devices without Triton, which compiles for tensor cores."""
 
 LEGACY = (0, 1)
-"""Handles of the default stream, which each device has
+"""Handles of the default stream of each device
 (https://docs.nvidia.com/cuda/cuda-driver-api/stream-sync-behavior.html)."""
 
 PER_THREAD = 2
-"""The handle that stands for a default stream of the calling thread."""
+"""Handle that stands for the default stream of the calling thread."""
 
 
 class CudaBackend(GpuBackend):
-    """Kernels on NVIDIA's GPUs. The registered instance lists them; each open device has an instance of its own.
+    """Kernels on NVIDIA's GPUs. The registered instance lists the devices; each open device has a separate instance.
 
     Attributes:
         engine: the device; None for the registered instance.
@@ -46,7 +46,7 @@ class CudaBackend(GpuBackend):
     title = "CUDA"
     claims = "cuda_stream"
     measures = False
-    """Whether it measures tiles on the device for graphs that it compiles."""
+    """Whether tiles are measured on the device for each compiled graph."""
 
     def __init__(self, engine: Engine | None = None) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class CudaBackend(GpuBackend):
 
     @property
     def features(self) -> Features:
-        """Features of the device; the registered instance has what all devices have."""
+        """Features of the device; the registered instance has the features of all devices."""
         from ...expr.gpu import Features
         from ...expr.gpu.cuda import CUDA
 
@@ -83,21 +83,22 @@ class CudaBackend(GpuBackend):
         if name.partition(":")[0] == "cuda" and devices.may_be_there():
             from . import servers
 
-            servers.start(for_tensor_cores=True)  # the driver, which starts now, says later whether there are any
+            # The driver, which starts now, says later whether the device has any.
+            servers.start(for_tensor_cores=True)
         return super().named(name)
 
     def tile(self, contraction: Contraction) -> tuple[Tile, int]:
         assert self.engine is not None
         tiles = self.engine.tiles
-        return tiles.measured(contraction) if self.measures else tiles.known(contraction) or super().tile(contraction)
+        return tiles.measure(contraction) if self.measures else tiles.find(contraction) or super().tile(contraction)
 
     def begin(self, kernels: Sequence[Kernel]) -> list[Any]:
-        # Other kernels may still become parts of others.
+        # Other kernels may still be fused into others.
         slow = [kernel for kernel in kernels if kernel.compiler == "triton"]
         return [] if self.engine is None else self.engine.begin(slow)
 
     def tunable(self, graph: Graph) -> dict[str, Backend]:
-        """With tensor cores, tiles by the table, or those that were measured before, and measured ones."""
+        """With tensor cores, compare cached or tabulated tiles with newly measured ones."""
         ways = super().tunable(graph)
         if self.engine is not None and self.features.tensor_cores is not None:
             measuring = copy(self)
@@ -106,7 +107,7 @@ class CudaBackend(GpuBackend):
         return ways
 
     def by_default(self) -> bool:
-        # `gpu` is what contexts get without a name: it takes all vendors' devices.
+        # Without a name, contexts get `gpu`, which covers all vendors.
         return False
 
     def may_accelerate(self) -> bool:
@@ -119,31 +120,32 @@ class CudaBackend(GpuBackend):
         return " and ".join(filter(None, (compiler.version(), compiler.triton_version())))
 
     def open(self, device: Device, power_preference: PowerPreference) -> CudaBackend:
-        return self._opened(device)
+        return self._backend_of(device)
 
     def on(self, given: Any, device: str | None) -> tuple[CudaBackend, Device]:
-        """The back end for a stream of the caller's, which must live as long as the context.
+        """Return the back end for a stream of the caller, which must outlive the context.
 
         Args:
             given: an object with `__cuda_stream__`, as those of cuda.core and PyTorch; or its handle.
-            device: the name of the stream's device; None for the one that the driver says it is of.
+            device: the name of the stream's device; None for the device that the driver reports.
 
         Raises:
-            ValidationError: it is no stream, or one of another device.
+            ValidationError: it is no stream, or a stream of another device.
             NotSupportedError: there is no such device.
         """
         from .. import find_device
 
         handle = handle_of(given)
-        _, found = find_device(device or "cuda", self.name)  # which says what is missing where there is no device
+        # If there is no device, the error says what is missing.
+        _, match = find_device(device or "cuda", self.name)
         name = _name(devices.number_of(handle))
         if handle not in LEGACY and device not in (None, name):
             raise ValidationError(f"cuda_stream: the stream is of device {name!r}, not of {device!r}")
         if device is None:
-            _, found = find_device(name, self.name)
-        return self._opened(found, handle, given), found
+            _, match = find_device(name, self.name)
+        return self._backend_of(match, handle, given), match
 
-    def _opened(self, device: Device, stream: int | None = None, owner: Any = None) -> CudaBackend:
+    def _backend_of(self, device: Device, stream: int | None = None, owner: Any = None) -> CudaBackend:
         from .engine import Engine
         from .nvidia import NvidiaDriver
 
@@ -162,14 +164,14 @@ class CudaBackend(GpuBackend):
 
 
 def precisions(info: devices.Info) -> tuple[Precision, ...]:
-    """What a device can do."""
+    """Return the precisions of a device."""
     from . import compiler
 
     return ALL if info.has_tensor_cores and compiler.triton_version() else WITHOUT_TENSOR_CORES
 
 
 def fault(info: devices.Info) -> str:
-    """What a device cannot do here for want of Triton; empty if nothing."""
+    """Return the precisions that a device lacks without Triton, and why; empty if none."""
     from . import compiler
 
     return compiler.triton_fault() if info.has_tensor_cores else ""
@@ -180,7 +182,7 @@ def _name(number: int) -> str:
 
 
 def handle_of(cuda_stream: Any) -> int:
-    """The handle of a stream.
+    """Return the handle of a stream.
 
     >>> handle_of("x")
     Traceback (most recent call last):
@@ -189,10 +191,10 @@ def handle_of(cuda_stream: Any) -> int:
     handle: int | None = None
     protocol = getattr(cuda_stream, "__cuda_stream__", None)
     if protocol is not None:
-        version, found = protocol() if callable(protocol) else protocol
+        version, number = protocol() if callable(protocol) else protocol
         if version != 0:
             raise ValidationError(f"cuda_stream: the version of its __cuda_stream__ must be 0, got {version}")
-        handle = int(found)
+        handle = int(number)
     if handle is None and isinstance(cuda_stream, int) and not isinstance(cuda_stream, bool) and cuda_stream >= 0:
         handle = cuda_stream
     if handle == PER_THREAD:
@@ -201,8 +203,8 @@ def handle_of(cuda_stream: Any) -> int:
         )
     if handle is not None:
         return handle
-    given = type(cuda_stream).__name__
-    raise ValidationError(f"cuda_stream must have __cuda_stream__, or be the handle of a stream, got {given}")
+    kind = type(cuda_stream).__name__
+    raise ValidationError(f"cuda_stream must have __cuda_stream__, or be the handle of a stream, got {kind}")
 
 
 cuda = CudaBackend()

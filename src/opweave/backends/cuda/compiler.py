@@ -1,7 +1,7 @@
-"""Compiled kernels: several processes compile those that the cache on disk does not have.
+"""Compile kernels that are not in the cache on disk, in several processes.
 
-Each kernel is a job of a thread, which waits for a process (`fork_server`), so that a processor that is done with one kernel
-takes the next. Threads that want the same kernel at the same time share its job.
+Each kernel is a job of a thread that waits for a process (`fork_server`), so that a processor that has finished one kernel
+takes the next. Threads that need the same kernel at the same time share its job.
 """
 
 from __future__ import annotations
@@ -34,18 +34,17 @@ KIND = "cubin"
 """The suffix of files in the cache."""
 
 PROCESSES = 2
-"""Kernels that are compiled at a time, for each processor: 25 kernels that share 16 processors take 25/16 of the time of one,
-not that of two."""
+"""Kernels compiled at a time per processor: 25 kernels on 16 processors take 25/16 of the time of one, not twice that time."""
 
 MAX_PROCESSES = 32
-"""Most processes at a time, however many processors there are: each takes about 100 MB. An estimate."""
+"""Maximum number of processes on any machine: each takes about 100 MB. An estimate."""
 
 YIELDING = 10
-"""How nice the processes of quick kernels are while slow ones are compiled, for which builds wait: these then have a processor
-each, although there are more processes than processors. It is a tenth of the priority (sched(7))."""
+"""Niceness of the processes of quick kernels while slow kernels compile, for which builds wait. Slow kernels then get a
+processor each, although there are more processes than processors: niceness 10 is a tenth of the priority (sched(7))."""
 
 Result: TypeAlias = dict[str, Any] | str
-"""What the module of a compiler returns for a source: fields of `Compiled`, or the text of an error."""
+"""Result of compiling a source: fields of `Compiled`, or the text of an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +52,10 @@ class Compiler:
     """A compiler of kernels.
 
     Attributes:
-        version: its name and version.
-        options: of a kernel, for an architecture.
-        server: compiles in processes of their own.
-        here: compiles in this process, one kernel at a time; None where it must not be imported here.
+        version: name and version.
+        options: options for a kernel and an architecture.
+        server: compiles in separate processes.
+        here: compiles in this process, one kernel at a time; None if the compiler must not be imported here.
     """
 
     version: Callable[[], str]
@@ -66,30 +65,30 @@ class Compiler:
     _is_busy: Lock = field(default_factory=Lock)
 
     def result(self, kernel: Kernel, architecture: str, niceness: int = 0) -> Result:
-        """Compile a kernel, or return the text of an error; `niceness` is that of a process of its own."""
+        """Compile a kernel, or return the text of an error; `niceness` applies to a separate process."""
         request = kernel.source, self.options(kernel, architecture)
-        # A process takes longer to start than one kernel.
+        # Starting a process takes longer than compiling one kernel.
         if self.here is not None and self._is_busy.acquire(blocking=not fork_server.IS_POSSIBLE):
             try:
                 return self.here(request)
             finally:
                 self._is_busy.release()
         try:
-            found: Result = self.server.result(request, niceness)
+            answer: Result = self.server.result(request, niceness)
         except EndedError as error:
             raise OperationError(f"{kernel.title}: the process that compiles it ended: {error}") from error
-        return found
+        return answer
 
 
 @cache
 def version() -> str:
-    """The version of NVRTC, which the cache and tuning know kernels by."""
+    """Return the version of NVRTC, part of the keys of cached kernels and of tuning."""
     return "NVRTC {}.{}".format(*nvrtc.version())
 
 
 @cache
 def headers() -> tuple[str, ...]:
-    """The options of NVRTC for the headers of an installed CUDA toolkit; none without one."""
+    """Return the options of NVRTC for the headers of an installed CUDA toolkit; none without one."""
     from cuda import pathfinder
 
     folders = [pathfinder.find_nvidia_header_directory(name) for name in ("cudart", "cccl")]
@@ -106,7 +105,7 @@ COMPILERS = {
         lambda request: nvrtc.result(request),
         _nvrtc_is_busy,
     ),
-    # Text of users has the compiler's own defaults.
+    # User code gets the compiler's default options.
     "cuda": Compiler(
         version,
         lambda kernel, architecture: (
@@ -118,7 +117,7 @@ COMPILERS = {
         lambda request: nvrtc.result(request),
         _nvrtc_is_busy,
     ),
-    # Its LLVM and that of Mesa's drivers must not meet in one process.
+    # Triton's LLVM and that of Mesa's drivers must not share a process.
     "triton": Compiler(
         triton_version,
         lambda kernel, architecture: {
@@ -131,11 +130,11 @@ COMPILERS = {
         None,
     ),
 }
-"""The compilers, by their names in `Kernel.compiler`."""
+"""Compilers by their names in `Kernel.compiler`."""
 
 
 class _Jobs:
-    """The kernels that are being compiled, and those for which somebody holds the job."""
+    """Kernels that are being compiled, and kernels whose job is still referenced."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -144,26 +143,27 @@ class _Jobs:
         self._slow: WeakSet[Future[Compiled]] = WeakSet()
 
     def job(self, kernel: Kernel, architecture: str) -> Future[Compiled]:
-        """The job that compiles a kernel, or reads it from the cache on disk."""
+        """Return the job that compiles a kernel, or reads it from the cache on disk."""
         key = _disk_key(kernel, architecture)
         with self._lock:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(min(PROCESSES * processors(), MAX_PROCESSES), "opweave-kernels")
-            found = self._known.get(key)
-            if found is None or _has_failed(found):  # what it lacked may be there now
-                found = self._known[key] = self._pool.submit(_made, kernel, architecture, key)
+            job = self._known.get(key)
+            # A missing requirement may be installed now.
+            if job is None or _has_failed(job):
+                job = self._known[key] = self._pool.submit(_compile, kernel, architecture, key)
                 if _is_slow(kernel):
-                    self._slow.add(found)
-            return found
+                    self._slow.add(job)
+            return job
 
     def niceness(self, kernel: Kernel) -> int:
-        """How nice the process of a kernel is."""
+        """Return the niceness of the process that compiles a kernel."""
         with self._lock:
             is_waited_for = not all(job.done() for job in self._slow)
         return YIELDING if is_waited_for and not _is_slow(kernel) else 0
 
     def stop(self) -> None:
-        """Cancel the jobs that have not started. Those that have remain known."""
+        """Cancel the jobs that have not started, and keep the others."""
         with self._lock:
             pool, self._pool = self._pool, None
             if pool is not None:
@@ -185,23 +185,23 @@ def _has_failed(job: Future[Compiled]) -> bool:
 _jobs = _Jobs()
 
 
-def _made(kernel: Kernel, architecture: str, key: str) -> Compiled:
+def _compile(kernel: Kernel, architecture: str, key: str) -> Compiled:
     data = disk_cache.load(key, KIND)
     if data is not None:
-        return _unpacked(data)
+        return _unpack(data)
     result = COMPILERS[kernel.compiler].result(kernel, architecture, _jobs.niceness(kernel))
     if isinstance(result, str):
-        raise OperationError(explained(kernel, result))
-    made = Compiled(**{"entry_point": kernel.entry_point, "invocations": kernel.block, **result})
-    disk_cache.store(key, KIND, _packed(made))
-    return made
+        raise OperationError(explain_log(kernel, result))
+    compiled = Compiled(**{"entry_point": kernel.entry_point, "invocations": kernel.block, **result})
+    disk_cache.store(key, KIND, _pack(compiled))
+    return compiled
 
 
 def _after_fork() -> None:
-    """Threads do not survive `fork`.
+    """Reset the jobs: threads do not survive `fork`.
 
-    A compiler that was busy in this process remains so: NVRTC's own lock is held, too, by a thread that is not in the forked
-    process, so that NVRTC would wait for ever there. Servers compile instead.
+    A compiler that was busy here stays marked as busy. NVRTC's internal lock is also held, by a thread that the forked process
+    lacks, so NVRTC would wait for ever. Servers compile instead.
     """
     _jobs.__init__()  # type: ignore[misc]
 
@@ -211,33 +211,33 @@ if hasattr(os, "register_at_fork"):
 
 
 def load(*, for_tensor_cores: bool) -> None:
-    """Load the compilers before there are kernels, and NVRTC in this process, too."""
+    """Load the compilers before there are kernels, and also NVRTC in this process."""
     servers.start(for_tensor_cores=for_tensor_cores)
     version()
 
 
 def begin(kernels: Sequence[Kernel], architecture: str) -> list[Future[Compiled]]:
-    """Begin to compile kernels, those first that take long. `each` need not compile them while the jobs are held."""
-    return list(_begun(kernels, architecture).values())
+    """Begin to compile kernels, the slow ones first. While the returned jobs are held, `each` need not compile them again."""
+    return list(_submit(kernels, architecture).values())
 
 
-def _begun(kernels: Sequence[Kernel], architecture: str) -> dict[Hashable, Future[Compiled]]:
-    """The jobs of kernels that are not compiled yet, by their keys."""
+def _submit(kernels: Sequence[Kernel], architecture: str) -> dict[Hashable, Future[Compiled]]:
+    """Return the jobs of kernels that are not compiled yet, by key."""
     fresh = {kernel.key: kernel for kernel in kernels if kernel.compiled is None}
-    # Of the others, a longer text is taken to compile longer.
+    # Among the others, a longer source is assumed to compile longer.
     slow_first = sorted(fresh.values(), key=lambda kernel: (not _is_slow(kernel), -len(kernel.source)))
     return {kernel.key: _jobs.job(kernel, architecture) for kernel in slow_first}
 
 
 def each(kernels: Sequence[Kernel], architecture: str) -> Iterator[tuple[Hashable, Compiled]]:
-    """The binaries of kernels, with their keys, in the order in which they are compiled.
+    """Yield the binaries of kernels, with their keys, in the order of completion.
 
     Args:
-        kernels: what to compile; each distinct source is compiled once.
-        architecture: as NVRTC names it, "sm_90" say.
+        kernels: the kernels to compile; each distinct source is compiled once.
+        architecture: NVRTC's name of the architecture, such as "sm_90".
 
     Raises:
-        OperationError: the compiler refuses one; the message has the line of the kernel.
+        OperationError: the compiler rejects a kernel; the message has the line.
     """
     left = {kernel.key: kernel for kernel in kernels}
     for key, kernel in list(left.items()):
@@ -247,11 +247,12 @@ def each(kernels: Sequence[Kernel], architecture: str) -> Iterator[tuple[Hashabl
     while left:
         with suppress(CancelledError):  # the user has interrupted another thread's build
             keys: dict[Future[Compiled], list[Hashable]] = {}
-            for key, job in _begun(list(left.values()), architecture).items():
+            for key, job in _submit(list(left.values()), architecture).items():
                 keys.setdefault(job, []).append(key)  # kernels of the same text share a job
             done: SimpleQueue[Future[Compiled]] = SimpleQueue()
             for job in keys:
-                job.add_done_callback(done.put)  # `as_completed` is not told of jobs that `stop` cancels
+                # `as_completed` misses jobs that `stop` cancels.
+                job.add_done_callback(done.put)
             for _ in range(len(keys)):
                 job = done.get()
                 compiled = job.result()
@@ -261,14 +262,14 @@ def each(kernels: Sequence[Kernel], architecture: str) -> Iterator[tuple[Hashabl
 
 
 def binaries(kernels: Sequence[Kernel], architecture: str) -> list[Compiled]:
-    """The binaries of kernels, in their order, as `each` compiles them."""
-    found = dict(each(kernels, architecture))
-    return [found[kernel.key] for kernel in kernels]
+    """Return the binaries of kernels, in the order of `kernels`, compiled as by `each`."""
+    compiled = dict(each(kernels, architecture))
+    return [compiled[kernel.key] for kernel in kernels]
 
 
 @contextmanager
 def stopped_by_interrupts() -> Iterator[None]:
-    """Stop compiling if the user interrupts what may have begun to compile kernels, or waits for them."""
+    """Stop compiling if the user interrupts code that may compile kernels or wait for them."""
     try:
         yield
     except KeyboardInterrupt:
@@ -277,7 +278,7 @@ def stopped_by_interrupts() -> Iterator[None]:
 
 
 def stop() -> None:
-    """Do not compile what has begun, apart from kernels that are being compiled: the end of Python would wait for all."""
+    """Cancel kernels that have not started to compile: Python would wait for all of them at exit."""
     _jobs.stop()
 
 
@@ -289,30 +290,30 @@ def _disk_key(kernel: Kernel, architecture: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _packed(compiled: Compiled) -> bytes:
-    """A line of JSON, then the image."""
+def _pack(compiled: Compiled) -> bytes:
+    """Serialise as a line of JSON, then the image."""
     fields = {name: value for name, value in asdict(compiled).items() if name != "image"}
     return json.dumps(fields).encode() + b"\n" + compiled.image
 
 
-def _unpacked(data: bytes) -> Compiled:
+def _unpack(data: bytes) -> Compiled:
     line, _, image = data.partition(b"\n")
     fields = json.loads(line)
     x, y, z = fields.pop("invocations")
     return Compiled(image, invocations=(x, y, z), **fields)
 
 
-def explained(kernel: Kernel, log: str) -> str:
-    """The message for a kernel that its compiler refuses: its first error, with the line."""
+def explain_log(kernel: Kernel, log: str) -> str:
+    """Return the message for a kernel that the compiler rejects: the first error, with its line."""
     if kernel.explain is not None:
         return f"{kernel.title}: {kernel.explain(log)}"
-    found = re.search(r"kernel\.cu\((\d+)\): (?:catastrophic )?error: (.*)", log)
-    if found is None:
+    match = re.search(r"kernel\.cu\((\d+)\): (?:catastrophic )?error: (.*)", log)
+    if match is None:
         return f"{kernel.title}: {log}"
-    number = int(found[1])
+    number = int(match[1])
     lines = kernel.source.splitlines()
     line = lines[number - 1].strip() if number <= len(lines) else ""
-    return f"{kernel.title}: line {number}: {found[2]}: {line}"
+    return f"{kernel.title}: line {number}: {match[2]}: {line}"
 
 
 __all__ = [
@@ -320,7 +321,7 @@ __all__ = [
     "begin",
     "binaries",
     "each",
-    "explained",
+    "explain_log",
     "load",
     "stop",
     "stopped_by_interrupts",

@@ -1,4 +1,4 @@
-"""The CUDA devices of this machine, and calls of NVIDIA's driver; importing it loads nothing."""
+"""The CUDA devices of this machine, and calls of NVIDIA's driver; importing this module loads nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STICKY = frozenset(
         "CUDA_ERROR_UNKNOWN",
     }
 )
-"""Errors after which the device does nothing more for this process."""
+"""Errors after which this process cannot use the device any more."""
 
 
 class DriverError(Exception):
@@ -55,11 +55,12 @@ class Info:
 
     Attributes:
         name: of the hardware.
-        architecture: as NVRTC names it, "sm_90" say.
+        name: of the hardware.
+        architecture: NVRTC's name, such as "sm_90".
         units: number of multiprocessors.
         max_shared: bytes of shared memory that a block may declare.
-        max_dynamic_shared: bytes of it that a kernel may ask for.
-        memory: bytes of its memory.
+        max_dynamic_shared: bytes of shared memory that a kernel may request.
+        memory: bytes of device memory.
     """
 
     name: str
@@ -71,12 +72,12 @@ class Info:
 
     @property
     def has_tensor_cores(self) -> bool:
-        """Whether the hardware multiplies matrices of TF32 and bfloat16: since Ampere."""
+        """Whether the hardware multiplies TF32 and bfloat16 matrices: since Ampere."""
         return int(self.architecture.removeprefix("sm_")) >= 80
 
 
 def has_early_starts(architecture: str) -> bool:
-    """Whether kernels may start while those before them end: since Hopper; on others, they do not wait.
+    """Whether a kernel may start while the previous one ends: since Hopper; on other devices it does not wait.
 
     See the CUDA programming guide, "Programmatic Dependent Launch".
     """
@@ -84,32 +85,32 @@ def has_early_starts(architecture: str) -> bool:
 
 
 def is_installed() -> bool:
-    """Whether the bindings of the driver and of NVRTC are there."""
+    """Whether the bindings of the driver and of NVRTC are installed."""
     return packages.is_installed("cuda.bindings")
 
 
 PURPOSE = "running on NVIDIA's GPUs"
 
 CONTROL = "/dev/nvidiactl"
-"""The file through which programs use NVIDIA's driver on Linux; not on WSL."""
+"""File through which programs reach NVIDIA's driver on Linux; absent on WSL."""
 
 
 def has_files() -> bool:
-    """Whether a device of this system would have files: on Linux, but not in the Windows Subsystem for Linux."""
+    """Whether devices appear as files on this system: on Linux, but not in the Windows Subsystem for Linux."""
     return sys.platform == "linux" and not os.path.exists("/dev/dxg")
 
 
 def may_be_there() -> bool:
-    """Whether there probably is a device, without starting the driver, which takes long."""
+    """Whether there probably is a device, without starting the driver, which is slow."""
     return is_installed() and os.path.exists(CONTROL)
 
 
 @cache
 def bindings() -> Any:
-    """The module of the driver's functions and types.
+    """Return the module of the driver's functions and types.
 
     Raises:
-        MissingExtraError: it cannot be imported.
+        MissingExtraError: the module cannot be imported.
     """
     return import_extra("cuda.bindings.driver", "cuda", PURPOSE)
 
@@ -118,7 +119,7 @@ def call(name: str, *arguments: Any) -> Any:
     """Call a function of the driver, and return its result: None, a value or a tuple.
 
     Raises:
-        DriverError: it fails.
+        DriverError: the call fails.
     """
     error, *results = getattr(bindings(), name)(*arguments)
     if error:
@@ -127,7 +128,7 @@ def call(name: str, *arguments: Any) -> Any:
 
 
 def failure(error: Any) -> DriverError:
-    """The error for a result of the driver."""
+    """Return the error for a result of the driver."""
     _, text = bindings().cuGetErrorString(error)
     return DriverError(error.name, text.decode() if text else "")
 
@@ -149,14 +150,14 @@ def is_done(event: Any) -> bool:
 
 @cache
 def trouble() -> str:
-    """Why no device can be used here; empty if one can."""
+    """Return the reason why no device can be used here; empty if one can."""
     if not is_installed():
         return "pip install 'opweave[cuda]'"
     return _trouble_of_bindings() or _trouble_of_driver() or trouble_of_nvrtc()
 
 
 def fault() -> str:
-    """The trouble that packages make which are installed; empty for want of the extra, of a driver or of a GPU."""
+    """Return the trouble caused by installed packages; empty if only the extra, a driver or a GPU is missing."""
     if not is_installed():
         return ""
     return _trouble_of_bindings() or ("" if _trouble_of_driver() else trouble_of_nvrtc())
@@ -187,12 +188,12 @@ def _trouble_of_driver() -> str:
 
 @cache
 def trouble_of_nvrtc() -> str:
-    """Why NVRTC, the compiler that all kernels but those of tensor cores need, cannot be used; empty if it can."""
+    """Return the reason why NVRTC cannot be used, the compiler of all kernels except Triton's; empty if it can."""
     from . import nvrtc
 
     try:
         nvrtc.version()
-    except Exception as error:  # the bindings raise errors of several types where they find no library
+    except Exception as error:  # the bindings raise errors of several types if they find no library
         problem = f"which cannot be loaded ({cause_text(error)})"
         return need_text(PURPOSE, "NVRTC", "pip install --force-reinstall nvidia-cuda-nvrtc", problem)
     return ""
@@ -200,12 +201,12 @@ def trouble_of_nvrtc() -> str:
 
 @cache
 def infos() -> tuple[Info, ...]:
-    """The devices of this machine."""
+    """Return the devices of this machine."""
     return () if trouble() else tuple(_info(number) for number in range(call("cuDeviceGetCount")))
 
 
 def number_of(stream: int) -> int:
-    """The number of the device of a stream; of the default stream's handles, that of the thread's current device.
+    """Return the number of the device of a stream; for the default stream's handles, of the thread's current device.
 
     Args:
         stream: its handle.
@@ -225,8 +226,8 @@ def _info(number: int) -> Info:
     device, kinds = call("cuDeviceGet", number), bindings().CUdevice_attribute
 
     def attribute(name: str) -> int:
-        found: int = call("cuDeviceGetAttribute", getattr(kinds, f"CU_DEVICE_ATTRIBUTE_{name}"), device)
-        return found
+        value: int = call("cuDeviceGetAttribute", getattr(kinds, f"CU_DEVICE_ATTRIBUTE_{name}"), device)
+        return value
 
     name = call("cuDeviceGetName", 256, device).split(b"\0")[0].decode()
     major, minor = attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")

@@ -1,4 +1,4 @@
-"""What the back end needs of a device: `nvidia` has it of NVIDIA's driver, and tests have it of the processor."""
+"""Interface to a device: `nvidia` implements it with NVIDIA's driver, tests implement it on the processor."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ...expr.gpu import Kernel
 from .devices import DriverError, Info
 
 Argument: TypeAlias = int | bytes
-"""An argument of a kernel: an address, or a value as it lies in memory."""
+"""Argument of a kernel: an address, or the bytes of a value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A kernel that is loaded.
+    """A loaded kernel.
 
     Attributes:
-        handle: the driver's.
+        handle: the driver's handle.
         invocations: threads of a block in each dimension.
-        shared: bytes of shared memory that a launch adds to those which the kernel declares.
+        shared: bytes of dynamic shared memory of a launch.
         trailing: null pointers after the arguments.
-        module: what keeps it loaded.
+        module: keeps the kernel loaded.
     """
 
     handle: Any
@@ -38,13 +38,13 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A kernel tied to memory.
+    """A kernel bound to memory.
 
     Attributes:
         function: the kernel.
         workgroups: blocks in each dimension.
         arguments: addresses and values, in the order of the kernel's parameters.
-        starts_early: whether the kernel may start while the one before ends, and waits for that itself.
+        starts_early: whether the kernel may start while the previous one ends, for which it then waits itself.
     """
 
     function: Function
@@ -54,24 +54,24 @@ class Launch:
 
     @property
     def parameters(self) -> tuple[Argument, ...]:
-        """The arguments, and the null pointers after them."""
+        """The arguments, followed by the null pointers."""
         return *self.arguments, *[0] * self.function.trailing
 
 
-def given_back(free: Callable[[Any], None], held: Any) -> None:
-    """Free something on the device; where the device is lost, it is gone already."""
+def free_unless_lost(free: Callable[[Any], None], held: Any) -> None:
+    """Free something on the device; a lost device has freed it already."""
     with suppress(DriverError):
         free(held)
 
 
 class Driver(ABC):
-    """A device and a stream of it, whose work runs in order. All methods may be called from several threads.
+    """A device with one stream, whose work runs in order. All methods may be called from several threads.
 
-    It gives back its stream, kernels and staging memory with the last reference to it, which memory and graphs hold, too.
+    The stream, kernels and staging memory are freed with the last reference to the driver; memory and graphs hold one, too.
 
     Attributes:
-        info: what the device is.
-        number: of the device, as CUDA counts them.
+        info: description of the device.
+        number: CUDA's number of the device.
         stream: the handle of the stream.
     """
 
@@ -80,40 +80,40 @@ class Driver(ABC):
     stream: int
 
     def begin(self, kernels: Sequence[Kernel]) -> list[Any]:
-        """Begin to compile kernels. While what this returns is held, `functions` need not compile them again."""
+        """Begin to compile kernels. While the result is held, `functions` need not compile them again."""
         return []
 
     @abstractmethod
     def functions(self, kernels: Sequence[Kernel]) -> list[Function]:
-        """Compile and load kernels; new ones in parallel."""
+        """Compile and load kernels; new ones are compiled in parallel."""
 
     @abstractmethod
     def allocate(self, count: int) -> int:
-        """The address of `count` bytes of zeros, in the order of the stream."""
+        """Allocate `count` bytes of zeros in stream order, and return the address."""
 
     @abstractmethod
     def free(self, address: int) -> None:
-        """Free memory once the work that was submitted to the stream before is done."""
+        """Free memory after the work that has been submitted to the stream."""
 
     @abstractmethod
     def free_shared(self, address: int) -> None:
-        """Free memory that other libraries have used: once the work of all streams is done."""
+        """Free memory that other libraries have used: after the work of all streams."""
 
     @abstractmethod
     def retire(self, owner: Any) -> None:
-        """Keep an object, whose memory kernels use, until the work that was submitted before is done."""
+        """Keep alive an object whose memory kernels use, until the submitted work is done."""
 
     @abstractmethod
     def device_of(self, address: int) -> int:
-        """The number of the device whose memory an address is in; `DriverError` if it is in none's."""
+        """Return the number of the device that owns an address, or raise `DriverError` if there is none."""
 
     @abstractmethod
     def follow(self, stream: int) -> None:
-        """Let work that is submitted from now on wait for what has been submitted to another stream."""
+        """Make later work wait for the work that has been submitted to another stream."""
 
     @abstractmethod
     def precede(self, stream: int) -> None:
-        """Let what is submitted to another stream from now on wait for the work of this one until now."""
+        """Make later work of another stream wait for the work submitted to this one."""
 
     @abstractmethod
     def upload(self, address: int, source: np.ndarray) -> None:
@@ -121,19 +121,19 @@ class Driver(ABC):
 
     @abstractmethod
     def download(self, targets: Sequence[np.ndarray], addresses: Sequence[int]) -> None:
-        """Copy to contiguous arrays, and wait for it; the copies start before the wait, in which other threads may work."""
+        """Copy to contiguous arrays, and wait. Copies start before the wait, during which other threads may work."""
 
     @abstractmethod
     def copy(self, target: int, source: int, count: int) -> None:
-        """Copy on the device."""
+        """Copy device memory to device memory."""
 
     @abstractmethod
     def graph(self, launches: Sequence[Launch]) -> Any:
-        """A graph of kernels that run one after the other."""
+        """Create a graph of kernels that run in sequence."""
 
     @abstractmethod
     def update(self, graph: Any, number: int, launch: Launch) -> None:
-        """Give a kernel of a graph, by its number, other arguments, for launches to come."""
+        """Set the arguments of a kernel of a graph, by its number, for later launches."""
 
     @abstractmethod
     def launch(self, graph: Any) -> None:
@@ -141,15 +141,15 @@ class Driver(ABC):
 
     @abstractmethod
     def release(self, graph: Any) -> None:
-        """Free a graph that will not be launched any more."""
+        """Free a graph that will not be launched again."""
 
     @abstractmethod
     def times(self, launches: Sequence[Launch]) -> list[int]:
-        """Run kernels one after the other, and return the nanoseconds that each takes on the device."""
+        """Run kernels in sequence, and return the nanoseconds of each on the device."""
 
     @abstractmethod
     def wait(self) -> None:
         """Wait until all submitted work is done."""
 
 
-__all__ = ["Argument", "Driver", "Function", "Launch", "given_back"]
+__all__ = ["Argument", "Driver", "Function", "Launch", "free_unless_lost"]

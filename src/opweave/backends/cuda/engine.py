@@ -1,4 +1,4 @@
-"""A CUDA device with what Opweave caches for it: kernels, and the memory of constants."""
+"""A CUDA device with Opweave's caches for it: kernels, and the memory of constants."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ from ..gpu.constants import Constant, uploaded_once
 from ..precision import Precision
 from . import compiler, sharing
 from .devices import DriverError, Info
-from .driver import Driver, Function, given_back
+from .driver import Driver, Function, free_unless_lost
 from .measured_tiles import MeasuredTiles
 
 KERNEL_BYTES = 2**26
-"""Bound of the loaded kernels that are cached for later graphs, by their sources. Graphs keep their own alive; others are
-unloaded."""
+"""Maximum source size of the loaded kernels that are cached for later graphs. Graphs keep their kernels loaded."""
 
 MAX_BUFFERS = 64
-"""Arguments of a kernel; CUDA allows 512, but kernels that read more arrays are slow to compile."""
+"""Maximum number of arguments of a kernel; CUDA allows 512, but kernels that read more arrays compile slowly."""
 
 
 PRODUCTS: dict[Precision, Literal["tf32x3", "tf32", "bfloat16", "float16"]] = {
@@ -41,11 +40,11 @@ PRODUCTS: dict[Precision, Literal["tf32x3", "tf32", "bfloat16", "float16"]] = {
     "bfloat16": "bfloat16",
     "float16": "float16",
 }
-"""How tensor cores multiply float32, by precision; others do without them."""
+"""Arithmetic of tensor cores for float32, by precision; other precisions do not use tensor cores."""
 
 
 def features_of(info: Info, precision: Precision) -> Features:
-    """Features and limits of kernels on a device, in a context of a precision."""
+    """Return features and limits of kernels on a device, for a precision."""
     cores = None
     if precision in PRODUCTS and info.has_tensor_cores and compiler.triton_version():
         cores = TensorCores(PRODUCTS[precision], info.max_dynamic_shared)
@@ -64,32 +63,31 @@ def features_of(info: Info, precision: Precision) -> Features:
 
 
 class Memory:
-    """Memory of a device, freed with this object.
+    """Device memory, freed with this object.
 
     Attributes:
-        address: where it begins.
-        count: its bytes.
-        owner: the caller's object whose memory it is; None for memory of Opweave's.
+        address: of the first byte.
+        count: size in bytes.
+        owner: the caller's object that owns the memory; None for memory of Opweave.
     """
 
     _is_shared = False
 
     def __init__(self, driver: Driver, address: int, count: int, owner: Any = None) -> None:
         self.address, self.count, self.owner, self._driver = address, count, owner, driver
-        self._ends(driver.free if owner is None else driver.retire, address if owner is None else owner)
+        self._free_with(driver.free if owner is None else driver.retire, address if owner is None else owner)
 
-    def _ends(self, free: Callable[[Any], None], held: Any) -> None:
-        self._end = finalize(self, given_back, free, held)
-        self._end.atexit = (
-            False  # at the end of the process the driver frees all memory, and may be gone before this runs
-        )
+    def _free_with(self, free: Callable[[Any], None], held: Any) -> None:
+        self._end = finalize(self, free_unless_lost, free, held)
+        # At process exit the driver frees all memory, and may be gone before this runs.
+        self._end.atexit = False
 
     def share(self) -> None:
-        """Note that another library uses it: it is not known on which streams."""
+        """Mark as shared: another library may use it on any stream, so freeing must synchronise."""
         if self.owner is None and not self._is_shared:
             self._is_shared = True
             self._end.detach()
-            self._ends(self._driver.free_shared, self.address)
+            self._free_with(self._driver.free_shared, self.address)
 
 
 class Engine:
@@ -99,8 +97,8 @@ class Engine:
         driver: the device.
 
     Attributes:
-        uploaded: the memory of constants, by their keys, for as long as both are in use.
-        tiles: those of kernels for tensor cores that were measured.
+        uploaded: memory of constants by key, while it is in use.
+        tiles: measured tiles of kernels for tensor cores.
     """
 
     is_host = False
@@ -117,21 +115,21 @@ class Engine:
         self.tiles = MeasuredTiles(driver)
 
     def features(self, precision: Precision) -> Features:
-        """Features and limits of kernels, in a context of a precision."""
+        """Return features and limits of kernels for a precision."""
         return features_of(self.driver.info, precision)
 
     # Errors ----------------------------------------------------------------------------------------------------------
 
     def calls(self, what: str) -> Calls:
-        """Convert errors of the driver to Opweave's; a lost device loses its contexts.
+        """Convert errors of the driver to Opweave's; a lost device invalidates its contexts.
 
         Raises:
-            InvalidStateError: the device is lost, or it is the one of the process that this one was forked from.
-            OperationError: it refuses what it was asked for, or has no memory left.
+            InvalidStateError: the device is lost, or belongs to the process that this one was forked from.
+            OperationError: the driver rejects the call, or memory is exhausted.
         """
-        return Calls(what, "CUDA", self._process, partial(self._failed, what))
+        return Calls(what, "CUDA", self._process, partial(self._raise_error, what))
 
-    def _failed(self, what: str, error: BaseException) -> None:
+    def _raise_error(self, what: str, error: BaseException) -> None:
         if not isinstance(error, DriverError):
             return
         if not error.is_sticky:
@@ -141,12 +139,13 @@ class Engine:
         raise InvalidStateError(f"{what}: the CUDA device is lost: {error}") from error
 
     def attach(self, context: Any) -> None:
-        """Note a context on this device, which is notified when the device is lost."""
+        """Register a context on this device, which is notified when the device is lost."""
         self._contexts.add(context)
-        finalize(context, self.detach).atexit = False  # a context may be forgotten without `destroy`
+        # A context may be dropped without `destroy`.
+        finalize(context, self.detach).atexit = False
 
     def detach(self, context: Any = None) -> None:
-        """Forget a context that ends; with the last one, free what is cached."""
+        """Unregister a context; with the last one, free the caches."""
         with self._lock:
             if context is not None:
                 self._contexts.discard(context)
@@ -157,13 +156,13 @@ class Engine:
     # Memory ----------------------------------------------------------------------------------------------------------
 
     def _memory(self, count: int, what: str) -> Memory:
-        # Kernels read whole vectors of constants that are padded to them; a tensor without elements has an address, too.
+        # Kernels read whole vectors of constants, which are padded for that; a tensor without elements also needs an address.
         padded = max(sharing.ALIGNMENT, -(-count // sharing.ALIGNMENT) * sharing.ALIGNMENT)
         with self.calls(f"{what} of {count} bytes"):
             return Memory(self.driver, self.driver.allocate(padded), count)
 
     def allocate(self, desc: Desc) -> DeviceArray:
-        """New memory of zeros.
+        """Allocate zeroed memory.
 
         Raises:
             OperationError: there is not enough memory.
@@ -171,31 +170,31 @@ class Engine:
         return DeviceArray(desc, self._memory(desc.byte_length, f"a tensor {desc}"))
 
     def owns(self, given: Any) -> bool:
-        """Whether memory is that of a tensor on a device."""
+        """Whether memory belongs to a tensor on a device."""
         return isinstance(given, DeviceArray)
 
     def carve(self, sizes: Sequence[int], homes: Sequence[int], descs: Sequence[Desc]) -> list[DeviceArray]:
-        """New memory, and for each descriptor the tensor that begins a part of it."""
+        """Allocate new memory, and return a tensor for each descriptor at the start of its buffer."""
         buffers = [self._memory(size, "intermediates") for size in sizes]
         return [DeviceArray(desc, buffers[home]) for desc, home in zip(descs, homes, strict=True)]
 
     def copy(self, target: DeviceArray, source: DeviceArray, reason: str) -> None:
-        """Copy a tensor into another one of the device."""
+        """Copy a tensor into another one on the device."""
         with self.calls(reason):
             self.driver.copy(target.buffer.address, source.buffer.address, target.nbytes)
         memory.copies.add(target.nbytes, reason)
 
     def adopt(self, given: Any, desc: Desc | None) -> DeviceArray:
-        """The memory of an array of another library as that of a tensor; work from now on waits for what writes it.
+        """Wrap the memory of an array of another library as a tensor; later work waits for the work that writes it.
 
         Raises:
-            ValidationError: it cannot be used (`sharing.lent`), or has another data type or shape than the caller says.
+            ValidationError: the memory cannot be used (`sharing.memory_of`), or its data type or shape differs from `desc`.
         """
         with self.calls("tensor_from"):
-            found = sharing.lent(given, self.driver)
-        require(desc in (None, found.desc), f"tensor_from: the array is {found.desc}, not {desc}")
-        made = Memory(self.driver, found.address, found.desc.byte_length, owner=found.owner)
-        return DeviceArray(found.desc, made, lent=True, read_only=found.read_only)
+            lent = sharing.memory_of(given, self.driver)
+        require(desc in (None, lent.desc), f"tensor_from: the array is {lent.desc}, not {desc}")
+        buffer = Memory(self.driver, lent.address, lent.desc.byte_length, owner=lent.owner)
+        return DeviceArray(lent.desc, buffer, lent=True, read_only=lent.read_only)
 
     @property
     def dlpack_device(self) -> tuple[int, int]:
@@ -203,23 +202,23 @@ class Engine:
         return dlpack.CUDA, self.driver.number
 
     def dlpack(self, array: DeviceArray, *, read_only: bool, **options: Any) -> Any:
-        """The DLPack capsule of a tensor (`sharing.capsule`)."""
+        """Return the DLPack capsule of a tensor (`sharing.capsule`)."""
         own, read_only = array.buffer, read_only or array.read_only
         own.share()
         with self.calls("__dlpack__"):
             return sharing.capsule(own.address, array.desc, own, self.driver, read_only=read_only, **options)
 
     def interface(self, array: DeviceArray, *, read_only: bool) -> dict[str, Any]:
-        """The `__cuda_array_interface__` of a tensor."""
+        """Return the `__cuda_array_interface__` of a tensor."""
         array.buffer.share()
         read_only = read_only or array.read_only
         return sharing.interface(array.buffer.address, array.desc, self.driver, read_only=read_only)
 
     def check_lent(self, arrays: Iterable[DeviceArray]) -> None:
-        """Memory that tensors have adopted lives as long as they do: they keep its owner."""
+        """Do nothing: tensors keep the owner of adopted memory alive."""
 
     def write(self, target: DeviceArray, source: np.ndarray, reason: str) -> None:
-        """Copy an array into a tensor; the copy is ordered with other work of the stream."""
+        """Copy an array into a tensor, in the order of the stream."""
         self._write(target.buffer, source, reason)
 
     def _write(self, target: Memory, source: np.ndarray, reason: str) -> None:
@@ -228,7 +227,7 @@ class Engine:
         memory.copies.add(source.nbytes, reason)
 
     def read(self, sources: Sequence[DeviceArray], targets: Sequence[np.ndarray], reason: str) -> None:
-        """Copy tensors into arrays: all are started before the first is waited for."""
+        """Copy tensors into arrays: all copies start before the first wait."""
         with self.calls("reading a tensor"):
             self.driver.download(targets, [source.buffer.address for source in sources])
         for target in targets:
@@ -242,8 +241,8 @@ class Engine:
         for name, target in targets.items():
             if target.read_only:
                 raise ValidationError(f"dispatch: output {name!r} is read-only memory")
-            for other, known in taken:
-                if _overlap(target.buffer, known):
+            for other, buffer in taken:
+                if _overlap(target.buffer, buffer):
                     raise ValidationError(f"output {name!r} overlaps the memory of {other!r}")
             taken.append((name, target.buffer))
 
@@ -253,36 +252,36 @@ class Engine:
             self.driver.wait()
 
     def upload(self, constant: Constant) -> Memory:
-        """The memory of a constant; graphs that make the same of an array share it."""
+        """Return the memory of a constant; graphs with the same constant share it."""
 
-        def uploaded(array: np.ndarray) -> Memory:
-            made = self._memory(array.nbytes, "a constant")
-            self._write(made, array, "a constant to the device")
-            return made
+        def upload_array(array: np.ndarray) -> Memory:
+            buffer = self._memory(array.nbytes, "a constant")
+            self._write(buffer, array, "a constant to the device")
+            return buffer
 
-        found: Memory = uploaded_once(self.uploaded, self._lock, constant, uploaded)
-        return found
+        buffer: Memory = uploaded_once(self.uploaded, self._lock, constant, upload_array)
+        return buffer
 
     # Kernels ---------------------------------------------------------------------------------------------------------
 
     def begin(self, kernels: Sequence[Kernel]) -> list[Any]:
-        """Begin to compile new kernels. What this returns must be held until `functions` is called."""
+        """Begin to compile new kernels. The result must be held until `functions` is called."""
         return self.driver.begin([kernel for kernel in kernels if kernel.key not in self._functions])
 
     def functions(self, kernels: Sequence[Kernel]) -> list[Function]:
-        """Loaded kernels; new ones are compiled in parallel.
+        """Return loaded kernels; new ones are compiled in parallel.
 
         Raises:
-            OperationError: NVRTC refuses one; the message has its line.
+            OperationError: NVRTC rejects a kernel; the message has its line.
         """
         fresh = list({k.key: k for k in kernels if k.key not in self._functions}.values())
         with self.calls("loading kernels"):
-            made = dict(zip([k.key for k in fresh], self.driver.functions(fresh) if fresh else [], strict=True))
-        found: list[Function] = []
+            loaded = dict(zip([k.key for k in fresh], self.driver.functions(fresh) if fresh else [], strict=True))
+        functions: list[Function] = []
         for kernel in kernels:
             size, key = len(kernel.source), kernel.key
-            found.append(self._functions.make(key, lambda k=key: made[k], lambda _, s=size: s))  # type: ignore[misc]
-        return found
+            functions.append(self._functions.make(key, lambda k=key: loaded[k], lambda _, s=size: s))  # type: ignore[misc]
+        return functions
 
 
 def _overlap(one: Memory, other: Memory) -> bool:

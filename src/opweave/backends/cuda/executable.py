@@ -15,7 +15,7 @@ from ..gpu.runner import DeviceCall, Intermediates, KernelRunner
 from ..gpu.steps import Place
 from ..submission import Submission
 from . import compiler
-from .driver import Argument, Launch, given_back
+from .driver import Argument, Launch, free_unless_lost
 from .engine import Engine
 from .staging import PIECE_BYTES
 
@@ -24,9 +24,9 @@ class _Chain:
     """The CUDA graph of some kernels of a runner.
 
     Attributes:
-        runs: the binding whose arguments its kernels have: the kernels of the runner in order, None for those left out. None
-            while they are updated, which Ctrl-C may end early.
-        graph: the graph.
+        runs: the binding whose arguments the kernels have: the launches of the runner in order, None for skipped ones. None
+            during an update, which Ctrl-C may interrupt.
+        graph: the driver's graph.
     """
 
     def __init__(self, engine: Engine, runs: Sequence[Launch | None]) -> None:
@@ -35,7 +35,7 @@ class _Chain:
         launches = [run for run in runs if run is not None]
         self._arguments: list[tuple[Argument, ...] | None] = [launch.arguments for launch in launches]
         self.graph = self._driver.graph(launches)
-        finalize(self, given_back, self._driver.release, self.graph).atexit = False
+        finalize(self, free_unless_lost, self._driver.release, self.graph).atexit = False
 
     def bind(self, runs: Sequence[Launch | None]) -> None:
         """Update the kernels whose arguments differ in another binding."""
@@ -50,19 +50,19 @@ class _Chain:
 
 @dataclass(slots=True)
 class _Chains:
-    """The CUDA graphs of a runner that use the same intermediates.
+    """The CUDA graphs of a runner on the same intermediates.
 
     Attributes:
-        made: by which of the kernels are left out.
-        last: the one that ran last.
+        by_skipped: graphs by the kernels that are skipped.
+        last: the graph that ran last.
     """
 
-    made: dict[tuple[bool, ...], _Chain] = field(default_factory=dict)
+    by_skipped: dict[tuple[bool, ...], _Chain] = field(default_factory=dict)
     last: _Chain | None = None
 
 
 class _Call(DeviceCall[Launch], Submission):
-    """A graph tied to memory, which one launch runs."""
+    """A graph bound to memory, which one launch runs."""
 
     max_whole = PIECE_BYTES
 
@@ -89,55 +89,55 @@ class CudaRunner(KernelRunner[Launch]):
         super().complete()
 
     def abandon(self) -> None:
-        """Compile none of the kernels that wait for a process; another thread that needs them begins them again."""
+        """Cancel kernels that still wait for a process; another thread that needs them begins them again."""
         for job in self._begun:
             job.cancel()
 
     def tied(self, number: int, arrays: Mapping[Place, DeviceArray]) -> Launch:
-        """A kernel, by its number, tied to memory."""
+        """Bind a kernel, by its number, to memory."""
         kernel, places = self.steps[number].kernel, self.steps[number].places
         arguments = tuple(
-            given if isinstance(given, bytes) else arrays[places[given]].buffer.address
-            for given in kernel.arguments or range(len(places))
+            argument if isinstance(argument, bytes) else arrays[places[argument]].buffer.address
+            for argument in kernel.arguments or range(len(places))
         )
         return Launch(self._functions[number], kernel.workgroups, arguments, kernel.starts_early)
 
     def measured(self) -> MeasuredRunner:
-        """The same, with the time of each kernel."""
+        """Return a runner of the same kernels that times each of them."""
         return MeasuredRunner(self)
 
     def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[Launch]:
-        """Tie the graph to memory of the device."""
+        """Bind the graph to device memory."""
         return _Call(self, inputs, outputs, self.submit)
 
     def submit(self, memory: Intermediates[Launch], runs: Sequence[Launch | None]) -> None:
-        """Launch the graph of a binding; the caller has taken `memory`, so no other thread uses its graphs."""
+        """Launch the graph of a binding. The caller has locked `memory`, so no other thread uses its graphs."""
         chains = self._chains.peek(id(memory)) or self._chains.put(memory, _Chains())
         chain = chains.last
         if chain is None or chain.runs is not runs:
             left_out = tuple(run is None for run in runs)
             if all(left_out):
                 return
-            if left_out not in chains.made:
-                chains.made[left_out] = _Chain(self.engine, runs)
-            chain = chains.last = chains.made[left_out]
+            if left_out not in chains.by_skipped:
+                chains.by_skipped[left_out] = _Chain(self.engine, runs)
+            chain = chains.last = chains.by_skipped[left_out]
             chain.bind(runs)
         self._launch(chain.graph)
 
 
 class MeasuredRunner(Measured):
-    """The same kernels, one by one, each with its time on the device."""
+    """The same kernels, run one by one and timed on the device."""
 
     def __init__(self, plain: CudaRunner) -> None:
         self.plain, self.plan = plain, plain.plan
         self.runs: list[list[int]] = []
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
-        """The kernels that compute nodes."""
+        """Return the kernels that compute nodes."""
         return self.plain.describe(nodes)
 
     def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[Launch]:
-        """Tie the graph to memory."""
+        """Bind the graph to memory."""
         return DeviceCall(self.plain, inputs, outputs, self._measure)
 
     def _measure(self, memory: Intermediates[Launch], runs: Sequence[Launch | None]) -> None:
@@ -145,7 +145,7 @@ class MeasuredRunner(Measured):
         self.runs.append([0 if run is None else next(times) for run in runs])
 
     def finish(self) -> list[KernelTime]:
-        """The kernels in order, without the first run of each."""
+        """Return the kernels in order; the first run of each does not count."""
         return self.plain.kernel_times(self.runs)
 
 

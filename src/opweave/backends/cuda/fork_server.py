@@ -1,9 +1,9 @@
-"""Compile each kernel in a process of its own, forked from one that has loaded the compiler already.
+"""Compile each kernel in a process forked from one that has loaded the compiler.
 
-This file is also that program: `python -P fork_server.py FILE` loads a module, whose `prepare` loads a compiler, and whose
-`result` compiles a kernel. Its standard input is a socket, through which it gets another socket for each kernel, with the
-request; the forked process answers on that, and ends. The program sends a byte when it has loaded the compiler. It ends with
-the process that started it, or if it has had nothing to do for `IDLE_SECONDS`. It imports nothing of Opweave.
+This file is also the program of that process: `python -P fork_server.py FILE` loads a module, whose `prepare` loads a compiler
+and whose `result` compiles a kernel. Standard input is a socket that passes another socket for each kernel; the forked process
+reads the request from that socket, writes the answer to it and exits. The program sends a byte when the compiler is loaded. It
+exits with the process that started it, or after `IDLE_SECONDS` without a request. It imports nothing of Opweave.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from typing import IO, Any, NoReturn
 from weakref import finalize
 
 IDLE_SECONDS = 300
-"""How long a program without requests stays: it holds about 40 MB. An estimate."""
+"""Seconds after which an idle program exits: it holds about 40 MB. An estimate."""
 
 LOADED = b"."
-"""The byte that says that the compiler is loaded."""
+"""Byte that reports that the compiler is loaded."""
 
 LOOK_SECONDS = 0.05
-"""How often to look whether another thread has taken that byte."""
+"""Interval to check whether another thread has read that byte."""
 
 PART_BYTES = 2**16
-"""The most bytes that are read at a time."""
+"""Maximum number of bytes per read."""
 
 IS_POSSIBLE = hasattr(os, "fork") and hasattr(socket, "send_fds") and bool(sys.executable)
-"""Whether processes can be forked here: not on Windows, nor without a Python to start."""
+"""Whether processes can be forked here: not on Windows, nor without a Python executable."""
 
 
 class EndedError(Exception):
-    """The process of a kernel ended without an answer; the message says why."""
+    """The process of a kernel ended without an answer; the message has the reason."""
 
 
 class ForkServer:
@@ -58,38 +58,39 @@ class ForkServer:
         self._running: _Running | None = None
 
     def start(self) -> None:
-        """Start the process unless it runs, and do not wait until the compiler is loaded."""
+        """Start the process unless it runs; do not wait until the compiler is loaded."""
         with self._lock:
-            self._started()
+            self._ensure_running()
 
-    def _started(self) -> _Running:
+    def _ensure_running(self) -> _Running:
         if self._running is None or self._running.has_ended():
             self._running = _Running(self._file)
         return self._running
 
     def failure(self) -> str:
-        """Why the compiler cannot be loaded; empty if it is. Starts the process, and waits for it."""
+        """Start the process, wait for it, and return the error of loading the compiler; empty if there is none."""
         with self._lock:
-            running = self._started()
-        if running.waits_until_loaded():
+            running = self._ensure_running()
+        if running.wait_until_loaded():
             return ""
         return running.errors() or "its process ended"
 
     def result(self, request: Any, niceness: int = 0) -> Any:
-        """What `result` of the module returns.
+        """Return the result of the module's `result`.
 
         Args:
-            request: what it is given.
-            niceness: added to that of the process, as of `os.nice`.
+            request: the argument of `result`.
+            niceness: added to the niceness of the process, as by `os.nice`.
 
         Raises:
             EndedError: the process ended.
         """
-        for _ in range(2):  # the program may have just ended, after it had nothing to do
+        # The program may just have ended because it was idle.
+        for _ in range(2):
             own, other = socket.socketpair()
             with own:
                 with other, self._lock:
-                    running = self._started()
+                    running = self._ensure_running()
                     running.send(other)
                 answer = _answer(own, pickle.dumps((request, niceness)))
             if answer:
@@ -102,34 +103,34 @@ class ForkServer:
         raise EndedError(running.errors())
 
     def forget(self) -> None:
-        """Forget the process in one that was forked from this one, to which it does not belong."""
+        """Forget the process in a forked child, which does not own it."""
         if self._running is not None:
             self._running.forget()
         self.__init__(self._file)  # type: ignore[misc]
 
 
 class _Running:
-    """The program. It is killed when this object is collected, or at the end of this process."""
+    """The running program. It is killed when this object is collected, or when this process exits."""
 
     def __init__(self, file: str) -> None:
         self._control, other = socket.socketpair()
         self._is_loaded = False
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `_killed`; a pipe would fill up)
-        # -P keeps the program's folder, whose modules have names of their own, out of the path.
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `_kill`; a pipe would fill up)
+        # -P keeps the program's folder out of the path, because its modules shadow others.
         command = [sys.executable, "-P", __file__, file, *sys.path]
         with other:
             self.process = subprocess.Popen(
                 command, stdin=other.fileno(), stdout=subprocess.DEVNULL, stderr=self._errors
             )
-        self._end = finalize(self, _killed, self.process, self._control, self._errors)
+        self._end = finalize(self, _kill, self.process, self._control, self._errors)
 
     def send(self, job: socket.socket) -> None:
-        """Send the socket of a kernel. A program that has ended does not answer on it."""
+        """Send the socket of a kernel. A program that has ended does not answer."""
         with contextlib.suppress(ConnectionError):
             socket.send_fds(self._control, [b"."], [job.fileno()])
 
     def has_ended(self) -> bool:
-        """Whether the program has closed its end; also notes whether it has loaded the compiler."""
+        """Whether the program has closed its socket; also updates `_is_loaded`."""
         try:
             while self._control.recv(1, socket.MSG_DONTWAIT):
                 self._is_loaded = True
@@ -139,28 +140,28 @@ class _Running:
             return True
         return True
 
-    def waits_until_loaded(self) -> bool:
-        """Wait until the program has loaded the compiler, or has ended; whether it has loaded it."""
+    def wait_until_loaded(self) -> bool:
+        """Wait until the program has loaded the compiler or has ended; return whether it has loaded the compiler."""
         while not self.has_ended() and not self._is_loaded:
             select.select([self._control], [], [], LOOK_SECONDS)
         return self._is_loaded
 
     def errors(self) -> str:
-        """The last line that the program, which is ending, has written about errors."""
+        """Wait for the program to end, and return the last line of its errors."""
         self.process.wait()
-        # Threads share the position in the file, so this does not use it.
+        # Threads share the position in the file, so read at an offset.
         size = os.fstat(self._errors.fileno()).st_size
         text = os.pread(self._errors.fileno(), PART_BYTES, max(size - PART_BYTES, 0))
         lines = text.decode(errors="replace").strip().splitlines()
         return " ".join(lines[-1:])
 
     def forget(self) -> None:
-        """Let the program run, which belongs to another process."""
+        """Detach from the program, which belongs to another process."""
         self._end.detach()
         self._control.close()
 
 
-def _killed(process: subprocess.Popen[bytes], control: socket.socket, errors: IO[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes], control: socket.socket, errors: IO[bytes]) -> None:
     control.close()
     process.kill()
     process.wait()
@@ -168,7 +169,7 @@ def _killed(process: subprocess.Popen[bytes], control: socket.socket, errors: IO
 
 
 def _answer(job: socket.socket, request: bytes) -> bytes:
-    """Send a request, and read the answer; empty if the other process has ended."""
+    """Send a request, and return the answer; empty if the other process has ended."""
     try:
         job.sendall(request)
         job.shutdown(socket.SHUT_WR)
@@ -184,12 +185,12 @@ def _read(job: socket.socket) -> bytes:
 # The program ---------------------------------------------------------------------------------------------------------
 
 
-def _loaded(file: str) -> ModuleType:
-    found = importlib.util.spec_from_file_location("compiler", file)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+def _load_module(file: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("compiler", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
 
 
@@ -207,10 +208,11 @@ def _serve(compiler: ModuleType, control: socket.socket) -> None:
 
 
 def _compile(compiler: ModuleType, control: socket.socket, job: socket.socket) -> NoReturn:
-    """Compile a kernel, in its process, and answer with whether there is a result, and the result or the exception's text."""
+    """Compile a kernel in a forked process; answer whether it succeeded, and the result or the exception's text."""
     try:
         control.close()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # it may wait for programs that it starts
+        # The compiler may wait for child processes.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         request, niceness = pickle.loads(_read(job))
         os.nice(niceness)
         answer = pickle.dumps((True, compiler.result(request)))
@@ -218,20 +220,24 @@ def _compile(compiler: ModuleType, control: socket.socket, job: socket.socket) -
         answer = pickle.dumps((False, traceback.format_exception_only(error)[-1].strip()))
     with contextlib.suppress(OSError):  # the process that asked may have ended
         job.sendall(answer)
-        job.shutdown(socket.SHUT_WR)  # a process that was forked from the one that asked may have a copy of the socket
+        # A process forked from the one that asked may have a copy of the socket.
+        job.shutdown(socket.SHUT_WR)
     os._exit(0)
 
 
 def main() -> None:
     """Run the program."""
     gc.disable()  # processes end after one kernel
-    # Packages are where the process that started this one finds them, behind those that this one finds itself.
+    # Packages are found where the parent process finds them, after this process's path.
     sys.path.extend(folder for folder in sys.argv[2:] if folder and folder not in sys.path)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the process that started this one ends it
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that it forks
+    # The terminal's interrupt: the parent process ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Nobody waits for the forked processes.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(fileno=os.dup(0)) as control, open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)  # processes that are forked must not keep the socket open
-        _serve(_loaded(sys.argv[1]), control)
+        # Forked processes must not keep the socket open.
+        os.dup2(nothing.fileno(), 0)
+        _serve(_load_module(sys.argv[1]), control)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tiles of kernels for tensor cores that were measured on a device; the cache on disk keeps which one is the fastest."""
+"""Measure tiles of kernels for tensor cores on a device, and keep the fastest in the cache on disk."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ from . import compiler
 from .driver import Driver, Launch
 
 KIND = "tuning"
-"""The suffix of files in the cache."""
+"""Suffix of files in the cache."""
 
 MAX_OPTIONS = 8
-"""Tiles and splits that are measured of each contraction: those that the cost model has first."""
+"""Maximum number of tiles and splits to measure per contraction: the best ones of the cost model."""
 
 REPEAT = 7
-"""Runs of each, the least of which counts."""
+"""Number of runs of each candidate; the minimum counts."""
 
 TIMES = 20
-"""How often a graph that is measured has the kernels: the time to launch it is divided by as many."""
+"""Repetitions of the kernels in a measured graph, which divide the launch overhead."""
 
 WARM_SECONDS = 0.01
-"""How long a graph runs before it is measured."""
+"""Seconds for which a graph runs before it is measured."""
 
 PADDING = 16
-"""Bytes behind an array that kernels may read as a part of a vector."""
+"""Bytes behind an array that kernels may read as part of a vector."""
 
 
 def microseconds(driver: Driver, kernels: Sequence[Kernel], memory: dict[Buffer, int], repeat: int = REPEAT) -> float:
-    """The time of kernels that run one after the other: the least of several graphs, each of which has them many times.
+    """Return the time of kernels that run in sequence: the minimum over several runs of a graph that repeats the kernels.
 
     Args:
         driver: the device.
         kernels: the kernels.
-        memory: addresses of what they read and write; those that lack are allocated and added.
-        repeat: how many graphs count.
+        memory: addresses of the buffers; missing ones are allocated and added.
+        repeat: number of runs that count.
     """
     launches = []
     for kernel, function in zip(kernels, driver.functions(kernels), strict=True):
@@ -65,10 +65,10 @@ def microseconds(driver: Driver, kernels: Sequence[Kernel], memory: dict[Buffer,
 
 
 def microseconds_of(driver: Driver, launches: Sequence[Launch], repeat: int = REPEAT) -> float:
-    """The same of kernels that are tied to memory."""
+    """Likewise for kernels that are bound to memory."""
     graph = driver.graph([*launches] * TIMES)
 
-    def measured() -> float:
+    def run_once() -> float:
         driver.wait()
         start = time.perf_counter()
         driver.launch(graph)
@@ -77,15 +77,16 @@ def microseconds_of(driver: Driver, launches: Sequence[Launch], repeat: int = RE
 
     try:
         end = time.perf_counter() + WARM_SECONDS
-        while time.perf_counter() < end:  # an idle device has a low clock
-            measured()
-        return min(measured() for _ in range(repeat)) / TIMES * 1e6
+        # An idle device has a low clock.
+        while time.perf_counter() < end:
+            run_once()
+        return min(run_once() for _ in range(repeat)) / TIMES * 1e6
     finally:
         driver.release(graph)
 
 
 class MeasuredTiles:
-    """The tiles of contractions on one device.
+    """Fastest tiles of contractions on one device.
 
     Args:
         driver: the device.
@@ -96,24 +97,25 @@ class MeasuredTiles:
         self._lock = threading.Lock()
         self._kept: dict[str, list[int]] | None = None
 
-    def known(self, contraction: Contraction) -> tuple[Tile, int] | None:
-        """The fastest tile, and its number of parts, if they were measured."""
+    def find(self, contraction: Contraction) -> tuple[Tile, int] | None:
+        """Return the fastest tile and its number of splits if they were measured."""
         with self._lock:
             if self._kept is None:
-                self._kept = self._loaded()
+                self._kept = self._load()
             row = self._kept.get(_key(contraction))
         return None if row is None else (Tile(*row[:5]), row[5])
 
-    def measured(self, contraction: Contraction) -> tuple[Tile, int]:
-        """The fastest tile, and its number of parts; they are measured unless they were before."""
-        known = self.known(contraction)
-        if known is not None:
-            return known
+    def measure(self, contraction: Contraction) -> tuple[Tile, int]:
+        """Return the fastest tile and its number of splits, and measure them unless they were measured before."""
+        cached = self.find(contraction)
+        if cached is not None:
+            return cached
         options = list(islice(tensor_tiles.ranked(contraction.problem, contraction.features), MAX_OPTIONS))
-        made = []
+        candidates = []
         for contraction.tile, contraction.splits in options:
-            made.append(contraction.kernels(None, "tuning"))
-        self.driver.functions([kernel for kernels in made for kernel in kernels])  # compiled together
+            candidates.append(contraction.kernels(None, "tuning"))
+        # Compile all at once.
+        self.driver.functions([kernel for kernels in candidates for kernel in kernels])
         memory: dict[Buffer, int] = {}
         random = np.random.default_rng(0)
         try:
@@ -123,7 +125,7 @@ class MeasuredTiles:
                 values = in_bfloat16(values) if is_bfloat16 else values.astype(source.desc.data_type)
                 memory[source] = self.driver.allocate(values.nbytes + PADDING)
                 self.driver.upload(memory[source], values)
-            times = [microseconds(self.driver, kernels, memory) for kernels in made]
+            times = [microseconds(self.driver, kernels, memory) for kernels in candidates]
         finally:
             self.driver.wait()
             for address in memory.values():
@@ -134,36 +136,36 @@ class MeasuredTiles:
 
     @property
     def _file(self) -> str:
-        """The key of the file for this device and these versions."""
+        """Key of the cache file for this device and these versions."""
         info = self.driver.info
         text = f"tiles {info.name} {info.architecture} {info.units} {__version__} {compiler.triton_version()}"
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def _loaded(self) -> dict[str, list[int]]:
+    def _load(self) -> dict[str, list[int]]:
         data = disk_cache.load(self._file, KIND)
         try:
-            found: dict[str, list[int]] = json.loads(data)["tiles"] if data is not None else {}
-        except (ValueError, KeyError, TypeError, RecursionError):  # of another format, or damaged
+            tiles: dict[str, list[int]] = json.loads(data)["tiles"] if data is not None else {}
+        except (ValueError, KeyError, TypeError, RecursionError):  # another format, or damaged
             return {}
-        return found if isinstance(found, dict) else {}
+        return tiles if isinstance(tiles, dict) else {}
 
     def _keep(self, key: str, best: tuple[Tile, int]) -> None:
         tile, splits = best
         with self._lock:
-            # Other processes may have added some since.
-            self._kept = {**self._loaded(), **(self._kept or {}), key: [*astuple(tile), splits]}
+            # Merge with the file: other processes may have added entries since.
+            self._kept = {**self._load(), **(self._kept or {}), key: [*astuple(tile), splits]}
             disk_cache.store(self._file, KIND, json.dumps({"tiles": self._kept}).encode())
 
 
 def _key(contraction: Contraction) -> str:
     problem: Problem = contraction.problem
-    # Numbers of sources are those of places in a graph.
-    left, right = (_unnumbered(side) for side in (problem.left, problem.right))
+    # The number of a source depends on its place in a graph.
+    left, right = (_without_number(side) for side in (problem.left, problem.right))
     text = f"{replace(problem, left=left, right=right)} {contraction.features.tensor_cores}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _unnumbered(side: Matrix | Window) -> Matrix | Window:
+def _without_number(side: Matrix | Window) -> Matrix | Window:
     source = Input(0, side.source.desc)
     return (
         replace(side, source=source)

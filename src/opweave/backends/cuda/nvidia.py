@@ -1,7 +1,7 @@
 """A device through NVIDIA's driver.
 
-Each method makes the device's primary context current, and what was current before again at its end, because the libraries of
-the caller rely on theirs. Functions of the driver may be called from several threads; a graph may not, and is used by one.
+Each method makes the device's primary context current and restores the previous context at its end, because libraries of the
+caller rely on theirs. Functions of the driver may be called from several threads; a graph may be used by one thread at a time.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from ...expr.gpu import Compiled, Kernel
 from ...support.errors import ValidationError
 from . import compiler
 from .devices import DriverError, bindings, call, failure, has_early_starts, infos, is_done
-from .driver import Argument, Driver, Function, Launch, given_back
+from .driver import Argument, Driver, Function, Launch, free_unless_lost
 from .staging import Staging
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_DECLARED_SHARED = 48 << 10
-"""Bytes of shared memory that a kernel may have without asking for it (CUDA programming guide, "Shared Memory")."""
+"""Bytes of shared memory that a kernel may use without requesting it (CUDA programming guide, "Shared Memory")."""
 
 LEGACY = 1
-"""The handle of the default stream, as all functions take it."""
+"""Handle of the default stream, accepted by all functions."""
 
 
-def _current(method: Callable[Concatenate[NvidiaDriver, P], R]) -> Callable[Concatenate[NvidiaDriver, P], R]:
-    """A method during which the device's context is that of the calling thread."""
+def _in_context(method: Callable[Concatenate[NvidiaDriver, P], R]) -> Callable[Concatenate[NvidiaDriver, P], R]:
+    """Run a method with the device's context current in the calling thread."""
 
     @wraps(method)
     def run(self: NvidiaDriver, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -57,35 +57,37 @@ class NvidiaDriver(Driver):
 
     Args:
         number: of the device.
-        stream: the handle of the caller's stream; None for one of its own.
-        owner: what must live as long as that stream is used.
+        stream: the handle of the caller's stream; None creates one.
+        owner: object that keeps the stream alive.
 
     Raises:
-        ValidationError: the stream belongs to a context that a library has made for itself.
+        ValidationError: the stream belongs to a context that a library has created for itself.
     """
 
     def __init__(self, number: int, stream: int | None = None, owner: Any = None) -> None:
         self.info, self.number, self._owner = infos()[number], number, owner
-        compiler.load(for_tensor_cores=self.info.has_tensor_cores)  # which takes as long as to compile a kernel
+        # This takes as long as compiling a kernel.
+        compiler.load(for_tensor_cores=self.info.has_tensor_cores)
         self._has_early_starts = has_early_starts(self.info.architecture)
         device = call("cuDeviceGet", number)
         self._context = call("cuDevicePrimaryCtxRetain", device)
         self._retired: deque[_Retired] = deque()
-        self._lock = RLock()  # objects end, and call this, whenever Python collects garbage
-        self._stream: Any = self._made() if stream is None else bindings().CUstream(stream)
+        # The garbage collector may finalize objects, which call this, at any time.
+        self._lock = RLock()
+        self._stream: Any = self._create_stream() if stream is None else bindings().CUstream(stream)
         self.stream = int(self._stream)
         self._staging = Staging(self._stream)
         held = (self._context, device, self._staging, self._retired)
-        # At the end of the process the driver frees everything, and may be gone before this runs.
-        finalize(self, _closed, *held, self._stream if stream is None else None).atexit = False
+        # At process exit the driver frees everything, and may be gone before the finalizer runs.
+        finalize(self, _close, *held, self._stream if stream is None else None).atexit = False
         if stream is not None and stream > LEGACY:
             self._check_stream()
 
-    @_current
-    def _made(self) -> Any:
+    @_in_context
+    def _create_stream(self) -> Any:
         return call("cuStreamCreate", bindings().CUstream_flags.CU_STREAM_NON_BLOCKING)
 
-    @_current
+    @_in_context
     def _check_stream(self) -> None:
         if int(call("cuStreamGetCtx", self._stream)) != int(self._context):
             raise ValidationError(
@@ -98,29 +100,29 @@ class NvidiaDriver(Driver):
         """Begin to compile kernels."""
         return compiler.begin(kernels, self.info.architecture)
 
-    @_current
+    @_in_context
     def functions(self, kernels: Sequence[Kernel]) -> list[Function]:
-        """Compile kernels, and load each while others are compiled."""
+        """Compile kernels, and load each while others compile."""
         compiled = compiler.each(kernels, self.info.architecture)
-        loaded = {key: self._loaded(one) for key, one in compiled}
+        loaded = {key: self._load(one) for key, one in compiled}
         return [loaded[kernel.key] for kernel in kernels]
 
-    def _loaded(self, compiled: Compiled) -> Function:
+    def _load(self, compiled: Compiled) -> Function:
         module = None
         if compiled.handle:
             handle = bindings().CUfunction(compiled.handle)
         else:
             module = _Module(call("cuModuleLoadData", compiled.image))
-            finalize(module, given_back, self._unload, module.handle).atexit = False
+            finalize(module, free_unless_lost, self._unload, module.handle).atexit = False
             handle = call("cuModuleGetFunction", module.handle, compiled.entry_point.encode())
         if compiled.shared > MAX_DECLARED_SHARED:
             attribute = bindings().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             call("cuFuncSetAttribute", handle, attribute, compiled.shared)
         return Function(handle, compiled.invocations, compiled.shared, compiled.trailing, module)
 
-    @_current
+    @_in_context
     def graph(self, launches: Sequence[Launch]) -> Any:
-        """A chain of kernel nodes, instantiated: the executable graph, its nodes, and the graph that these belong to."""
+        """Instantiate a chain of kernel nodes; return the executable graph, its nodes, and the graph that owns the nodes."""
         graph = call("cuGraphCreate", 0)
         nodes: list[Any] = []
         for launch in launches:
@@ -134,30 +136,30 @@ class NvidiaDriver(Driver):
             nodes.append(node)
         return call("cuGraphInstantiate", graph, 0), nodes, graph
 
-    @_current
+    @_in_context
     def update(self, graph: Any, number: int, launch: Launch) -> None:
-        """Set the arguments of a node; launches before keep theirs."""
+        """Set the arguments of a node; earlier launches keep theirs."""
         executable, nodes, _ = graph
         parameters, kept = _node(launch)
         call("cuGraphExecKernelNodeSetParams", executable, nodes[number], parameters)
         del kept
 
-    @_current
+    @_in_context
     def launch(self, graph: Any) -> None:
         """Submit a graph."""
         (error,) = bindings().cuGraphLaunch(graph[0], self._stream)  # `call` takes another microsecond here
         if error:
             raise failure(error)
 
-    @_current
+    @_in_context
     def release(self, graph: Any) -> None:
-        """Destroy a graph; launches that are under way finish."""
+        """Destroy a graph; launches in flight finish."""
         call("cuGraphExecDestroy", graph[0])
         call("cuGraphDestroy", graph[2])
 
-    @_current
+    @_in_context
     def times(self, launches: Sequence[Launch]) -> list[int]:
-        """Launch kernels with an event between each two."""
+        """Launch kernels with an event between consecutive ones."""
         events = [call("cuEventCreate", 0) for _ in range(len(launches) + 1)]
         try:
             call("cuEventRecord", events[0], self._stream)
@@ -182,78 +184,78 @@ class NvidiaDriver(Driver):
             for event in events:
                 call("cuEventDestroy", event)
 
-    @_current
+    @_in_context
     def wait(self) -> None:
         """Wait for the stream."""
         call("cuStreamSynchronize", self._stream)
 
     # Memory ----------------------------------------------------------------------------------------------------------
 
-    @_current
+    @_in_context
     def allocate(self, count: int) -> int:
-        """The address of zeros, from the device's pool."""
+        """Allocate zeroed memory from the device's pool."""
         address = call("cuMemAllocAsync", count, self._stream)
         call("cuMemsetD8Async", address, 0, count, self._stream)
         return int(address)
 
-    @_current
+    @_in_context
     def free(self, address: int) -> None:
-        """Give memory back to the pool."""
+        """Return memory to the pool."""
         call("cuMemFreeAsync", address, self._stream)
 
-    @_current
+    @_in_context
     def free_shared(self, address: int) -> None:
-        """Give memory back once the work of all streams is done: which of them use it is not known."""
+        """Return memory to the pool after the work of all streams, since any of them may use it."""
         call("cuCtxSynchronize")
         call("cuMemFreeAsync", address, self._stream)
 
-    @_current
+    @_in_context
     def retire(self, owner: Any) -> None:
         """Keep an object until an event on the stream; later calls drop it."""
-        self._until_now(_Retired(self._event(), owner))
+        self._defer(_Retired(self._event(), owner))
 
-    @_current
+    @_in_context
     def _unload(self, module: Any) -> None:
-        """Unload a module after an event on the stream, in a later call: launches under way run its kernels."""
-        self._until_now(_Retired(self._event(), module=module))
+        """Unload a module after an event on the stream, in a later call: launches in flight run its kernels."""
+        self._defer(_Retired(self._event(), module=module))
 
-    def _until_now(self, retired: _Retired) -> None:
+    def _defer(self, retired: _Retired) -> None:
         with self._lock:
             self._retired.append(retired)
             while self._retired and is_done(self._retired[0].event):
                 self._retired.popleft().end()
 
-    @_current
+    @_in_context
     def device_of(self, address: int) -> int:
-        """The number of the device whose memory an address is in."""
+        """Return the number of the device that owns an address."""
         kind = bindings().CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         return int(call("cuPointerGetAttribute", kind, address))
 
-    @_current
+    @_in_context
     def upload(self, address: int, source: np.ndarray) -> None:
         """Copy to the device."""
         self._staging.upload(address, source)
 
-    @_current
+    @_in_context
     def download(self, targets: Sequence[np.ndarray], addresses: Sequence[int]) -> None:
-        """Copy to the host, and wait for that."""
+        """Copy to the host, and wait."""
         self._staging.download(targets, addresses)
 
-    @_current
+    @_in_context
     def copy(self, target: int, source: int, count: int) -> None:
-        """Copy on the device."""
+        """Copy device memory to device memory."""
         call("cuMemcpyDtoDAsync", target, source, count, self._stream)
 
     # Other streams ---------------------------------------------------------------------------------------------------
 
-    @_current
+    @_in_context
     def follow(self, stream: int) -> None:
         """Wait for an event on another stream."""
         self._wait(self._stream, bindings().CUstream(stream))
 
-    @_current
+    @_in_context
     def precede(self, stream: int) -> None:
-        """Let another stream wait for an event on this one."""
+        """Make another stream wait for an event on this one."""
         self._wait(bindings().CUstream(stream), self._stream)
 
     def _wait(self, later: Any, earlier: Any) -> None:
@@ -263,10 +265,11 @@ class NvidiaDriver(Driver):
         try:
             call("cuStreamWaitEvent", later, event, 0)
         finally:
-            call("cuEventDestroy", event)  # as soon as nothing waits for it
+            # The driver destroys it once nothing waits for it.
+            call("cuEventDestroy", event)
 
     def _event(self, stream: Any = None) -> Any:
-        """An event after what has been submitted to a stream, by default this one."""
+        """Record an event after the work submitted to a stream, by default this one."""
         event = call("cuEventCreate", bindings().CUevent_flags.CU_EVENT_DISABLE_TIMING)
         try:
             call("cuEventRecord", event, self._stream if stream is None else stream)
@@ -277,7 +280,7 @@ class NvidiaDriver(Driver):
 
 
 def _early() -> Any:
-    """The edge to a kernel that may start when all workgroups of the one before have, and then waits for that."""
+    """Create the edge to a kernel that may start once all workgroups of the previous one have; it then waits for its end."""
     edge = bindings().CUgraphEdgeData()
     edge.type = bindings().CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC
     edge.from_port = bindings().CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC
@@ -286,19 +289,19 @@ def _early() -> Any:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class _Module:
-    """A module that is loaded; it is unloaded after its functions are gone."""
+    """A loaded module; it is unloaded after its functions are gone."""
 
     handle: Any
 
 
 @dataclass(frozen=True, slots=True)
 class _Retired:
-    """What must live until an event.
+    """An object or a module that must live until an event.
 
     Attributes:
         event: on the stream.
-        owner: an object of Python's.
-        module: the driver's; None for none.
+        owner: a Python object.
+        module: the driver's module; None for none.
     """
 
     event: Any
@@ -306,16 +309,16 @@ class _Retired:
     module: Any = None
 
     def end(self) -> None:
-        """Give it back, after the event."""
+        """Free it, after the event."""
         call("cuEventDestroy", self.event)
         if self.module is not None:
             call("cuModuleUnload", self.module)
 
 
-def _closed(context: Any, device: Any, staging: Staging, retired: deque[_Retired], stream: Any) -> None:
-    """Give everything back, after what is under way; a lost device has nothing any more.
+def _close(context: Any, device: Any, staging: Staging, retired: deque[_Retired], stream: Any) -> None:
+    """Free everything after the work in flight; a lost device has nothing left to free.
 
-    The caller's stream, for which `stream` is None, may be gone: only the device is waited for.
+    `stream` is None for the caller's stream, which may be gone: so synchronise the context, not the stream.
     """
     try:
         call("cuCtxPushCurrent", context)
@@ -333,19 +336,20 @@ def _closed(context: Any, device: Any, staging: Staging, retired: deque[_Retired
         pass
 
 
-def _arguments(given: Sequence[Argument]) -> tuple[np.ndarray, np.ndarray]:
-    """Arguments as the driver takes them: their values, and a pointer to each."""
-    parts = [value.to_bytes(8, sys.byteorder) if isinstance(value, int) else value for value in given]
+def _arguments(arguments: Sequence[Argument]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values of arguments, and a pointer to each, as the driver expects them."""
+    parts = [value.to_bytes(8, sys.byteorder) if isinstance(value, int) else value for value in arguments]
     starts = np.cumsum([0, *(-(-len(part) // 16) * 16 for part in parts)], dtype=np.uint64)
     values = np.zeros(int(starts[-1]) + 16, np.uint8)
-    values = values[-values.ctypes.data % 16 :]  # no type of a parameter is aligned to more
+    # No parameter type has a larger alignment.
+    values = values[-values.ctypes.data % 16 :]
     for start, part in zip(starts, parts, strict=False):
         values[int(start) : int(start) + len(part)] = np.frombuffer(part, np.uint8)
     return values, values.ctypes.data + starts[:-1]
 
 
 def _node(launch: Launch) -> tuple[Any, Any]:
-    """The parameters of a kernel node, and what must live until the driver has read them."""
+    """Return the parameters of a kernel node, and the objects that must live until the driver has read them."""
     parameters = bindings().CUDA_KERNEL_NODE_PARAMS()
     values, pointers = _arguments(launch.parameters)
     parameters.func = launch.function.handle

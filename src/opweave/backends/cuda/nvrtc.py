@@ -1,7 +1,7 @@
-"""Compile CUDA C++ with NVRTC, which takes neither a GPU nor a driver.
+"""Compile CUDA C++ with NVRTC, which needs neither a GPU nor a driver.
 
-`fork_server` runs this file in processes of their own, because NVRTC compiles one kernel of a process at a time. It imports
-nothing of Opweave.
+`fork_server` runs this file in separate processes, because NVRTC compiles one kernel per process at a time. It imports nothing
+of Opweave.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 
 class FailedError(Exception):
-    """NVRTC refuses a source; the message is its log."""
+    """NVRTC rejects a source; the message is its log."""
 
 
 def version() -> tuple[int, int]:
-    """The version of NVRTC."""
+    """Return the version of NVRTC."""
     from cuda.bindings import nvrtc
 
     error, major, minor = nvrtc.nvrtcVersion()
@@ -23,19 +23,19 @@ def version() -> tuple[int, int]:
     return major, minor
 
 
-def compiled(source: str, options: Sequence[str]) -> bytes:
-    """A source as the binary for an architecture, which `options` name.
+def compile_source(source: str, options: Sequence[str]) -> bytes:
+    """Compile a source to a binary for the architecture in `options`.
 
     Raises:
-        FailedError: NVRTC refuses the source.
+        FailedError: NVRTC rejects the source.
     """
     from cuda.bindings import nvrtc
 
     error, program = nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
     _check(error)
     try:
-        given = [option.encode() for option in options]
-        (error,) = nvrtc.nvrtcCompileProgram(program, len(given), given)
+        encoded = [option.encode() for option in options]
+        (error,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
         if error == nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION:
             raise FailedError(_log(program))
         _check(error)
@@ -64,9 +64,9 @@ def _check(error: Any) -> None:
 
 
 def result(request: tuple[str, Sequence[str]]) -> dict[str, Any] | str:
-    """For a source with its options the binary, as the field `image` of `Compiled`, or the text of the error."""
+    """Compile a source with options; return the binary as the field `image` of `Compiled`, or the text of the error."""
     try:
-        return {"image": compiled(*request)}
+        return {"image": compile_source(*request)}
     except FailedError as error:
         return str(error)
 

@@ -1,4 +1,4 @@
-"""The processes that have loaded a compiler. This module imports little, so that they start early.
+"""Processes that have loaded a compiler. This module imports little, so that they start early.
 
 They load while the driver of a device starts, which takes about as long.
 """
@@ -20,8 +20,7 @@ NVRTC = ForkServer(str(Path(__file__).with_name("nvrtc.py")))
 TRITON = ForkServer(str(Path(__file__).with_name("triton_program.py")))
 
 MIN_TRITON = (3, 9)
-"""The oldest version of Triton that is used, as in the extra cuda: kernels that 3.6 compiled for a tile read outside of their
-buffers on an H200."""
+"""Oldest supported version of Triton, as in the extra cuda: kernels compiled by 3.6 read out of bounds on an H200."""
 
 
 PURPOSE = "computing on the tensor cores of NVIDIA's GPUs"
@@ -33,9 +32,10 @@ REQUIREMENT = "'triton>={}.{}'".format(*MIN_TRITON)
 
 @cache
 def _stated_version() -> str:
-    """The version in the metadata of Triton; empty if there are none."""
+    """Return the version in the metadata of Triton; empty without metadata."""
     try:
-        return importlib.metadata.version("triton") or ""  # None where the file of metadata is missing
+        # None if the metadata file is missing.
+        return importlib.metadata.version("triton") or ""
     except importlib.metadata.PackageNotFoundError:
         return ""
 
@@ -46,9 +46,9 @@ def _is_new_enough() -> bool:
 
 @cache
 def triton_fault() -> str:
-    """Why Triton cannot be used, what is lost, and what to install; empty if it can.
+    """Return the reason why Triton cannot be used, the lost features, and the package to install; empty if it can.
 
-    It is imported in the process that compiles with it, for which this waits.
+    Triton is imported in the process that compiles with it; this function waits for that process.
     """
     oldest, version = ".".join(map(str, MIN_TRITON)), _stated_version()
     if not version and not packages.is_installed("triton"):
@@ -65,12 +65,12 @@ def triton_fault() -> str:
 
 @cache
 def triton_version() -> str:
-    """Triton with its version; empty if it cannot be used."""
+    """Return "Triton" with its version; empty if it cannot be used."""
     return "" if triton_fault() else f"Triton {_stated_version()}"
 
 
 def start(*, for_tensor_cores: bool) -> None:
-    """Start the processes, and do not wait until they have loaded their compilers; none where processes cannot be forked."""
+    """Start the processes without waiting until they have loaded their compilers; do nothing where `fork` is missing."""
     if fork_server.IS_POSSIBLE:
         if for_tensor_cores and _is_new_enough():
             TRITON.start()
@@ -78,7 +78,7 @@ def start(*, for_tensor_cores: bool) -> None:
 
 
 def _after_fork() -> None:
-    """Processes belong to the one that has started them."""
+    """Forget the processes, which belong to the parent."""
     NVRTC.forget()
     TRITON.forget()
 

@@ -1,6 +1,6 @@
-"""Memory of other libraries on CUDA: DLPack, and `__cuda_array_interface__` of those that have no DLPack (Numba).
+"""Exchange CUDA memory with other libraries: DLPack, and `__cuda_array_interface__` for libraries without it (Numba).
 
-Both say which stream must wait for which when memory is passed on; later work is ordered by the caller.
+Both protocols say which stream must wait for which when memory is passed on; the caller orders later work.
 - https://data-apis.org/array-api/latest/API_specification/generated/array_api.array.__dlpack__.html
 - https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
 """
@@ -23,10 +23,10 @@ from .devices import DriverError
 from .driver import Driver
 
 ALIGNMENT = 16
-"""Bytes: kernels read four float32 at a time."""
+"""Alignment in bytes: kernels read four float32 at a time."""
 
 DEFAULT_STREAM = 1
-"""The handle by which both protocols know the default stream; they do not allow 0."""
+"""Handle of the default stream in both protocols, which do not allow 0."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,10 +34,10 @@ class Lent:
     """Memory of another library that kernels can use.
 
     Attributes:
-        address: where it begins.
-        desc: data type and shape of what lies there, in C order.
-        read_only: whether it must not be written to.
-        owner: keeps it alive.
+        address: of the first byte.
+        desc: data type and shape of the array, in C order.
+        read_only: whether it must not be written.
+        owner: keeps the memory alive.
     """
 
     address: int
@@ -47,34 +47,35 @@ class Lent:
 
 
 def handle(driver: Driver) -> int:
-    """The handle of a driver's stream in both protocols."""
+    """Return the handle of a driver's stream in both protocols."""
     return driver.stream or DEFAULT_STREAM
 
 
-def lent(given: Any, driver: Driver) -> Lent:
-    """The memory of an array, for work on the driver's stream from now on.
+def memory_of(array: Any, driver: Driver) -> Lent:
+    """Return the memory of an array, for later work on the driver's stream.
 
     Raises:
-        ValidationError: the array speaks neither protocol; or it is on another device, not in C order, not aligned, or of a
+        ValidationError: the array supports neither protocol; or it is on another device, not in C order, not aligned, or of a
             data type that WebNN does not have.
     """
-    if hasattr(given, "__dlpack__"):
-        kind, number = given.__dlpack_device__()
+    if hasattr(array, "__dlpack__"):
+        kind, number = array.__dlpack_device__()
         require(
             kind in (dlpack.CUDA, dlpack.CUDA_MANAGED),
             "tensor_from takes an array in the memory of an NVIDIA GPU; create_tensor and write_tensor take "
-            f"{type(given).__name__} of the CPU"
+            f"{type(array).__name__} of the CPU"
             if kind == dlpack.CPU
             else f"tensor_from takes an array in the memory of an NVIDIA GPU, got one on DLPack's device {kind}",
         )
-        _check_device(number, driver)  # before the producer on another device is asked to let this stream wait
-        taken = dlpack.take(given, handle(driver))
-        return _checked(taken.address, taken.data_type, taken.shape, taken.strides, taken.read_only, taken)
-    interface = getattr(given, "__cuda_array_interface__", None)
+        # Checked before the producer on another device must make this stream wait.
+        _check_device(number, driver)
+        taken = dlpack.take(array, handle(driver))
+        return _check_layout(taken.address, taken.data_type, taken.shape, taken.strides, taken.read_only, taken)
+    interface = getattr(array, "__cuda_array_interface__", None)
     if interface is None:
         raise ValidationError(
             "tensor_from takes an array with __dlpack__ or __cuda_array_interface__ on CUDA (of PyTorch, CuPy, JAX or Numba), "
-            f"got {type(given).__name__}; create_tensor and write_tensor take arrays of NumPy"
+            f"got {type(array).__name__}; create_tensor and write_tensor take arrays of NumPy"
         )
     require(interface.get("mask") is None, "tensor_from: the array has a mask, which would be lost")
     dtype, (address, read_only) = np.dtype(interface["typestr"]), interface["data"]
@@ -91,14 +92,14 @@ def lent(given: Any, driver: Driver) -> Lent:
     strides = interface.get("strides")
     if strides is not None:
         strides = [step / dtype.itemsize for step in strides]
-    return _checked(address, dtype.name, interface["shape"], strides, read_only, given)
+    return _check_layout(address, dtype.name, interface["shape"], strides, read_only, array)
 
 
 def _check_device(number: int, driver: Driver) -> None:
     require(number == driver.number, f"tensor_from: the array is on device {number}, the context on {driver.number}")
 
 
-def _checked(
+def _check_layout(
     address: int,
     data_type: str,
     shape: Sequence[int],
@@ -125,7 +126,7 @@ def _checked(
 
 
 def interface(address: int, desc: Desc, driver: Driver, *, read_only: bool) -> dict[str, Any]:
-    """The `__cuda_array_interface__` of a tensor; consumers wait for the stream in it."""
+    """Return the `__cuda_array_interface__` of a tensor; consumers wait for the stream in it."""
     return {
         "shape": desc.shape,
         "typestr": np.dtype(desc.data_type).str,
@@ -148,30 +149,30 @@ def capsule(
     dl_device: tuple[int, int] | None = None,
     copy: bool | None = None,
 ) -> Any:
-    """The DLPack capsule of a tensor, whose consumer's stream waits for the driver's.
+    """Return the DLPack capsule of a tensor; the consumer's stream waits for the driver's.
 
     Args:
-        address: where the tensor begins.
+        address: of the tensor's first byte.
         desc: its data type and shape.
-        owner: keeps it alive.
+        owner: keeps the memory alive.
         driver: of the device.
         read_only: whether the consumer must not write to it.
         stream: the consumer's: None for the default stream, -1 for one that needs no wait.
-        max_version: the newest version of DLPack that the consumer knows.
-        dl_device: where the consumer wants it; None for where it is.
-        copy: whether it must be copied; None and False for not.
+        max_version: the newest version of DLPack that the consumer supports.
+        dl_device: the device that the consumer requests; None for this one.
+        copy: whether the consumer requests a copy; None and False for no.
 
     Raises:
-        BufferError: it would have to be copied, or is read-only and the consumer knows no such memory.
+        BufferError: a copy would be needed, or the tensor is read-only and the consumer cannot express that.
     """
-    here = (dlpack.CUDA, driver.number)
-    if copy or (dl_device is not None and tuple(dl_device) != here):
-        raise BufferError(f"the tensor {desc} is lent where it is, on {here}; context.read_tensor(tensor) copies it")
+    device = (dlpack.CUDA, driver.number)
+    if copy or (dl_device is not None and tuple(dl_device) != device):
+        raise BufferError(f"the tensor {desc} is lent where it is, on {device}; context.read_tensor(tensor) copies it")
     require(stream != 0, "__dlpack__: the stream 0 is ambiguous; 1 is the default stream")
-    made = dlpack.capsule(address, desc, here, owner, read_only=read_only, max_version=max_version)
+    result = dlpack.capsule(address, desc, device, owner, read_only=read_only, max_version=max_version)
     if stream != -1:
         driver.precede(DEFAULT_STREAM if stream is None else stream)
-    return made
+    return result
 
 
-__all__ = ["ALIGNMENT", "Lent", "capsule", "interface", "lent"]
+__all__ = ["ALIGNMENT", "Lent", "capsule", "interface", "memory_of"]

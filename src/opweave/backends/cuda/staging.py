@@ -1,8 +1,7 @@
-"""Copies between arrays of the host and a device, through page-locked memory.
+"""Copy between host arrays and a device through page-locked memory.
 
-The driver copies to and from other memory of the host only after all work of the stream is done; through these blocks copies
-are in the order of the stream, and wait for nothing that comes after them
-(https://docs.nvidia.com/cuda/cuda-driver-api/api-sync-behavior.html).
+The driver copies to and from pageable host memory only after all work of the stream. Copies through page-locked blocks are
+ordered by the stream, and do not wait for later work (https://docs.nvidia.com/cuda/cuda-driver-api/api-sync-behavior.html).
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ import numpy as np
 from .devices import bindings, call, is_done
 
 PIECE_BYTES = 2**23
-"""The largest block: arrays are copied in pieces, the next one while the device copies the last."""
+"""Size of the largest block: arrays are copied in pieces, and the host fills the next while the device copies the last."""
 
 MAX_IDLE_BYTES = 2**26
-"""Bound of the blocks that are kept for later copies."""
+"""Maximum size of all blocks that are kept for later copies."""
 
 MIN_BLOCK_BYTES = 2**12
-"""The smallest block: a page, the unit in which memory is locked."""
+"""Size of the smallest block: a page, the unit of locking."""
 
 
 @dataclass(eq=False, slots=True)
@@ -33,9 +32,9 @@ class Block:
     """Page-locked memory.
 
     Attributes:
-        address: where it begins.
-        size: its bytes.
-        event: recorded after the last copy that uses it.
+        address: of the first byte.
+        size: in bytes.
+        event: recorded after the last copy that uses the block.
     """
 
     address: int
@@ -44,7 +43,7 @@ class Block:
 
 
 class Staging:
-    """The blocks of a stream. The context of the device must be current in all calls.
+    """The staging blocks of a stream. The context of the device must be current in all calls.
 
     Args:
         stream: the stream.
@@ -52,7 +51,8 @@ class Staging:
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
-        self._idle: deque[Block] = deque()  # the one that was used longest ago first
+        # Least recently used first.
+        self._idle: deque[Block] = deque()
         self._lock = Lock()
 
     def upload(self, address: int, source: np.ndarray) -> None:
@@ -67,7 +67,7 @@ class Staging:
                 self._give_back(block)
 
     def download(self, targets: Sequence[np.ndarray], addresses: Sequence[int]) -> None:
-        """Copy to contiguous arrays, and wait for that."""
+        """Copy to contiguous arrays, and wait."""
         pending: deque[tuple[int, int, Block]] = deque()
         held = 0
         try:
@@ -95,7 +95,7 @@ class Staging:
         return size
 
     def _take(self, count: int) -> Block:
-        """A block of at least `count` bytes that no copy uses any more."""
+        """Take a block of at least `count` bytes that no copy uses any more."""
         with self._lock:
             for block in self._idle:
                 if block.size >= count and is_done(block.event):
@@ -111,17 +111,17 @@ class Staging:
             self._idle.append(block)
             while sum(block.size for block in self._idle) > MAX_IDLE_BYTES:
                 surplus.append(self._idle.popleft())
-        for each in surplus:
-            _free(each)
+        for old in surplus:
+            _free(old)
 
     def close(self) -> None:
-        """Free all blocks; nothing may be under way."""
+        """Free all blocks; no copy may be in flight."""
         while self._idle:
             _free(self._idle.popleft())
 
 
 def _pieces(count: int) -> Iterator[tuple[int, int]]:
-    """The start and size of each piece of `count` bytes."""
+    """Return the start and size of each piece of `count` bytes."""
     return ((start, min(PIECE_BYTES, count - start)) for start in range(0, count, PIECE_BYTES))
 
 

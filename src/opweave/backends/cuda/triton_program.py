@@ -1,8 +1,8 @@
-"""Compile Triton's kernels to binaries, which takes no GPU.
+"""Compile Triton kernels to binaries, which needs no GPU.
 
-`fork_server` runs this file in processes of their own, because Triton's LLVM and that of Mesa's drivers end a process that
-has both. It imports nothing of Opweave. The ABI is that of Triton 3.3 and later: the arguments are pointers aligned to 16
-bytes, then those of scratch memory.
+`fork_server` runs this file in separate processes, because Triton's LLVM and that of Mesa's drivers crash a process that loads
+both. It imports nothing of Opweave. The ABI is that of Triton 3.3 and later: the arguments are pointers aligned to 16 bytes,
+then pointers to scratch memory.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from typing import Any
 
 
 def result(request: tuple[str, Mapping[str, int]]) -> dict[str, Any] | str:
-    """For a source with its options the fields of `Compiled`, or the text of the error.
+    """Compile a source with options; return the fields of `Compiled`, or the text of the error.
 
     Args:
-        request: a source that defines a kernel `opweave_kernel`, with the options "architecture", "arguments" (pointers that
-            it takes), "max_shared" (bytes), "num_warps", "num_stages" and "starts_early" (whether it may start while the
-            kernel before ends).
+        request: a source that defines a kernel `opweave_kernel`, with the options "architecture", "arguments" (number of
+            pointers), "max_shared" (bytes), "num_warps", "num_stages" and "starts_early" (whether the kernel may start while
+            the previous one ends).
     """
     try:
         with tempfile.TemporaryDirectory(prefix="opweave-triton-") as folder:
-            return _compiled(*request, Path(folder))
+            return _compile(*request, Path(folder))
     except Exception as error:  # Triton raises errors of many types
         return f"{type(error).__name__}: {error}"
 
 
 def prepare() -> None:
-    """Load Triton, with what its first kernel would load.
+    """Load Triton, with the modules that the first kernel needs.
 
-    No kernel is compiled here, for which requests would have to wait: that saves the next one next to nothing.
+    No kernel is compiled here: requests would have to wait, and the next kernel would compile hardly faster.
     """
     import triton.compiler.compiler
     from triton import knobs
 
-    # Triton asks each of its assemblers for its version, once in a process: that of Hopper and later is another one.
+    # Triton runs each of its assemblers once per process for its version; Hopper and later have a separate one.
     names = ("ptxas", "ptxas_blackwell")
     asking = [threading.Thread(target=getattr, args=(knobs.nvidia, name, None)) for name in names]
     for thread in asking:
@@ -50,33 +50,33 @@ def prepare() -> None:
 
     for thread in asking:
         thread.join()
-    # Triton's own cache lives as long as one kernel here. Its keys have digests of all files of Triton, of which one has
-    # 500 MB. A Triton that does not call this function would be slower, and right.
+    # Replace Triton's cache keys, which hash all files of Triton, one of 500 MB: its cache is deleted after one kernel here.
+    # If a version of Triton does not call this function, compiling is slower, not wrong.
     numbers = itertools.count()
     triton.compiler.compiler.get_cache_key = lambda *_, **__: str(next(numbers))
-    # It would be two thirds of a binary, about lines of a file that exists only while it is compiled.
+    # Line information would be two thirds of a binary, about a file that is deleted after compiling.
     os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
 
 
 VECTORS = 100
-"""The first architecture, Blackwell, with instructions for vectors of float32."""
+"""First architecture with vector instructions for float32: Blackwell."""
 
 
 def _skip_vectorizer() -> None:
-    """Skip LLVM's search for scalars that make a vector, in the process of a kernel: it takes up to a tenth of the time.
+    """Disable LLVM's SLP vectorizer, in the process of a kernel: it takes up to a tenth of the time.
 
-    Before `VECTORS`, only numbers of 16 bits have instructions for vectors. Values are float32 here, and loads and stores of
-    vectors are Triton's: some arithmetic on positions is left. A Triton without this argument, which it has for sm_80,
-    compiles as before.
+    Before `VECTORS`, only 16-bit numbers have vector instructions. Values are float32 here, and Triton vectorises loads and
+    stores itself, so only some index arithmetic would gain. Versions of Triton without this argument, which exists for sm_80,
+    compile as before.
     """
     from triton.backends.nvidia import compiler
 
     optimize, name = compiler.llvm.optimize_module, "disable_slp_vectorizer"
     if name in (optimize.__doc__ or ""):
-        compiler.llvm.optimize_module = lambda *given, **named: optimize(*given, **{**named, name: True})
+        compiler.llvm.optimize_module = lambda *arguments, **named: optimize(*arguments, **{**named, name: True})
 
 
-def _compiled(source: str, options: Mapping[str, int], folder: Path) -> dict[str, Any]:
+def _compile(source: str, options: Mapping[str, int], folder: Path) -> dict[str, Any]:
     import triton
     import triton.language as tl
     from triton.backends.compiler import GPUTarget
@@ -87,11 +87,11 @@ def _compiled(source: str, options: Mapping[str, int], folder: Path) -> dict[str
     os.environ["TRITON_CACHE_DIR"] = str(folder / "cache")
     file = folder / "kernel.py"  # Triton reads the text of functions from their file
     file.write_text(source, "utf-8")
-    found = importlib.util.spec_from_file_location("opweave_triton", file)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    spec = importlib.util.spec_from_file_location("opweave_triton", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     vars(module)["STARTS_EARLY"] = tl.constexpr(options["starts_early"])
     kernel = module.opweave_kernel
     count = options["arguments"]
@@ -102,27 +102,28 @@ def _compiled(source: str, options: Mapping[str, int], folder: Path) -> dict[str
     target = GPUTarget("cuda", options["architecture"], 32)
     stages = options["num_stages"]
     while True:
-        # Products and sums are fused only by tensor cores, so that other functions have the same results everywhere. Checks of
-        # integers for overflow would be written for Triton's debug mode, and thrown away.
-        given = {
+        # Only tensor cores fuse products and sums, so that other functions have the same results everywhere. Triton's overflow
+        # checks for integers are for its debug mode, and would be discarded.
+        compile_options = {
             "num_warps": options["num_warps"],
             "num_stages": stages,
             "enable_fp_fusion": False,
             "sanitize_overflow": False,
         }
-        made = triton.compile(ASTSource(kernel, signature, attrs=aligned), target=target, options=given)
-        if made.metadata.shared <= options["max_shared"] or stages == 1:
+        compiled = triton.compile(ASTSource(kernel, signature, attrs=aligned), target=target, options=compile_options)
+        if compiled.metadata.shared <= options["max_shared"] or stages == 1:
             break
-        stages -= 1  # each takes memory for the operands of one step
-    data = made.metadata
+        # Each stage holds the operands of one step in shared memory.
+        stages -= 1
+    data = compiled.metadata
     if data.shared > options["max_shared"]:
         raise ValueError(f"{data.shared} bytes of shared memory, {options['max_shared']} are allowed")
     if data.global_scratch_size or data.profile_scratch_size or data.num_ctas != 1:
         raise ValueError("kernels with scratch memory, or clusters, are not supported")
-    parameters = re.search(r"\.entry [^(]*\((.*?)\)", made.asm["ptx"], re.DOTALL)
+    parameters = re.search(r"\.entry [^(]*\((.*?)\)", compiled.asm["ptx"], re.DOTALL)
     assert parameters is not None
     return {
-        "image": made.asm["cubin"],
+        "image": compiled.asm["cubin"],
         "entry_point": data.name,
         "invocations": (32 * data.num_warps, 1, 1),
         "shared": data.shared,

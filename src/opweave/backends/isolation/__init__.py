@@ -1,10 +1,10 @@
-"""Engines in child processes: an engine that crashes, hangs or takes all memory ends the child, never the user's process.
+"""Engines in child processes: if an engine crashes, hangs or exhausts memory, only the child ends.
 
     with EngineProcess(limits) as process:
         program = compile(graph, process.backend(openvino), device="cpu", power_preference="default")
 
-The parent keeps the rules, the partition and the kernels of users. The child gets the legal sub-graphs of the engine, and
-their arrays for each run.
+The parent keeps the rules, the partition and user kernels. The child gets legal sub-graphs of the engine, and their arrays on
+each run.
 """
 
 from .process import (

@@ -1,4 +1,4 @@
-"""The child process of an engine: it compiles graphs and runs them, as messages ask for."""
+"""The child process of an engine: it compiles and runs graphs as messages request."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .. import Runner
 from .messages import Close, Compile, Free, Refusal, Run, receive, send
 
 OOM_SCORE = "1000"
-"""Linux ends a process with this score first if memory runs out."""
+"""Score with which Linux ends a process first if memory runs out."""
 
 PR_SET_PDEATHSIG = 1
-"""The option of Linux's `prctl` by which a child gets a signal when its parent ends."""
+"""Option of Linux's `prctl` for a signal to the child when the parent ends."""
 
 
 def serve() -> None:
-    """Answer messages of the standard input on the standard output, until the input ends or asks to close."""
+    """Answer messages from standard input on standard output, until the input ends or a message closes the child."""
     requests, answers = prepare()
-    send(answers, None)  # the parent measures the time of its requests from here
+    send(answers, None)  # the parent's time limits start here
     compiled: dict[int, tuple[Runner, Sequence[Desc]]] = {}
     while True:
         try:
@@ -43,16 +43,16 @@ def serve() -> None:
                 send(answers, None)
                 break
             answer = _answer(request, compiled)
-        except Exception as error:  # whatever an engine raises is its refusal
+        except Exception as error:  # any exception of an engine is a refusal
             is_known = isinstance(error, (NotSupportedError, OperationError))
             kind: type[Exception] = type(error) if is_known else OperationError
             answer = Refusal(kind, str(error) if is_known else f"{type(error).__name__}: {error}")
         send(answers, answer)
-    os._exit(0)  # without destructors of libraries, whose order at the end of Python is not defined
+    os._exit(0)  # skip destructors of libraries: their order at exit is undefined
 
 
 def prepare() -> tuple[BinaryIO, BinaryIO]:
-    """Make this process depend on its parent, and be quiet; the streams of its requests and of its answers."""
+    """Tie this process to its parent, redirect its standard streams, and return the streams of requests and answers."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):  # engines print to them
@@ -63,7 +63,7 @@ def prepare() -> tuple[BinaryIO, BinaryIO]:
 
 
 def _answer(request: Compile | Run | Free, compiled: dict[int, tuple[Runner, Sequence[Desc]]]) -> Any:
-    """Do what a request asks for."""
+    """Execute a request, and return the answer."""
     if isinstance(request, Compile):
         graph = request.graph.graph()
         runner = request.backend.backend().compile(graph, **request.options)
@@ -80,7 +80,7 @@ def _answer(request: Compile | Run | Free, compiled: dict[int, tuple[Runner, Seq
 
 
 def _die_first() -> None:
-    """Let the system end this process before others when memory runs out, and together with its parent."""
+    """Let the system end this process first when memory runs out, and with its parent."""
     if sys.platform != "linux":
         return
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:

@@ -1,4 +1,4 @@
-"""Messages between a process and the child that runs an engine: pickled objects whose arrays follow without a copy."""
+"""Messages between a process and the child that runs an engine: pickled objects, followed by their arrays without a copy."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ...core.operation import Op
 from .. import Backend, Precision, discover
 
 PROTOCOL = 5
-"""The first version of pickle that keeps the buffers of arrays apart."""
+"""First version of pickle that transfers array buffers separately."""
 
 OWN_STATE = frozenset({"threads", "precision", "rivals"})
-"""Attributes of a back end that a message holds by themselves, or that the child does not need."""
+"""Attributes of a back end that a message holds separately, or that the child does not need."""
 
 SIZE = struct.Struct("<Q")
-"""The number of buffers of a message, then the number of bytes of each."""
+"""Number of buffers of a message, then the size in bytes of each."""
 
 
 def send(stream: BinaryIO, message: Any) -> None:
@@ -64,7 +64,7 @@ def _read(stream: BinaryIO, size: int) -> bytearray:
 
 
 NodeMessage = tuple[Op[..., Any], Mapping[str, Any], Mapping[str, Any], str, tuple[Desc, ...]]
-"""Operation, numbers of operands by parameter, attributes, label, and descriptors of the results of a node."""
+"""Operation, operand numbers by parameter, attributes, label, and descriptors of the results of a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class GraphMessage:
         inputs: name and descriptor of each input.
         constants: the arrays of the constants.
         nodes: the nodes, in order.
-        outputs: the number of the operand of each output, by name.
+        outputs: operand number of each output, by name.
     """
 
     inputs: list[tuple[str, Desc]]
@@ -104,7 +104,7 @@ class GraphMessage:
         )
 
     def graph(self) -> Graph:
-        """Make the graph again, with operands of a builder of its own."""
+        """Rebuild the graph, with operands of a new builder."""
         builder = Builder()
         operands = [Operand(builder, desc, name=name) for name, desc in self.inputs]
         inputs = {operand.name: operand for operand in operands}
@@ -121,14 +121,14 @@ class GraphMessage:
 
 @dataclass(frozen=True, slots=True)
 class BackendMessage:
-    """A back end, which the child makes again.
+    """A back end that the child rebuilds.
 
     Attributes:
         kind: its class.
-        name: its name, by which it is found if it is one of those that `discover` lists.
+        name: its name, by which the child finds it if `discover` lists it.
         threads: of its context.
         precision: of its context.
-        state: other attributes, which the back end gets if it is not listed.
+        state: other attributes, set on a back end that is not listed.
     """
 
     kind: type[Backend]
@@ -144,7 +144,7 @@ class BackendMessage:
         return cls(type(backend), backend.name, backend.threads, backend.precision, state)
 
     def backend(self) -> Backend:
-        """Find the back end, or make it again."""
+        """Find the back end, or rebuild it."""
         backend = discover().get(self.name)
         if type(backend) is not self.kind:
             backend = self.kind()
@@ -156,11 +156,11 @@ class BackendMessage:
 
 @dataclass(frozen=True, slots=True)
 class Compile:
-    """Ask to compile a graph; the answer is None.
+    """Request to compile a graph; the answer is None.
 
     Attributes:
-        runner: the number of its runner.
-        backend: what compiles it.
+        runner: number of the new runner.
+        backend: back end that compiles the graph.
         graph: a legal graph.
         options: of `Backend.compile`.
     """
@@ -173,10 +173,10 @@ class Compile:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Ask to run a compiled graph; the answer is a list of its outputs.
+    """Request to run a compiled graph; the answer is a list of its outputs.
 
     Attributes:
-        runner: the number of its runner.
+        runner: number of the runner.
         inputs: an array for each input.
     """
 
@@ -186,10 +186,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Ask to free a compiled graph; the answer is None.
+    """Request to free a compiled graph; the answer is None.
 
     Attributes:
-        runner: the number of its runner.
+        runner: number of the runner.
     """
 
     runner: int
@@ -197,7 +197,7 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Ask to free all compiled graphs, and to end; the answer is None."""
+    """Request to free all compiled graphs and to exit; the answer is None."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""Let a group of processes work for a share of the time only, so that the program beside them is hardly slower.
+"""Pace a group of processes: let it work for a share of the time, so that the program beside it is hardly slower.
 
-The lowest priority does not suffice: processors share caches, memory and, as threads of one core, execution units.
+The lowest priority does not suffice: processes share caches, memory bandwidth and, as threads of one core, execution units.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from contextlib import contextmanager, suppress
 from mmap import mmap
 
 WORK_SECONDS = 0.03
-"""How long the group works at a time."""
+"""Seconds for which the group works at a time."""
 
 REST_SECONDS = 0.09
-"""How long it is stopped after that. An estimate: two thirds of the calls of 10 ms meet no work then."""
+"""Seconds for which the group is stopped after that. An estimate: two thirds of the calls of 10 ms then meet no work."""
 
 _STOPPED, _IS_HELD = struct.Struct("d"), 8
-"""The state that both processes share: the seconds for which the group was stopped, and a byte that holds it at work."""
+"""State shared by both processes: the seconds for which the group was stopped, and a byte that suspends pacing."""
 
 _state = mmap(-1, 16)
 
 
 def stopped() -> float:
-    """Seconds for which a pacer has stopped this process and those of its group."""
+    """Return the seconds for which a pacer has stopped the group of this process."""
     return float(_STOPPED.unpack_from(_state)[0])
 
 
 @contextmanager
 def paced() -> Generator[None]:
-    """Pace the process group of this process, which must be its first and have one thread; nothing happens on Windows.
+    """Pace the process group that this process leads. It must have a single thread; on Windows nothing happens.
 
-    The process that does so ends with this one.
+    A forked process does the pacing, and ends with this one.
     """
     group = os.getpid()
     if sys.platform == "win32" or os.getpgrp() != group:
@@ -54,7 +54,7 @@ def paced() -> Generator[None]:
 
 @contextmanager
 def unpaced() -> Generator[None]:
-    """Work without being stopped, to measure time; who does so pauses instead."""
+    """Suspend pacing, to measure time; the caller must rest as much itself."""
     _state[_IS_HELD] = 1
     time.sleep(WORK_SECONDS)  # the pacer may be about to stop this process
     try:
@@ -64,10 +64,10 @@ def unpaced() -> Generator[None]:
 
 
 def _pace(group: int) -> None:
-    """Stop a process group again and again, until its first process ends."""
+    """Stop and continue a process group in turn, until its leader ends."""
     try:
         os.setpgid(0, 0)
-        os.closerange(0, os.sysconf("SC_OPEN_MAX"))  # pipes and locks, whose last owner matters
+        os.closerange(0, os.sysconf("SC_OPEN_MAX"))  # copies of pipes and locks must not stay open
         while os.getppid() == group:
             time.sleep(WORK_SECONDS)
             if _state[_IS_HELD]:

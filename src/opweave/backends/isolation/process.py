@@ -32,30 +32,30 @@ from . import messages
 from .pacing import stopped
 
 POLL_SECONDS = 0.02
-"""Interval in which the memory and the time of a busy child are checked."""
+"""Interval of checks of the memory and time of a busy child."""
 
 START_SECONDS = 60.0
-"""How long a child may take to start Python and to import Opweave."""
+"""Seconds for a child to start Python and to import Opweave."""
 
 CLOSE_SECONDS = 10.0
-"""How long a child may take to free what it has compiled."""
+"""Seconds for a child to free compiled graphs."""
 
 COMMAND = "from opweave.backends.isolation.child import serve; serve()"
 
 BASE_BYTES = 2**30
-"""Memory of a child besides what depends on the graph: Python, an engine and its kernels. An estimate."""
+"""Memory of a child apart from the graph: Python, an engine and its kernels. An estimate."""
 
 CONSTANT_COPIES = 8
-"""Copies of the constants that an engine may hold while it compiles. OpenVINO was seen to hold three."""
+"""Maximum number of copies of the constants in an engine that compiles. OpenVINO was seen to hold three."""
 
 TENSOR_COPIES = 3
-"""Copies of all inputs, intermediates and outputs that an engine may hold: more than any that plans its memory."""
+"""Maximum number of copies of all inputs, intermediates and outputs in an engine: more than in any that plans its memory."""
 
 MAX_SHARE = 0.5
-"""The share of the available memory that a child may take."""
+"""Maximum share of the available memory for a child."""
 
 PATTERN = "165"
-"""The byte that glibc fills new memory with in a child, so that results of an engine that reads such memory are wrong."""
+"""Byte with which glibc fills new memory in a child, so that an engine that reads uninitialised memory gives wrong results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ class Limits:
     """Limits of a child process.
 
     Attributes:
-        seconds: the longest time for one answer.
-        max_bytes: the most memory; None for a limit that follows from each graph (`memory_of`).
+        seconds: maximum time for one answer.
+        max_bytes: maximum memory; None derives it from each graph (`memory_of`).
     """
 
     seconds: float = 60.0
@@ -72,14 +72,14 @@ class Limits:
 
 
 class EngineFailureError(OperationError):
-    """The engine ended its process, hung, or took too much memory; the message follows the name of the engine."""
+    """The engine ended its process, hung, or exceeded its memory; the message continues the name of the engine."""
 
 
 class EngineProcess:
-    """A child process that compiles and runs graphs for one engine. It is started when it is first needed, and after it ended.
+    """A child process that compiles and runs graphs for one engine. It starts on first use, and again after it has ended.
 
     Args:
-        limits: what the child may take.
+        limits: limits of the child.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -99,17 +99,17 @@ class EngineProcess:
         self.end()
 
     def backend(self, backend: Backend) -> Backend:
-        """The back end with the same rules, whose engine is in this process."""
+        """Return a back end with the same rules, whose engine runs in this process."""
         isolated = copy(backend)
-        # On the instance, so that all else is that of the back end's own class.
+        # Override one instance, so that its class stays that of the back end.
         isolated.__dict__["compile"] = lambda graph, **options: self._compile(backend, graph, **options)
         return isolated
 
     def close(self) -> None:
-        """Free what the child has compiled, and end it.
+        """Free the child's compiled graphs, and end it.
 
         Raises:
-            EngineFailureError: the engine fails meanwhile, as it does if it has damaged the heap.
+            EngineFailureError: the engine fails meanwhile, for example because it has damaged the heap.
         """
         if self._process is not None:
             try:
@@ -132,7 +132,6 @@ class EngineProcess:
     def _compile(
         self, backend: Backend, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True
     ) -> Runner:
-        """See `Backend.compile`."""
         self._max_bytes = max(self._max_bytes, self._limits.max_bytes or memory_of(graph))
         options = {"device": device, "power_preference": power_preference, "alone": alone}
         number = next(self._numbers)
@@ -157,7 +156,7 @@ class EngineProcess:
         """Send a request, and wait for its answer."""
         try:
             process = self._start() if self._process is None else self._process
-            with suppress(BrokenPipeError):  # the child has ended, which is found below
+            with suppress(BrokenPipeError):  # the child has ended, which `_wait` reports
                 messages.send(cast("BinaryIO", process.stdin), request)
             answer = self._wait(process, work, seconds)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -170,7 +169,7 @@ class EngineProcess:
         return answer
 
     def _wait(self, process: subprocess.Popen[bytes], work: str, seconds: float) -> Any:
-        """The answer of the child, which ends if it exceeds its limits meanwhile."""
+        """Return the child's answer; the child ends if it exceeds its limits."""
         answers: list[Any] = []
 
         def is_done(timeout: float) -> bool:
@@ -195,19 +194,19 @@ class EngineProcess:
 
 
 def started(command: str, variables: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:
-    """Start a Python process that imports what this one can import, with pipes for messages.
+    """Start a Python process with this process's import path, and with pipes for messages.
 
     Args:
-        command: what it runs.
-        variables: environment variables that differ.
+        command: the Python code to run.
+        variables: additional environment variables.
         options: of `subprocess.Popen`.
 
     Raises:
-        EngineFailureError: Python's executable is not known.
+        EngineFailureError: Python's executable is unknown.
     """
     from multiprocessing import spawn
 
-    # The folder of a script, say, is in this path only.
+    # Pass the whole path, which contains the folder of a script, for example.
     paths = os.pathsep.join(path for path in sys.path if path)
     executable = os.fsdecode(spawn.get_executable() or "")
     if not executable:
@@ -248,14 +247,14 @@ class _RemoteRunner(Runner):
 
 
 def watch(pid: int, is_done: Callable[[float], bool], work: str, seconds: float, max_bytes: int) -> None:
-    """Wait for a child process of an engine, within limits. Time does not count while it waits for a processor or is stopped.
+    """Wait for the child process of an engine, within limits. Time spent waiting for a processor or stopped does not count.
 
     Args:
         pid: of the child.
-        is_done: waits for at most so many seconds, and tells whether the child is done.
-        work: what the child does, for the error.
+        is_done: waits for at most so many seconds, and returns whether the child is done.
+        work: the child's work, for the error.
         seconds: the time limit.
-        max_bytes: the limit of its memory.
+        max_bytes: the memory limit.
 
     Raises:
         EngineFailureError: the child exceeds a limit.
@@ -271,7 +270,7 @@ def watch(pid: int, is_done: Callable[[float], bool], work: str, seconds: float,
 
 
 def ending(code: int) -> str:
-    """How a process ended, in words that follow the name of the engine."""
+    """Return how a process ended, in words that follow the name of the engine."""
     if code >= 0:
         return f"ended its process with status {code}"
     with suppress(ValueError):
@@ -280,7 +279,7 @@ def ending(code: int) -> str:
 
 
 def memory_of(graph: Graph) -> int:
-    """The most bytes that an engine may take to compile and run a graph."""
+    """Return the maximum number of bytes that an engine may take to compile and run a graph."""
     tensors = {operand for node in graph.nodes for operand in (*node.operands, *node.outputs)}
     constants = sum(operand.desc.byte_length for operand in tensors if operand.is_constant)
     others = sum(operand.desc.byte_length for operand in tensors if not operand.is_constant)
@@ -288,12 +287,12 @@ def memory_of(graph: Graph) -> int:
 
 
 def max_memory() -> int:
-    """The most bytes that the child process of an engine may take, whatever it runs."""
+    """Return the maximum number of bytes for the child process of an engine, for any graph."""
     return int(MAX_SHARE * available())
 
 
 def available() -> int:
-    """Bytes of memory that programs can still take; the physical memory, where the system does not say."""
+    """Return the bytes of memory that programs can still take; the physical memory if the system does not report them."""
     free = memory.physical()
     with suppress(OSError, ValueError, IndexError), open("/proc/meminfo") as file:
         free = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
@@ -306,7 +305,7 @@ def available() -> int:
 
 
 def waited(pid: int) -> float:
-    """Seconds that a thread of a process has waited for a processor at most; 0 where the system does not say."""
+    """Return the longest time in seconds that a thread of a process has waited for a processor; 0 if not reported."""
     longest = 0
     with suppress(OSError):
         for task in os.scandir(f"/proc/{pid}/task"):
@@ -316,7 +315,7 @@ def waited(pid: int) -> float:
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory that a process holds. Where the system does not say: the peak of this process, and 0 for others."""
+    """Return the resident bytes of a process. If the system does not report them: the peak of this process, 0 for others."""
     with suppress(OSError, ValueError, IndexError, AttributeError), open(f"/proc/{pid}/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     if pid != os.getpid():

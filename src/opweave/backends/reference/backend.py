@@ -19,7 +19,7 @@ Array = np.ndarray
 
 
 class Reference(Backend):
-    """Evaluates one operation after the other with NumPy."""
+    """Evaluates operations one by one with NumPy."""
 
     name = "reference"
     families = "opweave.backends.reference.rules.families"
@@ -30,9 +30,9 @@ class Reference(Backend):
         return [Device("reference", "cpu", self.name, text, precisions=("float32", "ieee"), is_software=True)]
 
     def apply(self, functions: Mapping[Op[..., Any], Callable[..., Array]]) -> None:
-        """Register functions as the rules of operations: they take the operands in order, and the attributes by name."""
+        """Register functions as the rules of operations; a function takes operands by position and attributes by name."""
         for op, function in functions.items():
-            self.lower(op)(_applying(function, op.operands))
+            self.lower(op)(_rule_of(function, op.operands))
 
     def compile(
         self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True
@@ -40,7 +40,7 @@ class Reference(Backend):
         return _Interpreter(self, graph)
 
     def evaluate(self, node: Node, arrays: Mapping[Operand, Array]) -> tuple[Array, ...]:
-        """Run one node on arrays of the declared data types; the results have the declared data types and shapes.
+        """Run one node on arrays of the declared data types; return results of the declared data types and shapes.
 
         Raises:
             OperationError: there is not enough memory; intermediate results can be larger than inputs and outputs.
@@ -64,15 +64,15 @@ class Reference(Backend):
         return rounded
 
 
-def _applying(function: Callable[..., Array], operands: Sequence[str]) -> Callable[..., Array]:
-    def rule(**given: Any) -> Array:
-        return function(*[given.pop(name) for name in operands], **given)
+def _rule_of(function: Callable[..., Array], operands: Sequence[str]) -> Callable[..., Array]:
+    def rule(**arguments: Any) -> Array:
+        return function(*[arguments.pop(name) for name in operands], **arguments)
 
     return rule
 
 
 class _Interpreter(Runner):
-    """A graph that the reference back end evaluates node by node."""
+    """A graph that the reference back end interprets node by node."""
 
     def __init__(self, backend: Reference, graph: Graph) -> None:
         self.backend, self.graph = backend, graph

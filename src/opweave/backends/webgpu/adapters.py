@@ -14,7 +14,7 @@ from ...support.errors import MissingExtraError, NotSupportedError, cause_text, 
 from .. import Device, PowerPreference, Precision
 
 WANTED_FEATURES = ("shader-f16", "shader-int64", "subgroup", "timestamp-query")
-"""Optional features that kernels and profiles use."""
+"""Optional features used by kernels and profiles."""
 
 WANTED_LIMITS = (
     "max-buffer-size",
@@ -26,10 +26,10 @@ WANTED_LIMITS = (
     "max-compute-workgroup-size-y",
     "max-compute-workgroup-size-z",
 )
-"""Limits to raise to those of the adapter; otherwise a device gets the minimum that WebGPU guarantees."""
+"""Limits to raise to those of the adapter; by default a device gets the minimum that WebGPU guarantees."""
 
 NODES = {"/dev": ("nvidia", "dxg", "kgsl-3d", "mali"), "/dev/dri": ("renderD",)}
-"""How the names of device files begin that Vulkan drivers use on Linux, by their folder."""
+"""Prefixes of device files that Vulkan drivers use on Linux, by folder."""
 
 INSTALL = "pip install 'opweave[webgpu]'"
 
@@ -47,31 +47,31 @@ MISSING: tuple[tuple[str, Literal["cpu", "gpu"], str, str], ...] = (
         "there is no driver of that kind; on Debian and Ubuntu, apt install mesa-vulkan-drivers libvulkan1",
     ),
 )
-"""The devices that could be there: name, kind, description, and what is missing."""
+"""Devices to list as unavailable if they are absent: name, kind, description, and the missing driver."""
 
 PURPOSE = "running on WebGPU devices"
 
 PRECISIONS: tuple[Precision, ...] = ("float32", "ieee")
-"""Those of all devices: kernels compute with float32 as they are told to."""
+"""Precisions of all devices: kernels compute exactly as their WGSL says."""
 
 _processes: set[int] = set()
-"""Ids of processes that have requested devices: this one, and those that it was forked from."""
+"""Ids of processes that have requested devices: this process, and those that it was forked from."""
 
 
 def is_installed() -> bool:
-    """Whether the package wgpu is there."""
+    """Whether the package wgpu is installed."""
     return packages.is_installed("wgpu")
 
 
 def may_have_hardware() -> bool:
-    """Whether there may be a hardware adapter, without loading wgpu, which takes much memory."""
+    """Whether a hardware adapter may exist, judged without loading wgpu, which takes much memory."""
     if not is_installed():
         return False
     return sys.platform != "linux" or any(_has_file(folder, begins) for folder, begins in NODES.items())
 
 
 def _has_file(folder: str, begins: tuple[str, ...]) -> bool:
-    """Whether a folder has a file whose name begins with one of these texts."""
+    """Whether a folder has a file whose name begins with one of these prefixes."""
     try:
         return any(name.startswith(begins) for name in os.listdir(folder))
     except OSError:  # there is no such folder
@@ -80,7 +80,7 @@ def _has_file(folder: str, begins: tuple[str, ...]) -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Set XDG_RUNTIME_DIR if it is missing: Mesa's EGL complains about that on the standard error output."""
+    """Set XDG_RUNTIME_DIR if it is missing: otherwise Mesa's EGL complains on standard error."""
     is_missing = sys.platform == "linux" and "XDG_RUNTIME_DIR" not in os.environ
     if is_missing:
         os.environ["XDG_RUNTIME_DIR"] = "/tmp"
@@ -93,16 +93,16 @@ def _quiet() -> Iterator[None]:
 
 @cache
 def adapters() -> dict[str, Any]:
-    """Adapters by the names of their devices: `gpu`, `gpu:1`, … for hardware, `gpu-software` for software.
+    """Return adapters by the names of their devices: `gpu`, `gpu:1`, … for hardware, `gpu-software` for software.
 
     Raises:
         MissingExtraError: wgpu is not installed.
     """
     wgpu = import_extra("wgpu", "webgpu", PURPOSE)
     with _quiet():
-        found = wgpu.gpu.enumerate_adapters_sync()
-    # OpenGL shows the same hardware once more, and has no compute shaders to speak of.
-    usable = [adapter for adapter in found if adapter.info["backend_type"] != "OpenGL"]
+        listed = wgpu.gpu.enumerate_adapters_sync()
+    # OpenGL lists the same hardware again, with poor compute shaders.
+    usable = [adapter for adapter in listed if adapter.info["backend_type"] != "OpenGL"]
     rank = {"DiscreteGPU": 0, "IntegratedGPU": 1}
     usable.sort(key=lambda adapter: rank.get(adapter.info["adapter_type"], 2))
     named: dict[str, Any] = {}
@@ -120,25 +120,25 @@ def adapters() -> dict[str, Any]:
 
 
 def is_software(info: Any) -> bool:
-    """Whether an adapter is a software adapter, which computes on the processor: right, and slow."""
+    """Whether an adapter is a software adapter, which computes on the processor: correct but slow."""
     return str(info["adapter_type"]) == "CPU"
 
 
 def devices(backend: str) -> list[Device]:
-    """The devices of all adapters, hardware first; and the unavailable ones, each with a hint how to get it."""
-    found, fault = [], ""
+    """Return the devices of all adapters, hardware first, then the unavailable ones with a hint."""
+    available, fault = [], ""
     try:
-        here = adapters() if is_installed() else {}
+        by_name = adapters() if is_installed() else {}
     except Exception as error:  # the package is broken, or its library
-        here, fault = {}, str(error) if isinstance(error, MissingExtraError) else f"wgpu fails: {cause_text(error)}"
-    for name, adapter in here.items():
+        by_name, fault = {}, str(error) if isinstance(error, MissingExtraError) else f"wgpu fails: {cause_text(error)}"
+    for name, adapter in by_name.items():
         info = adapter.info
         software = is_software(info)
         text = f"{info['device']}, WebGPU on {info['backend_type']}"
-        # What computes is the processor, so it must not be taken for an accelerator.
+        # The processor does the computation, so do not report an accelerator.
         kind: Literal["cpu", "gpu"] = "cpu" if software else "gpu"
         low = str(info["adapter_type"]) == "IntegratedGPU"
-        found.append(
+        available.append(
             Device(
                 name,
                 kind,
@@ -149,25 +149,25 @@ def devices(backend: str) -> list[Device]:
                 is_software=software,
             )
         )
-    known = {device.name for device in found}
+    names = {device.name for device in available}
     missing = [
         Device(
-            *(name, kind, backend, what),
+            *(name, kind, backend, description),
             available=False,
             hint=fault or (hint if is_installed() else INSTALL),
             fault=fault,
         )
-        for name, kind, what, hint in MISSING
-        if name not in known and (name == "gpu" or sys.platform == "linux")
+        for name, kind, description, hint in MISSING
+        if name not in names and (name == "gpu" or sys.platform == "linux")
     ]
-    return [*found, *missing]
+    return [*available, *missing]
 
 
 def request_device(name: str, power_preference: PowerPreference) -> Any:
     """Request a device of an adapter, with the features and limits that kernels use.
 
     Raises:
-        NotSupportedError: the adapter gives none, or the process was forked from one that has some.
+        NotSupportedError: the adapter gives no device, or this process was forked from one that has devices.
     """
     if _processes - {os.getpid()}:
         raise NotSupportedError(
@@ -185,5 +185,5 @@ def request_device(name: str, power_preference: PowerPreference) -> Any:
                 required_features=features,
                 required_limits=limits,
             )
-    except Exception as error:  # wgpu raises RuntimeError and errors of its own
+    except Exception as error:  # wgpu raises RuntimeError and its own errors
         raise NotSupportedError(f"the adapter {adapter.info['device']!r} gives no device: {error}") from error

@@ -1,4 +1,4 @@
-"""The WebGPU back end itself: its devices, and the table of rules that they share."""
+"""The WebGPU back end itself: its devices, and their common table of rules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class WebGPU(GpuBackend):
-    """Kernels on WebGPU devices. The registered instance lists the adapters; each open device has an instance of its own.
+    """Kernels on WebGPU devices. The registered instance lists the adapters; each open device has a separate instance.
 
     Attributes:
         engine: the device; None for the registered instance.
@@ -37,7 +37,7 @@ class WebGPU(GpuBackend):
 
     @property
     def features(self) -> Features:
-        """Features of the device; the registered instance has all of those that change what is supported."""
+        """Features of the device; the registered instance has all features that affect support."""
         from ...expr.gpu import Features
 
         return Features(float16=True, int64=True) if self.engine is None else self.engine.features
@@ -54,33 +54,33 @@ class WebGPU(GpuBackend):
     def open(self, device: Device, power_preference: PowerPreference) -> Backend:
         from .engine import Engine
 
-        made = adapters.request_device(device.name, power_preference)
-        return WebGPU(Engine(made, is_own=True), device)
+        gpu = adapters.request_device(device.name, power_preference)
+        return WebGPU(Engine(gpu, is_own=True), device)
 
     def on(self, given: Any, device: str | None) -> tuple[WebGPU, Device]:
-        """The back end of a user's device.
+        """Return the back end of a user's device.
 
         Raises:
             MissingExtraError: wgpu is not installed.
-            ValidationError: it is no `wgpu.GPUDevice`, or a device is named, too.
+            ValidationError: it is no `wgpu.GPUDevice`, or a device is also named.
         """
         if device is not None:
             raise ValidationError(f"device must not be given with gpu_device, got {device!r}")
         wgpu = import_extra("wgpu", "webgpu", adapters.PURPOSE)
         if not isinstance(given, wgpu.GPUDevice):
             raise ValidationError(f"gpu_device must be a wgpu.GPUDevice, got {type(given).__name__}")
-        known = _opened.get(id(given))
-        if known is None:
+        cached = _opened.get(id(given))
+        if cached is None:
             from .engine import Engine
 
             engine = Engine(given)
             kind = "cpu" if engine.is_software else "gpu"
             name = "gpu-software" if engine.is_software else "gpu"
             text = f"{engine.description}, the caller's device"
-            found = Device(name, kind, self.name, text, precisions=adapters.PRECISIONS, is_software=engine.is_software)  # type: ignore[arg-type]
-            known = _opened[id(given)] = WebGPU(engine, found)
-        assert known.device is not None
-        return known, known.device
+            entry = Device(name, kind, self.name, text, precisions=adapters.PRECISIONS, is_software=engine.is_software)  # type: ignore[arg-type]
+            cached = _opened[id(given)] = WebGPU(engine, entry)
+        assert cached.device is not None
+        return cached, cached.device
 
     def compile(
         self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True
@@ -91,7 +91,7 @@ class WebGPU(GpuBackend):
         return DeviceRunner(graph, self, self.engine)
 
 
-# By the identity of the device, which lives as long as what is kept for it.
+# Keyed by the identity of the device, which the engine keeps alive.
 _opened: WeakValueDictionary[int, WebGPU] = WeakValueDictionary()
 
 webgpu = WebGPU()

@@ -1,4 +1,4 @@
-"""A WebGPU device with what Opweave caches for it: pipelines, staging buffers, and its features."""
+"""A WebGPU device with Opweave's caches for it: pipelines, staging buffers and features."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     import wgpu
 
 PIPELINE_BYTES = 2**26
-"""Bound of the compiled kernels that are cached for later graphs, as estimated by `_bytes`. Graphs keep their own alive."""
+"""Maximum size, as estimated by `_bytes`, of the pipelines that are cached for later graphs. Graphs keep theirs alive."""
 
 BYTES_PER_PIPELINE = 225 * 1024
-"""About what a compiled kernel takes besides its source, as measured on a software adapter (Mesa)."""
+"""Approximate memory of a compiled kernel besides its source, measured on a software adapter (Mesa)."""
 
 STAGING = 8
-"""Maximum number of idle buffers to keep for copies to the host."""
+"""Maximum number of idle staging buffers."""
 
 PATIENCE = 0.5
-"""Seconds of waiting after which a reader checks that the device is not lost."""
+"""Seconds after which a waiting reader checks that the device is not lost."""
 
 WORD = 4
-"""Bytes: sizes and offsets of buffers that are bound, copied or written are multiples of it."""
+"""Bytes of a word: sizes and offsets of buffers that are bound, copied or written are multiples of it."""
 
 
-def padded(count: int) -> int:
-    """Bytes of a buffer for `count` bytes of data."""
+def padded_size(count: int) -> int:
+    """Return the size of a buffer for `count` bytes of data."""
     return -(-count // WORD) * WORD
 
 
@@ -51,12 +51,12 @@ class Engine:
 
     Args:
         device: the device.
-        is_own: whether Opweave has opened it, and ends it with the last context on it.
+        is_own: whether Opweave has opened the device, and destroys it with the last context on it.
 
     Attributes:
-        compiled: pipelines, by the source of their kernels.
+        compiled: pipelines, by kernel source.
         staging: idle buffers through which tensors are copied to the host.
-        uploaded: the buffers of constants, by address and size of the array, for as long as both are in use.
+        uploaded: buffers of constants, by address and size of the array, while array and buffer are in use.
     """
 
     is_host = False
@@ -83,7 +83,7 @@ class Engine:
             units=16 if info["adapter_type"] == "IntegratedGPU" else 132,
         )
         self.has_timestamps = "timestamp-query" in features
-        # What packs four elements into a word rounds up to one.
+        # Kernels that pack four elements into a word round sizes up to words.
         self.max_byte_length: int = (
             min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"], 2**31 - 1) // WORD * WORD
         )
@@ -101,36 +101,37 @@ class Engine:
     # Errors ----------------------------------------------------------------------------------------------------------
 
     def calls(self, what: str, explain: Callable[[str], str] | None = None) -> Calls:
-        """Convert errors of the device to Opweave's; a lost device loses its contexts.
+        """Convert errors of the device to Opweave's; a lost device invalidates its contexts.
 
         Args:
-            what: leads messages.
-            explain: converts the device's message to the rest of ours; None keeps it.
+            what: starts messages.
+            explain: converts the device's message to the rest of ours; None keeps the message.
 
         Raises:
-            InvalidStateError: the device is lost, or it is the one of the process that this one was forked from.
-            OperationError: it refuses what it was asked for, or has no memory left.
+            InvalidStateError: the device is lost, or belongs to the process that this one was forked from.
+            OperationError: the device rejects the call, or memory is exhausted.
         """
-        return Calls(what, "WebGPU", self._process, partial(self._failed, what, explain))
+        return Calls(what, "WebGPU", self._process, partial(self._raise_error, what, explain))
 
-    def _failed(self, what: str, explain: Callable[[str], str] | None, error: BaseException) -> None:
+    def _raise_error(self, what: str, explain: Callable[[str], str] | None, error: BaseException) -> None:
         if isinstance(error, self.wgpu.GPUError):
             text = _reason(error)
             if "is lost" in text:
-                raise self._lost(what) from error
+                raise self._lose_contexts(what) from error
             raise OperationError(f"{what}: {text if explain is None else explain(str(error))}") from error
-        # Where another thread destroys the device, wgpu raises these.
+        # wgpu raises these errors if another thread destroys the device.
         if isinstance(error, (AttributeError, RuntimeError)) and self._is_lost(error):
-            raise self._lost(what) from error
+            raise self._lose_contexts(what) from error
 
-    def _lost(self, what: str) -> InvalidStateError:
-        """Lose all contexts of the device, and return the error to raise."""
+    def _lose_contexts(self, what: str) -> InvalidStateError:
+        """Invalidate all contexts of the device, and return the error to raise."""
         for context in list(self._contexts):
             context._lose(f"its WebGPU device is lost ({self.description})")
         return InvalidStateError(f"{what}: the WebGPU device is lost")
 
     def _is_lost(self, error: Exception | None = None) -> bool:
-        if "PollThread" in str(error) or "get_token" in str(error):  # it is about to be: its thread ends first
+        # The device is about to be lost: its thread ends first.
+        if "PollThread" in str(error) or "get_token" in str(error):
             return True
         try:
             self.device.create_command_encoder().finish()
@@ -139,16 +140,17 @@ class Engine:
         return False
 
     def attach(self, context: Any) -> None:
-        """Note a context on this device, which is notified when the device is lost."""
+        """Register a context on this device, which is notified when the device is lost."""
         self._contexts.add(context)
-        finalize(context, self.detach).atexit = False  # a context may be forgotten without `destroy`
+        # A context may be dropped without `destroy`.
+        finalize(context, self.detach).atexit = False
 
     def detach(self, context: Any = None) -> None:
-        """Forget a context that ends; with the last one, free what is cached, and the device if Opweave has opened it."""
+        """Unregister a context; with the last one, free the caches, and the device if Opweave has opened it."""
         with self._lock:
             if context is not None:
                 self._contexts.discard(context)
-            if list(self._contexts):  # its length counts those that are just being freed
+            if list(self._contexts):  # its length counts contexts that are being freed
                 return
             self.compiled.clear()
             self.uploaded.clear()
@@ -162,7 +164,7 @@ class Engine:
     # Memory ----------------------------------------------------------------------------------------------------------
 
     def allocate(self, desc: Desc) -> DeviceArray:
-        """A new buffer of zeros.
+        """Allocate a zeroed buffer.
 
         Raises:
             OperationError: there is not enough memory.
@@ -170,34 +172,34 @@ class Engine:
         return DeviceArray(desc, self.buffer(desc.byte_length, f"a tensor {desc}"))
 
     def buffer(self, count: int, label: str) -> wgpu.GPUBuffer:
-        """A new buffer of zeros for `count` bytes that kernels read and write."""
+        """Allocate a zeroed buffer of `count` bytes that kernels read and write."""
         with self.calls(f"{label} of {count} bytes"):
-            return self.device.create_buffer(label=label, size=padded(count), usage=self.tensor_usage)
+            return self.device.create_buffer(label=label, size=padded_size(count), usage=self.tensor_usage)
 
     def owns(self, given: Any) -> bool:
-        """Whether memory is that of a tensor on a device."""
+        """Whether memory belongs to a tensor on a device."""
         return isinstance(given, DeviceArray)
 
     def carve(self, sizes: Sequence[int], homes: Sequence[int], descs: Sequence[Desc]) -> list[DeviceArray]:
-        """New buffers, and for each descriptor the memory of a tensor that begins its buffer."""
+        """Allocate new buffers, and return a tensor for each descriptor at the start of its buffer."""
         buffers = [self.buffer(size, "intermediates") for size in sizes]
         return [DeviceArray(desc, buffers[home]) for desc, home in zip(descs, homes, strict=True)]
 
     def copy(self, target: DeviceArray, source: DeviceArray, reason: str) -> None:
-        """Copy a tensor into another one of the device."""
+        """Copy a tensor into another one on the device."""
         self._check([source], "COPY_SRC", reason)
         self._check([target], "COPY_DST", reason)
         with self.calls(reason), self._lock:
             encoder = self.device.create_command_encoder()
-            encoder.copy_buffer_to_buffer(source.buffer, 0, target.buffer, 0, padded(target.nbytes))
+            encoder.copy_buffer_to_buffer(source.buffer, 0, target.buffer, 0, padded_size(target.nbytes))
             self.device.queue.submit([encoder.finish()])
         memory.copies.add(target.nbytes, reason)
 
     def adopt(self, buffer: Any, desc: Desc | None) -> DeviceArray:
-        """The user's buffer as the memory of a tensor, whose data type and shape the user must say.
+        """Wrap the user's buffer as the memory of a tensor, with the data type and shape that the user gives.
 
         Raises:
-            ValidationError: it belongs to another device, is too small, mapped, or cannot be bound as storage.
+            ValidationError: the buffer belongs to another device, is too small, mapped, or cannot be bound as storage.
         """
         wgpu = self.wgpu
         if desc is None:
@@ -213,25 +215,25 @@ class Engine:
             bool(buffer.usage & wgpu.BufferUsage.STORAGE),
             f"tensor_from: the buffer must have the usage STORAGE, got {buffer.usage:#x}",
         )
-        # wgpu ends the process when a command uses it.
+        # wgpu ends the process when a command uses a mapped buffer.
         require(buffer.map_state == "unmapped", f"tensor_from: the buffer must not be mapped, it is {buffer.map_state}")
-        count = padded(desc.byte_length)
+        count = padded_size(desc.byte_length)
         require(buffer.size >= count, f"tensor_from: {desc} takes {count} bytes, the buffer has {buffer.size}")
         return DeviceArray(desc, buffer, lent=True)
 
     def check_lent(self, arrays: Iterable[DeviceArray]) -> None:
-        """Raise `ValidationError` for a user's buffer that is destroyed: wgpu ends the process when it is used."""
+        """Raise `ValidationError` for a destroyed buffer of the user: wgpu ends the process when it is used."""
         for array in arrays:
             if array.lent:
                 try:
-                    self.bind_group((False,), [array])  # which is checked, unlike what is submitted
+                    self.bind_group((False,), [array])  # wgpu checks bindings, but not submissions
                 except OperationError as error:
                     raise ValidationError(
                         f"the buffer of the tensor {array.desc} cannot be used any more: {error}"
                     ) from error
 
     def write(self, target: DeviceArray, source: np.ndarray, reason: str) -> None:
-        """Copy an array into a tensor; the copy is ordered with other work of the queue."""
+        """Copy an array into a tensor, in the order of the queue."""
         self._check([target], "COPY_DST", reason)
         self._write(target.buffer, source, reason)
 
@@ -248,7 +250,7 @@ class Engine:
         memory.copies.add(source.nbytes, reason)
 
     def read(self, sources: Sequence[DeviceArray], targets: Sequence[np.ndarray], reason: str) -> None:
-        """Copy tensors into arrays: all are started before the first is waited for.
+        """Copy tensors into arrays: all copies start before the first wait.
 
         Raises:
             InvalidStateError: the device is lost.
@@ -261,23 +263,23 @@ class Engine:
         starts, at = [], 0
         for source in sources:
             starts.append(at)
-            at += -(-source.nbytes // 8) * 8  # what is mapped begins at multiples of 8
+            at += -(-source.nbytes // 8) * 8  # mapped views begin at multiples of 8
         with self.calls("reading a tensor"):
             staging = self._take_staging(at)
             try:
                 with self._lock:
                     encoder = self.device.create_command_encoder()
                     for source, start in zip(sources, starts, strict=True):
-                        encoder.copy_buffer_to_buffer(source.buffer, 0, staging, start, padded(source.nbytes))
+                        encoder.copy_buffer_to_buffer(source.buffer, 0, staging, start, padded_size(source.nbytes))
                     self.device.queue.submit([encoder.finish()])
                     # READ_NOSYNC skips wgpu's empty submission before mapping; the copy is submitted already.
                     mapped = staging.map_async("READ_NOSYNC")
-                self._wait_for(mapped)  # others may use the device meanwhile, and read, too
-                view = found = np.frombuffer(staging.read_mapped(copy=False), np.uint8)
+                self._wait_for(mapped)  # other threads may use the device meanwhile
+                view = part = np.frombuffer(staging.read_mapped(copy=False), np.uint8)
                 for source, start, target in zip(sources, starts, targets, strict=False):
-                    found = view[start : start + source.nbytes].view(source.desc.data_type)
-                    memory.copy(target, found.reshape(source.shape), reason)
-                del view, found  # no view may be left when the buffer is unmapped
+                    part = view[start : start + source.nbytes].view(source.desc.data_type)
+                    memory.copy(target, part.reshape(source.shape), reason)
+                del view, part  # unmapping needs that no view is left
                 staging.unmap()
             except BaseException:
                 staging.destroy()
@@ -286,16 +288,16 @@ class Engine:
 
     def _wait_for(self, mapped: Any) -> None:
         """Wait for a buffer to be mapped. wgpu's own wait never ends if another thread destroys the device meanwhile."""
-        done = getattr(mapped, "_thread_event", None)  # private; without it, as wgpu does
+        done = getattr(mapped, "_thread_event", None)  # private; without it, wait as wgpu does
         while done is not None and not done.wait(PATIENCE):
             if self._is_lost():
-                raise self._lost("reading a tensor")
+                raise self._lose_contexts("reading a tensor")
         mapped.sync_wait()
 
     def check_overlap(
         self, sources: Mapping[str, DeviceArray], targets: Mapping[str, DeviceArray], constants: object = ()
     ) -> None:
-        """Raise `ValidationError` if an output shares memory with another tensor; constants lie in buffers of their own."""
+        """Raise `ValidationError` if an output shares memory with another tensor; constants have separate buffers."""
         taken = {array.buffer: name for name, array in sources.items()}
         for name, target in targets.items():
             if target.buffer in taken:
@@ -309,14 +311,14 @@ class Engine:
         self._read([self._mark], [], "")
 
     def _take_staging(self, count: int) -> Any:
-        """A buffer to copy through, of at least `count` bytes."""
+        """Take a staging buffer of at least `count` bytes."""
         with self._lock:
             fitting = [buffer for buffer in self.staging if count <= buffer.size <= max(4 * count, 1 << 16)]
             if fitting:
                 best = min(fitting, key=lambda buffer: buffer.size)
                 self.staging.remove(best)
                 return best
-        size = padded(count) if count > 1 << 26 else 1 << max(count - 1, 255).bit_length()
+        size = padded_size(count) if count > 1 << 26 else 1 << max(count - 1, 255).bit_length()
         usage = self.wgpu.BufferUsage.COPY_DST | self.wgpu.BufferUsage.MAP_READ
         return self.device.create_buffer(label="opweave: reading", size=size, usage=usage)
 
@@ -336,23 +338,23 @@ class Engine:
         self.check_lent(arrays)
 
     def upload(self, constant: Constant) -> Any:
-        """The buffer of a constant; graphs that make the same of an array share it."""
+        """Return the buffer of a constant; graphs with the same constant share it."""
 
-        def uploaded(array: np.ndarray) -> Any:
-            made = self.buffer(array.nbytes, "a constant")
-            self._write(made, array, "a constant to the device")
-            return made
+        def upload_array(array: np.ndarray) -> Any:
+            buffer = self.buffer(array.nbytes, "a constant")
+            self._write(buffer, array, "a constant to the device")
+            return buffer
 
-        found: Any = uploaded_once(self.uploaded, self._lock, constant, uploaded)
-        return found
+        buffer: Any = uploaded_once(self.uploaded, self._lock, constant, upload_array)
+        return buffer
 
     # Kernels ---------------------------------------------------------------------------------------------------------
 
     def layout(self, writes: tuple[bool, ...]) -> tuple[Any, Any]:
-        """The layouts of a kernel's bind group and pipeline."""
+        """Return the layouts of a kernel's bind group and pipeline."""
         with self._lock:
-            known = self._layouts.get(writes)
-            if known is None:
+            layouts = self._layouts.get(writes)
+            if layouts is None:
                 kinds = ["storage" if written else "read-only-storage" for written in writes]
                 group = self.device.create_bind_group_layout(
                     entries=[
@@ -361,14 +363,14 @@ class Engine:
                     ]
                 )
                 whole = self.device.create_pipeline_layout(bind_group_layouts=[group])
-                known = self._layouts[writes] = group, whole
-            return known
+                layouts = self._layouts[writes] = group, whole
+            return layouts
 
     def pipelines(self, kernels: Sequence[Kernel]) -> list[Any]:
-        """The pipelines of kernels; new ones are compiled in parallel.
+        """Return the pipelines of kernels; new ones are compiled in parallel.
 
         Raises:
-            OperationError: the device refuses one; the message shows the line of WGSL.
+            OperationError: the device rejects a kernel; the message shows the line of WGSL.
         """
         fresh = {kernel.source: kernel for kernel in kernels if kernel.source not in self.compiled}
         if len(fresh) > 1:
@@ -388,10 +390,10 @@ class Engine:
             )
 
     def bind_group(self, writes: tuple[bool, ...], places: Sequence[DeviceArray]) -> Any:
-        """A bind group: the memory of a kernel."""
+        """Create a bind group with the memory of a kernel."""
         layout, _ = self.layout(writes)
         entries = [
-            {"binding": k, "resource": {"buffer": p.buffer, "offset": 0, "size": padded(p.nbytes)}}
+            {"binding": k, "resource": {"buffer": p.buffer, "offset": 0, "size": padded_size(p.nbytes)}}
             for k, p in enumerate(places)
         ]
         with self.calls("binding a kernel"):
@@ -404,7 +406,7 @@ def _bytes(source: str) -> int:
 
 
 def _reason(error: BaseException) -> str:
-    """The message of an error of wgpu without its headline."""
+    """Return the message of a wgpu error without its headline."""
     lines = [line.rstrip() for line in str(error).splitlines()]
     kept = [line for line in lines if line.strip() and line.strip() not in ("Validation Error", "Caused by:")]
     return "\n".join(kept) if len(kept) > 2 else " ".join(line.strip() for line in kept)

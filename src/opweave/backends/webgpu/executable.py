@@ -16,11 +16,11 @@ from ..gpu.steps import Place
 from .engine import Engine
 
 FIRST_PART = 16
-"""Kernels of the first command buffer of a dispatch; each further one has twice as many."""
+"""Number of kernels in the first command buffer of a dispatch; each further buffer has twice as many."""
 
 
 class Run(NamedTuple):
-    """A kernel tied to memory."""
+    """A kernel bound to memory."""
 
     pipeline: Any
     group: Any
@@ -28,7 +28,7 @@ class Run(NamedTuple):
 
 
 Runs: TypeAlias = Sequence[Run | None]
-"""Kernels in order; None for one that is not needed."""
+"""Kernels in order; None for skipped ones."""
 
 
 class DeviceRunner(KernelRunner[Run]):
@@ -45,17 +45,17 @@ class DeviceRunner(KernelRunner[Run]):
         self._pipelines = self.engine.pipelines([step.kernel for step in self.steps])
 
     def tied(self, number: int, arrays: Mapping[Place, DeviceArray]) -> Run:
-        """A kernel, by its number, tied to memory."""
+        """Bind a kernel, by its number, to memory."""
         kernel, places = self.steps[number].kernel, self.steps[number].places
         group = self.engine.bind_group(kernel.writes, [arrays[place] for place in places])
         return Run(self._pipelines[number], group, kernel.workgroups)
 
     def measured(self) -> MeasuredRunner | None:
-        """The same, with the time of each kernel; None where the device has no clock for it."""
+        """Return a runner that times each kernel; None if the device has no timestamps."""
         return MeasuredRunner(self) if self.engine.has_timestamps else None
 
     def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[Run]:
-        """Tie the graph to memory of the device."""
+        """Bind the graph to device memory."""
         return DeviceCall(self, inputs, outputs, self._submit)
 
     def _submit(self, memory: Intermediates[Run], runs: Runs) -> None:
@@ -67,7 +67,7 @@ class DeviceRunner(KernelRunner[Run]):
 
 
 def encode(encoder: Any, runs: Runs, timestamps: Mapping[str, Any] | None = None) -> None:
-    """Add kernels to a command encoder, as one pass; `timestamps` say when it begins and ends."""
+    """Add kernels to a command encoder as one pass; `timestamps` record when the pass begins and ends."""
     if not runs:
         return
     compute = encoder.begin_compute_pass(timestamp_writes=timestamps)
@@ -85,7 +85,7 @@ def encode(encoder: Any, runs: Runs, timestamps: Mapping[str, Any] | None = None
 
 
 def _parts(count: int) -> list[slice]:
-    """Kernels by command buffers: in long graphs, the device begins with the first while later ones are written."""
+    """Split kernels into command buffers: in long graphs, the device begins with the first while the host encodes the next."""
     parts, start, size = [], 0, FIRST_PART
     while start + size < count:
         parts.append(slice(start, start + size))
@@ -94,35 +94,35 @@ def _parts(count: int) -> list[slice]:
 
 
 class MeasuredRunner(Measured):
-    """The same kernels, each with its time on the device (a pass of its own, so gaps between them do not count)."""
+    """The same kernels, each timed on the device in a separate pass, so that gaps between kernels do not count."""
 
     def __init__(self, plain: DeviceRunner) -> None:
         self.plain, self.plan = plain, plain.plan
         self.times: list[list[int]] = []
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
-        """The kernels that compute nodes."""
+        """Return the kernels that compute nodes."""
         return self.plain.describe(nodes)
 
     def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[Run]:
-        """Tie the graph to memory."""
+        """Bind the graph to memory."""
         return DeviceCall(self.plain, inputs, outputs, self._measure)
 
     def _measure(self, memory: Intermediates[Run], runs: Runs) -> None:
         wgpu, device, count = self.plain.engine.wgpu, self.plain.engine.device, len(runs)
         queries = device.create_query_set(type=wgpu.QueryType.timestamp, count=max(1, 2 * count))
         usage = wgpu.BufferUsage
-        found = device.create_buffer(size=max(16, 16 * count), usage=usage.QUERY_RESOLVE | usage.COPY_SRC)
+        results = device.create_buffer(size=max(16, 16 * count), usage=usage.QUERY_RESOLVE | usage.COPY_SRC)
         encoder = device.create_command_encoder()
         for number, run in enumerate(runs):
             ends = {"beginning_of_pass_write_index": 2 * number, "end_of_pass_write_index": 2 * number + 1}
             encode(encoder, [run], {"query_set": queries, **ends})
         if count:
-            encoder.resolve_query_set(queries, 0, 2 * count, found, 0)
+            encoder.resolve_query_set(queries, 0, 2 * count, results, 0)
         device.queue.submit([encoder.finish()])
-        stamps = np.frombuffer(device.queue.read_buffer(found), np.uint64)[: 2 * count].astype(np.int64)
+        stamps = np.frombuffer(device.queue.read_buffer(results), np.uint64)[: 2 * count].astype(np.int64)
         self.times.append([int(end - start) for start, end in zip(stamps[::2], stamps[1::2], strict=True)])
 
     def finish(self) -> list[KernelTime]:
-        """The kernels in order, without the first run of each."""
+        """Return the kernels in order; the first run of each does not count."""
         return self.plain.kernel_times(self.times)

@@ -1,4 +1,4 @@
-"""CUDA C++, and objects that are launched, as kernels."""
+"""CUDA C++, and launchable objects of other libraries, as kernels."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class CudaKernel(SourceKernel):
     def _is_launched(self, source: Any) -> bool:
         return is_launched(source)
 
-    def _source(self, given: Any, **options: Any) -> Any:
-        return Launch(given, **options) if is_launched(given) else Source(given, **options)
+    def _source(self, source: Any, **options: Any) -> Any:
+        return Launch(source, **options) if is_launched(source) else Source(source, **options)
 
     def _fits(self, item: Any) -> bool:
         return isinstance(item, (Source, Launch))
@@ -61,12 +61,12 @@ class CudaKernel(SourceKernel):
             raise ValidationError(f"{title}: {error}{self.where.suffix()}") from None
 
     def _of_elements(self, title: str, source: Source, scope: CudaScope, out: Buffer, features: Features) -> Kernel:
-        """A kernel that calls `void main` for each element or position."""
+        """Create a kernel that calls `void main` for each element or position."""
         block = sizes(source.block)
         require(len(block) == 1, f"block must be one number for void main, got {list(block)}")
         extents = source.extents(out)
         count = math.prod(extents)
-        bound = scope.used(source.words)
+        bound = scope.tensors_of(source.words)
         arguments: list[str] = []
         stride = count
         for extent in extents:
@@ -74,7 +74,7 @@ class CudaKernel(SourceKernel):
             index = "i" if stride == 1 else f"i / {stride}u"
             arguments.append(index if not arguments else f"{index} % {extent}u")
         tensors = ", ".join(item.buffer.variable for item in bound)
-        # The functions of the source are members of a structure, so that they see the tensors.
+        # The functions of the source become members of a structure, so that they see the tensors.
         lines = [
             *_INCLUDE.findall(source.source),
             *self._declarations(source, scope, bound),
@@ -89,7 +89,7 @@ class CudaKernel(SourceKernel):
             f"    if (i < {count}u) Operation{{{tensors}}}.main({', '.join(arguments)});",
             "}",
         ]
-        return self._finished(
+        return self._kernel_of(
             title, source, scope, bound, lines, (-(-count // block[0]),), "opweave_kernel", (), features
         )
 
@@ -102,16 +102,16 @@ class CudaKernel(SourceKernel):
         name: str,
         parameters: Sequence[Parameter],
     ) -> Kernel:
-        """The user's own kernel, whose parameters are given by their names."""
-        known = {item.buffer.variable: item for item in scope.bound}
+        """Create the user's own kernel; its parameters are bound by name."""
+        tensors = {item.buffer.variable: item for item in scope.bound}
         bound: list[Bound] = []
         arguments: list[int | bytes] = []
         for parameter in parameters:
             if parameter.is_pointer:
-                item = known.get(parameter.name)
+                item = tensors.get(parameter.name)
                 require(
                     item is not None,
-                    f"the parameter {parameter.name} of {name} must have the name of a tensor: {', '.join(known)}",
+                    f"the parameter {parameter.name} of {name} must have the name of a tensor: {', '.join(tensors)}",
                 )
                 assert item is not None
                 arguments.append(len(bound))
@@ -121,14 +121,14 @@ class CudaKernel(SourceKernel):
         constants = self._declarations(source, scope, bound)
         lines = [*_INCLUDE.findall(source.source), *constants, f'#line 1 "{USER}"', _INCLUDE.sub("", source.text)]
         grid = sizes(source.grid or 1)
-        return self._finished(title, source, scope, bound, lines, grid, name, tuple(arguments), features)
+        return self._kernel_of(title, source, scope, bound, lines, grid, name, tuple(arguments), features)
 
     def _declarations(self, source: Source, scope: CudaScope, bound: Sequence[Bound]) -> list[str]:
         constants = [text for name, text in scope.constants(source).items() if name in source.words]
         has_halves = "f16" in source.words or any(item.buffer.element == "f16" for item in bound)
         return [*([HALF] if has_halves else []), *constants]
 
-    def _finished(
+    def _kernel_of(
         self,
         title: str,
         source: Source,
@@ -160,7 +160,7 @@ class CudaKernel(SourceKernel):
 
 
 def check_launch(grid: Sequence[int], block: Sequence[int], features: Features) -> None:
-    """Require what a device can launch."""
+    """Require a grid and a block that the device can launch."""
     threads = math.prod(block)
     require(
         threads <= features.max_invocations,
@@ -176,7 +176,7 @@ def _pointer(item: Bound) -> str:
 
 
 def _scalar(kernel: str, parameter: Parameter, scope: CudaScope) -> bytes:
-    """The value of a parameter that is a number, as it lies in memory."""
+    """Return the bytes of the number that a parameter stands for."""
     value = scope.value(parameter.name)
     require(
         value is not None,
@@ -188,6 +188,6 @@ def _scalar(kernel: str, parameter: Parameter, scope: CudaScope) -> bytes:
         f"the parameter {parameter.name} of {kernel} must be one of {', '.join(SCALARS)}, or a pointer",
     )
     assert type is not None
-    made: np.ndarray = np.array(value).astype(type)
-    require(made == value or type in (np.float32, np.float64), f"{parameter.name} is {value!r}, no {parameter.type}")
-    return made.tobytes()
+    number: np.ndarray = np.array(value).astype(type)
+    require(number == value or type in (np.float32, np.float64), f"{parameter.name} is {value!r}, no {parameter.type}")
+    return number.tobytes()

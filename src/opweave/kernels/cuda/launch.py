@@ -1,6 +1,6 @@
 """Kernels of Triton, CuPy and Numba, launched with tensors and numbers.
 
-Nothing of these libraries is imported before the caller has: objects are known by the modules of their classes.
+Nothing of these libraries is imported before the caller does: objects are recognised by the modules of their classes.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ POINTERS: Mapping[DataType, str] = {
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel of another library, and how it is launched.
+    """A kernel of another library, with its launch options.
 
     Args:
         function: a function with `@triton.jit`, a `cupy.RawKernel`, or a function with `@numba.cuda.jit`.
         grid: number of blocks, in up to three dimensions; default: one for each `block` elements of the (first) result.
-        block: threads of a block, in up to three dimensions; Triton decides them itself (`num_warps`), and with Triton the
-            default of `grid` needs it to say how many elements a program computes.
+        block: threads of a block, in up to three dimensions; Triton chooses them itself (`num_warps`), and with Triton `block`
+            is the number of elements of a program, for the default of `grid`.
         arguments: tensors (the `Buffer`s that a function is given, or their names), numbers, and names of numbers (attributes,
-            `x_size`); default: those with the names of the function's parameters. CuPy's numbers are of NumPy's types.
+            `x_size`); default: the tensors and numbers named as the function's parameters. CuPy's numbers are of NumPy's
+            types.
         constants: Triton's parameters that are `tl.constexpr`.
         shared: bytes of dynamic shared memory of a `cupy.RawKernel`.
         scratch: buffers shared by the passes of a node: data type and shape (`opweave.Desc`) by name.
@@ -83,17 +84,17 @@ class Launch:
 
     @property
     def title(self) -> str:
-        """What it is, for `explain()`."""
+        """Description for `explain()`."""
         library, name = _LIBRARIES[_library(self.function)], _name(self.function)
         return f"{library.title} kernel {name}"
 
     @property
     def words(self) -> frozenset[str]:
-        """The names of tensors that it uses."""
+        """The names of tensors that the kernel uses."""
         return frozenset(a.name if isinstance(a, Buffer) else a for a in self.given() if isinstance(a, (Buffer, str)))
 
     def given(self) -> list[Any]:
-        """The arguments, by name where none are given."""
+        """Return the arguments; by default, the names of the function's parameters."""
         if self.arguments is not None:
             return list(self.arguments)
         names = _LIBRARIES[_library(self.function)].names
@@ -102,33 +103,34 @@ class Launch:
         return [name for name in names(self.function) if name not in self.constants]
 
     def kernel(self, title: str, scope: CudaScope, out: Buffer, features: Features) -> Kernel:
-        """The kernel for a node.
+        """Return the kernel for a node.
 
         Args:
             title: the node, for messages.
-            scope: its tensors and attributes.
-            out: its first result.
+            scope: tensors and attributes of the node.
+            out: first result of the node.
             features: of the device.
 
         Raises:
-            ValidationError: an argument is neither a tensor nor a number, or its library does not take it.
-            OperationError: the library cannot compile it.
+            ValidationError: an argument is neither a tensor nor a number, or the library does not accept it.
+            OperationError: the library cannot compile the kernel.
         """
-        known = {item.buffer.name: item for item in scope.bound}
+        by_name = {item.buffer.name: item for item in scope.bound}
         values: list[Any] = []
-        for given in self.given():
-            name = given.name if isinstance(given, Buffer) else given
+        for argument in self.given():
+            name = argument.name if isinstance(argument, Buffer) else argument
             if isinstance(name, str):
-                found = known[name] if name in known else scope.value(name)
-                require(found is not None, f"the argument {name} is no tensor and no number; {scope.hint(name)}")
-                values.append(found)
+                operand = by_name[name] if name in by_name else scope.value(name)
+                require(operand is not None, f"the argument {name} is no tensor and no number; {scope.hint(name)}")
+                values.append(operand)
             else:
                 require(
-                    isinstance(given, (bool, int, float, np.generic)), f"an argument must be a number, got {given!r}"
+                    isinstance(argument, (bool, int, float, np.generic)),
+                    f"an argument must be a number, got {argument!r}",
                 )
-                values.append(given)
+                values.append(argument)
         try:
-            made, arguments = _LIBRARIES[_library(self.function)].compile(self, values, features)
+            compiled, arguments = _LIBRARIES[_library(self.function)].compile(self, values, features)
         except (ValidationError, OperationError):
             raise
         except Exception as error:  # libraries raise errors of many types
@@ -143,9 +145,9 @@ class Launch:
             tuple(value.memory for value in tensors),
             tuple(value.writes for value in tensors),
             (x, y, z),
-            made.entry_point,
-            invocations=made.invocations,
-            compiled=made,
+            compiled.entry_point,
+            invocations=compiled.invocations,
+            compiled=compiled,
             arguments=arguments,
         )
 
@@ -154,13 +156,13 @@ class Launch:
 # Libraries
 
 
-def _packed(values: Sequence[Any], number: Callable[[Any], np.generic | np.ndarray]) -> tuple[int | bytes, ...]:
-    """Arguments for values: the numbers of tensors in order, and numbers as they lie in memory."""
-    made: list[int | bytes] = []
+def _pack(values: Sequence[Any], number: Callable[[Any], np.generic | np.ndarray]) -> tuple[int | bytes, ...]:
+    """Convert values to arguments: positions among the tensors, and the bytes of numbers."""
+    arguments: list[int | bytes] = []
     for value in values:
         is_tensor = hasattr(value, "memory")
-        made.append(sum(isinstance(item, int) for item in made) if is_tensor else number(value).tobytes())
-    return tuple(made)
+        arguments.append(sum(isinstance(item, int) for item in arguments) if is_tensor else number(value).tobytes())
+    return tuple(arguments)
 
 
 def _of_triton(launch: Launch, values: Sequence[Any], features: Features) -> tuple[Compiled, tuple[int | bytes, ...]]:
@@ -180,22 +182,22 @@ def _of_triton(launch: Launch, values: Sequence[Any], features: Features) -> tup
     target = GPUTarget("cuda", int(features.architecture.removeprefix("sm_")), 32)
     constants = {(names.index(name),): value for name, value in launch.constants.items()}
     options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
-    made = compile(ASTSource(launch.function, signature, constants, aligned), target=target, options=options)
-    data = made.metadata
+    binary = compile(ASTSource(launch.function, signature, constants, aligned), target=target, options=options)
+    data = binary.metadata
     if data.global_scratch_size or getattr(data, "profile_scratch_size", 0) or getattr(data, "num_ctas", 1) != 1:
         raise OperationError(f"{launch.title}: kernels with scratch memory, or clusters, are not supported")
-    parameters = re.search(r"\.entry [^(]*\((.*?)\)", made.asm["ptx"], re.DOTALL)
+    parameters = re.search(r"\.entry [^(]*\((.*?)\)", binary.asm["ptx"], re.DOTALL)
     assert parameters is not None
     trailing = parameters[1].count(".param") - len(free)
     if trailing < 0:
         raise OperationError(f"{launch.title}: this version of Triton passes arguments in a way that is not known here")
     block = (32 * data.num_warps, 1, 1)
-    found = Compiled(made.asm["cubin"], data.name, block, shared=data.shared, trailing=trailing)
-    return found, _packed(values, lambda value: _triton_number(value)[1])
+    compiled = Compiled(binary.asm["cubin"], data.name, block, shared=data.shared, trailing=trailing)
+    return compiled, _pack(values, lambda value: _triton_number(value)[1])
 
 
 def _triton_number(value: Any) -> tuple[str, np.generic]:
-    """The type of a number in Triton, and the number."""
+    """Return a number with its type in Triton."""
     if isinstance(value, (bool, np.bool_)):
         return "i1", np.uint8(value)
     if isinstance(value, (float, np.floating)):
@@ -204,11 +206,11 @@ def _triton_number(value: Any) -> tuple[str, np.generic]:
 
 
 def _of_cupy(launch: Launch, values: Sequence[Any], features: Features) -> tuple[Compiled, tuple[int | bytes, ...]]:
-    # Python's numbers as CuPy passes them: int64, float64 and bool.
+    # CuPy passes Python's numbers as int64, float64 and bool.
     x, y, z = (*map(int, sizes(launch.block)), 1, 1)[:3]
     function = launch.function.kernel  # compiles it for the current device
-    found = Compiled(b"", launch.function.name, (x, y, z), launch.shared, handle=int(function.ptr), owner=function)
-    return found, _packed(values, np.asarray)
+    compiled = Compiled(b"", launch.function.name, (x, y, z), launch.shared, handle=int(function.ptr), owner=function)
+    return compiled, _pack(values, np.asarray)
 
 
 def _of_numba(launch: Launch, values: Sequence[Any], features: Features) -> tuple[Compiled, tuple[int | bytes, ...]]:
@@ -220,7 +222,7 @@ def _of_numba(launch: Launch, values: Sequence[Any], features: Features) -> tupl
     arguments: list[int | bytes] = []
     for value in values:
         if hasattr(value, "memory"):
-            # An array is a structure, whose fields are parameters: owners, sizes, the address, shape and strides in bytes.
+            # An array is a structure whose fields are parameters: owners, sizes, the address, shape and strides in bytes.
             desc: Desc = value.buffer.desc
             dtype = np.dtype(desc.data_type)
             signature.append(numba.types.Array(numba.from_dtype(dtype), desc.rank, "C", readonly=not value.writes))
@@ -229,9 +231,9 @@ def _of_numba(launch: Launch, values: Sequence[Any], features: Features) -> tupl
             number = sum(isinstance(item, int) for item in arguments)
             arguments += [number if item is None else np.int64(item).tobytes() for item in fields]
         else:
-            made = np.asarray(value)
-            signature.append(numba.from_dtype(made.dtype))
-            arguments.append(made.tobytes())
+            scalar = np.asarray(value)
+            signature.append(numba.from_dtype(scalar.dtype))
+            arguments.append(scalar.tobytes())
     version = int(features.architecture.removeprefix("sm_"))
     ptx, _ = cuda.compile_ptx(  # type: ignore[attr-defined, no-untyped-call]
         launch.function.py_func, tuple(signature), cc=divmod(version, 10)
@@ -244,12 +246,12 @@ def _of_numba(launch: Launch, values: Sequence[Any], features: Features) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class _Library:
-    """A library of kernels.
+    """A library whose kernels can be launched.
 
     Attributes:
-        title: its name in messages.
-        compile: the binary for a device, and the arguments.
-        names: the parameters of a function; None where it does not tell.
+        title: name in messages.
+        compile: returns the binary for a device, and the arguments.
+        names: returns the parameters of a function; None if the library does not list them.
     """
 
     title: str
@@ -262,7 +264,7 @@ _LIBRARIES = {
     ("cupy", "RawKernel"): _Library("CuPy", _of_cupy, None),
     ("numba", "CUDADispatcher"): _Library("Numba", _of_numba, lambda f: parameters_of(f.py_func)),
 }
-"""By the package and name of the class of their kernels."""
+"""Libraries by package and class name of their kernels."""
 
 
 def _library(function: Any) -> tuple[str, str]:
@@ -275,9 +277,9 @@ def _name(function: Any) -> str:
     return str(getattr(inner, "__name__", None) or getattr(inner, "name", "?"))
 
 
-def is_launched(given: Any) -> bool:
-    """Whether it is a kernel of a library that can be launched here."""
-    return _library(given) in _LIBRARIES
+def is_launched(value: Any) -> bool:
+    """Whether an object is a kernel of a library that can be launched."""
+    return _library(value) in _LIBRARIES
 
 
 __all__ = ["Launch", "is_launched"]

@@ -1,4 +1,4 @@
-"""Messages of NVRTC in terms of the user's source."""
+"""Convert messages of NVRTC to the user's source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..wgsl.messages import Written
 from .source import Source
 
 USER, OWN = "kernel", "opweave"
-"""The names of files in messages: of the user's source, and of what Opweave adds."""
+"""File names in messages: of the user's source, and of the text that Opweave adds."""
 
 _ERROR = re.compile(r"^(.*?)(?:\((\d+)\))?: (?:catastrophic )?error: (.*)$", re.MULTILINE)
 _NAME = re.compile(r'identifier "(\w+)" is undefined')
@@ -23,7 +23,7 @@ class Explained:
 
     Attributes:
         source: the user's source.
-        where: the place where it was written.
+        where: the place of the source in the user's file.
         hint: explains why a name is not declared.
     """
 
@@ -32,12 +32,12 @@ class Explained:
     hint: Callable[[str], str]
 
     def __call__(self, log: str) -> str:
-        """The message: what is wrong, in which line, and the excerpt that the compiler shows."""
-        found = _ERROR.search(log)
-        if found is None:
+        """Return the message: the error, its line, and the compiler's excerpt."""
+        match = _ERROR.search(log)
+        if match is None:
             return f"{log.strip()}{self.where.suffix(self.source.source)}"
-        file, number, said = found[1], int(found[2] or 0), found[3]
-        if file != USER and (line := unclosed(self.source.plain)):
+        file, number, said = match[1], int(match[2] or 0), match[3]
+        if file != USER and (line := unclosed_line(self.source.plain)):
             number, said = line, "the bracket in this line is never closed"
         elif file != USER:
             return f"in what Opweave adds to the CUDA C++: {said}{self.where.suffix(self.source.source)}"
@@ -45,18 +45,18 @@ class Explained:
         more = f" ({self.hint(name[1])})" if name else ""
         lines = self.source.source.split("\n")
         excerpt = [f"{number} | {lines[number - 1].rstrip()}"] if 0 < number <= len(lines) else []
-        below = log[found.end() :].lstrip("\n").split("\n")[1:2]
+        below = log[match.end() :].lstrip("\n").split("\n")[1:2]
         if excerpt and file == USER and below and below[0].strip() == "^":
-            # The compiler indents its excerpt by two.
+            # The compiler indents its excerpt by two characters.
             excerpt.append(f"{' ' * len(str(number))} | {below[0][2:]}")
         head = f"line {number} of the CUDA C++{self.where.suffix(self.source.source, number)}: {said}{more}"
         return "\n".join([head, *excerpt])
 
 
-def unclosed(plain: str) -> int:
-    """The line of the innermost bracket that is never closed; 0 if there is none.
+def unclosed_line(plain: str) -> int:
+    """Return the line of the innermost bracket that is never closed; 0 if there is none.
 
-    >>> unclosed("void main(unsigned i) {\\n  if (i) {\\n}")
+    >>> unclosed_line("void main(unsigned i) {\\n  if (i) {\\n}")
     1
     """
     opened: list[tuple[str, int]] = []

@@ -1,4 +1,4 @@
-"""CUDA C++ written by users, and the names that it can use."""
+"""CUDA C++ written by users, and the names declared for it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TYPES: Mapping[DataType, str] = {
     "int64": "long long",
     "uint64": "unsigned long long",
 }
-"""Types of elements. `f16` is a structure that converts to and from float, with the layout of `__half`."""
+"""Element types. `f16` is a structure that converts to and from float, with the layout of `__half`."""
 
 HALF = """struct f16 {
     unsigned short bits;
@@ -63,7 +63,7 @@ alignas alignof and asm auto bool break case catch char class const const_cast c
     union unsigned using virtual void volatile wchar_t while xor main f16
 """
 _RESERVED = frozenset(_WORDS.split())
-"""Keywords of C++, and the names that Opweave uses itself."""
+"""Keywords of C++, and names that Opweave itself uses."""
 
 _TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*[\s\S]*?(?:\*/|\Z)')
 _WORD = re.compile(r"[^\W\d]\w*")
@@ -78,11 +78,11 @@ SCALARS = {
     "int8_t": np.int8, "uint8_t": np.uint8, "int16_t": np.int16, "uint16_t": np.uint16, "int32_t": np.int32,
     "uint32_t": np.uint32, "int64_t": np.int64, "uint64_t": np.uint64, "size_t": np.uint64,
 }  # fmt: skip
-"""Types of parameters that are numbers. (That of `long` differs between systems.)"""
+"""Types of numeric parameters. (The size of `long` differs between systems.)"""
 
 
-def spelled(name: str) -> str:
-    """The name of a parameter in C++."""
+def spelling_of(name: str) -> str:
+    """Return the name of a parameter in C++."""
     return f"{name}_" if name in _RESERVED else name
 
 
@@ -106,7 +106,7 @@ class CudaBuffer(Buffer):
     @property
     def variable(self) -> str:
         """The name of the pointer to its first element."""
-        return spelled(self.name)
+        return spelling_of(self.name)
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Source:
-    """CUDA C++, and how it is launched.
+    """CUDA C++ with its launch options.
 
     Args:
         source: CUDA C++; `opweave.cuda` documents the names it can use.
@@ -160,15 +160,15 @@ class Source:
     def __post_init__(self) -> None:
         require(isinstance(self.source, str), f"source must be CUDA C++, a string, got {self.source!r}")
         check_sizes(grid=self.grid, block=self.block)
-        given = sizes(self.invocations or 1)
-        require(all(map(is_count, given)), f"invocations must be positive integers, got {self.invocations!r}")
+        counts = sizes(self.invocations or 1)
+        require(all(map(is_count, counts)), f"invocations must be positive integers, got {self.invocations!r}")
         for name, desc in self.scratch.items():
             require(isinstance(desc, Desc), f"scratch {name!r} must be an opweave.Desc, got {desc!r}")
 
     @cached_property
     def plain(self) -> str:
-        """The source with comments and the contents of strings replaced by spaces, which keeps all positions."""
-        return _TOKEN.sub(lambda found: found[0] if found[0] == '"C"' else re.sub(r"\S", " ", found[0]), self.source)
+        """The source with comments and string contents replaced by spaces, which keeps all positions."""
+        return _TOKEN.sub(lambda match: match[0] if match[0] == '"C"' else re.sub(r"\S", " ", match[0]), self.source)
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -186,52 +186,53 @@ class Source:
 
     @property
     def entry(self) -> tuple[str, list[Parameter]] | None:
-        """The name and the parameters of the kernel with `__global__`; None if there is none.
+        """Name and parameters of the kernel with `__global__`; None if there is none.
 
         Raises:
-            ValidationError: there are several, or options that are for the other kind.
+            ValidationError: there are several kernels, or options for the other kind of source.
         """
-        found = list(_GLOBAL.finditer(self.plain))
+        matches = list(_GLOBAL.finditer(self.plain))
         require(
-            len(found) <= 1, f"a source has one kernel, got {', '.join(m[1] for m in found)}; give a Source for each"
+            len(matches) <= 1,
+            f"a source has one kernel, got {', '.join(m[1] for m in matches)}; give a Source for each",
         )
-        if not found:
+        if not matches:
             require(self.grid is None, "grid= is for kernels with __global__; void main takes invocations=")
             return None
-        name = found[0][1]
+        name = matches[0][1]
         require(self.invocations is None, f"invocations= is for void main; {name} with __global__ takes grid=")
         require(self.grid is not None, f"{name} with __global__ takes grid=, the number of blocks")
-        return name, [_parameter(text) for text in found[0][2].split(",") if text.strip()]
+        return name, [_parameter(text) for text in matches[0][2].split(",") if text.strip()]
 
     @property
     def text(self) -> str:
-        """The source, whose kernel has a name that is not changed by the compiler."""
-        found = _GLOBAL.search(self.plain)
-        if found is None or _LINKAGE.search(self.plain[: found.start()]):
+        """The source, with C linkage for the kernel, so that the compiler keeps its name."""
+        match = _GLOBAL.search(self.plain)
+        if match is None or _LINKAGE.search(self.plain[: match.start()]):
             return self.source
-        return f'{self.source[: found.start()]}extern "C" {self.source[found.start() :]}'
+        return f'{self.source[: match.start()]}extern "C" {self.source[match.start() :]}'
 
     @property
     def positions(self) -> int:
-        """The number of parameters of `void main`."""
-        found = _MAIN.search(self.plain)
-        assert found is not None, "only sources without a fault are looked into"
-        count = len([part for part in found[1].split(",") if part.strip()])
+        """Number of parameters of `void main`."""
+        match = _MAIN.search(self.plain)
+        assert match is not None, "only sources without a fault are looked into"
+        count = len([part for part in match[1].split(",") if part.strip()])
         require(count > 0, "void main takes the number of an element, or its position on each axis, got ()")
         return count
 
     def extents(self, out: Buffer) -> tuple[int, ...]:
-        """The number of positions for each parameter of `void main`.
+        """Return the number of positions for each parameter of `void main`.
 
         Raises:
             ValidationError: the number of parameters does not fit.
         """
         count = self.positions
         shape = sizes(out.shape if self.invocations is None else self.invocations)
-        what = f"{out.name} has {out.rank} axes" if self.invocations is None else f"invocations are {list(shape)}"
+        subject = f"{out.name} has {out.rank} axes" if self.invocations is None else f"invocations are {list(shape)}"
         shape = (math.prod(shape),) if count == 1 else shape
         fits = len(shape) == count
-        require(fits, f"void main takes {count} positions, but {what}; one parameter is the number of an element")
+        require(fits, f"void main takes {count} positions, but {subject}; one parameter is the number of an element")
         require(math.prod(shape) < 2**31, f"there may be 2**31 - 1 invocations, got {list(shape)}")
         return shape
 
@@ -243,12 +244,12 @@ def _parameter(text: str) -> Parameter:
     return Parameter(re.sub(r"\s*\*\s*", "*", type), name)
 
 
-def check_sizes(**given: Any) -> None:
+def check_sizes(**numbers: Any) -> None:
     """Require numbers of blocks or threads, in up to three dimensions."""
-    for name, value in given.items():
+    for name, value in numbers.items():
         if value is not None:
-            found = sizes(value)
-            fits = 0 < len(found) <= 3 and all(map(is_count, found))
+            counts = sizes(value)
+            fits = 0 < len(counts) <= 3 and all(map(is_count, counts))
             require(fits, f"{name} must be 1 to 3 positive integers, got {value!r}")
 
 
@@ -258,41 +259,41 @@ def is_count(value: object) -> bool:
 
 
 class CudaScope(Scope):
-    """The names that the sources of a node can use, as constants of C++."""
+    """The names declared for the sources of a node, as constants of C++."""
 
     __slots__ = ()
 
     def constants(self, source: Source) -> dict[str, str]:
-        """The declarations of constants, by name.
+        """Return the declarations of constants, by name.
 
         Raises:
-            ValidationError: two have the same name, or a value has no constant.
+            ValidationError: two constants have the same name, or a value has no constant.
         """
-        made: dict[str, str] = {}
+        texts: dict[str, str] = {}
         for item in self.bound:
             for name, value in shape_constants(item.buffer).items():
-                made[name] = declaration(name, value) or ""
+                texts[name] = declaration(name, value) or ""
         for name, value in (*self.attributes.items(), *source.constants.items()):
-            text, word = declaration(spelled(name), value), spelled(name)
+            text, word = declaration(spelling_of(name), value), spelling_of(name)
             require(
                 text is not None or name not in source.constants,
                 f"{self.title}: the constant {name} must be a finite number, true, false or a tuple of them, got {value!r}",
             )
-            require(word not in made, f"{self.title}: two declarations are called {word}; rename a parameter")
+            require(word not in texts, f"{self.title}: two declarations are called {word}; rename a parameter")
             if text is not None:
-                made[word] = text
-        return made
+                texts[word] = text
+        return texts
 
-    def used(self, words: frozenset[str]) -> list[Bound]:
-        """The tensors that a source uses."""
+    def tensors_of(self, words: frozenset[str]) -> list[Bound]:
+        """Return the tensors that a source uses."""
         return [item for item in self.bound if item.buffer.variable in words]
 
     def value(self, name: str) -> Any:
-        """The number that a parameter of a kernel stands for; None if there is none."""
+        """Return the number that a kernel's parameter stands for; None if there is none."""
         for item in self.bound:
-            found = shape_constants(item.buffer).get(name)
-            if isinstance(found, int):
-                return found
+            number = shape_constants(item.buffer).get(name)
+            if isinstance(number, int):
+                return number
         attribute = self.attributes.get(name.removesuffix("_") if name not in self.attributes else name)
         return attribute if isinstance(attribute, (int, float)) else None
 
@@ -305,22 +306,22 @@ class CudaScope(Scope):
                 f"{name} is {self.attributes[name]!r}, which is no constant of C++; a function can put it into the text"
             )
         names = [item.buffer.variable for item in self.bound]
-        names += [spelled(n) for n, value in self.attributes.items() if declaration(n, value) is not None]
+        names += [spelling_of(n) for n, value in self.attributes.items() if declaration(n, value) is not None]
         return f"declared are {', '.join(names)}, and sizes, as opweave.cuda says"
 
 
 def shape_constants(buffer: Buffer) -> dict[str, int | tuple[int, ...]]:
-    """The constants of a tensor's shape, by name."""
+    """Return the constants of a tensor's shape, by name."""
     name, shape = buffer.name, buffer.shape
-    made: dict[str, int | tuple[int, ...]] = {f"{name}_size": buffer.size, f"{name}_rank": buffer.rank}
-    if shape:  # arrays have elements
-        made[f"{name}_shape"] = shape
-        made[f"{name}_strides"] = tuple(accumulate((1, *shape[:0:-1]), mul))[::-1]
-    return made
+    constants: dict[str, int | tuple[int, ...]] = {f"{name}_size": buffer.size, f"{name}_rank": buffer.rank}
+    if shape:  # C++ has no empty arrays
+        constants[f"{name}_shape"] = shape
+        constants[f"{name}_strides"] = tuple(accumulate((1, *shape[:0:-1]), mul))[::-1]
+    return constants
 
 
 def declaration(name: str, value: Any) -> str | None:
-    """A constant of C++; None if the value has none."""
+    """Declare a constant of C++; return None if the value has none."""
     items = list(value) if isinstance(value, (tuple, list)) else [value]
     if not items or not all(isinstance(item, (bool, int, float)) for item in items):
         return None

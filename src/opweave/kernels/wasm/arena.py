@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 class Arena:
     """The linear memory of one or more modules, with an allocator for tensors.
 
-    The allocator only uses pages that it obtained by growing the memory. `memory.grow` returns each page once, so a
-    module can have an allocator of its own, and its memory layout does not matter.
+    The allocator only uses pages that it obtained by growing the memory. `memory.grow` returns each page once, so a module can
+    have a separate allocator, and its memory layout does not matter.
 
     Attributes:
-        name: the module that owns it, for messages.
+        name: module that owns the memory, for messages.
         store: the engine's store; one thread at a time may use it.
         lock: held while the store is in use.
         base: address of the first byte; it never changes.
         wide: whether pointers have 64 bits.
         memory: the engine's memory object.
-        armed: the tick at which the timeout was last set, and its duration in ticks.
+        armed: tick at which the timeout was last set, and the timeout in ticks.
     """
 
     def __init__(self, name: str, store: wasmtime.Store, memory: wasmtime.Memory, limit: int) -> None:
@@ -49,7 +49,7 @@ class Arena:
 
     @property
     def size(self) -> int:
-        """Current size of the memory in bytes; while a function runs, its size before the call."""
+        """Current size of the memory in bytes; while a function runs, the size before the call."""
         if self.lock.acquire(blocking=False):
             try:
                 self._size = self._current_size()
@@ -58,12 +58,12 @@ class Arena:
         return self._size
 
     def _current_size(self) -> int:
-        """The current size; the lock must be held."""
+        """Return the current size; the lock must be held."""
         size: int = self.memory.data_len(self.store)
         return size
 
     def allocate(self, desc: Desc) -> np.ndarray:
-        """A new array of zeros in linear memory, C-contiguous and aligned to 64 bytes; freed with its last view.
+        """Allocate a zeroed array in linear memory, C-contiguous and aligned to 64 bytes; freed with its last view.
 
         Raises:
             OperationError: the memory would exceed its limit.
@@ -78,7 +78,7 @@ class Arena:
                 self._give_back(*self._released.popleft())
             offset = self._take(room, what)
             used_before, self._used_up_to = offset < self._used_up_to, max(self._used_up_to, offset + room)
-        # Arrays may be collected while this thread holds the lock, so their memory goes to a deque, which needs none.
+        # The garbage collector may free arrays while this thread holds the lock: a deque takes their memory without the lock.
         block = lease(self.base + offset, size, lambda: self._released.append((offset, room)))
         if used_before:
             block.fill(0)
@@ -96,7 +96,7 @@ class Arena:
         return offset
 
     def _grow(self, room: int, what: str) -> None:
-        """Add the pages that are missing after the last free block."""
+        """Add the pages that the last free block lacks."""
         end = self._current_size()
         at_end = self._free[-1][1] if self._free and sum(self._free[-1]) == end else 0
         pages = -(-(room - at_end) // PAGE)
@@ -114,7 +114,7 @@ class Arena:
         self._give_back(before * PAGE, pages * PAGE)
 
     def _bound(self) -> str:
-        """The limit that keeps the memory from growing, for messages."""
+        """Return the limit that keeps the memory from growing, for messages."""
         declared = self.memory.type(self.store).limits.max
         if declared is not None and declared * PAGE < self.limit:
             return f"what the module declares, {declared * PAGE}"
@@ -131,11 +131,11 @@ class Arena:
         insort(self._free, (offset, size))
 
     def owns(self, array: np.ndarray) -> bool:
-        """Whether an array lies completely in this memory."""
+        """Whether an array is completely in this memory."""
         # All addresses up to the limit are reserved for this memory.
         low, high = np.lib.array_utils.byte_bounds(array)
         return self.base <= low and high <= self.base + self.limit
 
     def offset(self, array: np.ndarray) -> int:
-        """The offset of an array in linear memory, which is the pointer that functions receive."""
+        """Return the offset of an array in linear memory: the pointer for functions."""
         return address_range(array)[0] - self.base

@@ -1,8 +1,8 @@
 """Parse WebAssembly modules: types of imports and exports, the stack pointer, and position independence.
 
-Engines do not report the last two, and querying a type that wasmtime's C interface does not have (a vector) aborts the
-process. The functions accept *valid* modules of WebAssembly 3.0 without garbage collection and exceptions; `load` lets
-the engine validate them first. https://webassembly.github.io/spec/core/binary/modules.html
+Engines do not report the stack pointer and position independence, and wasmtime's C interface aborts the process when asked
+for the type of a vector. The functions accept *valid* modules of WebAssembly 3.0 without garbage collection and exceptions;
+the engine validates modules before they are parsed. https://webassembly.github.io/spec/core/binary/modules.html
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Layout:
         names: the names of exported functions, by index.
         wide: whether pointers have 64 bits.
         dylink: set for position-independent modules.
-        stack_pointer: the name of an exported global, of any type, that is the stack pointer by LLVM's conventions.
+        stack_pointer: name of an exported global of any type that is the stack pointer by LLVM's conventions.
     """
 
     data: bytes
@@ -89,7 +89,7 @@ class _Reader:
         return self.data[self.at - 1]
 
     def number(self) -> int:
-        """An unsigned LEB128."""
+        """Read an unsigned LEB128."""
         value, self.at = read_varint(self.data, self.at)
         return value
 
@@ -98,7 +98,7 @@ class _Reader:
         return self.data[self.at - count : self.at]
 
     def contents(self) -> bytes:
-        """A byte string preceded by its length."""
+        """Read a byte string preceded by its length."""
         return self.take(self.number())
 
     def name(self) -> str:
@@ -111,7 +111,7 @@ class _Reader:
         return tuple(self.type() for _ in range(self.number()))
 
     def limits(self) -> int:
-        """Skip limits; return their flags."""
+        """Skip limits, and return their flags."""
         flags = self.byte()
         for _ in range(1 + (flags & 1) + (flags >> 3 & 1)):
             self.number()
@@ -122,15 +122,15 @@ def check(data: bytes, name: str) -> None:
     """Require the magic bytes of a WebAssembly module.
 
     Raises:
-        DataError: it is something else: text, a component, another version.
+        DataError: the data is text, a component, another version or something else.
     """
     if data[:8] != MAGIC:
-        what = "a component" if data[:8] == b"\0asm\x0d\0\1\0" else f"bytes that begin with {data[:8]!r}"
-        raise DataError(f"{name}: must be a WebAssembly module (version 1), got {what}")
+        contents = "a component" if data[:8] == b"\0asm\x0d\0\1\0" else f"bytes that begin with {data[:8]!r}"
+        raise DataError(f"{name}: must be a WebAssembly module (version 1), got {contents}")
 
 
 def read(data: bytes) -> Layout:
-    """The declarations of a valid module.
+    """Return the declarations of a valid module.
 
     Raises:
         IndexError: a custom section, which engines do not validate, is malformed.
@@ -161,7 +161,8 @@ def read(data: bytes) -> Layout:
         exported[name] = reader.byte(), reader.number()
     indices = {name: index for name, (kind, index) in exported.items() if kind == _FUNCTION}
     dylink, stack_pointer = _dylink(custom.get("dylink.0")), None
-    if dylink is None:  # so that it has no imports of globals, which would precede its own
+    # Without a dylink section there are no imported globals, which would precede the module's own.
+    if dylink is None:
         globals_ = {name: index for name, (kind, index) in exported.items() if kind == _GLOBAL}
         index = _stack_pointer(globals_, custom.get("name"))
         if exported and index is not None and index < section(_GLOBALS).number():
@@ -182,24 +183,24 @@ def read(data: bytes) -> Layout:
 
 
 def _imports(reader: _Reader) -> tuple[list[Import], list[int], list[int]]:
-    """The imports, the types of imported functions, and the flags of imported memories."""
+    """Return the imports, the types of imported functions, and the flags of imported memories."""
     imports, functions, memories = [], [], []
     for _ in range(reader.number()):
         module, name, kind = reader.name(), reader.name(), reader.byte()
         if kind == _FUNCTION:
-            what = "function"
+            label = "function"
             functions.append(reader.number())
         elif kind == _TABLE:
-            what = "table"
+            label = "table"
             reader.byte()
             reader.limits()
         elif kind == _MEMORY:
-            what = "memory"
+            label = "memory"
             memories.append(reader.limits())
         else:
-            what = reader.type()
+            label = reader.type()
             reader.byte()
-        imports.append(Import(module, name, what))
+        imports.append(Import(module, name, label))
     return imports, functions, memories
 
 
@@ -213,10 +214,10 @@ def _dylink(reader: _Reader | None) -> Dylink | None:
 
 
 def _stack_pointer(exported: Mapping[str, int], names: _Reader | None) -> int | None:
-    """The index of the stack pointer's global, by LLVM's conventions.
+    """Return the index of the stack pointer's global, by LLVM's conventions.
 
-    It is exported as `__stack_pointer`, or has this name in the name section. Without names of globals, it is the first
-    global, where wasm-ld puts it, unless that is exported.
+    The global is exported as `__stack_pointer`, or has this name in the name section. Without names of globals, it is the
+    first global, where wasm-ld puts it, unless that is exported.
     """
     if STACK_POINTER in exported:
         return exported[STACK_POINTER]
@@ -229,7 +230,7 @@ def _stack_pointer(exported: Mapping[str, int], names: _Reader | None) -> int | 
 
 
 def _with_export(exports: bytes, name: str, index: int) -> bytes:
-    """The section of exports with a global more."""
+    """Return the export section with one more global."""
     reader = _Reader(exports)
     count = reader.number()
     return (

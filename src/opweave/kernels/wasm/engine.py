@@ -33,7 +33,7 @@ _REFUSED = ("component_model", "exceptions", "function_references", "gc", "multi
 
 
 def library() -> Any:
-    """The `wasmtime` package.
+    """Return the `wasmtime` package.
 
     Raises:
         MissingExtraError: it is not installed.
@@ -43,10 +43,10 @@ def library() -> Any:
 
 @cache
 def engine(interruptible: bool, reservation: int) -> wasmtime.Engine:
-    """The engine for modules with or without a timeout, whose memory may grow to `reservation` bytes."""
+    """Return the engine for modules with or without a timeout, whose memory may grow to `reservation` bytes."""
     config = library().Config()
-    # With signal-based traps, a handler that is installed later (such as `faulthandler.enable()`) receives the signal first,
-    # and ends the process. Explicit checks take 2 to 20% more time.
+    # With signal-based traps, a handler that is installed later (such as `faulthandler.enable()`) gets the signal first, and
+    # ends the process. Explicit checks take 2 to 20% more time.
     config.signals_based_traps = False
     config.epoch_interruption = interruptible
     # Reserve all addresses at the start, so that the memory does not move when it grows: NumPy views point into it.
@@ -55,18 +55,18 @@ def engine(interruptible: bool, reservation: int) -> wasmtime.Engine:
     config.max_wasm_stack = STACK
     for feature in _REFUSED:
         setattr(config, f"wasm_{feature}", False)
-    made: wasmtime.Engine = library().Engine(config)
-    _owners.add(made)
+    instance: wasmtime.Engine = library().Engine(config)
+    _owners.add(instance)
     if interruptible:
-        ticker.engines.append(made)
-    return made
+        ticker.engines.append(instance)
+    return instance
 
 
 def new_store(timeout: float | None, reservation: int) -> wasmtime.Store:
-    """A store of the engine for modules with this timeout."""
-    made: wasmtime.Store = library().Store(engine(timeout is not None, reservation))
-    _owners.add(made)
-    return made
+    """Create a store of the engine for modules with this timeout."""
+    store: wasmtime.Store = library().Store(engine(timeout is not None, reservation))
+    _owners.add(store)
+    return store
 
 
 _owners: WeakSet[Any] = WeakSet()
@@ -96,7 +96,7 @@ class Ticker:
         self.forget_thread()
 
     def forget_thread(self) -> None:
-        """Begin without a thread, which a child process does not have."""
+        """Reset the thread, which a forked child does not have."""
         self._thread: threading.Thread | None = None
         self._lock, self.awake = threading.Lock(), threading.Event()
         self.running.clear()
@@ -124,7 +124,7 @@ class Ticker:
             self.tick()
             if not self.running:
                 self.awake.clear()
-                if self.running:  # a call that started between the two lines above
+                if self.running:  # a call has started between the two lines above
                     self.awake.set()
 
 
@@ -134,7 +134,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def ticks(timeout: float) -> int:
-    """The number of ticks that takes at least `timeout` seconds; the first tick may come immediately, or be missed."""
+    """Return the number of ticks that takes at least `timeout` seconds; the first tick may come immediately, or be missed."""
     return min(math.ceil(timeout / TICK) + 2, 1 << 62)
 
 
@@ -155,9 +155,9 @@ def deadline(store: wasmtime.Store, timeout: float | None) -> Iterator[None]:
 
 @cache
 def call_unchecked() -> Any:
-    """`wasmtime_func_call_unchecked(context, function, values, count, trap) -> error`, with addresses as integers.
+    """Return `wasmtime_func_call_unchecked(context, function, values, count, trap) -> error`, with addresses as integers.
 
-    It takes a twentieth of the time of `Func.__call__`, which checks and converts its arguments. The GIL is released.
+    It takes a twentieth of the time of `Func.__call__`, which checks and converts arguments. The GIL is released.
     """
     from wasmtime import _ffi
 
@@ -167,29 +167,29 @@ def call_unchecked() -> Any:
 
 
 def address_of(pointer: Any) -> int:
-    """The address in a ctypes pointer."""
+    """Return the address in a ctypes pointer."""
     return ctypes.addressof(pointer.contents)
 
 
-def taken(error: int, trap: int) -> Exception:
-    """The error, or the trap if that is 0, at an address returned by the engine; the exception owns it."""
+def exception_of(error: int, trap: int) -> Exception:
+    """Return the exception for the engine's error, or trap if the error is 0, at an address; it owns the memory."""
     from wasmtime import Trap, WasmtimeError, _bindings
 
-    made: Exception
+    exception: Exception
     if error:
-        made = WasmtimeError._from_ptr(ctypes.cast(error, ctypes.POINTER(_bindings.wasmtime_error_t)))
+        exception = WasmtimeError._from_ptr(ctypes.cast(error, ctypes.POINTER(_bindings.wasmtime_error_t)))
     else:
-        made = Trap._from_ptr(ctypes.cast(trap, ctypes.POINTER(_bindings.wasm_trap_t)))
-    return made
+        exception = Trap._from_ptr(ctypes.cast(trap, ctypes.POINTER(_bindings.wasm_trap_t)))
+    return exception
 
 
 def explain(error: Exception, what: str, timeout: float | None, names: Mapping[int, str]) -> MLError:
     """Convert a trap or an error of the engine.
 
     Args:
-        error: what the engine raised.
-        what: the subject of the message, such as `box3 'blur': box3 of ops.wasm`.
-        timeout: the timeout of the call.
+        error: the engine's exception.
+        what: subject of the message, such as `box3 'blur': box3 of ops.wasm`.
+        timeout: timeout of the call.
         names: names of exported functions, by index.
     """
     module = library()
@@ -205,28 +205,28 @@ def explain(error: Exception, what: str, timeout: float | None, names: Mapping[i
 
 
 def explain_load(error: Exception, name: str, timeout: float | None, names: Mapping[int, str], limit: int) -> MLError:
-    """Convert an error that occurred while a module was instantiated."""
+    """Convert an error of instantiating a module."""
     if isinstance(error, library().Trap):
         if error.frames:
             return explain(error, f"{name}: its start function", timeout, names)
         return DataError(f"{name}: a segment lies outside of its memory or table: {reason(error)}")
     text = reason(error)
-    # Only the engine's message tells a limit from an invalid module.
+    # Only the engine's message distinguishes a limit from an invalid module.
     kind = OperationError if "limit" in text or "allocate" in text or "mmap" in text else DataError
     return kind(f"{name}: {text}{f' of {limit} bytes' if 'memory limits' in text else ''}")
 
 
 def reason(error: Exception) -> str:
-    """The message of an engine error without its trace; causes are joined on one line."""
+    """Return the message of an engine error without its trace; causes are joined on one line."""
     lines = [line.strip() for line in str(error).split("\n\nStack backtrace")[0].splitlines()]
     reasons = [line.split(": ", 1)[-1] if line[:1].isdigit() else line for line in lines]
     return "; ".join(reason for reason in reasons if reason and not reason.startswith("Caused by"))
 
 
-def _where(trap: wasmtime.Trap, known: Mapping[int, str]) -> str:
-    """The function that trapped, and its callers."""
+def _where(trap: wasmtime.Trap, exported: Mapping[int, str]) -> str:
+    """Return the function that trapped, with its callers."""
     frames = [(frame.func_index, frame.func_name) for frame in trap.frames]
-    names = [name or known.get(index, f"function {index}") for index, name in frames]
+    names = [name or exported.get(index, f"function {index}") for index, name in frames]
     if not names:
         return ""
     shown = [*names[:3], "…"] if len(names) > 4 else names

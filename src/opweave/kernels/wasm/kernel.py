@@ -12,7 +12,7 @@ from ...core.graph import MAX_RANK, Desc
 from ...support.errors import OperationError, ValidationError, require
 from .. import Arrays, Descs, KernelCall
 from . import signature as signatures
-from .engine import address_of, call_unchecked, taken, ticker, ticks
+from .engine import address_of, call_unchecked, exception_of, ticker, ticks
 from .module import Module
 from .signature import Argument, FunctionType, Place
 
@@ -23,8 +23,8 @@ class WasmKernel:
     Args:
         module: loaded by `opweave.wasm.load`.
         function: the name of the export.
-        signature: the arguments to pass, see `opweave.kernels.wasm`; None: pointers to all operands and all results,
-            the number of elements of the first result, and all attributes, in order.
+        signature: the arguments to pass, see `opweave.kernels.wasm`; None: pointers to all operands and all results, the
+            number of elements of the first result, and all attributes, in order.
 
     Raises:
         ValidationError: the module does not export such a function.
@@ -44,7 +44,7 @@ class WasmKernel:
         return f"<WasmKernel {self.function}{self.module.exports[self.function]} of {self.module.name}>"
 
     def check_names(self, operands: Sequence[str], attributes: Sequence[str]) -> None:
-        """Check the signature against an operation, as far as that is possible without a node.
+        """Check the signature against an operation, as far as possible without a node.
 
         Raises:
             ValidationError: a name that the operation does not have, or too few or too many values.
@@ -82,8 +82,8 @@ class PreparedWasm:
     """A WebAssembly kernel prepared for one node.
 
     Attributes:
-        space: the module in whose memory operands and results must lie; the same for all modules that share it.
-        detail: the names of function and module.
+        space: module in whose memory operands and results must be; the same for all modules that share the memory.
+        detail: names of function and module.
     """
 
     def __init__(self, kernel: WasmKernel, call: KernelCall, arguments: list[Argument], kind: FunctionType) -> None:
@@ -92,10 +92,10 @@ class PreparedWasm:
         self.space, self.detail = kernel.module.home, f"wasm {kernel.function}, {kernel.module.name}"
 
     def bind(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        """A function that runs the kernel once on arrays in the module's memory.
+        """Return a function that runs the kernel once on arrays in the module's memory.
 
         Raises:
-            ValidationError: an array is elsewhere, or has another data type or shape than declared.
+            ValidationError: an array is in other memory, or has another data type or shape than declared.
         """
         arrays = self._arrays(inputs, outputs)
         tables: list[np.ndarray] = []
@@ -112,20 +112,20 @@ class PreparedWasm:
         return self._caller(values, (list(arrays.values()), tables))
 
     def _arrays(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> dict[Place, np.ndarray]:
-        """All arrays by place, checked."""
+        """Check all arrays, and return them by place."""
         arrays: dict[Place, np.ndarray] = {}
         declared: dict[str, Descs] = {**self.call.inputs, "": self.call.outputs}
-        given: dict[str, Any] = {**inputs, "": outputs}
+        operands: dict[str, Any] = {**inputs, "": outputs}
         for name, descs in declared.items():
             if isinstance(descs, Desc):
-                arrays[Place(name, None)] = self._checked(name, given[name], descs)
+                arrays[Place(name, None)] = self._check(name, operands[name], descs)
                 continue
-            for number, (desc, array) in enumerate(zip(descs or (), given[name] or (), strict=True)):
-                what = f"{name}[{number}]" if name else f"out{number}"
-                arrays[Place(name, number)] = self._checked(what, array, desc)
+            for number, (desc, array) in enumerate(zip(descs or (), operands[name] or (), strict=True)):
+                label = f"{name}[{number}]" if name else f"out{number}"
+                arrays[Place(name, number)] = self._check(label, array, desc)
         return arrays
 
-    def _checked(self, name: str, array: np.ndarray, desc: Desc) -> np.ndarray:
+    def _check(self, name: str, array: np.ndarray, desc: Desc) -> np.ndarray:
         title, module = self.call.title, self.kernel.module
         if not (array.dtype == desc.data_type and array.shape == desc.shape and array.flags.c_contiguous):
             raise ValidationError(f"{title}: {name} must be {desc}, contiguous, got {array.dtype}{list(array.shape)}")
@@ -136,7 +136,7 @@ class PreparedWasm:
         return array
 
     def _table(self, argument: Argument, arrays: Mapping[Place, np.ndarray]) -> np.ndarray:
-        """Pointers to the tensors of a sequence, or descriptors, in linear memory."""
+        """Allocate pointers to the tensors of a sequence, or descriptors, in linear memory."""
         arena = self.space.arena
         if argument.kind == "tensors":
             offsets = [arena.offset(arrays[Place(argument.place.name, i)]) for i in range(len(argument.descs))]
@@ -149,7 +149,7 @@ class PreparedWasm:
         return block
 
     def _caller(self, values: list[int | float], kept: object) -> Callable[[], None]:
-        """The bound call. Everything that can be computed before is, because each run pays for the rest."""
+        """Bind the call. Everything possible is computed here, because each run pays for the rest."""
         from wasmtime._bindings import wasmtime_val_raw
 
         module = self.kernel.module
@@ -173,7 +173,7 @@ class PreparedWasm:
 
         def run() -> None:
             with lock:
-                result.i64, trap.value = first, None  # results take the place of values
+                result.i64, trap.value = first, None  # results overwrite values
                 if duration:
                     if arena.armed != (ticker.now, duration):
                         arena.armed = (ticker.now, duration)
@@ -186,7 +186,7 @@ class PreparedWasm:
                 else:
                     error = engine_call(*addresses)
                 if error or trap.value:
-                    raise module.failed(taken(error or 0, trap.value or 0), what)
+                    raise module.failed(exception_of(error or 0, trap.value or 0), what)
                 status = result.i32 if returns else 0
             if status:
                 raise OperationError(f"{what} returned the status {status}")

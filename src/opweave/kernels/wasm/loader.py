@@ -92,12 +92,12 @@ def load(
 
 
 def reload(name: str, data: bytes, memory_limit: int, timeout: float | None, home: Module | None) -> Module:
-    """Load a module from what its pickle holds."""
+    """Load a module from the contents of its pickle."""
     return _Loader(name, data, memory_limit, timeout, home).load()
 
 
 def _read(source: str | os.PathLike[str] | bytes) -> tuple[str, bytes]:
-    """Name and contents of a module."""
+    """Return name and contents of a module."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         data = bytes(source)
         return f"the module of {len(data)} bytes", data
@@ -145,23 +145,23 @@ class _Loader:
                 "overwrite its data; compile it with -fPIC, link it with --experimental-pic -shared"
             )
         try:
-            module = self._instantiated()
+            module = self._instantiate()
             for name in _INITIALISERS:
                 if module.exports.get(name) == FunctionType((), ()):
-                    with self._running(module.arena):
+                    with self._guard(module.arena):
                         module.functions[name](self.store)
         except (self.wasm.WasmtimeError, self.wasm.Trap) as error:
             raise explain_load(error, self.name, self.timeout, self.layout.names, self.limit) from None
         return module
 
-    def _instantiated(self) -> Module:
+    def _instantiate(self) -> Module:
         compiled = self.wasm.Module(self.store.engine, self.layout.data)
         wanted = next((item.type for item in compiled.imports if item.name == "memory"), None)
         arena = None
         if wanted is not None:
             arena = self.home.arena if self.home is not None else self._arena(self.wasm.Memory(self.store, wanted))
-        blocks, externs, imported = self._provided(arena, compiled.imports)
-        with self._running(arena):
+        blocks, externs, imported = self._provide_imports(arena, compiled.imports)
+        with self._guard(arena):
             exports = self.wasm.Instance(self.store, compiled, externs).exports(self.store)
         if arena is None:
             memory = next((item for item in exports.values() if isinstance(item, self.wasm.Memory)), None)
@@ -185,7 +185,7 @@ class _Loader:
         return Arena(self.name, self.store, memory, self.limit)
 
     def _check_imports(self) -> None:
-        """Require that a module imports only a memory, and the globals and table of position-independent ones."""
+        """Require that a module imports only a memory, and the globals and table of position-independent modules."""
         unknown = [f"{item.module}.{item.name}" for item in self.layout.imports if not self._is_known(item)]
         if not unknown:
             return
@@ -198,15 +198,15 @@ class _Loader:
         raise DataError(f"{self.name}: imports {shown}; there is nothing to import but env.memory{hint}")
 
     def _is_known(self, item: binary.Import) -> bool:
-        known = {"memory": "memory"}
+        allowed = {"memory": "memory"}
         if self.dylink is not None:
-            known |= {"__indirect_function_table": "table", **dict.fromkeys(_BASES, self.layout.pointer)}
-        return item.module == "env" and known.get(item.name) == item.kind
+            allowed |= {"__indirect_function_table": "table", **dict.fromkeys(_BASES, self.layout.pointer)}
+        return item.module == "env" and allowed.get(item.name) == item.kind
 
-    def _provided(
+    def _provide_imports(
         self, arena: Arena | None, imports: Sequence[Any]
     ) -> tuple[list[np.ndarray], list[Any], wasmtime.Global | None]:
-        """The imports of a module: the blocks of linear memory it uses, the values, and the stack pointer among them."""
+        """Return the imports of a module: its blocks of linear memory, the values, and the stack pointer among them."""
         if arena is None or self.dylink is None:
             return [], [arena.memory for _ in imports if arena is not None], None
         alignment = max(self.dylink.memory_alignment, ALIGNMENT)
@@ -231,21 +231,21 @@ class _Loader:
         return blocks, externs, stack_pointer
 
     def _exported_stack_pointer(self, exports: Any) -> wasmtime.Global | None:
-        """The stack pointer of a module that is not position-independent: a mutable global that holds a pointer."""
+        """Return the stack pointer of a module that is not position-independent: a mutable global that holds a pointer."""
         if self.layout.stack_pointer is None:
             return None
-        found: wasmtime.Global = exports[self.layout.stack_pointer]
+        candidate: wasmtime.Global = exports[self.layout.stack_pointer]
         try:
-            is_number = isinstance(found.value(self.store), int)
+            is_number = isinstance(candidate.value(self.store), int)
         except self.wasm.WasmtimeError:  # a vector
             is_number = False
-        # The engine ends the process if it is asked for the type of a vector.
-        kind = found.type(self.store)
-        return found if is_number and kind.mutable and str(kind.content) == self.layout.pointer else None
+        # The engine ends the process when asked for the type of a vector.
+        kind = candidate.type(self.store)
+        return candidate if is_number and kind.mutable and str(kind.content) == self.layout.pointer else None
 
     @contextmanager
-    def _running(self, arena: Arena | None) -> Iterator[None]:
-        """Run code of the module with a timeout, and with its store locked if others may use it."""
+    def _guard(self, arena: Arena | None) -> Iterator[None]:
+        """Run code of the module with a timeout, and with its store locked if other modules may use the store."""
         with arena.lock if arena is not None else nullcontext(), deadline(self.store, self.timeout):
             if arena is not None:
                 arena.armed = -1, 0

@@ -1,4 +1,4 @@
-"""Modules: functions and the memory that they use."""
+"""WebAssembly modules: functions and the memory that they use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Module:
     Attributes:
         name: the file name.
         timeout: maximum duration of a call, in seconds.
-        arena: its memory, which other modules may share.
+        arena: the module's memory, which other modules may share.
         functions: the engine's handles of the exported functions.
 
     >>> from opweave.kernels.wasm import library
@@ -63,8 +63,9 @@ class Module:
 
     @property
     def home(self) -> Module:
-        """The module that owns the memory: this one, or the one passed as `memory=`."""
-        return self._home or self  # no reference to itself: a reference cycle would delay freeing the memory
+        """The module that owns the memory: this module, or the one passed as `memory=`."""
+        # No reference to itself: a reference cycle would delay freeing the memory.
+        return self._home or self
 
     @property
     def exports(self) -> Mapping[str, FunctionType]:
@@ -77,9 +78,9 @@ class Module:
         return MemoryRange(self.arena.base, self.arena.size)
 
     def allocate(self, desc: Desc) -> np.ndarray:
-        """A new array of zeros in linear memory, C-contiguous and aligned to 64 bytes.
+        """Allocate a zeroed array in linear memory, C-contiguous and aligned to 64 bytes.
 
-        It is an ordinary NumPy array. The memory is freed with the last view of it, and keeps the module alive.
+        It is an ordinary NumPy array. Its memory is freed with its last view, and keeps the module alive.
 
         Raises:
             OperationError: the memory would exceed its limit.
@@ -87,21 +88,21 @@ class Module:
         return self.arena.allocate(desc)
 
     def owns(self, given: Any) -> bool:
-        """Whether all of an array's memory lies in the linear memory of this module."""
+        """Whether all memory of an array is in the linear memory of this module."""
         return isinstance(given, np.ndarray) and self.arena.owns(given)
 
     def wait(self) -> None:
-        """Nothing runs in the background."""
+        """Do nothing: a module has no background work."""
 
     def failed(self, error: Exception, what: str) -> MLError:
-        """Restore the stack pointer, and convert an error of a function to one of ours."""
+        """Restore the stack pointer, and convert an error of a function to one of Opweave's."""
         if self._stack is not None:
-            # A trap leaves the stack pointer where the function was; between calls it has its initial value.
+            # A trap leaves the stack pointer inside the function; between calls it has the initial value.
             self._stack.set_value(self.arena.store, self._stack_top)
         return explain(error, what, self.timeout, self._layout.names)
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        """Modules are pickled by their bytes. They are loaded again: static variables have the values of the start."""
+        """Pickle the bytes of the module. Unpickling loads them again, so static variables have their initial values."""
         from .loader import reload
 
         return reload, (self.name, self._layout.data, self.arena.limit, self.timeout, self._home)

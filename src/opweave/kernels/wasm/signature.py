@@ -1,4 +1,4 @@
-"""Signatures: the values that are passed to a WebAssembly function, in terms of the operation's parameters.
+"""Signatures: the values passed to a WebAssembly function, in terms of the operation's parameters.
 
     "x*, y*, out*, out.size, alpha"
 
@@ -59,16 +59,16 @@ class Place(NamedTuple):
 
 
 class Argument(NamedTuple):
-    """A value that is passed to a function.
+    """A value passed to a function.
 
     Attributes:
         text: the item of the signature.
-        kind: a known number, a pointer to a tensor, a pointer to an array of pointers to the tensors of a sequence, or
-            a pointer to descriptors.
+        kind: a known number, a pointer to a tensor, a pointer to an array of pointers to the tensors of a sequence, or a
+            pointer to descriptors.
         number: the value of a known number.
-        place: what a pointer points to.
+        place: target of a pointer.
         descs: the descriptors.
-        type: the type of the parameter that the signature declares for a number, if any.
+        type: type of a number's parameter as declared in the signature, if any.
     """
 
     text: str
@@ -80,7 +80,7 @@ class Argument(NamedTuple):
 
 
 def parse(signature: str, call: KernelCall) -> list[Argument]:
-    """The arguments of a function for one node.
+    """Return the arguments of a function for one node.
 
     Raises:
         ValidationError: a syntax error, or a name that the operation does not have.
@@ -89,24 +89,24 @@ def parse(signature: str, call: KernelCall) -> list[Argument]:
 
 
 def check_names(signature: str, function: FunctionType, operands: Sequence[str], attributes: Sequence[str]) -> None:
-    """Check what can be checked before there is a node: names, fields, and the number of values.
+    """Check names, fields and the number of values, which is possible without a node.
 
     Raises:
         ValidationError: as `parse` and `check`.
     """
     items = [item.strip() for item in signature.split(",") if item.strip()]
     for item in items:
-        match = _matched(item)
+        match = _match(item)
         if match["name"] in operands or (_RESULT.fullmatch(match["name"]) and match["name"] not in attributes):
             require(match["field"] in (None, *_FIELDS), f"{item!r} in the signature: {_NO_FIELD}")
         else:
-            known = [*operands, "out", *attributes]
-            require(match["name"] in known, _unknown(match["name"], known))
+            names = [*operands, "out", *attributes]
+            require(match["name"] in names, _unknown(match["name"], names))
     _check_count(len(items), function)
 
 
 def default(call: KernelCall) -> str:
-    """Pointers to operands and results, the number of elements of the first result, and the attributes."""
+    """Return the default: pointers to operands and results, the size of the first result, and the attributes."""
     items = []
     for name, value in call.inputs.items():
         items += [f"{name}[{i}]*" for i in range(len(value))] if isinstance(value, tuple) else [f"{name}*"]
@@ -118,7 +118,7 @@ def default(call: KernelCall) -> str:
 
 
 def _argument(item: str, call: KernelCall) -> Argument:
-    match = _matched(item)
+    match = _match(item)
     name, element = match["name"], None if match["element"] is None else int(match["element"])
     try:
         if name in call.inputs:
@@ -133,20 +133,20 @@ def _argument(item: str, call: KernelCall) -> Argument:
             return _of_attribute(item, match, element, call.attributes[name])
     except ValidationError as error:
         raise ValidationError(f"{item!r} in the signature: {error}") from None
-    known = [*call.inputs, *(f"out{i}" for i in range(len(call.outputs))), *call.attributes]
-    raise ValidationError(_unknown(name, known))
+    names = [*call.inputs, *(f"out{i}" for i in range(len(call.outputs))), *call.attributes]
+    raise ValidationError(_unknown(name, names))
 
 
-def _matched(item: str) -> re.Match[str]:
-    """The parts of an item."""
+def _match(item: str) -> re.Match[str]:
+    """Match the parts of an item."""
     match = _ITEM.fullmatch(item)
     require(match is not None, f"the signature has {item!r}; it takes name*, name.size, name.shape[0], attribute, …")
     assert match is not None
     return match
 
 
-def _unknown(name: str, known: Sequence[str]) -> str:
-    return f"the signature has an unknown name {name!r}; there are {', '.join(known)}{meant(name, known)}"
+def _unknown(name: str, names: Sequence[str]) -> str:
+    return f"the signature has an unknown name {name!r}; there are {', '.join(names)}{meant(name, names)}"
 
 
 def _check_count(count: int, function: FunctionType) -> None:
@@ -154,11 +154,11 @@ def _check_count(count: int, function: FunctionType) -> None:
     require(count == expected, f"it gives {counted(count, 'value')} for {counted(expected, 'parameter')}")
 
 
-def _of_tensor(item: str, match: re.Match[str], place: Place, given: Desc | tuple[Desc, ...] | None) -> Argument:
-    """A pointer to an operand or a result, or a number of its descriptor."""
+def _of_tensor(item: str, match: re.Match[str], place: Place, operand: Desc | tuple[Desc, ...] | None) -> Argument:
+    """Return a pointer to an operand or a result, or a number of its descriptor."""
     field, pointer, wanted = match["field"], bool(match["pointer"]), match["type"]
-    is_sequence = isinstance(given, tuple)
-    descs = given if isinstance(given, tuple) else () if given is None else (given,)
+    is_sequence = isinstance(operand, tuple)
+    descs = operand if isinstance(operand, tuple) else () if operand is None else (operand,)
     if place.name and place.number is not None:
         require(is_sequence, "this operand is not a sequence")
         require(place.number < len(descs), f"there are {len(descs)} operands")
@@ -176,12 +176,12 @@ def _of_tensor(item: str, match: re.Match[str], place: Place, given: Desc | tupl
         return Argument(item, "number", len(descs), type=wanted)
     require(field is not None, "a tensor is passed as a pointer, name*")
     require(not is_sequence, f"a sequence has operands: {place.name}[0].{field}")
-    require(given is not None, "the operand is absent; only its pointer can be passed, which is 0")
+    require(operand is not None, "the operand is absent; only its pointer can be passed, which is 0")
     return Argument(item, "number", _number_of(descs[0], str(field), match["index"]), type=wanted)
 
 
 def _number_of(desc: Desc, field: str, index: str | None) -> int:
-    """A number that a descriptor contains."""
+    """Return a number of a descriptor."""
     # Strides in elements; tensors in linear memory are always C-contiguous.
     strides = tuple(accumulate((1, *desc.shape[:0:-1]), mul))[: desc.rank][::-1]
     outer = tuple(prod(desc.shape[:axis]) for axis in range(desc.rank))

@@ -16,7 +16,7 @@ from ...expr.gpu.wgsl import binding
 from ...expr.gpu.writing import numbered
 from ...expr.ir import Input
 from ...support.errors import NotSupportedError, require
-from .names import spelled
+from .names import spelling_of
 from .shader import Buffer, Shader, sizes
 
 WORKGROUP_SIZE = 64
@@ -25,24 +25,24 @@ WORKGROUP_SIZE = 64
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A buffer, its memory, and whether the shader may write it."""
+    """A buffer, its memory, and whether the shader may write to it."""
 
     buffer: Buffer
     memory: Input
     writes: bool
 
     def declaration(self, number: int) -> str:
-        """The WGSL declaration of the buffer."""
+        """Return the WGSL declaration of the buffer."""
         element = f"atomic<{self.buffer.element}>" if self.writes and self.buffer.packed > 1 else self.buffer.element
         return binding(number, self.buffer.variable, element, self.writes)
 
     def functions(self) -> dict[str, str]:
-        """The functions that load and store an element, by name."""
+        """Return the functions that load and store an element, by name."""
         buffer, name = self.buffer, self.buffer.name
-        made = {f"load_{name}": f"fn load_{name}(i: u32) -> {buffer.type} {{ return {self._element()}; }}"}
+        texts = {f"load_{name}": f"fn load_{name}(i: u32) -> {buffer.type} {{ return {self._element()}; }}"}
         if self.writes:
-            made[f"store_{name}"] = f"fn store_{name}(i: u32, value: {buffer.type}) {{ {self._assignment()} }}"
-        return made
+            texts[f"store_{name}"] = f"fn store_{name}(i: u32, value: {buffer.type}) {{ {self._assignment()} }}"
+        return texts
 
     def _element(self) -> str:
         buffer, variable = self.buffer, self.buffer.variable
@@ -56,7 +56,7 @@ class Bound:
             return f"{variable}[i] = {'f16(value)' if buffer.element == 'f16' else 'value'};"
         width = 32 // buffer.packed
         bits = "half_bits(value)" if buffer.data_type == "float16" else "bitcast<u32>(value)"
-        # Other invocations may write other elements of the word, so modify only the bits of this one.
+        # Other invocations may write other elements of the word, so modify only the bits of this element.
         return (
             f"let at = i % {buffer.packed}u * {width}u; "
             f"atomicAnd(&{variable}[i / {buffer.packed}u], ~({(1 << width) - 1:#x}u << at)); "
@@ -64,17 +64,17 @@ class Bound:
         )
 
     def constants(self) -> dict[str, str]:
-        """The constants of its shape, by name."""
+        """Return the constants of the buffer's shape, by name."""
         name, shape = self.buffer.name, self.buffer.shape
-        made = {
+        texts = {
             f"{name}_size": f"const {name}_size: u32 = {self.buffer.size}u;",
             f"{name}_rank": f"const {name}_rank: u32 = {len(shape)}u;",
         }
-        if shape:  # arrays have elements
+        if shape:  # WGSL has no empty arrays
             strides = tuple(accumulate((1, *shape[:0:-1]), mul))[::-1]
-            made[f"{name}_shape"] = f"const {name}_shape = {_u32s(shape)};"
-            made[f"{name}_strides"] = f"const {name}_strides = {_u32s(strides)};"
-        return made
+            texts[f"{name}_shape"] = f"const {name}_shape = {_u32s(shape)};"
+            texts[f"{name}_strides"] = f"const {name}_strides = {_u32s(strides)};"
+        return texts
 
 
 def _u32s(values: Sequence[int]) -> str:
@@ -82,7 +82,7 @@ def _u32s(values: Sequence[int]) -> str:
 
 
 def constant(name: str, value: Any) -> str | None:
-    """An attribute as an untyped constant; None if WGSL cannot represent it."""
+    """Declare an attribute as an untyped constant; return None if WGSL cannot represent it."""
     if isinstance(value, (tuple, list)):
         kinds = {isinstance(item, bool) for item in value}
         items = [_number(item) for item in value]
@@ -90,11 +90,11 @@ def constant(name: str, value: Any) -> str | None:
             return None
         text = f"array({', '.join(map(str, items))})"
     else:
-        found = _number(value)
-        if found is None:
+        number = _number(value)
+        if number is None:
             return None
-        text = found
-    return f"const {spelled(name)} = {text};"
+        text = number
+    return f"const {spelling_of(name)} = {text};"
 
 
 def _number(value: Any) -> str | None:
@@ -109,13 +109,13 @@ def _number(value: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The names that the shaders of a node can use, and their declarations.
+    """The names declared for the shaders of a node, and their declarations.
 
     Attributes:
-        title: name and label of the node, which start messages.
+        title: name and label of the node; starts messages.
         bound: operands and results.
         attributes: by name.
-        absent: optional operands that were not passed.
+        absent: optional operands that the call omits.
         features: features and limits of the device.
     """
 
@@ -126,15 +126,15 @@ class Scope:
     features: Features
 
     def module(self, shader: Shader, entry: Entry) -> tuple[str, tuple[Bound, ...]]:
-        """The text to append to the user's, and the buffers that it declares, in order.
+        """Return the text to append to the user's, and the buffers that it declares, in order.
 
         Raises:
             ValidationError: two declarations have the same name.
             NotSupportedError: the shader uses more buffers than the device can bind.
         """
-        given = self._texts(shader)
-        texts = [text for name, text in given.items() if name in shader.words]
-        inner = set().union(*map(words, texts)) | shader.words  # accessors name their buffers
+        declarations = self._texts(shader)
+        texts = [text for name, text in declarations.items() if name in shader.words]
+        inner = set().union(*map(words, texts)) | shader.words  # accessors contain the names of their buffers
         bound = tuple(item for item in self.bound if item.buffer.variable in inner)
         maximum = self.features.max_buffers
         if len(bound) > maximum:
@@ -144,23 +144,23 @@ class Scope:
         return "\n".join([*lines, *texts, *needed, *entry.lines]) + "\n", bound
 
     def _texts(self, shader: Shader) -> dict[str, str]:
-        """Declarations by name."""
-        made: dict[str, str] = {}
+        """Return the declarations by name."""
+        texts: dict[str, str] = {}
         for item in self.bound:
             for name, text in {item.buffer.variable: "", **item.constants(), **item.functions()}.items():
-                require(name not in made, f"{self.title}: two declarations are called {name}; rename a parameter")
-                made[name] = text
+                require(name not in texts, f"{self.title}: two declarations are called {name}; rename a parameter")
+                texts[name] = text
         for name, value in (*self.attributes.items(), *shader.constants.items()):
             text_or_none = constant(name, value)
             require(
                 text_or_none is not None or name not in shader.constants,
                 f"{self.title}: the constant {name} must be a finite number, true, false or a tuple of them, got {value!r}",
             )
-            word = spelled(name)
-            require(word not in made, f"{self.title}: two declarations are called {word}; rename a parameter")
+            word = spelling_of(name)
+            require(word not in texts, f"{self.title}: two declarations are called {word}; rename a parameter")
             if text_or_none is not None:
-                made[word] = text_or_none
-        return {name: text for name, text in made.items() if text}
+                texts[word] = text_or_none
+        return {name: text for name, text in texts.items() if text}
 
     def hint(self, name: str) -> str:
         """Explain why a name is not declared."""
@@ -180,7 +180,7 @@ class Scope:
             value = self.attributes[name]
             return f"{name} is {value!r}, which is not a constant of WGSL; a function can put it into the text"
         names = [item.buffer.variable for item in self.bound]
-        names += [spelled(n) for n, value in self.attributes.items() if constant(n, value) is not None]
+        names += [spelling_of(n) for n, value in self.attributes.items() if constant(n, value) is not None]
         return f"declared are {', '.join(names)}, sizes, and the functions of opweave.wgsl"
 
 
@@ -189,7 +189,7 @@ class Entry:
     """The entry point of a shader.
 
     Attributes:
-        name: its name.
+        name: of the function.
         workgroups: number of workgroups to dispatch.
         lines: its text, if Opweave generates it.
     """
@@ -200,16 +200,19 @@ class Entry:
 
 
 def entry_of(shader: Shader, out: Buffer, features: Features) -> Entry:
-    """The entry point of a shader: its own, or one that calls `fn main` for each element or position.
+    """Return the entry point of a shader: its own, or one that calls `fn main` for each element or position.
 
     Raises:
         ValidationError: the shader does not fit, or exceeds a limit of the device.
     """
     maximum, name = features.max_workgroups, shader.entry
     if name:
-        given = sizes(shader.workgroups or 1)
-        require(max(given) <= maximum, f"the device dispatches {maximum} workgroups a dimension, got {list(given)}")
-        x, y, z = (*given, 1, 1)[:3]
+        workgroups = sizes(shader.workgroups or 1)
+        require(
+            max(workgroups) <= maximum,
+            f"the device dispatches {maximum} workgroups a dimension, got {list(workgroups)}",
+        )
+        x, y, z = (*workgroups, 1, 1)[:3]
         return Entry(name, (x, y, z))
     parameters = shader.parameters()
     extents = shader.extents(out, parameters)

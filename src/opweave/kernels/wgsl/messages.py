@@ -1,4 +1,4 @@
-"""Error messages for WGSL in terms of the user's source: those of the compiler, and those found before it runs."""
+"""Error messages for WGSL in terms of the user's source, from the compiler or from checks before it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Where the WGSL, or the function that returns it, was written.
+    """The place in a user's file of WGSL, or of the function that returns it.
 
     Attributes:
         file: the path, as Python reports it.
-        line: line of the function, or of the call; 0 if unknown.
+        line: line of the function or of the call; 0 if unknown.
     """
 
     file: str = ""
@@ -37,31 +37,31 @@ class Written:
 
     @staticmethod
     def of(function: Callable[..., Any]) -> Written:
-        """The place of a function."""
+        """Return the place of a function."""
         code = getattr(inspect.unwrap(function), "__code__", None)
         return Written() if code is None else Written(code.co_filename, code.co_firstlineno)
 
     @staticmethod
     def here() -> Written:
-        """The place of the innermost caller outside of Opweave."""
+        """Return the place of the innermost caller outside of Opweave."""
         frame = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
             frame = frame.f_back  # type: ignore[assignment]
         return Written() if frame is None else Written(frame.f_code.co_filename, frame.f_lineno)
 
     def suffix(self, source: str = "", line: int = 0, form: str = " ({})") -> str:
-        """File and line to follow a message: of the given line of the source if the file has it, else of the whole.
+        """Return file and line to append to a message: of a line of the source if the file has it, else of the whole source.
 
         Args:
             source: the WGSL.
-            line: a line of it; 0 for none.
-            form: what to put around the place; the suffix is empty if it is unknown.
+            line: line of the source; 0 for none.
+            form: format of the suffix around the place; the suffix is empty if the place is unknown.
         """
         if not self.file:
             return ""
-        return form.format(f"{file_name(self.file)}, line {self._found(source, line) or self.line}")
+        return form.format(f"{file_name(self.file)}, line {self._find(source, line) or self.line}")
 
-    def _found(self, source: str, line: int) -> int:
+    def _find(self, source: str, line: int) -> int:
         lines = linecache.getlines(self.file)
         whole = "".join(lines)
         if source and whole.count(source) == 1:
@@ -77,8 +77,8 @@ class Explained:
 
     Attributes:
         shader: the user's shader.
-        before: number of lines before it in the module.
-        where: the place where it was written.
+        before: number of lines before the shader in the module.
+        where: place of the shader in the user's file.
         hint: explains why a name is not declared.
     """
 
@@ -88,7 +88,7 @@ class Explained:
     hint: Callable[[str], str]
 
     def __call__(self, text: str) -> str:
-        """The message: what is wrong, in which line, and the excerpt that the compiler shows."""
+        """Return the message: the error, its line, and the compiler's excerpt."""
         headline = _HEADLINE.search(text)
         if headline is None:  # an error of the pipeline, which has no line
             lines = [line.strip() for line in text.splitlines()]
@@ -108,18 +108,18 @@ class Explained:
         where = "in what Opweave adds to the WGSL"
         if number:
             where = f"line {number} of the WGSL{self.where.suffix(self.shader.source, number)}"
-            shown = [self._renumbered(line) for line in shown]
+            shown = [self._renumber(line) for line in shown]
         return "\n".join([f"{where}: {said}{more}", *shown])
 
     def _line(self, shown: list[str]) -> int:
-        """The first line of the user's source in the excerpt, counted from 1; 0 if there is none."""
+        """Return the first line of the user's source in the excerpt, counted from 1; 0 if there is none."""
         numbers = [int(match[3]) for line in shown if (match := _PLACE.match(line))]
         numbers += [int(match[2]) for line in shown if (match := _GUTTER.match(line))]
         count = self.shader.source.count("\n") + 1
         return next((number - self.before for number in numbers if 0 < number - self.before <= count), 0)
 
-    def _renumbered(self, line: str) -> str:
-        """A line of the excerpt, with its number in the user's source."""
+    def _renumber(self, line: str) -> str:
+        """Rewrite a line of the excerpt with its number in the user's source."""
         count = self.shader.source.count("\n") + 1
         if match := _PLACE.match(line):
             return f"{match[1]}┌─ WGSL:{int(match[3]) - self.before}:{match[4]}"
@@ -130,8 +130,8 @@ class Explained:
         return line
 
 
-def pointed(source: str, where: Written, fault: Fault, language: str) -> str:
-    """The message for a `Fault`, with an excerpt and a caret like the compiler's."""
+def point_at(source: str, where: Written, fault: Fault, language: str) -> str:
+    """Return the message for a `Fault`, with an excerpt and a caret like the compiler's."""
     number = line_at(source, fault.start)
     column = fault.start - (source.rfind("\n", 0, fault.start) + 1)
     line = source.split("\n")[number - 1].rstrip()

@@ -22,9 +22,9 @@ KEYWORDS = frozenset(_WORDS.split())
 OWN = frozenset(
     ["array", "atomic", "bool", "f16", "f32", "i32", "i64", "main", "read", "read_write", "storage", "u32", "u64"]
 )
-"""Names used in the generated declarations, which a parameter of that name would shadow."""
+"""Names in the generated declarations, which a parameter of the same name would shadow."""
 
 
-def spelled(name: str) -> str:
-    """The name of a parameter in WGSL."""
+def spelling_of(name: str) -> str:
+    """Return the name of a parameter in WGSL."""
     return f"{name}_" if name in KEYWORDS or name in OWN else name

@@ -12,7 +12,7 @@ from typing import Any
 from ...core.dtypes import DataType, completable
 from ...core.graph import Desc
 from ...support.errors import require
-from .names import spelled
+from .names import spelling_of
 from .syntax import ENTRY, MAIN, Fault, fault_of, without_comments
 
 _WORD = re.compile(r"[^\W\d]\w*")
@@ -28,7 +28,7 @@ class Buffer:
         desc: data type and shape.
         type: the WGSL type that `load_…` returns and `store_…` takes: "f32", "i32", "u32", "i64", "u64".
         element: the WGSL element type of the buffer.
-        packed: number of elements packed into one of these.
+        packed: number of elements packed into one element of the buffer.
 
     >>> x = Buffer("x", Desc("float16", (2, 3)), "f32", "u32", packed=2)
     >>> x.variable, x.data_type, x.shape, x.rank, x.size
@@ -43,8 +43,8 @@ class Buffer:
 
     @property
     def variable(self) -> str:
-        """The WGSL name of the buffer: `…_words` for packed elements, `…_` for reserved names, else its own name."""
-        return spelled(self.name) if self.packed == 1 else f"{self.name}_words"
+        """WGSL name of the buffer: `…_words` for packed elements, `…_` for reserved names, else its own name."""
+        return spelling_of(self.name) if self.packed == 1 else f"{self.name}_words"
 
     @property
     def data_type(self) -> DataType:
@@ -104,9 +104,9 @@ class Shader:
         require(0 < count <= 3, f"workgroups must have 1 to 3 dimensions, got {self.workgroups!r}")
         size = self.workgroup_size
         require(size is None or _is_count(size), f"workgroup_size must be a positive integer, got {size!r}")
-        for what, mapping in {"constants": self.constants, "scratch": self.scratch}.items():
+        for option, mapping in {"constants": self.constants, "scratch": self.scratch}.items():
             fits = isinstance(mapping, Mapping) and all(isinstance(n, str) and n.isidentifier() for n in mapping)
-            require(fits, f"{what} must map names to values, got {mapping!r}")
+            require(fits, f"{option} must map names to values, got {mapping!r}")
         for name, desc in self.scratch.items():
             require(isinstance(desc, Desc), f"scratch {name!r} must be an opweave.Desc, got {desc!r}")
 
@@ -127,19 +127,19 @@ class Shader:
 
     @property
     def entry(self) -> str:
-        """The name of the user's entry point; empty if there is none.
+        """Name of the user's entry point; empty if there is none.
 
         Raises:
-            ValidationError: there are several, or declarations that Opweave generates.
+            ValidationError: there are several entry points, or declarations that Opweave generates.
         """
-        found = ENTRY.findall(self.plain)
-        require(len(found) <= 1, f"a shader has one entry point, got {', '.join(found)}; give a Shader for each")
+        names = ENTRY.findall(self.plain)
+        require(len(names) <= 1, f"a shader has one entry point, got {', '.join(names)}; give a Shader for each")
         declares = re.search(r"@\s*(?:binding|group)\b", self.plain)
         require(
             declares is None,
             "a shader has no @group and @binding: buffers are declared under the names of parameters, results as out",
         )
-        if not found:
+        if not names:
             require(
                 self.workgroups is None,
                 "workgroups= is for entry points with @compute; fn main takes invocations=",
@@ -147,30 +147,30 @@ class Shader:
             return ""
         require(
             self.invocations is None and self.workgroup_size is None,
-            f"invocations= and workgroup_size= are for fn main without @compute; {found[0]} takes workgroups=",
+            f"invocations= and workgroup_size= are for fn main without @compute; {names[0]} takes workgroups=",
         )
-        require(self.workgroups is not None, f"{found[0]} with @compute takes workgroups=, how many to dispatch")
-        return str(found[0])
+        require(self.workgroups is not None, f"{names[0]} with @compute takes workgroups=, how many to dispatch")
+        return str(names[0])
 
     def parameters(self) -> list[str]:
-        """The types of the parameters of `fn main`, each `u32` or `i32`.
+        """Return the types of the parameters of `fn main`, each `u32` or `i32`.
 
         Raises:
             ValidationError: a parameter has another type.
         """
-        found = MAIN.search(self.plain)
-        assert found is not None, "only shaders without a fault are looked into"
-        given = [part.strip() for part in (found[1] or "").split(",") if part.strip()]
-        types = [part.partition(":")[2].strip() for part in given]
+        match = MAIN.search(self.plain)
+        assert match is not None, "only shaders without a fault are looked into"
+        parts = [part.strip() for part in (match[1] or "").split(",") if part.strip()]
+        types = [part.partition(":")[2].strip() for part in parts]
         fits = bool(types) and all(type in ("u32", "i32") for type in types)
         require(
             fits,
-            f"fn main takes the number of an element, or its position on each axis, as u32 or i32, got ({', '.join(given)})",
+            f"fn main takes the number of an element, or its position on each axis, as u32 or i32, got ({', '.join(parts)})",
         )
         return types
 
     def extents(self, out: Buffer, parameters: Sequence[str]) -> tuple[int, ...]:
-        """The number of positions for each parameter of `fn main`.
+        """Return the number of positions for each parameter of `fn main`.
 
         Raises:
             ValidationError: the number of parameters does not fit.
@@ -178,21 +178,21 @@ class Shader:
         count = len(parameters)
         if self.invocations is None:
             shape = (out.size,) if count == 1 else out.shape
-            what = f"{out.name} has {out.rank} axes"
+            subject = f"{out.name} has {out.rank} axes"
         else:
             shape = sizes(self.invocations)
             shape = (prod(shape),) if count == 1 else shape
-            what = f"invocations are {list(shape)}"
+            subject = f"invocations are {list(shape)}"
         require(
             len(shape) == count,
-            f"fn main takes {count} positions, but {what}; one parameter is the number of an element",
+            f"fn main takes {count} positions, but {subject}; one parameter is the number of an element",
         )
         require(prod(shape) < 2**31, f"there may be 2**31 - 1 invocations, got {list(shape)}")
         return shape
 
 
 def sizes(value: int | Sequence[int]) -> tuple[int, ...]:
-    """One or several numbers as a tuple."""
+    """Return one or several numbers as a tuple."""
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)  # type: ignore[return-value]
 
 

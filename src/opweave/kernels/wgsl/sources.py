@@ -1,4 +1,4 @@
-"""Kernels given as source code: what the languages share."""
+"""Kernels as source code: the common part of all languages."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ...expr.ir import Input
 from ...support.errors import ValidationError, require, user_line
 from .. import KernelCall, parameters_of
 from .declarations import Bound, Scope
-from .messages import Written, pointed
+from .messages import Written, point_at
 from .shader import Buffer
 
 Inputs: TypeAlias = "Mapping[str, Input | tuple[Input, ...] | None]"
-"""The memory of operands, by parameter."""
+"""Memory of operands, by parameter."""
 
 
 class SourceKernel(ABC):
     """Source code that computes the results of a node on a GPU.
 
     Args:
-        source: text; a source with its options, or several that run in order; or a function that returns any of these for a
-            node.
+        source: text; a source with its options; several sources that run in order; or a function that returns any of these for
+            a node.
         options: options of the source, if `source` is text.
 
     Raises:
@@ -32,16 +32,16 @@ class SourceKernel(ABC):
     """
 
     language: ClassVar[str]
-    """Its name in messages."""
+    """Name of the language in messages."""
     kind: ClassVar[type[Any]]
-    """The class of a source with its options."""
+    """Class of a source with its options."""
     options: ClassVar[str]
-    """The names of the options."""
+    """Names of the options."""
     accepts: ClassVar[str]
-    """What a kernel may be, for messages."""
+    """Description of valid kernels, for messages."""
 
     scope: ClassVar[type[Scope]] = Scope
-    """The class of the names that sources may use."""
+    """Class of the names that sources may use."""
 
     def __init__(self, source: Any, **options: Any) -> None:
         self.function: Callable[..., Any] | None = None
@@ -72,7 +72,7 @@ class SourceKernel(ABC):
         return f"{self.language}{self.where.suffix()}"
 
     def kernels(self, call: KernelCall, inputs: Inputs, targets: Sequence[Input], features: Features) -> list[Kernel]:
-        """The kernels for a node, in order.
+        """Return the kernels for a node, in order.
 
         Args:
             call: the node.
@@ -89,27 +89,25 @@ class SourceKernel(ABC):
         bound: list[Bound] = []
 
         def buffer(name: str, memory: Input) -> Buffer:
-            bound.append(self._bound(name, memory, features))
+            bound.append(self._bind(name, memory, features))
             return bound[-1].buffer
 
-        given: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         for name, value in inputs.items():
             if isinstance(value, tuple):
-                given[name] = tuple(buffer(f"{name}{k}", item) for k, item in enumerate(value))
+                arguments[name] = tuple(buffer(f"{name}{k}", item) for k, item in enumerate(value))
             else:
-                given[name] = None if value is None else buffer(name, value)
+                arguments[name] = None if value is None else buffer(name, value)
         names = [f"out{k}" for k in range(len(targets))] if len(targets) > 1 else ["out"]
-        results = [
-            self._bound(name, target, features, writes=True) for name, target in zip(names, targets, strict=True)
-        ]
+        results = [self._bind(name, target, features, writes=True) for name, target in zip(names, targets, strict=True)]
         outs = tuple(result.buffer for result in results)
-        given = {"features": features, "out": outs if len(outs) > 1 else outs[0], **given, **call.attributes}
-        shaders = self.shaders if self.function is None else self._made(call, given)
+        arguments = {"features": features, "out": outs if len(outs) > 1 else outs[0], **arguments, **call.attributes}
+        shaders = self.shaders if self.function is None else self._call_function(call, arguments)
         count = len(shaders)
         titles = [f"{call.title}, pass {k + 1} of {count}" if count > 1 else call.title for k in range(count)]
         for title, shader in zip(titles, shaders, strict=True):
             if shader.fault is not None:
-                raise ValidationError(f"{title}: {pointed(shader.source, self.where, shader.fault, self.language)}")
+                raise ValidationError(f"{title}: {point_at(shader.source, self.where, shader.fault, self.language)}")
         written = set().union(*(shader.words for shader in shaders))
         for result in results:
             # A packed result is not declared under its own name; the compiler reports its use.
@@ -120,65 +118,65 @@ class SourceKernel(ABC):
             )
         absent = [name for name, value in inputs.items() if value is None]
         shared: dict[str, Bound] = {}
-        made = []
+        kernels = []
         for title, shader in zip(titles, shaders, strict=True):
             own = [self._scratch(name, desc, shared, call.title, features) for name, desc in shader.scratch.items()]
             scope = self.scope(call.title, [*bound, *results, *own], call.attributes, absent, features)
-            made.append(self._kernel(title, shader, scope, outs[0], features))
-        return made
+            kernels.append(self._kernel(title, shader, scope, outs[0], features))
+        return kernels
 
-    def _made(self, call: KernelCall, given: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The shaders that the function returns for a node."""
+    def _call_function(self, call: KernelCall, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Call the function for a node, and return its shaders."""
         function = self.function
         assert function is not None
         call.check_names(self.names, "features")
         try:
-            return self._sources(function(**{name: given[name] for name in self.names}))
+            return self._sources(function(**{name: arguments[name] for name in self.names}))
         except ValidationError as error:
             raise ValidationError(
                 f"{call.title}: {error}{user_line(error, function) or self.where.suffix()}"
             ) from error
         except Exception as error:
-            raise call.failed(error, function) from error
+            raise call.error_of(error, function) from error
 
     @abstractmethod
     def _kernel(self, title: str, shader: Any, scope: Any, out: Buffer, features: Features) -> Kernel:
-        """The kernel of one source."""
+        """Create the kernel of one source."""
 
     @abstractmethod
     def _buffer(self, name: str, desc: Desc, features: Features) -> Buffer:
-        """A tensor as the language sees it."""
+        """Describe a tensor in the types of the language."""
 
     def _is_launched(self, source: Any) -> bool:
-        """Whether it is an object that is launched, although it may be callable."""
+        """Whether an object is launched, although it may be callable."""
         return False
 
-    def _source(self, given: Any, **options: Any) -> Any:
-        """Text or an object, with its options."""
-        return self.kind(given, **options)
+    def _source(self, source: Any, **options: Any) -> Any:
+        """Create a source of text or an object, with its options."""
+        return self.kind(source, **options)
 
-    def _sources(self, given: Any) -> tuple[Any, ...]:
-        """One or several sources, some of which may be text or objects."""
-        items = given if isinstance(given, (tuple, list)) else (given,)
+    def _sources(self, source: Any) -> tuple[Any, ...]:
+        """Convert one or several sources, text or objects to sources."""
+        items = source if isinstance(source, (tuple, list)) else (source,)
         alone = [isinstance(item, str) or self._is_launched(item) for item in items]
         fits = bool(items) and all(is_alone or self._fits(item) for is_alone, item in zip(alone, items, strict=True))
-        require(fits, f"a kernel is {self.accepts}, several of them, or a function of these, got {given!r}")
+        require(fits, f"a kernel is {self.accepts}, several of them, or a function of these, got {source!r}")
         return tuple(self._source(item) if own else item for own, item in zip(alone, items, strict=True))
 
     def _fits(self, item: Any) -> bool:
-        """Whether it is a source with its options."""
+        """Whether an item is a source with its options."""
         return isinstance(item, self.kind)
 
-    def _bound(self, name: str, memory: Input, features: Features, *, writes: bool = False) -> Bound:
+    def _bind(self, name: str, memory: Input, features: Features, *, writes: bool = False) -> Bound:
         return Bound(self._buffer(name, memory.desc, features), memory, writes)
 
     def _scratch(self, name: str, desc: Desc, shared: dict[str, Bound], title: str, features: Features) -> Bound:
-        """A scratch buffer; passes that use the same name share it."""
-        known = shared.get(name)
-        if known is None:
+        """Return a scratch buffer; passes that use the same name share it."""
+        bound = shared.get(name)
+        if bound is None:
             fits = features.int64 or desc.data_type not in ("int64", "uint64")
             require(fits, f"{title}: scratch {name}: the device has no {desc.data_type}")
-            known = shared[name] = self._bound(name, Input(len(shared), desc), features, writes=True)
-        fits = known.buffer.desc == desc
-        require(fits, f"{title}: scratch {name} is {known.buffer.desc} in one pass, {desc} in another")
-        return known
+            bound = shared[name] = self._bind(name, Input(len(shared), desc), features, writes=True)
+        fits = bound.buffer.desc == desc
+        require(fits, f"{title}: scratch {name} is {bound.buffer.desc} in one pass, {desc} in another")
+        return bound

@@ -41,7 +41,7 @@ class Fault:
 
 
 def _comments(source: str) -> Iterator[tuple[int, int | None]]:
-    """Where each comment starts and ends; None for one that is never closed. Block comments nest in WGSL."""
+    """Yield the start and end of each comment; the end is None for an unclosed comment. Block comments nest in WGSL."""
     at: int | None = 0
     while at is not None and (match := _COMMENT.search(source, at)):
         at = _end_of_block(source, match.start()) if match[0] == "/*" else match.end()
@@ -58,17 +58,17 @@ def without_comments(source: str) -> str:
 
 
 def fault_of(source: str, plain: str) -> Fault | None:
-    """The first missing part: the end of a comment, bracket or declaration, or the entry point; None if there is none.
+    """Return the first missing part: the end of a comment, bracket or declaration, or the entry point; None if none.
 
     Args:
         source: the user's source.
-        plain: the same, `without_comments`.
+        plain: the source `without_comments`.
     """
     return _open_comment(source) or _open_bracket(source, plain) or _open_declaration(plain) or _no_entry(plain)
 
 
 def line_at(source: str, position: int) -> int:
-    """The line number of a position, counted from 1."""
+    """Return the line number of a position, counted from 1."""
     return source.count("\n", 0, position) + 1
 
 
@@ -87,9 +87,9 @@ def _open_comment(source: str) -> Fault | None:
 
 
 def _open_bracket(source: str, plain: str) -> Fault | None:
-    """The innermost unclosed bracket. The compiler reports surplus closing brackets well, so these are ignored."""
+    """Find the innermost unclosed bracket. The compiler reports surplus closing brackets well, so these are ignored."""
     opened: list[int] = []
-    # Each { whose } is indented like the line of the { around it: the two, and the one around them.
+    # Positions of {, its }, and the enclosing {, where the } is indented like the line of the enclosing {.
     misaligned: list[tuple[int, int, int]] = []
     for match in _TOKEN.finditer(plain):
         token, at = match[0], match.start()
@@ -109,7 +109,7 @@ def _open_bracket(source: str, plain: str) -> Fault | None:
     if not opened:
         return None
     start, said = opened[-1], ""
-    inside = next((found for found in misaligned if found[0] > start), None)
+    inside = next((pair for pair in misaligned if pair[0] > start), None)
     if inside is not None and plain[start] == "{":
         start, end, other = inside
         said = f" (by its indentation, the }} in line {line_at(source, end)} closes the {{ in line {line_at(source, other)})"

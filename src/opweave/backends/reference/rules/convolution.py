@@ -16,12 +16,12 @@ from ..backend import Array, reference
 
 
 def relayout(array: Array, layout: str, wanted: str) -> Array:
-    """Transpose an array from `layout` to the layout `wanted`; both name the axes by letters."""
+    """Transpose an array from `layout` to the layout `wanted`; both name axes by letters."""
     return array.transpose([layout.index(letter) for letter in wanted])
 
 
 def windows(image: Array, window: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> Array:
-    """The windows of an image [..., h, w] as a view [..., output h, output w, window h, window w]."""
+    """Return the windows of an image [..., h, w] as a view [..., output h, output w, window h, window w]."""
     extents = [window_extent(size, dilation) for size, dilation in zip(window, dilations, strict=True)]
     every = sliding_window_view(image, extents, (-2, -1))
     (down, right), (dy, dx) = strides, dilations
@@ -29,14 +29,16 @@ def windows(image: Array, window: Sequence[int], strides: Sequence[int], dilatio
 
 
 def _lower(op: Op[..., Operand], filter_layout: str) -> Callable[[Callable[..., Array]], None]:
-    """Register a rule that takes images [n, groups, channels, h, w] and a filter [groups, …] in this layout."""
+    """Return a decorator for a rule of images [n, groups, channels, h, w] and a filter [groups, …] in this layout."""
 
     def register(rule: Callable[..., Array]) -> None:
         @reference.lower(op)
-        def _(input: Array, filter: Array, bias: Array | None, groups: int, input_layout: str, **given: Any) -> Array:
-            x, w = relayout(input, input_layout, "nchw"), relayout(filter, given["filter_layout"], filter_layout)
+        def _(
+            input: Array, filter: Array, bias: Array | None, groups: int, input_layout: str, **attributes: Any
+        ) -> Array:
+            x, w = relayout(input, input_layout, "nchw"), relayout(filter, attributes["filter_layout"], filter_layout)
             x, w = x.reshape(len(x), groups, -1, *x.shape[2:]), w.reshape(groups, -1, *w.shape[1:])
-            y = call_with(rule, given, x, w)
+            y = call_with(rule, attributes, x, w)
             y = y.reshape(len(x), -1, *y.shape[3:])
             return relayout(y if bias is None else y + bias[:, None, None], "nchw", input_layout)
 

@@ -13,7 +13,7 @@ from ..backend import Array, reference
 
 
 def erf(x: Array) -> Array:
-    """The error function, which NumPy lacks."""
+    """Compute the error function, which NumPy lacks."""
     return np.vectorize(math.erf, otypes=[np.float64])(x)
 
 
@@ -54,7 +54,7 @@ def _(a: Array, b: Array) -> Array:
 @reference.lower(ops.pow)
 def _(a: Array, b: Array) -> Array:
     if b.dtype.kind != "i":
-        # With one exponent for many elements, NumPy takes square roots for 0.5: NaN of -inf, where the power is inf.
+        # With one exponent for many elements, NumPy takes square roots for 0.5: NaN for -inf, where the power is inf.
         return np.power(a, np.array(np.broadcast_to(b, np.broadcast_shapes(a.shape, b.shape))))
     # 1 / a ** -b, truncated: only 1 and -1 have integer inverses; 1 / 0 is 0, as in div.
     inverse = np.where(np.abs(a) == 1, np.power(a, b & 1), 0)

@@ -1,4 +1,4 @@
-"""All rules of the reference: they register themselves when they are imported."""
+"""All rules of the reference, which register themselves on import."""
 
 from . import (
     activation as activation,

@@ -11,9 +11,7 @@ from ..backend import Array, reference
 
 
 def _along(vector: Array | None, axes: tuple[int, ...], like: Array) -> Any:
-    """Reshape `vector`, whose dimensions correspond to `axes` of `like` in this order, so that it broadcasts to `like`; None
-    if it is absent.
-    """
+    """Reshape `vector`, whose dimensions correspond to `axes` of `like` in this order, to broadcast to `like`; keep None."""
     if vector is None:
         return None
     others = tuple(axis for axis in range(like.ndim) if axis not in axes)

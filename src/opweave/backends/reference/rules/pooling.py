@@ -13,18 +13,18 @@ from ..backend import Array, reference
 from .convolution import relayout, windows
 
 Windows: TypeAlias = Callable[[Array, float], Array]
-"""Returns the windows over an image, [n, c, output h, output w, window h, window w]; padding contains the given value."""
+"""Returns the windows over an image, [n, c, output h, output w, window h, window w]; the number fills the padding."""
 
 
 def _on_windows(rule: Callable[[Array, Windows], Array]) -> Callable[..., Array]:
-    """The rule for images of any layout, from one that takes an nchw image and the function that returns its windows."""
+    """Wrap a rule, which takes an nchw image and the function that returns its windows, for images of any layout."""
 
-    def rule_of_layout(input: Array, layout: str, **given: Any) -> Array:
+    def rule_of_layout(input: Array, layout: str, **attributes: Any) -> Array:
         def view(x: Array, fill: float) -> Array:
-            axes = Window.along(x.shape[2:], given)
+            axes = Window.along(x.shape[2:], attributes)
             pads = [(0, 0), (0, 0), *((axis.before, axis.after) for axis in axes)]
             padded = np.pad(x, pads, constant_values=fill)
-            every = windows(padded, given["window_dimensions"], given["strides"], given["dilations"])
+            every = windows(padded, attributes["window_dimensions"], attributes["strides"], attributes["dilations"])
             return every[:, :, : axes[0].count, : axes[1].count]
 
         return relayout(rule(relayout(input, layout, "nchw"), view), "nchw", layout)

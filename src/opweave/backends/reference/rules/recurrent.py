@@ -19,7 +19,7 @@ _FUNCTIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def _gates(operand: Array | None, layout: str, like: Array) -> dict[str, Array]:
-    """The block of each gate, by its letter; zeros for an absent bias or peephole weight."""
+    """Split an operand into the block of each gate, by letter; zeros for an absent bias or peephole weight."""
     if operand is None:
         return dict.fromkeys(layout, np.zeros(like.shape[-1]))
     return dict(zip(layout, np.split(operand, len(layout)), strict=True))
@@ -76,17 +76,19 @@ def _network(op: Op[..., Any], cell: Callable[..., Any], *states: str) -> None:
 
     Args:
         op: the operation.
-        cell: the rule of its cell, which returns the next states, the hidden state first.
+        cell: the rule of its cell; it returns the next states, the hidden state first.
         states: the cell's parameters that are states.
     """
 
     @reference.lower(op)
-    def _(input: Array, hidden_size: int, return_sequence: bool, direction: str, **given: Any) -> tuple[Array, ...]:
+    def _(
+        input: Array, hidden_size: int, return_sequence: bool, direction: str, **parameters: Any
+    ) -> tuple[Array, ...]:
         steps, batches, _ = input.shape
         orders = {"forward": (1,), "backward": (-1,), "both": (1, -1)}[direction]
         last, sequence = [], np.empty((steps, len(orders), batches, hidden_size))
         for k, order in enumerate(orders):
-            own = {name: value[k] if isinstance(value, Array) else value for name, value in given.items()}
+            own = {name: value[k] if isinstance(value, Array) else value for name, value in parameters.items()}
             for name in states:
                 initial = own[f"initial_{name}"]
                 own[name] = np.zeros((batches, hidden_size)) if initial is None else initial

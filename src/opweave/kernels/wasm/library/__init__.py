@@ -15,7 +15,7 @@ from ..loader import TIMEOUT, load as load_module
 from ..module import Module
 
 PATH = Path(__file__).parent / "kernels.wasm"
-"""The module, to load it with other options than `load` has."""
+"""The module file, to load it with other options than `load` has."""
 
 SIGNATURES: dict[str, str] = {
     "add": "a*:float32, b*:float32, out*, out.size",
@@ -37,5 +37,5 @@ descending order, and int32 indices.
 
 
 def load(*, memory_limit: int | None = None, timeout: float | None = TIMEOUT) -> Module:
-    """Load the library into a memory of its own; for the options see `opweave.wasm.load`."""
+    """Load the library into a new memory; for the options see `opweave.wasm.load`."""
     return load_module(PATH, memory_limit=memory_limit, timeout=timeout)
