@@ -100,7 +100,7 @@ class Cache(Generic[K, V]):
         return self._keep(self._key(key), value, size)
 
     def make(self, key: K, make: Callable[[], V], size: Callable[[V], int] = lambda _: 0) -> V:
-        """The value of a key, made and stored if it is missing. Threads that make it at the same time all get the first one.
+        """The value of a key, made and stored if it is missing. Threads that make it at the same time all get the first value.
 
         A value whose key is not hashable is made each time.
         """
@@ -119,7 +119,7 @@ class Cache(Generic[K, V]):
         return known
 
     def turn(self, key: K) -> AbstractContextManager[Any]:
-        """The lock of a key: a thread that makes its value holds it, so that others wait for the value."""
+        """The lock of a key, which the thread that makes the value holds, so that others wait for the value."""
         with self._lock:
             turn: AbstractContextManager[Any] = self._turns.setdefault(self._key(key), RLock())
             return turn
@@ -181,8 +181,9 @@ class Cache(Generic[K, V]):
 def exact(value: Any) -> Any:
     """Make a key that is equal only for values of the same type, and zeros of the same sign.
 
-    Tuples, lists, frozen sets, dataclasses and arrays are compared by their contents; NaN equals NaN. Objects without an
-    `__eq__` of their own are referenced weakly; others are compared with `==`. The key of a dictionary is not hashable.
+    Tuples, lists, frozen sets, dataclasses and arrays are compared by their contents; NaN equals NaN. Objects that
+    inherit `__eq__` from `object` are referenced weakly; others are compared with `==`. The key of a dictionary is not
+    hashable.
 
     >>> exact(1) == exact(True), exact(0.0) == exact(-0.0), exact((1, [2])) == exact((1, [2]))
     (False, False, True)

@@ -1,7 +1,6 @@
 """Hints at the end of error messages, for habits from JavaScript, NumPy and PyTorch.
 
-Except for `no_dictionaries` and `no_foreign_names`, which check the arguments of the calls that they wrap, this code only runs
-after a call has failed.
+This code runs only after a call has failed, except for the decorators `no_dictionaries` and `no_foreign_names`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ OF_CONTEXT = dict.fromkeys(
     ("device", "backend", "threads", "gpu_device", "power_preference", "accelerated", "cuda_stream"),
     "context=ow.ml.create_context({})",
 )
-"""How arguments of `create_context` are passed to what takes a context."""
+"""Arguments of `create_context`, and the form in which functions with a parameter `context` take them."""
 
 WEBNN_NAMES = {
     "absolute": "abs",
