@@ -104,19 +104,19 @@ class Cache(Generic[K, V]):
 
         A value whose key is not hashable is made each time.
         """
-        found = self._key(key)
+        stored_key = self._key(key)
         try:
-            hash(found)
+            hash(stored_key)
         except TypeError:
             return make()
-        known = self._find(found)
-        if known is None:
-            made = make()
+        value = self._find(stored_key)
+        if value is None:
+            new = make()
             with self._lock:
-                known = self._entries.get(found)
-                if known is None:
-                    known = self._keep(found, made, size(made))
-        return known
+                value = self._entries.get(stored_key)
+                if value is None:
+                    value = self._keep(stored_key, new, size(new))
+        return value
 
     def turn(self, key: K) -> AbstractContextManager[Any]:
         """The lock of a key, which the thread that makes the value holds, so that others wait for the value."""
@@ -152,7 +152,7 @@ class Cache(Generic[K, V]):
         with self._lock:
             if _deaths[0] - self._deaths > len(self._entries) // 16:  # drop entries whose keys had collected objects
                 self._deaths = _deaths[0]
-                dropped += [self._pop(known) for known in list(self._entries) if not _is_alive(known)]
+                dropped += [self._pop(other) for other in list(self._entries) if not _is_alive(other)]
             if (old := self._pop(key)) is not value:
                 dropped.append(old)
             if self.max_bytes is not None and size > self.max_bytes:

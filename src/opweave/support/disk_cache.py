@@ -170,12 +170,12 @@ def has(kind: str) -> bool:
         changed = -1 if place is None else os.stat(place).st_mtime_ns
     except OSError:  # there is no such directory yet
         return False
-    known = _kinds.get(place)
-    if known is None or known[0] != changed:
-        known = changed, {name.rpartition(".")[2] for name in _names()}
+    cached = _kinds.get(place)
+    if cached is None or cached[0] != changed:
+        cached = changed, {name.rpartition(".")[2] for name in _names()}
         if time.time_ns() - changed > SETTLED_NANOSECONDS:
-            _kinds[place] = known
-    return kind in known[1]
+            _kinds[place] = cached
+    return kind in cached[1]
 
 
 def exists(key: str, kind: str) -> bool:
@@ -234,22 +234,22 @@ def _lock(descriptor: int, is_wanted: bool) -> None:
 
 def entries() -> list[Entry]:
     """The files of the cache, the most recently used first."""
-    found = []
+    files = []
     for path in _files():
         with suppress(OSError):  # another process has just deleted it
             status = path.lstat()
             if _NAME.fullmatch(path.name) and stat.S_ISREG(status.st_mode):
-                found.append(Entry(path, KINDS[path.suffix[1:]], status.st_size, status.st_mtime))
-    return sorted(found, key=lambda entry: -entry.used)
+                files.append(Entry(path, KINDS[path.suffix[1:]], status.st_size, status.st_mtime))
+    return sorted(files, key=lambda entry: -entry.used)
 
 
 def clear() -> list[Entry]:
     """Delete all files of the cache, and return those that were there. Other files of the directory are left alone."""
-    found = entries()
-    for entry in found:
+    deleted = entries()
+    for entry in deleted:
         with suppress(OSError):
             entry.path.unlink()
-    return found
+    return deleted
 
 
 def _files() -> list[Path]:

@@ -236,7 +236,7 @@ def user_line(error: BaseException, function: Callable[..., Any]) -> str:
     file = getattr(getattr(function, "__code__", None), "co_filename", None)
     from traceback import extract_tb
 
-    found = [frame for frame in extract_tb(error.__traceback__) if frame.filename == file]
-    if not found:
+    frames = [frame for frame in extract_tb(error.__traceback__) if frame.filename == file]
+    if not frames:
         return ""
-    return _at(found[-1].filename, found[-1].lineno, found[-1].line)
+    return _at(frames[-1].filename, frames[-1].lineno, frames[-1].line)

@@ -46,10 +46,10 @@ class ByIdentity(Generic[K, V]):
         number, mapping = id(owner), ref(self)
 
         def forget(_: object) -> None:
-            found = mapping()
-            if found is not None:
-                found._values.pop(number, None)
-                found._owners.pop(number, None)
+            live = mapping()
+            if live is not None:
+                live._values.pop(number, None)
+                live._owners.pop(number, None)
 
         self._owners[number] = ref(owner, forget)
         self._values[number] = value

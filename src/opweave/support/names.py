@@ -108,11 +108,11 @@ class SnakeCaseDict(dict[str, Any]):
         """`key`, or its snake_case form if the dictionary has that."""
         if super().__contains__(key) or not isinstance(key, str):
             return key
-        known = snake_case(key)
-        if not super().__contains__(known):
+        snake = snake_case(key)
+        if not super().__contains__(snake):
             return key
-        warnings.warn(f"the key {key!r} is deprecated; it is {known!r} now", DeprecationWarning, stacklevel=3)
-        return known
+        warnings.warn(f"the key {key!r} is deprecated; it is {snake!r} now", DeprecationWarning, stacklevel=3)
+        return snake
 
     def __getitem__(self, key: str) -> Any:
         return super().__getitem__(self._known(key))
