@@ -330,7 +330,7 @@ def _read(path: Path, key: str, is_use: bool) -> bytes | None:
     Raises:
         OSError: there is no such file, or it is not trusted.
     """
-    with open(path, "rb", opener=_opened) as file:
+    with open(path, "rb", opener=_open) as file:
         # The status of the open file: the path may lead elsewhere by now.
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:
@@ -346,7 +346,7 @@ def _read(path: Path, key: str, is_use: bool) -> bytes | None:
         return data
 
 
-def _opened(path: str, flags: int) -> int:
+def _open(path: str, flags: int) -> int:
     """Open a file, but neither follow a link to a file of others, nor wait for the writer of a pipe."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 

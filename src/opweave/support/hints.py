@@ -196,14 +196,14 @@ def no_dictionaries(function: Callable[Concatenate[Self, P], R]) -> Callable[Con
     title = function.__name__
 
     @functools.wraps(function)
-    def checked(self: Self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def wrapper(self: Self, *args: P.args, **kwargs: P.kwargs) -> R:
         for value in args:
             if _is_options(value):
                 raise ValidationError(f"{title}: {options(value)}")
         _check_names(title, kwargs, parameters[1:])
         return function(self, *args, **kwargs)
 
-    return checked  # type: ignore[return-value]  # the name of `self` is lost to mypy
+    return wrapper  # type: ignore[return-value]  # the name of `self` is lost to mypy
 
 
 def no_foreign_names(
@@ -220,11 +220,11 @@ def no_foreign_names(
         parameters = list(inspect.signature(function).parameters)
 
         @functools.wraps(function)
-        def checked(self: Self, *args: P.args, **kwargs: P.kwargs) -> R:
+        def wrapper(self: Self, *args: P.args, **kwargs: P.kwargs) -> R:
             _check_names(title, kwargs, parameters[1:], elsewhere)
             return function(self, *args, **kwargs)
 
-        return checked  # type: ignore[return-value]  # the name of `self` is lost to mypy
+        return wrapper  # type: ignore[return-value]  # the name of `self` is lost to mypy
 
     return decorate
 

@@ -104,7 +104,7 @@ class SnakeCaseDict(dict[str, Any]):
     ['int8']
     """
 
-    def _known(self, key: Any) -> Any:
+    def _stored_key(self, key: Any) -> Any:
         """`key`, or its snake_case form if the dictionary has that."""
         if super().__contains__(key) or not isinstance(key, str):
             return key
@@ -115,14 +115,14 @@ class SnakeCaseDict(dict[str, Any]):
         return snake
 
     def __getitem__(self, key: str) -> Any:
-        return super().__getitem__(self._known(key))
+        return super().__getitem__(self._stored_key(key))
 
     def __contains__(self, key: object) -> bool:
-        return super().__contains__(self._known(key))
+        return super().__contains__(self._stored_key(key))
 
     def get(self, key: Any, default: Any = None) -> Any:
         """The value of a key, or `default`."""
-        return super().get(self._known(key), default)
+        return super().get(self._stored_key(key), default)
 
 
 def counted(number: int, word: str) -> str:
