@@ -99,7 +99,7 @@ def _choice(options: tuple[Any, ...]) -> Converter:
     def convert(name: str, value: Any) -> Any:
         if type(value) is str and value in texts:
             return value
-        # 1 is equal to True, and another choice.
+        # 1 == True, but they are different choices.
         same = (isinstance(value, type(o)) and isinstance(value, bool) == isinstance(o, bool) for o in options)
         if not any(kind and value == option for kind, option in zip(same, options, strict=True)):
             raise ValidationError(f"{name} must be {listed([repr(o) for o in options])}, got {shown(value)}")
@@ -109,7 +109,7 @@ def _choice(options: tuple[Any, ...]) -> Converter:
 
 
 def _is_sequence(value: Any) -> bool:
-    """Whether it can be gone through (not so arrays of rank 0), and is meant to."""
+    """Whether a value is a sequence here: an iterable, but no text, mapping, operand or array of rank 0."""
     return type(value) in (list, tuple) or (
         hasattr(value, "__iter__")
         and getattr(value, "ndim", 1) > 0

@@ -68,12 +68,12 @@ ONNX_TYPES: dict[str, int] = {
     "int16": 5,
     "uint16": 4,
 }
-"""The element types of ONNX that NumPy itself has: `onnx.TensorProto.DataType` by the name of NumPy's type."""
+"""`onnx.TensorProto.DataType` by the name of NumPy's type, for the element types that NumPy itself has."""
 
 
 @cache
 def name_of(dtype: Any) -> str:
-    """The name of a NumPy dtype, which NumPy puts together each time, in microseconds."""
+    """The name of a NumPy dtype, cached: NumPy composes it each time, which takes microseconds."""
     return str(dtype.name)
 
 
@@ -115,13 +115,12 @@ _NEAREST = {"float": "float32", "float64": "float32", "double": "float32", "bflo
 
 
 def _meant(data_type: object) -> str:
-    """The data type that a name of another library, or its object for one, stands for, as the end of a message."""
+    """Suggest the data type for one of another library (a name or an object), as the end of a message."""
     name = data_type if isinstance(data_type, str) else ""
     if isinstance(data_type, type):
         name = data_type.__name__
-    elif (
-        "dtype" in type(data_type).__name__.lower()
-    ):  # of NumPy, PyTorch, …; the text of anything else may be huge, or fail
+    elif "dtype" in type(data_type).__name__.lower():
+        # Of NumPy, PyTorch, …; the text of other objects may be huge, or fail.
         name = str(data_type)
     name = name.rpartition(".")[2].lower()
     found = name if name in INFO else _NEAREST.get(name, "")

@@ -78,7 +78,7 @@ class Limits:
     ranks: tuple[int, int] | str = (0, N)
 
     def _allowed(self, limits: Mapping[str, Limits]) -> tuple[tuple[DataType, ...], tuple[int, int]]:
-        """The data types and ranks, read from the operands that these refer to; `limits` has those of the operation."""
+        """The data types and ranks, with references to other operands resolved; `limits` are those of the operation."""
         data_types, ranks = self.data_types, self.ranks
         while isinstance(data_types, str):
             data_types = limits[data_types].data_types
@@ -109,7 +109,7 @@ class Op(Generic[P, R]):
     def __init__(self, function: Callable[..., Any], name: str, doc: str, limits: Mapping[str, Limits]) -> None:
         self.function, self.name, self.__name__, self.__qualname__ = function, name, name, name
         self.__doc__, self.__module__ = doc, function.__module__
-        self.__wrapped__ = function  # by which doctest and `inspect.getsource` know a function
+        self.__wrapped__ = function  # for doctest and `inspect.getsource`
         signature = inspect.signature(function)
         parameters = list(signature.parameters.values())[1:]
         self.parameters = {p.name: p for p in parameters}
@@ -120,7 +120,7 @@ class Op(Generic[P, R]):
         self._converters = {p.name: self._converter(p) for p in parameters if p.name in self.attributes}
         self.sequences = {p.name for p in parameters if p.name in self.operands and "Sequence[" in p.annotation}
         # For calls on arrays: the kinds of parameters (2: a sequence of operands, 1: an operand, 0: an attribute), and calls
-        # that have been validated before.
+        # that were validated before.
         self.flags = {
             n: 2 if n in self.sequences else int(n in self.operands) for n in (*self.operands, *self.attributes)
         }
@@ -356,22 +356,22 @@ class Op(Generic[P, R]):
             attributes[name] = None if absent else self._converters[name](name, value)
         return inputs, attributes
 
-    def _number_type(self, name: str, given: Mapping[str, Any]) -> DataType | None:
-        """The data type of a number passed for the operand `name`: that of an operand which must have the same one.
+    def _number_type(self, name: str, arguments: Mapping[str, Any]) -> DataType | None:
+        """The data type for a number passed as the operand `name`: that of an operand that must have the same one.
 
         Args:
             name: the name of the operand.
-            given: the arguments of the call, by name.
+            arguments: of the call, by name.
         """
         kind = self._kind(name)
         for other in self.operands:
-            value = given[other]
+            value = arguments[other]
             if isinstance(value, Operand) and self._kind(other) == kind:
                 return value.data_type
         return None
 
     def _kind(self, operand: str) -> str:
-        """The operand that decides about the data type of an operand; empty if that is not limited."""
+        """The operand that determines the data type of `operand`; empty if nothing limits it."""
         limit = self.limits.get(operand)
         if limit is None:
             return ""
@@ -439,7 +439,7 @@ _names: WeakKeyDictionary[Callable[..., Any], tuple[str, ...]] = WeakKeyDictiona
 
 
 def _plain_code(function: Callable[..., Any]) -> types.CodeType | None:
-    """The code of a function whose parameters are those of its code, without "*"; to inspect a signature takes 50 us."""
+    """The code of a function if it lists all parameters, without "*": inspecting a signature takes 50 us."""
     is_plain = type(function) is types.FunctionType and not {"__wrapped__", "__signature__"} & function.__dict__.keys()
     code: types.CodeType | None = function.__code__ if is_plain else None
     return None if code is None or code.co_flags & inspect.CO_VARARGS else code

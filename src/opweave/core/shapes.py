@@ -121,7 +121,7 @@ def window_extent(filter: int, dilation: int) -> int:
 
 @dataclass(frozen=True)
 class Window:
-    """How the windows of a pooling lie along one axis.
+    """The windows of a pooling along one axis.
 
     Attributes:
         size: elements of the axis.
