@@ -121,14 +121,14 @@ def _sequence(convert_item: Converter) -> Converter:
     def convert(name: str, value: Any) -> tuple[Any, ...]:
         if not _is_sequence(value):
             raise ValidationError(f"{name} must be a sequence, got {shown(value)}")
-        found = []
+        items = []
         for i, item in enumerate(bounded(value, name)):
             try:
-                found.append(convert_item(name, item))
+                items.append(convert_item(name, item))
             except ValidationError:
                 convert_item(f"{name}[{i}]", item)  # for the message; to write all names beforehand takes long
                 raise
-        return tuple(found)
+        return tuple(items)
 
     return convert
 
@@ -161,9 +161,9 @@ def converted_desc(data_type: object, shape: object) -> Desc:
         ValidationError: no data type of WebNN, or no sequence of integers.
     """
     checked = dtypes.check(data_type)
-    found = [_whole(size) for size in bounded(shape, "shape")] if _is_sequence(shape) else [None]
-    sizes = tuple(size for size in found if size is not None)
-    if len(sizes) != len(found):
+    dimensions = [_whole(size) for size in bounded(shape, "shape")] if _is_sequence(shape) else [None]
+    sizes = tuple(size for size in dimensions if size is not None)
+    if len(sizes) != len(dimensions):
         hint = (
             "; graphs have no dynamic dimensions"
             if isinstance(shape, (list, tuple)) and any(size is None for size in shape)

@@ -123,8 +123,8 @@ def _meant(data_type: object) -> str:
         # Of NumPy, PyTorch, …; the text of other objects may be huge, or fail.
         name = str(data_type)
     name = name.rpartition(".")[2].lower()
-    found = name if name in INFO else _NEAREST.get(name, "")
-    return f"; did you mean {found!r}?" if found else ""
+    nearest = name if name in INFO else _NEAREST.get(name, "")
+    return f"; did you mean {nearest!r}?" if nearest else ""
 
 
 def cast_number(value: float, data_type: DataType) -> int | float:
@@ -165,8 +165,8 @@ def completable(cls: C) -> C:
     for value in vars(cls).values():
         if isinstance(value, property) and value.fget is not None:
             annotations = value.fget.__annotations__
-            found = value.fget.__globals__.get(str(annotations.get("return")))
-            if get_origin(found) is Literal:
+            return_type = value.fget.__globals__.get(str(annotations.get("return")))
+            if get_origin(return_type) is Literal:
                 value.fget.__signature__ = signature(value.fget)  # type: ignore[attr-defined]
                 annotations["return"] = "str"
     return cls

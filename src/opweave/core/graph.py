@@ -296,7 +296,7 @@ class Graph:
     def in_place(self) -> dict[str, str]:
         """For each output that may use the memory of an input (`Op.in_place`): the name of that input."""
         names: dict[Any, str] = {operand: name for name, operand in self.inputs.items()}
-        found: dict[str, str] = {}
+        sources: dict[str, str] = {}
         for name, output in self.outputs.items():
             if (node := output.node) is None:
                 continue
@@ -304,8 +304,8 @@ class Graph:
                 source = node.inputs[operand]
                 is_pair = node.outputs[number] is output and isinstance(source, Operand) and source.desc == output.desc
                 if is_pair and source in names:
-                    found[name] = names[source]
-        return found
+                    sources[name] = names[source]
+        return sources
 
     def __str__(self) -> str:
         names: dict[Operand, str] = {operand: printable(name) for name, operand in self.inputs.items()}

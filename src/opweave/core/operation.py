@@ -319,28 +319,28 @@ class Op(Generic[P, R]):
         """Sort the arguments of a call into operands and attributes, and convert them."""
         if len(args) > len(self.positional):
             raise ValidationError(f"takes {counted(len(self.positional), 'positional argument')}, got {len(args)}")
-        given = dict(zip(self.positional, args, strict=False))
+        arguments = dict(zip(self.positional, args, strict=False))
         for name, value in kwargs.items():
-            if name in given:
+            if name in arguments:
                 raise ValidationError(f"{name} is given twice")
             if name not in self.parameters:
                 raise ValidationError(f"has no argument {name!r}; it takes {', '.join(self.parameters)}")
-            given[name] = value
-        given = {**self.defaults, **given}
-        if len(given) < len(self.parameters):
-            name = next(name for name in self.parameters if name not in given)
+            arguments[name] = value
+        arguments = {**self.defaults, **arguments}
+        if len(arguments) < len(self.parameters):
+            name = next(name for name in self.parameters if name not in arguments)
             raise ValidationError(f"the argument {name!r} is missing")
 
         inputs: dict[str, Any] = {}
         for name in self.operands:
-            value = given[name]
+            value = arguments[name]
             if name in self.sequences:
                 if isinstance(value, (str, Operand)) or not isinstance(value, Sequence):
                     raise ValidationError(f"{name} must be a sequence of operands, got {shown(value)}")
                 inputs[name] = tuple(
                     item
                     if isinstance(item, Operand) and item.builder is builder
-                    else _operand(builder, f"{name}[{i}]", item, self._number_type(name, given))
+                    else _operand(builder, f"{name}[{i}]", item, self._number_type(name, arguments))
                     for i, item in enumerate(value)
                 )
             elif isinstance(value, Operand) and value.builder is builder:
@@ -348,10 +348,10 @@ class Op(Generic[P, R]):
             elif value is None and name in self.defaults:
                 inputs[name] = None
             else:
-                inputs[name] = _operand(builder, name, value, self._number_type(name, given))
+                inputs[name] = _operand(builder, name, value, self._number_type(name, arguments))
         attributes: dict[str, Any] = {}
         for name in self.attributes:
-            value = given[name]
+            value = arguments[name]
             absent = value is None and name in self.defaults and self.defaults[name] is None
             attributes[name] = None if absent else self._converters[name](name, value)
         return inputs, attributes

@@ -23,10 +23,10 @@ def bounded(values: Any, name: str) -> tuple[Any, ...]:
     Raises:
         ValidationError: there are more than `MAX_VALUES`, such as in `range(10**9)`.
     """
-    found = tuple(islice(values, MAX_VALUES + 1))
-    if len(found) > MAX_VALUES:
+    items = tuple(islice(values, MAX_VALUES + 1))
+    if len(items) > MAX_VALUES:
         raise ValidationError(f"{name} must have at most {MAX_VALUES:,} values, got {shown(values)}")
-    return found
+    return items
 
 
 Shape = tuple[int, ...]

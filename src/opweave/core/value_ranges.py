@@ -97,24 +97,24 @@ class InputRange:
 def input_ranges(graph: Graph) -> list[InputRange]:
     """The ranges of a graph's inputs, each once: many operations may take the same input."""
     places: dict[Any, tuple[int, str]] = {operand: (k, name) for k, (name, operand) in enumerate(graph.inputs.items())}
-    found: dict[tuple[int, int, int], InputRange] = {}
+    ranges: dict[tuple[int, int, int], InputRange] = {}
     for node in graph.nodes:
         for name, values in node.op.value_ranges(node.arguments):
             if (place := places.get(node.inputs[name])) is not None:
-                made = InputRange(*place, f"{node.title}: {name}", values)
-                found.setdefault((made.key, values.low, values.high), made)
-    return list(found.values())
+                input_range = InputRange(*place, f"{node.title}: {name}", values)
+                ranges.setdefault((input_range.key, values.low, values.high), input_range)
+    return list(ranges.values())
 
 
 def checking(call: Callable[[], None], ranges: Sequence[InputRange], inputs: Sequence[Any]) -> Callable[[], None]:
     """A function that checks the ranges of inputs on the host, then calls `call`; `call` itself if there are none."""
-    checked = [each for each in ranges if isinstance(inputs[each.key], np.ndarray)]
+    checked = [input_range for input_range in ranges if isinstance(inputs[input_range.key], np.ndarray)]
     if not checked:
         return call
 
     def run() -> None:
-        for each in checked:
-            each.check(inputs)
+        for input_range in checked:
+            input_range.check(inputs)
         call()
 
     return run
