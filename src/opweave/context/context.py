@@ -414,7 +414,7 @@ class MLContext(ContextTensors):
         limits = self._backend.limits(op)
         table = SnakeCaseDict()
         for name, limit in limits.items():
-            data_types, ranks = limit._allowed(limits)
+            data_types, ranks = limit._resolve(limits)
             table[name] = SnakeCaseDict(data_types=list(data_types), rank_range={"min": ranks[0], "max": ranks[1]})
         return table
 

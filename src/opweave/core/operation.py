@@ -77,7 +77,7 @@ class Limits:
     data_types: tuple[DataType, ...] | str = ANY
     ranks: tuple[int, int] | str = (0, N)
 
-    def _allowed(self, limits: Mapping[str, Limits]) -> tuple[tuple[DataType, ...], tuple[int, int]]:
+    def _resolve(self, limits: Mapping[str, Limits]) -> tuple[tuple[DataType, ...], tuple[int, int]]:
         """The data types and ranks, with references to other operands resolved; `limits` are those of the operation."""
         data_types, ranks = self.data_types, self.ranks
         while isinstance(data_types, str):

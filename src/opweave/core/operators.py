@@ -108,7 +108,7 @@ class Operators(Described, ArrayMethods):
                 shape.append(1)
                 continue
             axis = len(starts)
-            picked = _picked(item, axis, self.shape[axis])
+            picked = _positions(item, axis, self.shape[axis])
             if isinstance(item, slice):
                 shape.append(len(picked))
             if picked.step < 0:
@@ -146,7 +146,7 @@ for _name, _operation in INFIX.items():  # type checkers see `ArrayMethods`
     setattr(Operators, f"__r{_name}__", _infix(_operation, swap=True))
 
 
-def _picked(item: Any, axis: int, size: int) -> range:
+def _positions(item: Any, axis: int, size: int) -> range:
     """The positions that an integer or a slice picks from an axis; there is at least one."""
     if isinstance(item, slice):
         try:
