@@ -25,9 +25,9 @@ AGE = 16
 """Free a kept buffer that this many large allocations have not used."""
 
 _spare: deque[tuple[int, np.ndarray]] = deque()
-"""Kept buffers, the oldest first, each with the number of the allocation before it was freed."""
+"""Kept buffers, the oldest first, each with the number of the last allocation before it was freed."""
 _wanted: Cache[int, int] = Cache(AGE, raw=True)
-"""How often each of the last few sizes was allocated."""
+"""Number of allocations by size, for the most recent sizes."""
 _turn = 0
 
 
@@ -59,7 +59,7 @@ def _freed(raw: np.ndarray) -> None:
 
 
 def _taken(size: int) -> np.ndarray | None:
-    """A kept buffer of this size, or None; frees buffers that have not been used for `AGE` allocations."""
+    """Remove and return a kept buffer of `size` bytes, or None; free buffers that were idle for `AGE` allocations."""
     found: np.ndarray | None = None
     for _ in range(len(_spare)):
         try:

@@ -37,13 +37,13 @@ class Cell:
 
 
 class Space(Protocol):
-    """Where memory is, and how it is allocated and copied."""
+    """A place of memory: allocates it there, and copies it."""
 
     is_host: bool
-    """Whether its memory is that of NumPy arrays."""
+    """Whether its memory is accessible as NumPy arrays."""
 
     def owns(self, given: Memory, /) -> bool:
-        """Whether memory lies in this space."""
+        """Whether memory is in this space."""
 
     def allocate(self, desc: Desc) -> Memory:
         """New memory of zeros for a tensor."""
@@ -69,7 +69,7 @@ class TensorSpace(Space, Protocol):
 
         Args:
             given: an array, or a buffer of the device.
-            desc: what it holds; None where it says that itself.
+            desc: data type and shape; None if the object has them.
         """
 
     def check_overlap(
@@ -91,7 +91,7 @@ class DeviceSpace(TensorSpace, Protocol):
     """Memory of a device that the host cannot access."""
 
     def carve(self, sizes: Sequence[int], homes: Sequence[int], descs: Sequence[Desc]) -> list[Memory]:
-        """Allocate buffers of `sizes` bytes; tensor `k` lies at the start of buffer `homes[k]`."""
+        """Allocate buffers of `sizes` bytes; tensor `k` is at the start of buffer `homes[k]`."""
 
 
 class _Host:
@@ -142,8 +142,8 @@ def intermediates(
     """Lay out the intermediates of a program in a space.
 
     Args:
-        space: where they lie.
-        descs: what they hold.
+        space: their space.
+        descs: their data types and shapes.
         lives: the first and the last step that needs each.
 
     Returns:
@@ -164,7 +164,7 @@ def intermediates(
 
 
 class Pool(ABC, Generic[T]):
-    """Memory for runs: each run takes some for itself, so that several threads may run one program at the same time.
+    """Reusable memory for runs: each run takes its own, so that several threads can run one program at the same time.
 
     Args:
         limit: the most to keep for later runs; by default enough for one run on each processor.
@@ -182,14 +182,14 @@ class Pool(ABC, Generic[T]):
         """New memory for one run."""
 
     def take(self) -> T:
-        """Memory for one run: what is idle, or new memory."""
+        """Memory for one run, idle or new."""
         try:
             return self.idle.pop()
         except IndexError:
             return self.new()
 
     def give_back(self, memory: T) -> None:
-        """Let other runs use memory that a run has taken; it is freed if there is enough."""
+        """Return the memory of a run for reuse; it is freed if enough is idle."""
         if len(self.idle) < self._limit:
             self.idle.append(memory)
 
@@ -204,9 +204,9 @@ def _copy_on_host(target: Memory, source: Memory, reason: str) -> None:
 def copier(
     source: Space, target: Space, reason: str, names: Sequence[str] = ()
 ) -> Callable[[Sequence[Memory], Sequence[Memory]], Callable[[], None]]:
-    """A function that binds copies from one space to another to memory; its result makes the copies.
+    """A function that binds copies between two spaces to memory; its result makes the copies.
 
-    What is in a cell must have the shape of the memory that it is copied to: if not, `OtherShapes` has the name from `names`.
+    The value of a cell must have the shape of its target; otherwise `OtherShapes` is raised, with the name from `names`.
     """
 
     def bind(reads: Sequence[Memory], writes: Sequence[Memory]) -> Callable[[], None]:
