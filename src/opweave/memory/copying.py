@@ -113,6 +113,6 @@ def copied(value: Any, reason: str) -> Any:
         return [copied(item, reason) for item in value]
     if not isinstance(value, np.ndarray):
         return value
-    made = np.empty_like(value)
-    copy(made, value, reason)
-    return made
+    duplicate = np.empty_like(value)
+    copy(duplicate, value, reason)
+    return duplicate

@@ -136,13 +136,13 @@ def capsule(
     code = _CODES[desc.data_type.rstrip("0123456789")]
     tensor = _Tensor(address, device, desc.rank, code, kind.bits, 1, shape_array, strides_array, 0)
     deleter = ctypes.cast(_DELETE, c_void_p)
-    made: _Managed | _Versioned
+    managed: _Managed | _Versioned
     if is_versioned:
-        made, name = _Versioned(VERSION, None, deleter, READ_ONLY if read_only else 0, tensor), _NAME_VERSIONED
+        managed, name = _Versioned(VERSION, None, deleter, READ_ONLY if read_only else 0, tensor), _NAME_VERSIONED
     else:
-        made, name = _Managed(tensor, None, deleter), _NAME
-    at = ctypes.addressof(made)
-    _lent[at] = made, shape_array, strides_array, owner
+        managed, name = _Managed(tensor, None, deleter), _NAME
+    at = ctypes.addressof(managed)
+    _lent[at] = managed, shape_array, strides_array, owner
     return _new(at, name, ctypes.cast(_DESTROY, c_void_p))
 
 
@@ -201,12 +201,12 @@ def take(exporter: Any, stream: int | None) -> Taken:
         exporter = detach()  # PyTorch refuses to export a parameter, which has a gradient
     try:
         try:
-            made = exporter.__dlpack__(stream=stream, max_version=VERSION)
+            exported = exporter.__dlpack__(stream=stream, max_version=VERSION)
         except TypeError:  # a library from before versions
-            made = exporter.__dlpack__(stream=stream)
+            exported = exporter.__dlpack__(stream=stream)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise ValidationError(f"{type(exporter).__name__}.__dlpack__ refuses: {error}") from error
-    return Taken(made)
+    return Taken(exported)
 
 
 __all__ = ["CPU", "CUDA", "CUDA_MANAGED", "VERSION", "Taken", "capsule", "take"]

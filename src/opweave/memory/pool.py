@@ -60,17 +60,17 @@ def _freed(raw: np.ndarray) -> None:
 
 def _taken(size: int) -> np.ndarray | None:
     """Remove and return a kept buffer of `size` bytes, or None; free buffers that were idle for `AGE` allocations."""
-    found: np.ndarray | None = None
+    match: np.ndarray | None = None
     for _ in range(len(_spare)):
         try:
             turn, raw = _spare.popleft()
         except IndexError:  # another thread took it
             break
-        if found is None and raw.nbytes == size:
-            found = raw
+        if match is None and raw.nbytes == size:
+            match = raw
         elif _turn - turn < AGE:
             _spare.append((turn, raw))
-    return found
+    return match
 
 
 def _trim() -> None:

@@ -151,16 +151,16 @@ def intermediates(
     """
     needed = [Life(desc.byte_length, *life) for desc, life in zip(descs, lives, strict=True)]
     if not space.is_host:
-        made = plan_buffers(needed)
-        return made, lambda: space.carve(made.pieces, made.homes, descs)  # type: ignore[attr-defined]
-    made = plan(needed)
+        layout = plan_buffers(needed)
+        return layout, lambda: space.carve(layout.pieces, layout.homes, descs)  # type: ignore[attr-defined]
+    layout = plan(needed)
 
     def allocate() -> list[Memory]:
-        raw = space.allocate(Desc("uint8", (made.peak,)))
-        pieces = (raw[at : at + desc.byte_length] for at, desc in zip(made.offsets, descs, strict=True))
+        raw = space.allocate(Desc("uint8", (layout.peak,)))
+        pieces = (raw[at : at + desc.byte_length] for at, desc in zip(layout.offsets, descs, strict=True))
         return [piece.view(d.data_type).reshape(d.shape) for piece, d in zip(pieces, descs, strict=True)]
 
-    return made, allocate
+    return layout, allocate
 
 
 class Pool(ABC, Generic[T]):
@@ -218,12 +218,12 @@ def copier(
         pairs = list(zip(writes, reads, strict=True))
 
         def run() -> None:
-            for k, (into, what) in enumerate(pairs):
-                if isinstance(what, Cell):
-                    what = what.value
-                    if not isinstance(into, Cell) and into.shape != what.shape:
-                        raise OtherShapes({names[k]: what.shape})
-                move(into, what, reason)
+            for k, (into, value) in enumerate(pairs):
+                if isinstance(value, Cell):
+                    value = value.value
+                    if not isinstance(into, Cell) and into.shape != value.shape:
+                        raise OtherShapes({names[k]: value.shape})
+                move(into, value, reason)
 
         return run
 
