@@ -45,20 +45,20 @@ def _large(desc: Desc, size: int) -> np.ndarray:
     global _turn
     _turn += 1
     _wanted.put(size, (_wanted.peek(size) or 0) + 1)
-    raw = _taken(size)
+    raw = _take(size)
     if raw is None:
         raw = host.empty(Desc("uint8", (size,)))
-    return host.lease(host.address_range(raw)[0], size, partial(_freed, raw)).view(desc.data_type).reshape(desc.shape)
+    return host.lease(host.address_range(raw)[0], size, partial(_keep, raw)).view(desc.data_type).reshape(desc.shape)
 
 
-def _freed(raw: np.ndarray) -> None:
+def _keep(raw: np.ndarray) -> None:
     """Keep a buffer whose size was allocated more than once recently."""
     if (_wanted.peek(raw.nbytes) or 0) > 1:
         _spare.append((_turn, raw))
         _trim()
 
 
-def _taken(size: int) -> np.ndarray | None:
+def _take(size: int) -> np.ndarray | None:
     """Remove and return a kept buffer of `size` bytes, or None; free buffers that were idle for `AGE` allocations."""
     match: np.ndarray | None = None
     for _ in range(len(_spare)):
@@ -74,13 +74,13 @@ def _taken(size: int) -> np.ndarray | None:
 
 
 def _trim() -> None:
-    while kept() > MOST:
+    while kept_bytes() > MOST:
         try:
             _spare.popleft()
         except IndexError:
             break
 
 
-def kept() -> int:
+def kept_bytes() -> int:
     """Total size of the kept buffers in bytes."""
     return sum([raw.nbytes for _, raw in list(_spare)])
