@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .program import Program
 
 MAX_BINDINGS = 64
-"""How many combinations of tensors a graph stays bound to; beyond that, the oldest must be bound (and validated) again."""
+"""Combinations of tensors that a graph stays bound to; beyond that, the oldest must be bound (and validated) again."""
 
 
 @hints.misnomers
@@ -71,13 +71,13 @@ class MLGraph:
         self._constants = memory.merged_ranges(operand.value for operand in graph.constants)
         self._in_place = graph.in_place()
         self._lock = RLock()
-        # What `dispatch` was called with -> the binding. An entry lives until one of its tensors goes away, so a key made
-        # of identities is never mistaken for another.
+        # Bindings by the arguments of `dispatch`. An entry lives until one of its tensors goes away, so keys made of
+        # identities stay unique.
         self._bindings: Cache[tuple[Any, ...], DispatchBinding] = Cache(MAX_BINDINGS, raw=True)
-        # The graph as a call in larger graphs, and what drops these (`opweave.lazy.deferred_context`).
+        # The graph as a call in larger graphs, and the function that drops these (`opweave.lazy.deferred_context`).
         self._template: Any = None
         self._forget: Callable[[], object] | None = None
-        self._use: Use | None = None  # where its use is noted
+        self._use: Use | None = None  # counts its use, for verification
         context._add_graph(self)
 
     def __reduce__(self) -> NoReturn:
@@ -112,7 +112,7 @@ class MLGraph:
         return tuple(dict.fromkeys(placement.device for placement in self.placements()))
 
     def placements(self) -> list[Placement]:
-        """Where each operation runs, and how.
+        """The device of each operation, and how it runs there.
 
         >>> import opweave as ow
         >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
@@ -203,7 +203,7 @@ class MLGraph:
         return tuned
 
     def draw(self, path: str | Path | None = None) -> Drawing:
-        """Draw the graph from inputs to outputs, with what runs which part of it.
+        """Draw the graph from inputs to outputs, with the engine of each part.
 
         Args:
             path: an .svg file to write the drawing to, or None.
@@ -254,7 +254,7 @@ class MLGraph:
         self._bindings.clear()  # the next dispatch binds it again
 
     def _verification(self, key: Any, sample: Any) -> Any:
-        """What a child process verifies, or why it cannot."""
+        """The task of a child process that verifies the graph, or the reason why there is none."""
         graph, context = self._graph, self._context
         if graph is None:
             return "the graph is destroyed"
@@ -270,7 +270,7 @@ class MLGraph:
         return program
 
     def _replace_program(self, program: Program) -> None:
-        """Run another program of the same graph from the next run on; runs that have begun end as they are.
+        """Run another program of the same graph from the next run on; runs in progress end with the old one.
 
         Raises:
             InvalidStateError: the graph is destroyed, or the context lost.
@@ -280,7 +280,7 @@ class MLGraph:
             self._program = program
             self._bindings.clear()  # those of the other program
             if self._use is not None:
-                self._use.end((), "not verified: tuned")  # which `explain` says of the other program alone
+                self._use.end((), "not verified: tuned")  # `explain` says this of the other program alone
 
     def destroy(self) -> None:
         """Release the compiled graph and its weights; it cannot be dispatched any more. Further calls do nothing."""
@@ -301,7 +301,7 @@ class MLGraph:
         return f"<MLGraph ({listing(self._inputs)}) -> ({listing(self._outputs)}), {state}>"
 
     def _check_dispatch(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> None:
-        """Validate what `dispatch` got as the specification does."""
+        """Validate the arguments of `dispatch` as the specification does."""
         self._check_alive()
         for what, tensors in {"inputs": inputs, "outputs": outputs}.items():
             require(isinstance(tensors, Mapping), f"dispatch: {what} must map names to tensors, got {shown(tensors)}")
@@ -322,14 +322,14 @@ class MLGraph:
                 )
 
     def _may_share(self, name: str, tensor: MLTensor, outputs: Mapping[str, MLTensor]) -> bool:
-        """Whether a tensor stands for an input and for an output that may use its memory."""
+        """Whether a tensor is an input, and also an output that may use the memory of that input."""
         return any(source == name and outputs.get(output) is tensor for output, source in self._in_place.items())
 
     def _check_overlap(self, space: TensorSpace, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Pairs:
         """Require outputs in memory of their own, or of the input that they may update.
 
         Returns:
-            The positions of the inputs and outputs that lie in the same memory.
+            Pairs of positions of an input and an output in the same memory.
 
         Raises:
             ValidationError: naming the two that overlap.
@@ -419,7 +419,7 @@ class MLGraph:
         return targets
 
     def _as_they_are(self, inputs: Any) -> list[np.ndarray] | None:
-        """The arrays of inputs in order, if engines can read all of them as they are; None else."""
+        """The input arrays in order if engines can read all of them in place, else None."""
         if type(inputs) is not dict or len(inputs) != len(self._arrays):
             return None
         found = []
@@ -434,7 +434,7 @@ class MLGraph:
         return found
 
     def _check_outputs(self, outputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Require arrays that results can be written into; NumPy's for those of others, which share their memory."""
+        """Require arrays that results can be written into; those of other libraries become NumPy arrays of the same memory."""
         require(isinstance(outputs, Mapping), f"compute: outputs must map names to arrays, got {shown(outputs)}")
         unknown = [name for name in outputs if name not in self._outputs]
         require(not unknown, f"compute: outputs must be among {list(self._outputs)}; unknown: {unknown}")
@@ -463,7 +463,7 @@ class DispatchBinding:
 
     Args:
         graph: the graph.
-        key: what `dispatch` was called with.
+        key: the arguments of `dispatch`, as a key.
         call: runs the graph once.
         tensors: those whose locks it holds while it runs.
     """
@@ -517,7 +517,7 @@ class DispatchBinding:
 
 
 def fit_tensor(tensor: MLTensor, array: Any, what: str, desc: Desc) -> Any:
-    """The memory of a tensor that stands for `desc`; on the host, a flat one will do."""
+    """The memory of a tensor as `desc`; on the host, the tensor may be flat."""
     if isinstance(array, np.ndarray):
         return fit(array, what, desc)
     require(tensor.desc == desc, f"{what} must be {desc}, got a tensor {tensor.desc}")
@@ -525,7 +525,7 @@ def fit_tensor(tensor: MLTensor, array: Any, what: str, desc: Desc) -> Any:
 
 
 def check_names(what: str, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Require the names that a graph has, no more and no fewer."""
+    """Require exactly the names `wanted`."""
     missing = [name for name in wanted if name not in given]
     unknown = [name for name in given if name not in wanted]
     if missing or unknown:
