@@ -72,6 +72,6 @@ class Binding:
 
     def _bind(self, intermediates: Intermediates) -> list[Call]:
         """Bind the steps to memory, and keep the calls for as long as the intermediates exist."""
-        given = self._given
-        memory: list[Any] = [*given, *intermediates[len(given) :]]
+        arguments = self._given
+        memory: list[Any] = [*arguments, *intermediates[len(arguments) :]]
         return self._calls.put(intermediates, [step.tie(memory) for step in self.layout.steps])

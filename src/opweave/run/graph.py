@@ -334,13 +334,13 @@ class MLGraph:
         Raises:
             ValidationError: naming the two that overlap.
         """
-        found = memory.in_place(inputs, outputs, self._in_place) if self._in_place else {}
-        alone = {name: given for name, given in inputs.items() if name not in found.values()} if found else inputs
+        shared = memory.in_place(inputs, outputs, self._in_place) if self._in_place else {}
+        alone = {name: array for name, array in inputs.items() if name not in shared.values()} if shared else inputs
         space.check_overlap(alone, outputs, self._constants)
-        if not found:
+        if not shared:
             return ()
         sources, targets = list(self._inputs), list(self._outputs)
-        return tuple((sources.index(source), targets.index(name)) for name, source in found.items())
+        return tuple((sources.index(source), targets.index(name)) for name, source in shared.items())
 
     def _bind(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> DispatchBinding:
         """Validate, bind to the tensors' memory, and remember the binding."""
@@ -396,8 +396,8 @@ class MLGraph:
         if outputs:
             outputs = self._check_outputs(outputs)
         elif not tensors and program.returning_all is not None:
-            made = program.returning_all([sources[name] for name in self._inputs])
-            return dict(zip(self._outputs, made, strict=True))
+            results = program.returning_all([sources[name] for name in self._inputs])
+            return dict(zip(self._outputs, results, strict=True))
         for name, desc in self._outputs.items():
             target = outputs.get(name) if outputs else None
             targets[name] = memory.empty(desc) if target is None else target
@@ -411,8 +411,8 @@ class MLGraph:
                 for tensor in tensors:
                     tensor._use_in_steps()
             if outputs:
-                here = {name: array for name, array in sources.items() if isinstance(array, np.ndarray)}
-                shared = self._check_overlap(HOST, here, targets)
+                on_host = {name: array for name, array in sources.items() if isinstance(array, np.ndarray)}
+                shared = self._check_overlap(HOST, on_host, targets)
             program.run([sources[name] for name in self._inputs], list(targets.values()), shared)
             if self._use is not None and self._use.is_asked:
                 self._use.note((), list(self._inputs), [sources[name] for name in self._inputs])
@@ -422,7 +422,7 @@ class MLGraph:
         """The input arrays in order if engines can read all of them in place, else None."""
         if type(inputs) is not dict or len(inputs) != len(self._arrays):
             return None
-        found = []
+        arrays = []
         for name, dtype, shape in self._arrays:
             array = inputs.get(name)
             if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
@@ -430,8 +430,8 @@ class MLGraph:
             flags = array.flags
             if not (flags.c_contiguous and flags.aligned):
                 return None
-            found.append(array)
-        return found
+            arrays.append(array)
+        return arrays
 
     def _check_outputs(self, outputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Require arrays that results can be written into; those of other libraries become NumPy arrays of the same memory."""
@@ -529,6 +529,6 @@ def check_names(what: str, given: Mapping[str, Any], wanted: Mapping[str, Any]) 
     missing = [name for name in wanted if name not in given]
     unknown = [name for name in given if name not in wanted]
     if missing or unknown:
-        found = {"missing": missing, "unknown": unknown}
-        which = ", ".join(f"{kind}: {shown(names)}" for kind, names in found.items() if names) if given else "got none"
+        groups = {"missing": missing, "unknown": unknown}
+        which = ", ".join(f"{kind}: {shown(names)}" for kind, names in groups.items() if names) if given else "got none"
         raise ValidationError(f"{what} must hold {list(wanted)}; {which}{hints.names(unknown, missing)}")

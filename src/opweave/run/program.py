@@ -66,10 +66,10 @@ class Program:
         def number(operand: Operand) -> int:
             return numbers.setdefault(operand, len(numbers))
 
-        made = []
+        steps = []
         for segment, part in enumerate(parts):
             weights = {o for node in part.nodes for o in node.operands if o.is_constant}
-            made.append(
+            steps.append(
                 Step(
                     part.title or title(part.nodes),
                     part.space,
@@ -82,7 +82,7 @@ class Program:
                     part,
                 )
             )
-        self.steps: tuple[Step, ...] = tuple(made)
+        self.steps: tuple[Step, ...] = tuple(steps)
         self.outputs = tuple(number(operand) for operand in graph.outputs.values())
         self.operands = tuple(numbers)
         # HOST comes last: it owns all memory that the others do not.
@@ -166,16 +166,16 @@ class Program:
         """The layout for the spaces of this memory."""
         if len(self._spaces) == 1:
             return self.layout_in((HOST,) * (len(inputs) + len(outputs)), shared)
-        spaces = tuple(next(s for s in self._spaces if s.owns(given)) for given in (*inputs, *outputs))
+        spaces = tuple(next(s for s in self._spaces if s.owns(memory)) for memory in (*inputs, *outputs))
         return self.layout_in(spaces, shared)
 
     def layout_in(self, spaces: tuple[Space, ...], shared: Pairs = ()) -> Layout:
         """The layout for inputs and outputs in these spaces; the pairs `shared` are in the same memory."""
         key = spaces, shared
-        known = self._layouts.get(key)
-        if known is None:
-            known = self._layouts.setdefault(key, Layout(self, spaces, shared))
-        return known
+        layout = self._layouts.get(key)
+        if layout is None:
+            layout = self._layouts.setdefault(key, Layout(self, spaces, shared))
+        return layout
 
     def constant(self, number: int, space: Space) -> Memory:
         """The memory of a constant in a space; it is copied there once."""
@@ -184,9 +184,9 @@ class Program:
             return value
         key = number, space
         if key not in self._constants:
-            made = space.allocate(self.operands[number].desc)
-            copier(HOST, space, "a constant into the memory of a kernel")([value], [made])()
-            self._constants[key] = made
+            target = space.allocate(self.operands[number].desc)
+            copier(HOST, space, "a constant into the memory of a kernel")([value], [target])()
+            self._constants[key] = target
         return self._constants[key]
 
     def parts(self, step: Step) -> list[tuple[Node, Placement]]:
@@ -220,13 +220,13 @@ class Program:
     def crossings(self) -> list[tuple[int, Operand]]:
         """Pairs of a segment and an operand that is copied before or after it, because their spaces differ."""
         copies = [step for step in self.default.steps if step.part is None and step.reads]
-        found = [(step.segment, self.default.operands[number]) for step in copies for number in step.writes]
-        return [(segment, operand) for segment, operand in found if not self.default.is_twin(operand)]
+        pairs = [(step.segment, self.default.operands[number]) for step in copies for number in step.writes]
+        return [(segment, operand) for segment, operand in pairs if not self.default.is_twin(operand)]
 
     def measured(self) -> MeasuredProgram | None:
         """A copy of the program whose engines measure their kernels; None if no engine can."""
-        made = copy(self)
-        made._layouts = {}
+        program = copy(self)
+        program._layouts = {}
         engines: dict[int, Measured] = {}
         steps = []
         for step in self.steps:
@@ -235,9 +235,9 @@ class Program:
                 engines[step.segment] = engine
                 step = replace(step, part=replace(step.part, runner=engine), bind=engine.bind)
             steps.append(step)
-        made.steps = tuple(steps)
-        made._find_direct()
-        return MeasuredProgram(made, engines) if engines else None
+        program.steps = tuple(steps)
+        program._find_direct()
+        return MeasuredProgram(program, engines) if engines else None
 
 
 @record
@@ -283,7 +283,7 @@ class Layout(Pool[Intermediates]):
         self._own: list[int] = []  # slots of intermediates
         self._cells: list[int] = []  # those of values without a shape
         # Slots that hold each value, oldest first.
-        self._found: dict[int, list[int]] = {number: [number] for number in range(count)}
+        self._slots: dict[int, list[int]] = {number: [number] for number in range(count)}
         self._targets: dict[int, int] = {}
         self._twins: list[tuple[int, int]] = []  # values, and slots of outputs that alias them
         for at, value in enumerate(program.outputs, start=count):
@@ -300,8 +300,8 @@ class Layout(Pool[Intermediates]):
             self.steps.append(replace(step, reads=reads, writes=writes))
         self._finish(len(program.steps) - 1)
         self.plan, self._allocators = self._lay_out()
-        given = range(len(spaces))
-        self._is_inner = [not any(at in given for at in (*step.reads, *step.writes)) for step in self.steps]
+        outer = range(len(spaces))
+        self._is_inner = [not any(at in outer for at in (*step.reads, *step.writes)) for step in self.steps]
         del self.program  # a reference cycle would keep its memory until a garbage collection
         super().__init__(0 if self._own else MAX_SMALL)
 
@@ -320,9 +320,9 @@ class Layout(Pool[Intermediates]):
         homes = {}
         for step in self.program.steps:
             for value in step.writes:
-                its = touching[value]
-                possible = [space for space in dict.fromkeys(its) if reaches(step.space, space)]
-                homes[value] = max(possible, key=lambda space: sum(reaches(other, space) for other in its))
+                spaces = touching[value]
+                possible = [space for space in dict.fromkeys(spaces) if reaches(step.space, space)]
+                homes[value] = max(possible, key=lambda space: sum(reaches(other, space) for other in spaces))
         return homes
 
     def _share(self, shared: Mapping[int, int]) -> None:
@@ -358,7 +358,7 @@ class Layout(Pool[Intermediates]):
     def _read(self, value: int, step: Step) -> int:
         """The slot from which a step reads a value; adds a copy if the step can reach none."""
         operand = self.program.operands[value]
-        for at in self._found.get(value, ()):
+        for at in self._slots.get(value, ()):
             if reaches(step.space, self._spaces[at]):
                 return at
         if operand.is_constant:
@@ -366,11 +366,11 @@ class Layout(Pool[Intermediates]):
             self._fixed[at] = self.program.constant(value, step.space)
         else:
             at = self._targets.get(value, -1)
-            if at < 0 or at in self._found[value] or not reaches(step.space, self._spaces[at]):
+            if at < 0 or at in self._slots[value] or not reaches(step.space, self._spaces[at]):
                 at = self._new(value, step.space)
                 self._own.append(at)
-            self._copy([self._found[value][0]], [at], step.segment, _reason(operand, step.space, step.title))
-        self._found.setdefault(value, []).append(at)
+            self._copy([self._slots[value][0]], [at], step.segment, _reason(operand, step.space, step.title))
+        self._slots.setdefault(value, []).append(at)
         return at
 
     def _write(self, value: int, step: Step, home: Space) -> int:
@@ -379,17 +379,17 @@ class Layout(Pool[Intermediates]):
         if at < 0 or not reaches(step.space, self._spaces[at]):
             at = self._new(value, home)
             self._own.append(at)
-        self._found[value] = [at]
+        self._slots[value] = [at]
         return at
 
     def _copy(self, reads: Sequence[int], writes: Sequence[int], segment: int, reason: str) -> None:
         source, target = self._spaces[reads[0]], self._spaces[writes[0]]
         size = sum(self.operands[at].desc.byte_length for at in writes)
-        what = ", ".join(str(self.operands[at].desc) for at in writes)
+        descs = ", ".join(str(self.operands[at].desc) for at in writes)
         names = [self._output_names.get(at, "") for at in writes]
         self.steps.append(
             Step(
-                f"copy {what}: {reason}", source if target.is_host else target, tuple(reads), tuple(writes),
+                f"copy {descs}: {reason}", source if target.is_host else target, tuple(reads), tuple(writes),
                 copier(source, target, reason, names), segment, size, size,
             )
         )  # fmt: skip
@@ -400,14 +400,14 @@ class Layout(Pool[Intermediates]):
         makers = {value: step for step in self.program.steps for value in step.writes}
         # Outputs that overwrite inputs come last: other copies may read these inputs.
         for value, at in [*self._targets.items(), *self._twins, *self._apart]:
-            if at in self._found.get(value, ()):
+            if at in self._slots.get(value, ()):
                 continue
-            if value not in self._found:  # a constant
+            if value not in self._slots:  # a constant
                 constant = self._new(value, HOST)
                 self._fixed[constant] = self.program.operands[value].value
-                self._found[value] = [constant]
+                self._slots[value] = [constant]
             source = next(
-                (n for n in self._found[value] if reaches(self._spaces[at], self._spaces[n])), self._found[value][0]
+                (n for n in self._slots[value] if reaches(self._spaces[at], self._spaces[n])), self._slots[value][0]
             )
             if (value, at) in self._twins:
                 segment, reason = last, "an output under another name"
@@ -442,20 +442,20 @@ class Layout(Pool[Intermediates]):
         for space in dict.fromkeys(self._spaces[at] for at in sized):
             numbers = [at for at in sized if self._spaces[at] is space]
             descs: list[Desc] = [self.operands[at].desc for at in numbers]
-            made, allocate = intermediates(space, descs, [lives[at] for at in numbers])
-            whole += made
+            space_plan, allocate = intermediates(space, descs, [lives[at] for at in numbers])
+            whole += space_plan
             allocators.append((numbers, allocate))
         return whole, allocators
 
     def new(self) -> Intermediates:
         """New memory slots for one run; those of inputs and outputs are None."""
-        made = Intermediates(self._fixed.get(at) for at in range(len(self.operands)))
+        memory = Intermediates(self._fixed.get(at) for at in range(len(self.operands)))
         for numbers, allocate in self._allocators:
             for at, piece in zip(numbers, allocate(), strict=True):
-                made[at] = piece
+                memory[at] = piece
         for at in self._cells:
-            made[at] = Cell()
-        return made
+            memory[at] = Cell()
+        return memory
 
     def give_back(self, memory: Intermediates) -> None:
         """Return the memory of a run for reuse."""
@@ -466,8 +466,8 @@ class Layout(Pool[Intermediates]):
     def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
         """Run the program once, like `Binding`, but only steps between intermediates stay bound."""
         intermediates = self.take()
-        given = [*inputs, *outputs]
-        memory = [*given, *intermediates[len(given) :]]
+        arguments = [*inputs, *outputs]
+        memory = [*arguments, *intermediates[len(arguments) :]]
         number = 0
         try:
             if intermediates.calls is None:

@@ -95,9 +95,9 @@ class Step:
         text = str(error)
         if self.part is None or not self.part.nodes or text.startswith(self.title):
             return error
-        made = OperationError(f"{self.title}: {text.removeprefix(f'{self.part.runner.name}: ')}")
-        made.__cause__ = error
-        return made
+        titled = OperationError(f"{self.title}: {text.removeprefix(f'{self.part.runner.name}: ')}")
+        titled.__cause__ = error
+        return titled
 
 
 def title(nodes: Sequence[Node]) -> str:
