@@ -51,7 +51,7 @@ class Binding:
                 for call in calls:
                     call()
             except OperationError as error:
-                failed = layout.steps[calls.index(call)].failed(error)
+                failed = layout.steps[calls.index(call)].describe_error(error)
                 raise failed from failed.__cause__
         finally:
             layout.give_back(intermediates)

@@ -244,13 +244,13 @@ class MLGraph:
         if (plain := program.returning_all) is not None:
             weak, names = ref(program), list(self._inputs)
 
-            def noted(inputs: Sequence[Any]) -> list[Any]:
+            def note_use(inputs: Sequence[Any]) -> list[Any]:
                 if (own := weak()) is not None:
                     own.returning_all = plain
                 use.note((), names, inputs)
                 return plain(inputs)
 
-            program.returning_all = noted
+            program.returning_all = note_use
         self._bindings.clear()  # the next dispatch binds it again
 
     def _verification(self, key: Any, sample: Any) -> Any:

@@ -143,12 +143,12 @@ class Program:
         if call is None or not ranges:
             return call
 
-        def checked(inputs: Sequence[Memory]) -> list[Memory]:
+        def check_and_call(inputs: Sequence[Memory]) -> list[Memory]:
             for each in ranges:
                 each.check(inputs)
             return call(inputs)
 
-        return checked
+        return check_and_call
 
     def taking_feeds(self, outputs: Sequence[int]) -> TakingFeeds | None:
         """`returning` for arrays by name, whose shapes the engine checks; None if the engine does not do that."""
@@ -482,7 +482,7 @@ class Layout(Pool[Intermediates]):
                         step = self.steps[number]
                         step.run([memory[at] for at in step.reads], [memory[at] for at in step.writes])
             except OperationError as error:
-                failed = self.steps[number].failed(error)
+                failed = self.steps[number].describe_error(error)
                 raise failed from failed.__cause__
         finally:
             self.give_back(intermediates)

@@ -80,7 +80,7 @@ class Step:
         try:
             return self.bind([memory[at] for at in self.reads], [memory[at] for at in self.writes])
         except OperationError as error:
-            failed = self.failed(error)
+            failed = self.describe_error(error)
             raise failed from failed.__cause__
 
     def run(self, reads: Sequence[Memory], writes: Sequence[Memory]) -> None:
@@ -90,7 +90,7 @@ class Step:
         else:
             self.part.runner.run(reads, writes)
 
-    def failed(self, error: OperationError) -> OperationError:
+    def describe_error(self, error: OperationError) -> OperationError:
         """The error of a run, which names the operations."""
         text = str(error)
         if self.part is None or not self.part.nodes or text.startswith(self.title):
