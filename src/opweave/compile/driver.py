@@ -1,4 +1,4 @@
-"""Compile a graph into a program: each node is chosen for, decomposed where nothing runs it whole, fused and partitioned."""
+"""Compile a graph into a program: choose an implementation for each node, decompose what has none, fuse, partition."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def compile(
 ) -> Program:
     """Compile a graph.
 
-    Where several engines may run it, one is chosen for all of it (`choose_engine`).
+    If several engines can run the graph, one is chosen for all of it (`choose_engine`).
 
     Args:
-        graph: what to compile.
-        backend: runs all nodes that it has rules for; it, or one of its rivals.
+        graph: the graph.
+        backend: it, or one of its rivals, runs all nodes that it has rules for.
         device: one of its devices.
         power_preference: for the engines.
-        fuse: whether chains of element-wise operations that an engine would go through one by one become one loop.
-        alone: whether it does not take turns with other graphs.
-        fallback: whether the host runs what a device lacks, or that is an error.
+        fuse: whether chains of element-wise operations become one loop, where an engine would run them one by one.
+        alone: whether it does not run alternately with other graphs.
+        fallback: whether the host runs operations that a device lacks, or they are errors.
         shares_processors: whether another process needs the processors after each run.
-        wait: whether to wait for what engines have begun to compile; otherwise the caller does (`Runner.complete`).
+        wait: whether to wait until the engines have compiled; otherwise the caller waits (`Runner.complete`).
 
     Raises:
         NotSupportedError: an operation has neither a rule, a kernel, an expression nor a decomposition.
@@ -156,14 +156,14 @@ def _require_device(runner: Runner, graph: Graph, device: str) -> None:
 
 
 def _as_precise(engine: Backend, backend: Backend) -> Backend:
-    """Another back end of the host, which computes as `backend` does, or in float32 where it cannot be less precise."""
+    """A back end of the host with the precision of `backend`, or float32 if it does not have that precision."""
     device = engine.named("cpu")
     is_able = device is not None and backend.precision in device.precisions
     return engine.with_precision(backend.precision if is_able else "float32")
 
 
 def _sub_graph(graph: Graph, part: Segment[Node, Operand], alone: bool) -> tuple[Graph, list[Operand], list[Operand]]:
-    """The graph of a part; all of the graph, where nothing else is in it."""
+    """The graph of a part; the whole graph if it has no other part."""
     results = list(graph.outputs.values())
     if alone and len(set(results)) == len(results) and all(operand.node is not None for operand in results):
         return graph, list(graph.inputs.values()), results
@@ -178,7 +178,7 @@ def _sub_graph(graph: Graph, part: Segment[Node, Operand], alone: bool) -> tuple
 def _loops(
     parts: Sequence[Segment[Node, Operand]], chooser: Chooser, device: str
 ) -> Iterator[Iterator[Callable[[], Part]]]:
-    """For each part that is a loop, a function that waits for it. A thread compiles them, while engines compile the others."""
+    """Functions that wait for the parts that are loops. A thread compiles the loops, while engines compile other parts."""
     loops = [part for part in parts if part.kind == EXPRESSION]
     compiling = [_expression(part, chooser, device) for part in loops]
     if not 0 < len(loops) < len(parts):
@@ -276,13 +276,13 @@ class _KernelRunner(Runner):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What runs where
+# Placements
 
 
 def _placements(
-    graph: Graph, legal: Graph, origin: Mapping[Node, Node], parts: Sequence[Part], chooser: Chooser, here: str
+    graph: Graph, legal: Graph, origin: Mapping[Node, Node], parts: Sequence[Part], chooser: Chooser, host_device: str
 ) -> list[Placement]:
-    """Where each node of the user's graph runs; `here` is the device of the copies of a graph without parts."""
+    """The placement of each node of the user's graph; `host_device` is that of the copies in a graph without parts."""
     homes = {
         node: (number, compiled)
         for number, part in enumerate(parts)
@@ -295,8 +295,8 @@ def _placements(
     for node, its in made.items():
         number = homes[its[0]][0] if its else 0
         how: How = "decomposed"
-        # A graph of which nothing is left has no parts: its outputs are copies of inputs and constants.
-        detail, device = "its operand", parts[number].device if parts else here
+        # A graph that becomes empty has no parts: its outputs are copies of inputs and constants.
+        detail, device = "its operand", parts[number].device if parts else host_device
         if its:
             part = parts[number]
             compiled = [homes[n][1] for n in its if homes[n][0] == number]

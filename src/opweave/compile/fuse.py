@@ -1,12 +1,12 @@
-"""Find what is worth a compiled loop: chains of element-wise operations, and operations for which a kernel is slow.
+"""Find nodes worth a compiled loop: chains of element-wise operations, and operations whose kernel is slow.
 
 Requires a graph whose nodes an engine could run one by one; the result says which of them to fuse.
 
-An engine reads and writes memory for each operation of a chain; a compiled loop does it once. That pays where there is
-enough memory to go through, and more to save than the way from one engine to the other and back costs: threads of one have
-to sleep before those of the other can run (`benchmarks/fusion.py`). Operations that directly follow a convolution or a
-matrix product stay: engines fuse these at no cost. A chain of any size is moved if the table of `winners` says so of one of
-its operations.
+An engine reads and writes memory for each operation of a chain; a compiled loop does it once. That pays if the operands
+are large, and the saved traffic takes longer than switching to the other engine and back: threads of one engine have to
+sleep before those of the other can run (`benchmarks/fusion.py`). Operations that directly follow a convolution or a matrix
+product stay: engines fuse these as epilogues. A chain of any size is moved if one of its operations is in the table of
+`winners`.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _HEAVY = {ops.conv2d, ops.conv_transpose2d, ops.gemm, ops.matmul, ops.batch_norm
 
 
 def fusible(graph: Graph, chooser: Chooser, most: int) -> set[Node]:
-    """The nodes that an engine could run, and that had better be part of compiled loops.
+    """The nodes that an engine could run, but that are faster in compiled loops.
 
     Args:
-        graph: where to look.
-        chooser: knows what runs each node.
-        most: how much work it may be to compile a loop (`Chooser.work`).
+        graph: the graph.
+        chooser: chooses for its nodes.
+        most: the largest work of a loop (`Chooser.work`).
     """
     winners = set(filter(chooser.wins, graph.nodes))
     is_large = any(output.desc.element_count >= MIN_ELEMENTS for node in graph.nodes for output in node.outputs)
@@ -85,7 +85,7 @@ def fusible(graph: Graph, chooser: Chooser, most: int) -> set[Node]:
 
 
 def _connected(nodes: Iterable[Node]) -> list[list[Node]]:
-    """Nodes in groups: those that take values of the same shape from each other, also through others, are in one."""
+    """Group nodes: those that are connected by values of the same shape are in one group."""
     groups: dict[Node, list[Node]] = {}
     for node in nodes:
         group = groups[node] = [node]
@@ -101,9 +101,9 @@ def _connected(nodes: Iterable[Node]) -> list[list[Node]]:
 
 
 def _absorbed(graph: Graph, winners: set[Node]) -> set[Node]:
-    """The operations that engines do together with the convolution or matrix product before: bias or sum, activation.
+    """The operations that engines fuse as epilogues into a convolution or matrix product: bias or sum, activation.
 
-    Products that are faster as loops are left out: what follows them is better off in their loops.
+    Products that are faster as loops are left out: operations behind them are faster in their loops.
     """
     absorbed: set[Node] = set()
     for node in graph.nodes:
