@@ -75,9 +75,9 @@ class Chooser:
             return
         reason = backend.why_not(node)
         yield Candidate(backend.name, "" if reason == "" else reason or "there is no kernel")
-        here = "" if reason is None else "its parts would have the same data types"
+        obstacle = "" if reason is None else "its parts would have the same data types"
         if node.op.decomposition is not None:
-            yield Candidate(None, here)
+            yield Candidate(None, obstacle)
         yield from self._on_host(node)
 
     def _on_host(self, node: Node) -> Iterator[Candidate]:

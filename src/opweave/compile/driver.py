@@ -106,11 +106,11 @@ def _compiled(
     if fuse and host.gains_from_loops and kernels.is_compiled():
         chooser.taken = fusible(legal, chooser, most)
     parts = partition(legal, chooser.kind, Joining(EXPRESSION, chooser.fits, chooser.work, most))
-    here = device if backend is host else "cpu"
+    host_device = device if backend is host else "cpu"
 
     def made_of(part: Segment[Node, Operand]) -> Part:
         if part.kind not in engines:
-            return _kernel(part, here)
+            return _kernel(part, host_device)
         engine, where = engines[part.kind]
         sub, reads, writes = _sub_graph(legal, part, alone=len(parts) == 1)
         is_alone = alone and len(parts) == 1
@@ -119,16 +119,16 @@ def _compiled(
             _require_device(runner, sub, where)
         return Part(runner, engine.space, where, part.nodes, sub.nodes, reads, writes)
 
-    made: list[Part] = []
-    with abandoned_on_errors(made):
-        with _loops(parts, chooser, here) as loops:
+    compiled: list[Part] = []
+    with abandoned_on_errors(compiled):
+        with _loops(parts, chooser, host_device) as loops:
             for part in parts:
-                made.append(next(loops)() if part.kind == EXPRESSION else made_of(part))
+                compiled.append(next(loops)() if part.kind == EXPRESSION else made_of(part))
         if wait:
-            for one in made:
+            for one in compiled:
                 one.runner.complete()
-    placements = _placements(graph, legal, origin, made, chooser, here)
-    program = Program(legal, origin, made, placements, backend.space, input_ranges(graph), choice.reason)
+    placements = _placements(graph, legal, origin, compiled, chooser, host_device)
+    program = Program(legal, origin, compiled, placements, backend.space, input_ranges(graph), choice.reason)
     program.untried = choice.untried
     return program
 
@@ -256,8 +256,8 @@ class _KernelRunner(Runner):
         self._running: set[int] = set()  # the threads that it runs in
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        known: Mapping[Operand, np.ndarray] = dict(zip(self.reads, inputs, strict=True))
-        call = self.prepared.bind(each(self.node.inputs, known.__getitem__), outputs)
+        arrays: Mapping[Operand, np.ndarray] = dict(zip(self.reads, inputs, strict=True))
+        call = self.prepared.bind(each(self.node.inputs, arrays.__getitem__), outputs)
 
         def run() -> None:
             thread = get_ident()
@@ -288,24 +288,24 @@ def _placements(
         for number, part in enumerate(parts)
         for node, compiled in zip(part.nodes, part.compiled, strict=True)
     }
-    made: dict[Node, list[Node]] = {node: [] for node in graph.nodes}
+    replacements: dict[Node, list[Node]] = {node: [] for node in graph.nodes}
     for node in legal.nodes:
-        made[origin[node]].append(node)
-    found = []
-    for node, its in made.items():
-        number = homes[its[0]][0] if its else 0
+        replacements[origin[node]].append(node)
+    placements = []
+    for node, nodes in replacements.items():
+        number = homes[nodes[0]][0] if nodes else 0
         how: How = "decomposed"
         # A graph that becomes empty has no parts: its outputs are copies of inputs and constants.
         detail, device = "its operand", parts[number].device if parts else host_device
-        if its:
+        if nodes:
             part = parts[number]
-            compiled = [homes[n][1] for n in its if homes[n][0] == number]
+            compiled = [homes[n][1] for n in nodes if homes[n][0] == number]
             how, detail = part.runner.describe(compiled)
             if part.runner.is_left(compiled):
                 device = "cpu"
-        if its and (len(its) > 1 or its[0].op is not node.op):
-            how, detail = "decomposed", f"{detail}: {', '.join(part.op.name for part in its)}"
+        if nodes and (len(nodes) > 1 or nodes[0].op is not node.op):
+            how, detail = "decomposed", f"{detail}: {', '.join(part.op.name for part in nodes)}"
         reason = chooser.reason(node)
         detail = f"{detail}: {reason}" if reason else detail
-        found.append(Placement(node.title, device, how, detail, number, node.op))
-    return found
+        placements.append(Placement(node.title, device, how, detail, number, node.op))
+    return placements

@@ -79,12 +79,12 @@ class Measurement:
     def verdicts(self, without: str = "") -> list[str]:
         """The verdicts on the rivals, except for that of the name `without`."""
         first = next(iter(self.seconds), "")
-        found = [f"{name} verified, {self._ratio(name)}" for name in self.seconds if name not in (first, without)]
+        verdicts = [f"{name} verified, {self._ratio(name)}" for name in self.seconds if name not in (first, without)]
         if self.seconds:
-            found.append(", ".join(f"{name} {duration(seconds)}" for name, seconds in self.seconds.items()))
+            verdicts.append(", ".join(f"{name} {duration(seconds)}" for name, seconds in self.seconds.items()))
         if self.memory:
-            found.append(f"memory: {', '.join(f'{name} {size(taken)}' for name, taken in self.memory.items())}")
-        return [*found, *self._notes()]
+            verdicts.append(f"memory: {', '.join(f'{name} {size(taken)}' for name, taken in self.memory.items())}")
+        return [*verdicts, *self._notes()]
 
     def _ratio(self, name: str) -> str:
         """The time on an engine as a multiple of that on the first, as in "0.7x"."""
@@ -109,11 +109,11 @@ class Tuning:
         return str(self)
 
     def __str__(self) -> str:
-        names = list(dict.fromkeys(name for found in self.measurements for name in found.seconds))
+        names = list(dict.fromkeys(name for measurement in self.measurements for name in measurement.seconds))
         rows = [("tuned", *names, "chosen", "")]
-        for found in self.measurements:
-            times = [duration(found.seconds[name]) if name in found.seconds else "-" for name in names]
-            rows.append((found.title, *times, found.chosen or "the default", found.remark))
+        for measurement in self.measurements:
+            times = [duration(measurement.seconds[name]) if name in measurement.seconds else "-" for name in names]
+            rows.append((measurement.title, *times, measurement.chosen or "the default", measurement.remark))
         return "\n".join(table(rows, words=len(rows[0])))
 
 
@@ -146,11 +146,11 @@ def choose_engine(graph: Graph, backend: Backend, alone: bool = True) -> Choice:
     own = next(iter(ways))
     if not alone:
         return Choice(ways[own], f"{own}, since it takes turns with other graphs")
-    for known in find(lambda: digest(graph), ways).values():
-        if not known.chosen:
-            return Choice(ways[own], known.reason_on(own))
-        if known.chosen in ways:
-            return Choice(ways[known.chosen], known.reason)
+    for measurement in find(lambda: digest(graph), ways).values():
+        if not measurement.chosen:
+            return Choice(ways[own], measurement.reason_on(own))
+        if measurement.chosen in ways:
+            return Choice(ways[measurement.chosen], measurement.reason)
     untried, notes = expected(graph, backend.rivals)
     return Choice(ways[own], "; ".join([own, *notes]), untried)
 
@@ -207,15 +207,15 @@ def find(digest: Callable[[], str], ways: Mapping[str, Backend], on: str = "") -
     if not disk_cache.has(KIND):
         return {}
     key = key_of(digest(), on or machine(ways), versions(ways))
-    return {found.what: found for found in _parsed(disk_cache.load(key, KIND))}
+    return {measurement.what: measurement for measurement in _parsed(disk_cache.load(key, KIND))}
 
 
-def keep(digest: str, found: Measurement) -> bool:
+def keep(digest: str, measurement: Measurement) -> bool:
     """Keep a measurement beside those for other shapes; returns whether that is possible."""
     import json
 
-    key = key_of(digest, found.machine, found.versions)
-    measured = {each.what: each for each in _parsed(disk_cache.load(key, KIND))} | {found.what: found}
+    key = key_of(digest, measurement.machine, measurement.versions)
+    measured = {each.what: each for each in _parsed(disk_cache.load(key, KIND))} | {measurement.what: measurement}
     data = json.dumps({"format": FORMAT, "measured": [asdict(each) for each in measured.values()]}).encode()
     return disk_cache.store(key, KIND, data)
 
@@ -223,13 +223,13 @@ def keep(digest: str, found: Measurement) -> bool:
 def kept() -> list[Measurement]:
     """All kept measurements, also of other versions, the most recently used first."""
     entries = [entry for entry in disk_cache.entries() if entry.kind == disk_cache.KINDS[KIND]]
-    return [found for entry in entries for found in _parsed(disk_cache.load(entry.key, KIND))]
+    return [measurement for entry in entries for measurement in _parsed(disk_cache.load(entry.key, KIND))]
 
 
 def titles(key: str) -> list[str]:
     """The models and graphs whose measurements the cache keeps under a key; this does not count as a use of them."""
-    found = _parsed(disk_cache.load(key, KIND, is_use=False))
-    return list(dict.fromkeys(each.model or each.what for each in found))
+    measurements = _parsed(disk_cache.load(key, KIND, is_use=False))
+    return list(dict.fromkeys(each.model or each.what for each in measurements))
 
 
 def digest(graph: Graph) -> str:

@@ -51,7 +51,7 @@ class _Rewriter(Recorder):
             raise NotSupportedError(f"{node.title}: {str(error).removeprefix(f'{op.name}: ')}") from error
         finally:
             self._prefix = outer
-        got, wanted = (tuple(output.desc for output in made) for made in (outputs, node.outputs))
+        got, wanted = (tuple(output.desc for output in operands) for operands in (outputs, node.outputs))
         if got != wanted:
             raise OperationError(f"{node.title}: its decomposition yields {got}, it must yield {wanted}")
         return outputs

@@ -88,8 +88,8 @@ def divide(
         joining: the kind whose nodes do not share a segment for their level alone.
     """
     # Nodes are numbered by position.
-    made = [tuple(writes(node)) for node in nodes]
-    maker = {value: number for number, values in enumerate(made) for value in values}
+    written = [tuple(writes(node)) for node in nodes]
+    maker = {value: number for number, values in enumerate(written) for value in values}
     taken = [tuple(reads(node)) for node in nodes]
     makers = [[maker[value] for value in values if value in maker] for values in taken]
     kinds = [kind(node) for node in nodes]
@@ -98,24 +98,24 @@ def divide(
     for number, level in enumerate(levels):
         groups.setdefault((level, kinds[number]), []).append(number)
     members: list[list[int]] = []
-    for (_, its_kind), numbers in groups.items():
-        if joining is not None and its_kind == joining.kind:
+    for (_, group_kind), numbers in groups.items():
+        if joining is not None and group_kind == joining.kind:
             members += _connected(numbers, makers, nodes, joining)
         else:
             members.append(numbers)
     segments: list[Segment[N, V]] = [Segment(kinds[m[0]], [nodes[number] for number in m]) for m in members]
-    _connect(segments, members, taken, made, maker, set(outputs))
+    _connect(segments, members, taken, written, maker, set(outputs))
     return [segments[number] for number in _ordered(members, makers)]
 
 
 def _levels(taken: Sequence[Sequence[V]], makers: Sequence[Sequence[int]], kinds: Sequence[Hashable]) -> Sequence[int]:
     """The level of each node."""
     levels: list[int] = []
-    for number, its in enumerate(makers):
-        levels.append(max((levels[other] + (kinds[other] != kinds[number]) for other in its), default=0))
+    for number, sources in enumerate(makers):
+        levels.append(max((levels[other] + (kinds[other] != kinds[number]) for other in sources), default=0))
     is_constant: list[bool] = []
-    for values, its in zip(taken, makers, strict=True):
-        is_constant.append(len(its) == len(values) and all(is_constant[other] for other in its))
+    for values, sources in zip(taken, makers, strict=True):
+        is_constant.append(len(sources) == len(values) and all(is_constant[other] for other in sources))
     highest: dict[int, int] = {}  # the lowest level that a reader needs its operand to have
     for number in reversed(range(len(levels))):
         if is_constant[number]:
@@ -135,9 +135,9 @@ def _connected(
     """Divide nodes of one level and kind into parts that fit together, without cycles between parts."""
     parts = _Parts(joining.most)
     for number in numbers:
-        its = [maker for maker in makers[number] if maker in parts]
-        parts.add(number, joining.work(nodes[number]), its)
-        for maker in its:
+        sources = [maker for maker in makers[number] if maker in parts]
+        parts.add(number, joining.work(nodes[number]), sources)
+        for maker in sources:
             if parts.may_merge(maker, number) and joining.fits(nodes[maker], nodes[number]):
                 parts.merge(maker, number)
     return [sorted(part) for part in parts.members.values()]
@@ -220,7 +220,7 @@ def _connect(
     segments: Sequence[Segment[N, V]],
     members: Sequence[Sequence[int]],
     taken: Sequence[Sequence[V]],
-    made: Sequence[Sequence[V]],
+    written: Sequence[Sequence[V]],
     maker: Mapping[V, int],
     wanted: Collection[V],
 ) -> None:
@@ -236,11 +236,11 @@ def _connect(
                 inputs[at][value] = None
                 if source is not None:
                     outputs[source][value] = None
-        for value in made[number]:
+        for value in written[number]:
             if value in wanted:
                 outputs[at][value] = None
-    for segment, its_inputs, its_outputs in zip(segments, inputs, outputs, strict=True):
-        segment.inputs, segment.outputs = list(its_inputs), list(its_outputs)
+    for segment, segment_inputs, segment_outputs in zip(segments, inputs, outputs, strict=True):
+        segment.inputs, segment.outputs = list(segment_inputs), list(segment_outputs)
 
 
 def _ordered(members: Sequence[Sequence[int]], makers: Sequence[Sequence[int]]) -> list[int]:

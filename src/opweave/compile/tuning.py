@@ -123,14 +123,14 @@ def measure(
             _alternate(runs, times, seconds)
     finally:
         rounds = min(map(len, times.values()))
-        found = plain
+        measurement = plain
         if rounds >= MIN_ROUNDS:
             medians = {name: float(np.median(each[:rounds])) for name, each in times.items()}
             ranked = [name for name in (current, *names) if name in medians]
             chosen, note = choose(ranked, medians, builds or {})
-            found = replace(plain, chosen=chosen, seconds=medians, rounds=rounds, note=note)
-            found = replace(found, is_kept=engines.keep(digest, found))
-    return found
+            measurement = replace(plain, chosen=chosen, seconds=medians, rounds=rounds, note=note)
+            measurement = replace(measurement, is_kept=engines.keep(digest, measurement))
+    return measurement
 
 
 def tried(
@@ -277,6 +277,6 @@ def _wrong(runs: Sequence[Run], expected: Sequence[Mapping[str, np.ndarray]], mo
                 return f"{output} has NaN or infinities elsewhere"
             if distance > most:
                 mantissa, _, exponent = f"{distance:.0e}".partition("e")
-                what = "of the largest number" if array.dtype.kind == "f" else "of its elements"
-                return f"{output} differs by {mantissa}e{int(exponent)} {what}"
+                unit = "of the largest number" if array.dtype.kind == "f" else "of its elements"
+                return f"{output} differs by {mantissa}e{int(exponent)} {unit}"
     return ""

@@ -56,17 +56,17 @@ def winners() -> list[Winner]:
 @cache
 def _sizes(engine: str) -> dict[Op[..., Any], dict[tuple[str, str], int]]:
     """Smallest number of elements with which expressions beat an engine, by operation, form and data type."""
-    found: dict[Op[..., Any], dict[tuple[str, str], int]] = {}
+    sizes: dict[Op[..., Any], dict[tuple[str, str], int]] = {}
     for winner in winners():
         if winner.engine == engine:
-            found.setdefault(operation(winner.op), {})[winner.form, winner.data_type] = winner.elements
-    return found
+            sizes.setdefault(operation(winner.op), {})[winner.form, winner.data_type] = winner.elements
+    return sizes
 
 
 def operation(name: str) -> Op[..., Any]:
     """The operation of the specification, or the composite, of a name."""
-    found: Op[..., Any] = getattr(composites if name in composites.__all__ else ops, name)
-    return found
+    op: Op[..., Any] = getattr(composites if name in composites.__all__ else ops, name)
+    return op
 
 
 def min_gain(op: str) -> float:
