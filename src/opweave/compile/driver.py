@@ -65,20 +65,20 @@ def compile(
     choice = choose_engine(graph, backend, alone)
     has_compiler = kernels.is_compiled()
     try:
-        program = _compiled(graph, choice, fallback=fallback, wait=wait, **options)
+        program = _compile_for(graph, choice, fallback=fallback, wait=wait, **options)
     except OperationError as error:
         own = backend.tunable(graph)[backend.name]
         if choice.backend.name == own.name:
             raise
         log.warning("%s runs a graph that %s refuses: %s", own.name, choice.backend.name, error)
         choice = Choice(own, f"{own.name}, since {choice.backend.name} refuses it: {error}")
-        program = _compiled(graph, choice, fallback=fallback, wait=wait, **options)
+        program = _compile_for(graph, choice, fallback=fallback, wait=wait, **options)
     if has_compiler and not kernels.is_compiled():  # it could not be imported: engines are faster than NumPy
-        program = _compiled(graph, choice, fallback=fallback, wait=wait, **options)
+        program = _compile_for(graph, choice, fallback=fallback, wait=wait, **options)
     return program
 
 
-def _compiled(
+def _compile_for(
     graph: Graph,
     choice: Choice,
     *,
@@ -108,7 +108,7 @@ def _compiled(
     parts = partition(legal, chooser.kind, Joining(EXPRESSION, chooser.fits, chooser.work, most))
     host_device = device if backend is host else "cpu"
 
-    def made_of(part: Segment[Node, Operand]) -> Part:
+    def compile_part(part: Segment[Node, Operand]) -> Part:
         if part.kind not in engines:
             return _kernel(part, host_device)
         engine, where = engines[part.kind]
@@ -123,7 +123,7 @@ def _compiled(
     with abandoned_on_errors(compiled):
         with _loops(parts, chooser, host_device) as loops:
             for part in parts:
-                compiled.append(next(loops)() if part.kind == EXPRESSION else made_of(part))
+                compiled.append(next(loops)() if part.kind == EXPRESSION else compile_part(part))
         if wait:
             for one in compiled:
                 one.runner.complete()
@@ -197,12 +197,12 @@ def _expression(part: Segment[Node, Operand], chooser: Chooser, device: str) -> 
     rounds = chooser.backend.precision == "ieee"
     program, reads, unrounded = program_of_nodes(part.nodes, reads, part.outputs, rounds=rounds)
 
-    def compiled() -> Part:
+    def compile_loop() -> Part:
         kernel = kernels.compile(program, chooser.engine)
         runner = _ExpressionRunner(program.name, title(part.nodes), kernel, len(part.nodes), unrounded)
         return Part(runner, HOST, device, part.nodes, part.nodes, reads, part.outputs)
 
-    return compiled
+    return compile_loop
 
 
 class _ExpressionRunner(Runner):
@@ -218,7 +218,7 @@ class _ExpressionRunner(Runner):
             try:
                 call()
             except OperationError as error:
-                raise self._failed(error) from error
+                raise self._error_of(error) from error
 
         return run
 
@@ -226,9 +226,9 @@ class _ExpressionRunner(Runner):
         try:
             self.kernel.run(inputs, outputs)
         except OperationError as error:
-            raise self._failed(error) from error
+            raise self._error_of(error) from error
 
-    def _failed(self, error: OperationError) -> OperationError:
+    def _error_of(self, error: OperationError) -> OperationError:
         return OperationError(f"{self.title}: {str(error).removeprefix(f'{self.name}: ')}")
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:

@@ -207,7 +207,7 @@ def find(digest: Callable[[], str], ways: Mapping[str, Backend], on: str = "") -
     if not disk_cache.has(KIND):
         return {}
     key = key_of(digest(), on or machine(ways), versions(ways))
-    return {measurement.what: measurement for measurement in _parsed(disk_cache.load(key, KIND))}
+    return {measurement.what: measurement for measurement in _parse(disk_cache.load(key, KIND))}
 
 
 def keep(digest: str, measurement: Measurement) -> bool:
@@ -215,7 +215,7 @@ def keep(digest: str, measurement: Measurement) -> bool:
     import json
 
     key = key_of(digest, measurement.machine, measurement.versions)
-    measured = {each.what: each for each in _parsed(disk_cache.load(key, KIND))} | {measurement.what: measurement}
+    measured = {each.what: each for each in _parse(disk_cache.load(key, KIND))} | {measurement.what: measurement}
     data = json.dumps({"format": FORMAT, "measured": [asdict(each) for each in measured.values()]}).encode()
     return disk_cache.store(key, KIND, data)
 
@@ -223,12 +223,12 @@ def keep(digest: str, measurement: Measurement) -> bool:
 def kept() -> list[Measurement]:
     """All kept measurements, also of other versions, the most recently used first."""
     entries = [entry for entry in disk_cache.entries() if entry.kind == disk_cache.KINDS[KIND]]
-    return [measurement for entry in entries for measurement in _parsed(disk_cache.load(entry.key, KIND))]
+    return [measurement for entry in entries for measurement in _parse(disk_cache.load(entry.key, KIND))]
 
 
 def titles(key: str) -> list[str]:
     """The models and graphs whose measurements the cache keeps under a key; this does not count as a use of them."""
-    measurements = _parsed(disk_cache.load(key, KIND, is_use=False))
+    measurements = _parse(disk_cache.load(key, KIND, is_use=False))
     return list(dict.fromkeys(each.model or each.what for each in measurements))
 
 
@@ -252,7 +252,7 @@ def digest(graph: Graph) -> str:
     return described.hexdigest()
 
 
-def _parsed(data: bytes | None) -> list[Measurement]:
+def _parse(data: bytes | None) -> list[Measurement]:
     """Measurements as `keep` writes them; none for anything else."""
     if data is None:
         return []

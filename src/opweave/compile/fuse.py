@@ -46,7 +46,7 @@ def fusible(graph: Graph, chooser: Chooser, most: int) -> set[Node]:
     is_large = any(output.desc.element_count >= MIN_ELEMENTS for node in graph.nodes for output in node.outputs)
     if not is_large and not winners and not any(map(chooser.is_expression, graph.nodes)):
         return set()  # as `_is_worth_it` would say of each loop
-    absorbed = _absorbed(graph, winners)
+    absorbed = _epilogues(graph, winners)
 
     def may_be_candidate(node: Node) -> bool:
         if node in winners:
@@ -60,7 +60,7 @@ def fusible(graph: Graph, chooser: Chooser, most: int) -> set[Node]:
 
     # Tracing expressions takes most of the time here, so it is done only where loops may be worth it. A loop is a part of
     # one of these groups.
-    groups = _connected(node for node in graph.nodes if may_be_candidate(node) or chooser.is_expression(node))
+    groups = _groups_of(node for node in graph.nodes if may_be_candidate(node) or chooser.is_expression(node))
     candidates: set[Node] = set()
     for group in groups:
         if not winners.isdisjoint(group) or _is_worth_it(group, chooser.is_expression, False, chooser.threads):
@@ -84,7 +84,7 @@ def fusible(graph: Graph, chooser: Chooser, most: int) -> set[Node]:
     return chosen
 
 
-def _connected(nodes: Iterable[Node]) -> list[list[Node]]:
+def _groups_of(nodes: Iterable[Node]) -> list[list[Node]]:
     """Group nodes: those that are connected by values of the same shape are in one group."""
     groups: dict[Node, list[Node]] = {}
     for node in nodes:
@@ -100,7 +100,7 @@ def _connected(nodes: Iterable[Node]) -> list[list[Node]]:
     return list({id(group): group for group in groups.values()}.values())
 
 
-def _absorbed(graph: Graph, winners: set[Node]) -> set[Node]:
+def _epilogues(graph: Graph, winners: set[Node]) -> set[Node]:
     """The operations that engines fuse as epilogues into a convolution or matrix product: bias or sum, activation.
 
     Products that are faster as loops are left out: operations behind them are faster in their loops.

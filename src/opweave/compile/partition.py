@@ -100,12 +100,12 @@ def divide(
     members: list[list[int]] = []
     for (_, group_kind), numbers in groups.items():
         if joining is not None and group_kind == joining.kind:
-            members += _connected(numbers, makers, nodes, joining)
+            members += _split(numbers, makers, nodes, joining)
         else:
             members.append(numbers)
     segments: list[Segment[N, V]] = [Segment(kinds[m[0]], [nodes[number] for number in m]) for m in members]
     _connect(segments, members, taken, written, maker, set(outputs))
-    return [segments[number] for number in _ordered(members, makers)]
+    return [segments[number] for number in _order(members, makers)]
 
 
 def _levels(taken: Sequence[Sequence[V]], makers: Sequence[Sequence[int]], kinds: Sequence[Hashable]) -> Sequence[int]:
@@ -126,7 +126,7 @@ def _levels(taken: Sequence[Sequence[V]], makers: Sequence[Sequence[int]], kinds
     return levels
 
 
-def _connected(
+def _split(
     numbers: list[int],
     makers: Sequence[Sequence[int]],
     nodes: Sequence[N],
@@ -243,7 +243,7 @@ def _connect(
         segment.inputs, segment.outputs = list(segment_inputs), list(segment_outputs)
 
 
-def _ordered(members: Sequence[Sequence[int]], makers: Sequence[Sequence[int]]) -> list[int]:
+def _order(members: Sequence[Sequence[int]], makers: Sequence[Sequence[int]]) -> list[int]:
     """An order in which segments can run: by last node, but each after the segments that it needs."""
     home = {number: at for at, numbers in enumerate(members) for number in numbers}
     needs = [{home[maker]: None for number in numbers for maker in makers[number]} for numbers in members]

@@ -113,7 +113,7 @@ def measure(
     if len(names) == 1:
         return plain
     with reported(f"tuning {plain.title}: compiling for {', '.join(names)}"):
-        runs, refused = tried(names, ways, build, outputs, is_quantised)
+        runs, refused = try_ways(names, ways, build, outputs, is_quantised)
     plain = replace(plain, refused=refused)
     if len(runs) == 1:
         return replace(plain, is_kept=engines.keep(digest, plain))
@@ -133,7 +133,7 @@ def measure(
     return measurement
 
 
-def tried(
+def try_ways(
     names: Sequence[str], ways: Mapping[str, Backend], build: Build, outputs: Sequence[str], is_quantised: bool
 ) -> tuple[dict[str, Run], dict[str, str]]:
     """Build a graph in several ways, and compare the results of all sets of inputs with those of the first way.

@@ -233,7 +233,7 @@ def judge(
         return made
 
     try:
-        runs, refused = tuning.tried(names, ways, measured, outputs, is_quantised)
+        runs, refused = tuning.try_ways(names, ways, measured, outputs, is_quantised)
     except tuning.REFUSALS as error:
         return keep(digest, replace(plain, note=f"{names[0]} fails with such inputs: {error}"))
     found = replace(plain, refused=refused)
