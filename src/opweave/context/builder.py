@@ -234,8 +234,8 @@ class MLGraphBuilder(Operations):
         graph = Graph.reaching(outputs)
         self._built = True
         context = self.context
-        self._context = ref(context)  # operands and builder refer to each other, and stay until a garbage collection
-        from ..compile.driver import compile  # not before something is compiled: it brings much along
+        self._context = ref(context)  # operands and builder form a cycle, and stay until a garbage collection
+        from ..compile.driver import compile  # imported late, because it loads many modules
 
         with reported(f"compiling a graph of {counted(len(graph.nodes), 'operation')}"):
             program = compile(

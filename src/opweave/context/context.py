@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MLContextLostInfo:
-    """Why a context was lost (`MLContextLostInfo`).
+    """The reason why a context was lost (`MLContextLostInfo`).
 
     Attributes:
         message: the reason, as text.
@@ -207,9 +207,9 @@ class MLContext(ContextTensors):
     """
 
     _shares_processors = False
-    """Whether another process needs the processors after each run: then threads of engines sleep soon after it."""
+    """Whether another process needs the processors after each run, so that threads of engines must sleep soon."""
     _verify = False
-    """Whether other engines are verified for what it runs for some seconds."""
+    """Whether other engines are verified for graphs that run for some seconds."""
 
     def __init__(self, backend: Backend, device: Device, power_preference: PowerPreference) -> None:
         self._backend, self._device, self._power_preference = backend, device, power_preference
@@ -253,7 +253,7 @@ class MLContext(ContextTensors):
 
     @property
     def precision(self) -> Precision:
-        """How its engines compute with float32, as asked for when the context was created."""
+        """The precision of float32 operations, as requested when the context was created."""
         return self._backend.precision
 
     @property
@@ -383,7 +383,7 @@ class MLContext(ContextTensors):
     # Limits ----------------------------------------------------------------------------------------------------------
 
     def op_support_limits(self) -> dict[str, Any]:
-        """What this context supports (https://www.w3.org/TR/webnn/#api-mlcontext-opsupportlimits).
+        """The limits of this context (https://www.w3.org/TR/webnn/#api-mlcontext-opsupportlimits).
 
         Returns:
             The dictionary `MLOpSupportLimits`. It has `preferred_input_layout`, `max_tensor_byte_length`, and the limits of

@@ -14,7 +14,7 @@ class Lost(Future["MLContextLostInfo"]):
     """Resolves when the context is lost: `done()`, `result()`, `add_done_callback()`, or `await` it."""
 
     def cancel(self) -> bool:
-        """Do nothing: a cancelled wait (by a timeout, say) must not cancel the others."""
+        """Do nothing: a cancelled wait (by a timeout, say) must not cancel other waits."""
         return False
 
     def __await__(self) -> Generator[Any, None, MLContextLostInfo]:

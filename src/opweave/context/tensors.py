@@ -390,11 +390,11 @@ class ContextTensors:
         return (DeviceTensor if on_device else MLTensor)(cast("MLContext", self), desc, array, **flags)
 
     def _defer_call(self, template: Any, inputs: Sequence[Any], outputs: Sequence[MLTensor], label: str) -> bool:
-        """Whether a call of an operation on tensors has been deferred; else the caller runs it."""
+        """Whether the call of an operation on tensors has been deferred; otherwise the caller runs it."""
         return False
 
     def _check_own(self, tensor: MLTensor, what: str) -> None:
-        """Raise `ValidationError`, which says `what` it is, unless it is a living tensor of this context."""
+        """Raise `ValidationError` unless `tensor` is a living tensor of this context; `what` names it in the message."""
         if not isinstance(tensor, MLTensor):
             raise ValidationError(f"{what} must be an MLTensor, got {type(tensor).__name__}")
         if tensor._context is not self:
@@ -403,6 +403,6 @@ class ContextTensors:
             raise ValidationError(f"{what}: the tensor {tensor.desc} is destroyed")
 
     def _own(self, tensor: MLTensor, what: str) -> np.ndarray:
-        """The memory of a living tensor of this context; waits for what is pending."""
+        """The memory of a living tensor of this context; waits for pending work."""
         self._check_own(tensor, what)
         return tensor._memory()
