@@ -122,8 +122,8 @@ class ML:
         require_flags(accelerated=accelerated, deferred=deferred, verify=verify)
         for option, name in {"device": device, "backend": backend}.items():
             require(name is None or isinstance(name, str), f"{option} must be a name, got {shown(name)}")
-        given = {"gpu_device": gpu_device, "cuda_stream": cuda_stream}
-        claimed = [option for option, value in given.items() if value is not None]
+        handles = {"gpu_device": gpu_device, "cuda_stream": cuda_stream}
+        claimed = [option for option, value in handles.items() if value is not None]
         require(len(claimed) < 2, f"{' and '.join(claimed)} must not be given together")
         is_count = threads is None or (isinstance(threads, int) and not isinstance(threads, bool) and threads > 0)
         require(is_count, f"threads must be a positive integer or None, got {shown(threads)}")
@@ -132,22 +132,24 @@ class ML:
         rivals: list[Backend] = []
         if claimed:
             (option,) = claimed
-            driver, found = backends.claimed(option, given[option], device=device, backend=backend, precision=precision)
+            driver, target = backends.claimed(
+                option, handles[option], device=device, backend=backend, precision=precision
+            )
         else:
-            driver, found = selection.find(device, named, power_preference, accelerated, precision)
-            driver = driver.open(found, power_preference)
-            rivals = backends.competing(found, precision) if named is None else []
-        packages.warn_once(found.fault)
+            driver, target = selection.find(device, named, power_preference, accelerated, precision)
+            driver = driver.open(target, power_preference)
+            rivals = backends.competing(target, precision) if named is None else []
+        packages.warn_once(target.fault)
         if deferred and not driver.space.is_host:
             raise NotSupportedError(
-                f"deferred=True is for contexts on the CPU; on {found.name} dispatches are asynchronous already"
+                f"deferred=True is for contexts on the CPU; on {target.name} dispatches are asynchronous already"
             )
         if threads is not None:
             driver, *rivals = (each.with_threads(threads) for each in (driver, *rivals))
         driver, *rivals = (each.with_precision(precision) for each in (driver, *rivals))
         driver = driver.beside(rivals)
         context_class: Callable[..., MLContext] = lazy_imports.deferred_context if deferred else MLContext
-        context = context_class(driver, found, power_preference)
+        context = context_class(driver, target, power_preference)
         context._verify = settings.flag("OPWEAVE_VERIFY", True) and verify
         return context
 

@@ -44,8 +44,8 @@ def awaitable(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S,
 
     @wraps(method)
     async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        made: T = await in_thread(getattr(self, name), *args, **kwargs)
-        return made
+        result: T = await in_thread(getattr(self, name), *args, **kwargs)
+        return result
 
     twin.__name__, twin.__qualname__ = f"{name}_async", f"{method.__qualname__}_async"
     twin.__doc__ = f"`{name}`, to await."
@@ -253,8 +253,8 @@ class ContextTensors:
         is_array = isinstance(array, np.ndarray) or hasattr(array, "__dlpack__")
         require(is_array, f"tensor_from takes an array, got {type(array).__name__}")
         array = as_array(array, "tensor_from: array")
-        found = describe(array, "tensor_from")
-        desc = self._check_desc(found.data_type, found.shape)
+        array_desc = describe(array, "tensor_from")
+        desc = self._check_desc(array_desc.data_type, array_desc.shape)
         array = self._space.adopt(array, desc)
         if writable is None:
             writable = bool(array.flags.writeable)
