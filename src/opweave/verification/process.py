@@ -1,8 +1,8 @@
 """Have another engine verified by a child process, beside a program that uses the graph or model (`uses`).
 
 The child (`verifier`) is the only one of the machine, has the lowest priority and one thread, and keeps its verdict in the
-cache on disk. Later builds and sessions follow it; what exists keeps its engine. The child ends with this process: it watches
-the end of the pipe that its task came from.
+cache on disk. Later builds and sessions follow the verdict; existing ones keep their engine. The child ends with this
+process: it watches the pipe from which it received its task.
 """
 
 from __future__ import annotations
@@ -56,23 +56,23 @@ BUSY = "another process of the machine is verified"
 ONE_THREAD = dict.fromkeys(
     ("OPWEAVE_THREADS", "HL_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"
 )
-"""What gives the pools of engines one thread."""
+"""Variables that limit the thread pools of engines to one thread."""
 
 CHILD_SECONDS = 2400.0
-"""A child hangs that is not done after this time, without that in which it waits for a processor. An estimate: it works for a
-quarter of the time (`backends.isolation.pacing`)."""
+"""A child hangs if it is not done after this time, not counting waits for a processor. An estimate: it works for a quarter
+of the time (`backends.isolation.pacing`)."""
 
 ENDING_SECONDS = 0.5
-"""How long the end of this process waits for that of the child, which may wait for a processor."""
+"""Time for which the end of this process waits for the end of the child, which may wait for a processor."""
 
 
 @dataclass(frozen=True)
 class Begun:
-    """What a child says before it runs engines.
+    """Message of a child before it runs engines.
 
     Attributes:
         digest: of the graph or model.
-        plain: the verdict without what it is about to find.
+        plain: the verdict without results.
         rivals: the engines that it compares.
     """
 
@@ -87,7 +87,7 @@ class Later(str):
 
 @dataclass(frozen=True)
 class Task:
-    """What a child verifies.
+    """A task for a child: what to verify, and with which inputs.
 
     Attributes:
         ways: the engines, as `Backend.tunable` gives them for the user's context.
@@ -138,7 +138,7 @@ def ways_of(ways: Mapping[str, Backend]) -> dict[str, messages.BackendMessage]:
 def task_of_graph(
     graph: Graph, backend: Backend, device: str, preference: PowerPreference, fuse: bool, sample: Mapping[str, Sample]
 ) -> Task | Measurement | str:
-    """What a child verifies of a graph; or the reason why it cannot be verified there, or a verdict that is kept."""
+    """The task of a child for a graph; or the reason why the graph cannot be verified there, or a kept verdict."""
     if own := why_not(graph):
         return own
     ways = backend.tunable(graph)
@@ -150,7 +150,7 @@ def task_of_graph(
 
 
 def why_not(graph: Graph) -> str:
-    """Why a child process does not verify a graph whatever the machine; empty if it does."""
+    """The reason why no child process verifies a graph, whatever the machine; empty if there is none."""
     package = __name__.partition(".")[0]
     for node in graph.nodes:
         if node.op.__module__.partition(".")[0] != package or node.op.kernels:
@@ -159,7 +159,7 @@ def why_not(graph: Graph) -> str:
 
 
 def begin(task: Task) -> Child | str:
-    """Start a child, unless another process of the machine has one, or something is missing (`Later`, or for good)."""
+    """Start a child; or the reason why there is none, which is `Later` if another attempt may succeed."""
     if task.weights > MAX_WEIGHT_BYTES:
         return f"{size(task.weights)} of weights, more than {size(MAX_WEIGHT_BYTES)}; tune() verifies it"
     needed, free = BASE_BYTES + COPIES * task.weights, available()
@@ -207,7 +207,7 @@ class Child:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
         self._throttled, self._begun = throttled(), monotonic()
-        self._refusal = ""  # why it was ended
+        self._refusal = ""  # the reason for ending it
         self._is_hung = False
 
     def send(self, task: Task) -> None:
@@ -222,7 +222,7 @@ class Child:
                 self.end()
 
     def poll(self) -> Measurement | str | None:
-        """The verdict, or why there is none; None while the child works."""
+        """The verdict, or the reason why there is none; None while the child works."""
         process = self._process
         if process.poll() is None:
             if throttled() > self._throttled:  # the child takes what the container may use from this process
@@ -251,7 +251,7 @@ class Child:
         return replace(found, is_kept=engines.keep(last.digest, found))
 
     def end(self) -> None:
-        """End the child, and those that it has started, at once."""
+        """Kill the child, and the processes that it has started."""
         process = self._process
         with _lock:
             _children.discard(self)
@@ -269,7 +269,7 @@ class Child:
             process.wait(ENDING_SECONDS)
 
     def abandon(self) -> None:
-        """Leave the child to the process that this one was forked from, without its pipes: it waits for their end."""
+        """After a fork: leave the child to the parent, and close its pipes here, because it waits for their end."""
         process = self._process
         process.returncode = 0
         nowhere = os.open(os.devnull, os.O_RDWR)
