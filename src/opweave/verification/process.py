@@ -142,8 +142,8 @@ def task_of_graph(
     if own := why_not(graph):
         return own
     ways = backend.tunable(graph)
-    for found in engines.find(lambda: engines.digest(graph), ways).values():
-        return found
+    for verdict in engines.find(lambda: engines.digest(graph), ways).values():
+        return verdict
     weights = sum(operand.desc.byte_length for operand in graph.constants)
     described = messages.GraphMessage.of(graph)
     return GraphTask(ways_of(ways), engines.machine(ways), device, preference, sample, weights, described, fuse)
@@ -247,8 +247,8 @@ class Child:
         # An engine that passed its trial has failed after all.
         how = f"hung: it was not measured after {duration(CHILD_SECONDS)}" if self._is_hung else ""
         how = how or f"{ending(process.returncode)} while it was measured"
-        found = replace(last.plain, refused=dict.fromkeys(last.rivals, how))
-        return replace(found, is_kept=engines.keep(last.digest, found))
+        verdict = replace(last.plain, refused=dict.fromkeys(last.rivals, how))
+        return replace(verdict, is_kept=engines.keep(last.digest, verdict))
 
     def end(self) -> None:
         """Kill the child, and the processes that it has started."""

@@ -141,15 +141,15 @@ class Use:
 
 def _sampled(arrays: Mapping[str, np.ndarray]) -> dict[str, Sample]:
     """Copies of small inputs, and elements of large ones."""
-    left, found = SAMPLE_BYTES, dict[str, Sample]()
+    left, samples = SAMPLE_BYTES, dict[str, Sample]()
     for name, array in sorted(arrays.items(), key=lambda item: item[1].nbytes):
         if array.nbytes <= left:
             left -= array.nbytes
-            found[name] = np.array(array, order="C"), array.shape
+            samples[name] = np.array(array, order="C"), array.shape
         else:
             step = max(array.size // DRAWN_ELEMENTS, 1)
-            found[name] = np.array(array.reshape(-1)[::step]), array.shape
-    return found
+            samples[name] = np.array(array.reshape(-1)[::step]), array.shape
+    return samples
 
 
 class _Watch:

@@ -187,9 +187,9 @@ def unjudged(task: Task, model: str, what: str, ways: Mapping[str, Backend], not
     return replace(plain, chosen="", machine=task.machine, note=note)
 
 
-def keep(digest: str, found: Measurement) -> Measurement:
+def keep(digest: str, verdict: Measurement) -> Measurement:
     """Keep a verdict."""
-    return replace(found, is_kept=engines.keep(digest, found))
+    return replace(verdict, is_kept=engines.keep(digest, verdict))
 
 
 def judge(
@@ -216,8 +216,8 @@ def judge(
         outputs: the names of the outputs, in the order in which all ways return them.
         is_quantised: whether results may differ more.
     """
-    if (found := known(task, digest, ways, what)) is not None:
-        return found
+    if (verdict := known(task, digest, ways, what)) is not None:
+        return verdict
     plain = unjudged(task, model, what, ways)
     for stream in answers:
         send(stream, Begun(digest, plain, names[1:]))
@@ -226,25 +226,25 @@ def judge(
 
     def measured(name: str, process: EngineProcess | None) -> Sequence[tuning.Run]:
         before, start = resident(os.getpid()), _Clock()
-        made = build(name, process)
+        calls = build(name, process)
         if process is None:
-            made[0]()
+            calls[0]()
             builds[name], taken[name] = start.seconds(), max(resident(os.getpid()) - before, 0)
-        return made
+        return calls
 
     try:
         runs, refused = tuning.try_ways(names, ways, measured, outputs, is_quantised)
     except tuning.REFUSALS as error:
         return keep(digest, replace(plain, note=f"{names[0]} fails with such inputs: {error}"))
-    found = replace(plain, refused=refused)
+    verdict = replace(plain, refused=refused)
     if len(runs) > 1:
         with unpaced():
             seconds = _seconds(runs)
         first = names[0]
         chosen, note = _choose(first, seconds, builds, taken)
         kept = {name: taken[name] for name in seconds}
-        found = replace(found, chosen=chosen, seconds=seconds, rounds=ROUNDS, note=note, memory=kept)
-    return keep(digest, found)
+        verdict = replace(verdict, chosen=chosen, seconds=seconds, rounds=ROUNDS, note=note, memory=kept)
+    return keep(digest, verdict)
 
 
 def _choose(
@@ -264,7 +264,7 @@ def _choose(
 
 def _seconds(runs: Mapping[str, tuning.Run]) -> dict[str, float]:
     """Seconds of a run in each way: t[first] without a pause; for others, t[first] * max(ratio to the first) over the pauses."""
-    found: list[dict[str, float]] = []
+    medians: list[dict[str, float]] = []
     for pause in PAUSES:
         counts = {}
         for name, run in runs.items():
@@ -277,9 +277,9 @@ def _seconds(runs: Mapping[str, tuning.Run]) -> dict[str, float]:
                 if not pause:
                     runs[name]()
                 times[name].append(_timed(runs[name], counts[name]))
-        found.append({name: median(each) for name, each in times.items()})
+        medians.append({name: median(each) for name, each in times.items()})
     first = next(iter(runs))
-    return {name: found[0][first] * max(each[name] / max(each[first], 1e-9) for each in found) for name in runs}
+    return {name: medians[0][first] * max(each[name] / max(each[first], 1e-9) for each in medians) for name in runs}
 
 
 def _timed(run: tuning.Run, count: int) -> float:
@@ -323,13 +323,13 @@ def feeds(sample: Mapping[str, Sample]) -> list[dict[str, np.ndarray]]:
         sample: the samples, by name.
     """
     generator = np.random.default_rng(0)
-    found: list[dict[str, np.ndarray]] = [{}, {}]
+    sets: list[dict[str, np.ndarray]] = [{}, {}]
     for name, (array, sizes) in sample.items():
         is_whole = array.shape == sizes
         first = array if is_whole else generator.choice(array, sizes)
         second = first
         if first.dtype.kind == "f":
             second = generator.permutation(first.reshape(-1)) if is_whole else generator.choice(array, sizes)
-        for feed, value in zip(found, (first, second), strict=True):
+        for feed, value in zip(sets, (first, second), strict=True):
             feed[name] = np.ascontiguousarray(value).reshape(sizes)
-    return found
+    return sets
