@@ -242,7 +242,7 @@ def test_large_inputs_are_drawn_from_their_values(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(uses, "DRAWN_ELEMENTS", 100)
     large = np.random.default_rng(0).integers(5, 9, (50, 60)).astype(np.int64)
     floats = np.random.default_rng(0).uniform(2, 3, (8, 16)).astype(np.float32)
-    sample = uses._sampled({"large": large, "floats": floats, "one": np.float32(4)})
+    sample = uses._sample({"large": large, "floats": floats, "one": np.float32(4)})
     assert sample["large"][0].size <= 100
     first, second = verifier.feeds(sample)
     for feed in (first, second):

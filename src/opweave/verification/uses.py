@@ -100,7 +100,7 @@ class Use:
         """
         self.is_asked, self._key = False, key
         if self._wanted == key and self.sample is None and all(isinstance(array, np.ndarray) for array in arrays):
-            self.sample = key, _sampled(dict(zip(names, arrays, strict=True)))
+            self.sample = key, _sample(dict(zip(names, arrays, strict=True)))
 
     def skip(self) -> None:
         """Note a call for whose key there is a verdict already."""
@@ -139,7 +139,7 @@ class Use:
         self._wanted = self.sample = None
 
 
-def _sampled(arrays: Mapping[str, np.ndarray]) -> dict[str, Sample]:
+def _sample(arrays: Mapping[str, np.ndarray]) -> dict[str, Sample]:
     """Copies of small inputs, and elements of large ones."""
     left, samples = SAMPLE_BYTES, dict[str, Sample]()
     for name, array in sorted(arrays.items(), key=lambda item: item[1].nbytes):

@@ -125,7 +125,7 @@ def judge_graph(task: GraphTask) -> Measurement | str:
         runs: list[tuning.Run] = []
         for feed in sets:
             targets = [memory.empty(operand.desc) for operand in graph.outputs.values()]
-            runs.append(partial(_called, program.bind([feed[each] for each in graph.inputs], targets), targets))
+            runs.append(partial(_call, program.bind([feed[each] for each in graph.inputs], targets), targets))
         return runs
 
     return judge(
@@ -141,7 +141,7 @@ def judge_graph(task: GraphTask) -> Measurement | str:
     )
 
 
-def _called(call: Callable[[], None], targets: list[np.ndarray]) -> list[np.ndarray]:
+def _call(call: Callable[[], None], targets: list[np.ndarray]) -> list[np.ndarray]:
     call()
     return targets
 
@@ -224,7 +224,7 @@ def judge(
     builds: dict[str, float] = {}
     taken: dict[str, int] = {}
 
-    def measured(name: str, process: EngineProcess | None) -> Sequence[tuning.Run]:
+    def build_and_measure(name: str, process: EngineProcess | None) -> Sequence[tuning.Run]:
         before, start = resident(os.getpid()), _Clock()
         calls = build(name, process)
         if process is None:
@@ -233,7 +233,7 @@ def judge(
         return calls
 
     try:
-        runs, refused = tuning.try_ways(names, ways, measured, outputs, is_quantised)
+        runs, refused = tuning.try_ways(names, ways, build_and_measure, outputs, is_quantised)
     except tuning.REFUSALS as error:
         return keep(digest, replace(plain, note=f"{names[0]} fails with such inputs: {error}"))
     verdict = replace(plain, refused=refused)
@@ -268,7 +268,7 @@ def _seconds(runs: Mapping[str, tuning.Run]) -> dict[str, float]:
     for pause in PAUSES:
         counts = {}
         for name, run in runs.items():
-            once = min(_timed(run, 1), _timed(run, 1))
+            once = min(_seconds_of(run, 1), _seconds_of(run, 1))
             counts[name] = 1 if pause else max(1, round(SLICE_SECONDS / max(once, 1e-7)))
         times: dict[str, list[float]] = {name: [] for name in runs}
         for turn in range(ROUNDS):
@@ -276,13 +276,13 @@ def _seconds(runs: Mapping[str, tuning.Run]) -> dict[str, float]:
                 time.sleep(pause or REST_SECONDS)
                 if not pause:
                     runs[name]()
-                times[name].append(_timed(runs[name], counts[name]))
+                times[name].append(_seconds_of(runs[name], counts[name]))
         medians.append({name: median(each) for name, each in times.items()})
     first = next(iter(runs))
     return {name: medians[0][first] * max(each[name] / max(each[first], 1e-9) for each in medians) for name in runs}
 
 
-def _timed(run: tuning.Run, count: int) -> float:
+def _seconds_of(run: tuning.Run, count: int) -> float:
     start = _Clock()
     for _ in range(count):
         run()
@@ -293,15 +293,15 @@ class _Clock:
     """Time without waits of this thread for a processor, and without stops: this process has the lowest priority."""
 
     def __init__(self) -> None:
-        self._waited, self._begin = _waited(), time.perf_counter()
+        self._waited, self._begin = _stall_seconds(), time.perf_counter()
 
     def seconds(self) -> float:
         """Seconds since the clock was created."""
         passed = time.perf_counter() - self._begin
-        return max(passed - (_waited() - self._waited), 1e-9)
+        return max(passed - (_stall_seconds() - self._waited), 1e-9)
 
 
-def _waited() -> float:
+def _stall_seconds() -> float:
     """Seconds that this thread was stopped, or waited for a processor, if the system reports that."""
     if sys.platform == "linux":
         with suppress(OSError, ValueError, IndexError), open("/proc/thread-self/schedstat") as file:
