@@ -181,10 +181,10 @@ class MLGraphBuilder(Operations):
                     value = dtypes.cast_number(plain, checked)
                     return Operand(self, Desc(checked, ()), value=np.array(value, checked))
                 case (array,) if not isinstance(array, (str, bytes, bytearray, int, float)):
-                    found = as_array(array, "array")
-                    desc = describe(found, "array")
+                    data = as_array(array, "array")
+                    desc = describe(data, "array")
                     self._check_open()
-                    return Operand(self, check_desc(desc, self._max_byte_length), value=lasting(found))
+                    return Operand(self, check_desc(desc, self._max_byte_length), value=lasting(data))
             raise ValidationError(
                 "takes (data_type, shape, buffer), (data_type, number), (tensor) or (array), "
                 f"got ({', '.join(type(arg).__name__ for arg in args)})"
