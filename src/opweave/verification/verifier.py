@@ -263,7 +263,7 @@ def _choose(
 
 
 def _seconds(runs: Mapping[str, tuning.Run]) -> dict[str, float]:
-    """Seconds of a run in each way: t[first] without a pause; for others, t[first] * max(ratio to the first) over the pauses."""
+    """Seconds of a run in each way: t[first] * max(ratio to the first over all pauses), with t[first] without a pause."""
     medians: list[dict[str, float]] = []
     for pause in PAUSES:
         counts = {}
