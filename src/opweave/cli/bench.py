@@ -16,7 +16,7 @@ from .models import Bounds, DeviceName, Inputs, Mean, ModelFile, Seed, Sizes, St
 from .tune import INTERRUPTED
 
 RELATIVE = "relative to the largest number"
-"""What differences between outputs are relative to (`agreement.difference`)."""
+"""The reference of differences between outputs (`agreement.difference`)."""
 
 
 @app.command()

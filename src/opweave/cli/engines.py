@@ -1,4 +1,4 @@
-"""Engines that run one model in processes of their own, and are measured alternately."""
+"""Engines that run one model in separate processes, and are measured alternately."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AUTO = "auto"
 """The engine that Opweave chooses, in a session with its defaults. Other engines compile the model, whatever its shapes."""
 
 ROUNDS = 7
-"""How many turns each engine has."""
+"""Number of turns of each engine."""
 
 BUILD_SECONDS = 120.0
 """An engine hangs if its first run takes longer than this and `BUILD_FACTOR` times that of ONNX Runtime. An estimate:
@@ -37,7 +37,7 @@ BUILD_FACTOR = 2000
 """See `BUILD_SECONDS`."""
 
 ENDING_SECONDS = 5.0
-"""How long to wait for a process that has closed its connection."""
+"""Time to wait for the end of a process that has closed its connection."""
 
 QUIET_SECONDS, QUIET_SHARE = 0.1, 0.02
 """An engine is quiet if its process takes at most this share of a processor for so many seconds. Measured: idle processes of
@@ -45,15 +45,15 @@ engines take 0.1%. After a run, a thread of ONNX Runtime takes 35 to 60 ms of a 
 busy machine this takes up to 200 ms, and the process gets no processor for 20 ms in between."""
 
 SETTLE_SECONDS = 3.0
-"""The longest wait for an engine to become quiet: one whose threads never stop is measured all the same."""
+"""Maximum wait for an engine to become quiet; one whose threads never stop is measured anyway."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """What may run a model.
+    """An engine that may run a model.
 
     Attributes:
-        name: what `--engines` takes.
+        name: as `--engines` takes it.
         device: the device of its context; empty for ONNX Runtime without Opweave.
         backend: the back end that drives the device.
     """
@@ -65,7 +65,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Job:
-    """What to run.
+    """A model to run, with inputs and options.
 
     Attributes:
         model: the path of the .onnx file.
@@ -84,14 +84,14 @@ class Job:
 
 @dataclass
 class Result:
-    """How an engine ran a model.
+    """The measurements of an engine.
 
     Attributes:
         engine: the engine.
         reason: why it cannot run it; empty if it can.
         error: the class of the error that is the reason.
         turns: the times of the runs of each turn, in seconds.
-        chosen: the name of the engine that Opweave has chosen; empty where there was no choice.
+        chosen: the name of the engine that Opweave has chosen; empty if there was no choice.
         build: seconds until the result of the first run.
         memory: bytes that its process has grown by.
         outputs: of the model.
@@ -161,9 +161,9 @@ def engines(wanted: Sequence[str] | None) -> list[Engine]:
 
 
 def order(count: int) -> list[int]:
-    """The number of the engine in each turn: another one begins each round, and every other round goes backwards.
+    """The index of the engine in each turn: each round begins with another engine, and every other round is reversed.
 
-    So none always has its turn after the same other one.
+    So no engine always follows the same other one.
 
     >>> order(3)
     [0, 1, 2, 1, 0, 2, 2, 0, 1, 0, 2, 1, 1, 2, 0, 2, 1, 0, 0, 1, 2]
@@ -173,18 +173,18 @@ def order(count: int) -> list[int]:
 
 
 def measure(
-    found: Sequence[Engine],
+    candidates: Sequence[Engine],
     job: Job,
     seconds: float,
     progress: Callable[[float], None],
     results: list[Result] | None = None,
 ) -> list[Result]:
-    """Run a job on engines, each in a process of its own, alternately. A turn begins when the engine before is quiet.
+    """Run a job on engines alternately, each in a separate process. A turn begins when the engine before is quiet.
 
     Args:
-        found: the engines.
-        job: what to run.
-        seconds: how long to measure, all engines together.
+        candidates: the engines.
+        job: the job.
+        seconds: time to measure, all engines together.
         progress: called with the share that is done.
         results: a list to fill, which has the results until then if the user interrupts it.
 
@@ -194,7 +194,7 @@ def measure(
     spawn = get_context("spawn")  # engines must not be forked
     results, workers = [] if results is None else results, []
     try:
-        for engine in found:
+        for engine in candidates:
             here, there = spawn.Pipe()
             worker = spawn.Process(target=_work, args=(there, engine, job), daemon=True)
             worker.start()
@@ -227,7 +227,7 @@ def _seconds_to_build(results: Sequence[Result]) -> float:
 
 
 def _receive(worker: Any, connection: Any, result: Result, work: str, seconds: float) -> None:
-    """Take what a worker sends, or the reason why it sends nothing: it ends, hangs, or takes too much memory."""
+    """Take the message of a worker, or the reason why there is none: it ends, hangs, or takes too much memory."""
     sent: dict[str, Any]
     try:
         watch(worker.pid, connection.poll, work, seconds, max_memory())
@@ -266,7 +266,7 @@ def _work(connection: Any, engine: Engine, job: Job) -> None:
 
 
 def _serve(connection: Any, engine: Engine, job: Job) -> None:
-    """`_work` without the streams. What is sent was measured, and the engine is quiet: the next one may have its turn."""
+    """`_work` without the streams. A message is sent once the engine is quiet, so that the next one can run."""
     try:
         before, start = resident(os.getpid()), perf_counter()
         run, chosen = _prepared(engine, job)
@@ -294,7 +294,7 @@ def _serve(connection: Any, engine: Engine, job: Job) -> None:
 
 
 def _settle() -> None:
-    """Wait until no thread of this process computes any more, whether for a run or while it waits for one."""
+    """Wait until no thread of this process is busy, for a run or spinning while it waits for one."""
     end = perf_counter() + SETTLE_SECONDS
     while perf_counter() < end:
         before, start = process_time(), perf_counter()
@@ -304,7 +304,7 @@ def _settle() -> None:
 
 
 def _prepared(engine: Engine, job: Job) -> tuple[Callable[[], list[Any]], Callable[[], str]]:
-    """What runs the model once, and what tells which engine was chosen to run it."""
+    """A function that runs the model once, and one that returns the engine chosen for it."""
     if engine.name == BASE_LINE:
         import onnxruntime
 
@@ -318,7 +318,7 @@ def _prepared(engine: Engine, job: Job) -> tuple[Callable[[], list[Any]], Callab
     declare(job.operations)
     context = ml.create_context(device=engine.device, backend=engine.backend, precision=job.precision)  # type: ignore[arg-type]
     options = dict(job.options)
-    if engine.name != AUTO:  # which is what users get who ask for nothing
+    if engine.name != AUTO:  # which has the defaults of sessions
         options["specialise"] = "always"
     session = InferenceSession(Path(job.model), context, **options)
     return lambda: list(session.run(None, job.feed)), lambda: _chosen(session) if engine.name == AUTO else ""

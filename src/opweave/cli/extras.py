@@ -1,4 +1,4 @@
-"""The package's extras: what each is for, and which of the packages that it asks for are missing here."""
+"""The package's extras: their purposes, and their requirements that are missing here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PURPOSES = {
     "wasm": "runs WebAssembly kernels",
     "webgpu": "runs graphs on GPUs of any vendor",
 }
-"""What users' extras are for; what they ask for stands in the package's metadata."""
+"""Purposes of the extras for users; their requirements are in the package's metadata."""
 
 COMPILERS = {
     "halide": ("halide", "llvmlite.binding"),
@@ -27,11 +27,11 @@ COMPILERS = {
     "wasm": ("wasmtime",),
     "webgpu": ("wgpu",),
 }
-"""The modules that Opweave imports of extras with compiled code, which may be installed and still fail."""
+"""Modules with compiled code, by extra, whose import may fail though they are installed."""
 
 
 def faults_of(extra: str) -> list[str]:
-    """Why packages of an extra cannot be used though they are installed. They are imported for it."""
+    """The reasons why installed packages of an extra cannot be used; imports these packages."""
     from ..backends.cuda import devices as cuda, servers
     from ..backends.openvino import devices as openvino
 
@@ -60,8 +60,7 @@ def missing(extra: str, package: str = "opweave") -> list[str]:
         package: the package that has it.
 
     Raises:
-        NotSupportedError: nothing is known of it: the package has no metadata, as in a checkout that is not installed, or its
-            metadata do not have the extra.
+        NotSupportedError: the package has no metadata, as in a checkout that is not installed, or they do not have the extra.
     """
     from packaging.requirements import Requirement  # which ONNX Runtime needs, too
 

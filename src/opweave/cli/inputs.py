@@ -78,7 +78,7 @@ def assumption(arguments: Sequence[Argument]) -> str:
     """A note that dynamic dimensions are assumed to be 1, with the options that set them; empty if there are none."""
     dims = [(argument, argument.dims) for argument in arguments if argument.element_type and argument.dims]
     named = dict.fromkeys(size for _, sizes in dims for size in sizes if isinstance(size, str))
-    # A name that stands twice in one shape, as "?" may, would fix both; one that is no word means something to a shell.
+    # A name that occurs twice in one shape, as "?" may, would fix both; a shell may interpret one that is no word.
     unusable = {name for name in named if not WORD.fullmatch(name) or any(sizes.count(name) > 1 for _, sizes in dims)}
     options = [f"{name}=SIZE" for name in named if name not in unusable]
     for argument, found in dims:

@@ -157,7 +157,7 @@ def doctor() -> None:
         title = f"device {device.name}"
         if device.available and device.fault:
             table.add_row(title, Text.assemble(("limited", "yellow"), f": {device.fault}"))
-        if not (device.available or device.hint.startswith("pip install")):  # which the rows of extras say
+        if not (device.available or device.hint.startswith("pip install")):  # the rows of extras show these
             table.add_row(title, Text.assemble(("not here", "yellow"), f": {device.hint}"))
     for module, problem in register().items():
         bad = Text.assemble(("unusable", "red"), f": {problem}")
@@ -174,7 +174,7 @@ def doctor() -> None:
 
 
 def _state(extra: str, what: str) -> Text:
-    """Whether what an extra asks for is installed."""
+    """The state of an extra: installed, broken or missing."""
     try:
         lacking = missing(extra)
     except NotSupportedError as error:

@@ -1,4 +1,4 @@
-"""`opweave tune`: which engine runs a model faster."""
+"""`opweave tune`: find the fastest engine for a model."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _other_engines(session: InferenceSession) -> list[str]:
-    """What to install to have another engine on the device of a session."""
+    """Hints on installing another engine for the device of a session."""
     from ..backends import devices
 
     here = [device for device in devices() if device.name == session.context.device.name]
