@@ -79,10 +79,10 @@ def bytes_of(text: str) -> int:
     Raises:
         ValidationError: the text is not a size.
     """
-    found = re.fullmatch(r"([0-9]{1,12}) ?([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE)
-    if found is None or int(found[1]) == 0:
+    match = re.fullmatch(r"([0-9]{1,12}) ?([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE)
+    if match is None or int(match[1]) == 0:
         raise ValidationError(f"a size is like 512M or 2G, got {text!r}")
-    return int(found[1]) << 10 * " KMGT".index(found[2].upper() or " ")
+    return int(match[1]) << 10 * " KMGT".index(match[2].upper() or " ")
 
 
 def declare(module: str | None) -> str | None:

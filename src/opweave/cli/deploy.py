@@ -199,8 +199,8 @@ def _why_not_started() -> str:
     """The error with which a replica of the application ended; empty if Ray does not tell."""
     from ray import serve
 
-    found = serve.status().applications.get(APPLICATION)
-    messages = [each.message for each in found.deployments.values()] if found is not None else []
+    application = serve.status().applications.get(APPLICATION)
+    messages = [each.message for each in application.deployments.values()] if application is not None else []
     # The message of the last exception: a separate line after the traceback, maybe coloured.
     plain = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(messages))
     errors = re.findall(r"^(?:\w+\.)*(\w+): (.+)$", plain, re.MULTILINE)

@@ -145,19 +145,19 @@ def engines(wanted: Sequence[str] | None) -> list[Engine]:
     """
     from ..backends import devices
 
-    here = [device for device in devices() if device.available]
-    found = [Engine(AUTO, "cpu", "auto")] if len([d for d in here if d.name == "cpu"]) > 1 else []
-    for device in here:
+    available = [device for device in devices() if device.available]
+    candidates = [Engine(AUTO, "cpu", "auto")] if len([d for d in available if d.name == "cpu"]) > 1 else []
+    for device in available:
         name = device.backend if device.name == "cpu" else device.name
         names = {name, device.name} | (set() if device.provider else {device.backend})
         if (not device.is_software) if wanted is None else not names.isdisjoint(wanted):
-            found.append(Engine(name, device.name, device.backend))
+            candidates.append(Engine(name, device.name, device.backend))
     if wanted is not None:
-        known = {AUTO, *(each for device in here for each in (device.name, device.backend))}
-        if unknown := [name for name in wanted if name not in known]:
-            raise NotSupportedError(f"there is no engine {unknown[0]!r} here; there are {', '.join(sorted(known))}")
-        found = [engine for engine in found if engine.name != AUTO or AUTO in wanted]
-    return [Engine(BASE_LINE), *found]
+        choices = {AUTO, *(each for device in available for each in (device.name, device.backend))}
+        if unknown := [name for name in wanted if name not in choices]:
+            raise NotSupportedError(f"there is no engine {unknown[0]!r} here; there are {', '.join(sorted(choices))}")
+        candidates = [engine for engine in candidates if engine.name != AUTO or AUTO in wanted]
+    return [Engine(BASE_LINE), *candidates]
 
 
 def order(count: int) -> list[int]:
@@ -195,25 +195,25 @@ def measure(
     results, workers = [] if results is None else results, []
     try:
         for engine in candidates:
-            here, there = spawn.Pipe()
-            worker = spawn.Process(target=_work, args=(there, engine, job), daemon=True)
+            connection, child_end = spawn.Pipe()
+            worker = spawn.Process(target=_work, args=(child_end, engine, job), daemon=True)
             worker.start()
-            there.close()
-            workers.append((worker, here))
+            child_end.close()
+            workers.append((worker, connection))
             result = Result(engine)
-            _receive(worker, here, result, "the first run", _seconds_to_build(results))
+            _receive(worker, connection, result, "the first run", _seconds_to_build(results))
             results.append(result)
         able = [(result, *each) for result, each in zip(results, workers, strict=True) if not result.reason]
         turns = order(len(able))
         for turn, number in enumerate(turns, 1):
-            result, worker, here = able[number]
+            result, worker, connection = able[number]
             if not result.reason:
-                here.send(seconds / len(turns))
-                _receive(worker, here, result, "a run", seconds + _seconds_to_build(results))
+                connection.send(seconds / len(turns))
+                _receive(worker, connection, result, "a run", seconds + _seconds_to_build(results))
             progress(turn / len(turns))
     finally:
-        for worker, here in workers:
-            here.close()  # ends it
+        for worker, connection in workers:
+            connection.close()  # ends it
             worker.join(5)
             if worker.is_alive():
                 worker.kill()

@@ -66,23 +66,23 @@ def missing(extra: str, package: str = "opweave") -> list[str]:
 
     try:
         requirements = [Requirement(text) for text in metadata.requires(package) or ()]
-        known = metadata.metadata(package).get_all("Provides-Extra") or []
+        extras = metadata.metadata(package).get_all("Provides-Extra") or []
     except metadata.PackageNotFoundError:
         raise NotSupportedError(f"{package} is not installed as a package") from None
-    if extra not in known:
+    if extra not in extras:
         raise NotSupportedError(f"the installed package {package} has no extra {extra!r}")
-    found: dict[str, None] = {}
+    lacking: dict[str, None] = {}
     for requirement in requirements:
         marker = requirement.marker
         if marker is None or not marker.evaluate({"extra": extra}) or marker.evaluate({"extra": ""}):
             continue  # of another extra, of all, or of other systems
         if not _is_installed(requirement.name, str(requirement.specifier)):
-            found[f"{requirement.name}{requirement.specifier}"] = None
+            lacking[f"{requirement.name}{requirement.specifier}"] = None
             continue
         for own in requirement.extras:
             if (requirement.name, own) != (package, extra):
-                found |= dict.fromkeys(missing(own, requirement.name))
-    return list(found)
+                lacking |= dict.fromkeys(missing(own, requirement.name))
+    return list(lacking)
 
 
 def _is_installed(package: str, versions: str) -> bool:

@@ -82,8 +82,8 @@ def serve(
     from ..serve.client_files import write_clients
 
     if given.args:
-        here = "serve is for web pages (navigator.ml)"
-        raise BadParameter(f"{here}; to serve a model over HTTP: opweave deploy {' '.join(given.args)}")
+        purpose = "serve is for web pages (navigator.ml)"
+        raise BadParameter(f"{purpose}; to serve a model over HTTP: opweave deploy {' '.join(given.args)}")
     if no_token and token is not None:
         source = given.get_parameter_source("token")  # an enumeration of Click, or of Typer's copy of Click
         name = "OPWEAVE_TOKEN" if source is not None and source.name == "ENVIRONMENT" else "--token"
