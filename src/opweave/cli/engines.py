@@ -269,7 +269,7 @@ def _serve(connection: Any, engine: Engine, job: Job) -> None:
     """`_work` without the streams. A message is sent once the engine is quiet, so that the next one can run."""
     try:
         before, start = resident(os.getpid()), perf_counter()
-        run, chosen = _prepared(engine, job)
+        run, chosen = _prepare(engine, job)
         outputs = run()
         first = {"build": perf_counter() - start, "outputs": outputs}
         run()  # the second call with the same shapes may start to compile them
@@ -303,7 +303,7 @@ def _settle() -> None:
             return
 
 
-def _prepared(engine: Engine, job: Job) -> tuple[Callable[[], list[Any]], Callable[[], str]]:
+def _prepare(engine: Engine, job: Job) -> tuple[Callable[[], list[Any]], Callable[[], str]]:
     """A function that runs the model once, and one that returns the engine chosen for it."""
     if engine.name == BASE_LINE:
         import onnxruntime
@@ -321,10 +321,10 @@ def _prepared(engine: Engine, job: Job) -> tuple[Callable[[], list[Any]], Callab
     if engine.name != AUTO:  # which has the defaults of sessions
         options["specialise"] = "always"
     session = InferenceSession(Path(job.model), context, **options)
-    return lambda: list(session.run(None, job.feed)), lambda: _chosen(session) if engine.name == AUTO else ""
+    return lambda: list(session.run(None, job.feed)), lambda: _chosen_by(session) if engine.name == AUTO else ""
 
 
-def _chosen(session: InferenceSession) -> str:
+def _chosen_by(session: InferenceSession) -> str:
     """The engine that runs the calls of a session."""
     from ..compile.engines import chosen_in
     from ..onnx.session.compiled import CompiledModel

@@ -100,7 +100,7 @@ def serve(
         limits=ConnectionLimits(memory=bytes_of(max_memory), contexts=max_contexts),
         record=record,
     )
-    with _logged(stats, record is not None), _until_stopped() as stopped:
+    with _log_to_errors(stats, record is not None), _until_stopped() as stopped:
         with closing(server):
             options = {"url": server.url} if server.token is None else {"url": server.url, "token": server.token}
             # Before the server starts: a program that waits for /health needs them.
@@ -152,7 +152,7 @@ class _Printed(logging.Handler):
 
 
 @contextmanager
-def _logged(stats: bool, record: bool) -> Iterator[None]:
+def _log_to_errors(stats: bool, record: bool) -> Iterator[None]:
     """Print refusals of the server on standard error; with `stats` also the work of contexts, with `record` each graph."""
     logger, handler = logging.getLogger("opweave.serve"), _Printed(errors)
     before = logger.level
