@@ -170,7 +170,7 @@ def _running(served: Any, host: str, port: int, cpus: int, gpus: int) -> Iterato
                 log_to_driver=False,
                 logging_level=logging.ERROR,
             )
-            stop.install()  # Ray has replaced that of SIGTERM
+            stop.install()  # Ray has replaced the handler of SIGTERM
             stop.check()
             serve.start(http_options={"host": host, "port": port}, logging_config={"log_level": "ERROR"})
             is_served = True
@@ -196,7 +196,7 @@ def _running(served: Any, host: str, port: int, cpus: int, gpus: int) -> Iterato
 
 
 def _why_not_started() -> str:
-    """The error with which a replica of the application ended; empty if Ray does not tell."""
+    """The error with which a replica of the application ended; empty if Ray does not report it."""
     from ray import serve
 
     application = serve.status().applications.get(APPLICATION)

@@ -53,7 +53,7 @@ def faults_of(extra: str) -> list[str]:
 
 
 def missing(extra: str, package: str = "opweave") -> list[str]:
-    """The requirements of an extra that are not installed here, or in another version; those of their own extras, too.
+    """The requirements of an extra, and of its requirements' extras, that are missing here or have another version.
 
     Args:
         extra: its name.

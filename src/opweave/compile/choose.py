@@ -1,7 +1,7 @@
 """Choose how to run a node: candidates in order of preference, each with the reason why it does not apply.
 
 The order is the same on all devices: the back end's own rule, the user's kernel for the device, the expression, the
-decomposition, and the host for what a device lacks. On the host, a back end may name another one as its stand-in.
+decomposition, and the host for operations that a device lacks. On the host, a back end may name another one as its stand-in.
 """
 
 from __future__ import annotations

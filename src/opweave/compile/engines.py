@@ -77,7 +77,7 @@ class Measurement:
         return "; ".join([own, *self.verdicts(name)])
 
     def verdicts(self, without: str = "") -> list[str]:
-        """The verdicts on the rivals, except for that of the name `without`."""
+        """The verdicts on the rivals, except for the rival `without`."""
         first = next(iter(self.seconds), "")
         verdicts = [f"{name} verified, {self._ratio(name)}" for name in self.seconds if name not in (first, without)]
         if self.seconds:

@@ -85,7 +85,7 @@ def fusible(graph: Graph, chooser: Chooser, most: int) -> set[Node]:
 
 
 def _groups_of(nodes: Iterable[Node]) -> list[list[Node]]:
-    """Group nodes: those that are connected by values of the same shape are in one group."""
+    """Group nodes that are connected by values of the same shape."""
     groups: dict[Node, list[Node]] = {}
     for node in nodes:
         group = groups[node] = [node]

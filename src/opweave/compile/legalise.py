@@ -1,7 +1,7 @@
 """Replace operations that a back end lacks by their decompositions, recursively.
 
-Requires nothing; ensures that `supports` holds for every node of the result. Nodes that come from a decomposition carry a
-label that begins with that of the node they emulate.
+Requires nothing; ensures that `supports` holds for every node of the result. The label of a
+node from a decomposition begins with the label of the node that it emulates.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Divide nodes into segments, each of which one engine runs as a whole: those of a graph, or the steps of an ONNX model.
+"""Divide the nodes of a graph, or the steps of an ONNX model, into segments that one engine runs as a whole.
 
 Requires that every node has a kind of engine; ensures that each segment comes after those that compute its inputs, and
 that no node on a path between two nodes of a segment is outside of it.

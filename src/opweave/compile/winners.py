@@ -107,7 +107,7 @@ def elements(node: Node) -> int | None:
 
 
 def wins(node: Node, engine: str) -> bool:
-    """Whether the expression of a node is faster than the kernel of an engine."""
+    """Whether the expression of a node is faster than an engine's kernel."""
     sizes = _sizes(engine).get(node.op)
     if sizes is None:
         return False

@@ -179,7 +179,7 @@ _default_lock = RLock()
 
 
 def current_context() -> MLContext:
-    """The context of operations on arrays: that of the innermost `with context:`, else a default one on the CPU."""
+    """The context of operations on arrays: the innermost `with context:`, else a default one on the CPU."""
     global _default
     contexts = entered.get()
     if contexts:
@@ -215,7 +215,7 @@ class MLContext(ContextTensors):
 
     def __init__(self, backend: Backend, device: Device, power_preference: PowerPreference) -> None:
         self._backend, self._device, self._power_preference = backend, device, power_preference
-        # Contexts with the same number can share compiled programs. (Each open GPU device has a back end of its own.)
+        # Contexts with the same number can share compiled programs. (Each open GPU device has a separate back end.)
         self._place = _places.setdefault(backend, {}).setdefault((device.name, power_preference), next(_place_numbers))
         self._lost: Lost | None = None  # the future `lost`, made when it is first read
         self._lost_info = None  # the reason, as soon as the context is lost

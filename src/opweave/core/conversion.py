@@ -126,7 +126,7 @@ def _sequence(convert_item: Converter) -> Converter:
             try:
                 items.append(convert_item(name, item))
             except ValidationError:
-                convert_item(f"{name}[{i}]", item)  # for the message; to write all names beforehand takes long
+                convert_item(f"{name}[{i}]", item)  # for the message; writing the names of all items takes long
                 raise
         return tuple(items)
 

@@ -213,8 +213,8 @@ class Op(Generic[P, R]):
     def value_range(self, operand: str) -> Callable[[Callable[..., ValueRange]], Callable[..., ValueRange]]:
         """Declare a function that returns the range of an integer operand; it takes other parameters by name.
 
-        The values of constants are checked when a graph is built, those of a graph's inputs before it runs, where they are in
-        the host's memory. Others are not checked.
+        Constants are checked when a graph is built, inputs in the host's memory before it runs. Other values are not
+        checked.
 
         Raises:
             ValidationError: there is no such operand, or it is a sequence of operands.
@@ -357,7 +357,7 @@ class Op(Generic[P, R]):
         return inputs, attributes
 
     def _number_type(self, name: str, arguments: Mapping[str, Any]) -> DataType | None:
-        """The data type for a number passed as the operand `name`: that of an operand that must have the same one.
+        """The data type for a number passed as the operand `name`: that of an operand with which `name` must agree.
 
         Args:
             name: the name of the operand.
@@ -429,7 +429,7 @@ def _operand(builder: Builder, name: str, value: Any, number_type: DataType | No
 
 
 def call_with(function: Callable[..., Any], arguments: Mapping[str, Any], *first: Any) -> Any:
-    """Call `function(*first, ...)` with those of `arguments` that its parameters name, or all if it has a `**` parameter."""
+    """Call `function(*first, ...)` with the `arguments` that its parameters name, or with all if it has a `**` parameter."""
     names = parameter_names(function)[len(first) :]
     return function(*first, **(arguments if "**" in names else {name: arguments[name] for name in names}))
 

@@ -1,4 +1,4 @@
-"""Plan memory for intermediates: those that are not needed at the same time share memory."""
+"""Plan memory for intermediates, so that intermediates with disjoint lifetimes share memory."""
 
 from __future__ import annotations
 

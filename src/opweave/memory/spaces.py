@@ -132,7 +132,7 @@ HOST: TensorSpace = _Host()
 
 
 def reaches(space: Space, other: Space) -> bool:
-    """Whether code in `space` can use memory of `other`: the host can also use that of WebAssembly modules."""
+    """Whether code in `space` can use memory of `other`: the host can also use memory of WebAssembly modules."""
     return space is other or (space is HOST and other.is_host)
 
 

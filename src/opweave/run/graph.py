@@ -278,7 +278,7 @@ class MLGraph:
         with self._lock:
             self._check_alive()
             self._program = program
-            self._bindings.clear()  # those of the other program
+            self._bindings.clear()  # bound to the old program
             if self._use is not None:
                 self._use.end((), "not verified: tuned")  # `explain` says this of the other program alone
 
@@ -326,7 +326,7 @@ class MLGraph:
         return any(source == name and outputs.get(output) is tensor for output, source in self._in_place.items())
 
     def _check_overlap(self, space: TensorSpace, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Pairs:
-        """Require outputs in memory of their own, or of the input that they may update.
+        """Require outputs in separate memory, or in that of an input that they may update.
 
         Returns:
             Pairs of positions of an input and an output in the same memory.
@@ -350,7 +350,7 @@ class MLGraph:
             tensor._settle()
         with Locks(all_tensors):
             with self._lock:
-                # Another thread may have destroyed something meanwhile; from here on it has to wait.
+                # Another thread may have destroyed a tensor or the graph before; from here on, it has to wait.
                 program = self._check_alive()
                 sources = {name: self._context._own(inputs[name], f"dispatch: {name!r}") for name in self._inputs}
                 targets = {name: self._context._own(outputs[name], f"dispatch: {name!r}") for name in self._outputs}

@@ -244,7 +244,7 @@ def entries() -> list[Entry]:
 
 
 def clear() -> list[Entry]:
-    """Delete all files of the cache, and return those that were there. Other files of the directory are left alone."""
+    """Delete all files of the cache, and return them. Other files of the directory are left alone."""
     deleted = entries()
     for entry in deleted:
         with suppress(OSError):

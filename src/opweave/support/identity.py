@@ -13,7 +13,7 @@ V = TypeVar("V")
 class ByIdentity(Generic[K, V]):
     """A mapping of objects to values, each for as long as its object lives.
 
-    A lookup is that of a dictionary, while `weakref.WeakKeyDictionary` makes a weak reference for each one, in Python.
+    A lookup is one in a dictionary, while `weakref.WeakKeyDictionary` makes a weak reference for each lookup, in Python.
 
     Attributes:
         peek: the value of a live object by its `id`, or None.

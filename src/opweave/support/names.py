@@ -46,8 +46,8 @@ INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
-"""Characters that control terminals or the direction of text, separate lines, or are invisible, halves of surrogate pairs, and
-those that XML forbids. Tabs, ends of lines and the two joiners of emoji and of Indic scripts are none of them."""
+"""Characters that control terminals or the direction of text, separate lines, are invisible, are halves of surrogate pairs, or
+are forbidden in XML; except for tabs, ends of lines, and the two joiners of emoji and of Indic scripts."""
 
 
 def visible(text: str) -> str:

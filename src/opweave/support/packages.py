@@ -1,4 +1,4 @@
-"""Optional packages: find those that are installed, and warn once of those that do not work.
+"""Optional packages: find installed ones, and warn once of broken ones.
 
 `errors.import_extra` imports them; its error says what to install.
 """

@@ -191,8 +191,8 @@ def _start(lock: int) -> subprocess.Popen[bytes]:
         lock = -1  # it takes the lock again
         options["creationflags"] = subprocess.IDLE_PRIORITY_CLASS | subprocess.CREATE_NO_WINDOW
     else:
-        # Ctrl-C of a terminal is for a process group. In a session of its own, Linux would give the child a share of the
-        # processors like that of all other sessions, whatever its priority (autogroup).
+        # A process group, because Ctrl-C of a terminal reaches all of its group. In a new session, the child would get the
+        # same share of the processors as any other session of Linux, whatever its priority (autogroup).
         options |= {"process_group": 0, "pass_fds": (lock,)}
     try:
         return started(COMMAND.format(is_idle=IS_IDLE, lock=lock), ONE_THREAD | {"OPWEAVE_VERIFY": "0"}, **options)
@@ -212,7 +212,7 @@ class Child:
 
     def send(self, task: Task) -> None:
         """Send the task. It may take a while until the child reads it."""
-        with suppress(OSError, ValueError):  # the child has ended, which `poll` tells
+        with suppress(OSError, ValueError):  # the child has ended; `poll` reports that
             try:
                 messages.send(cast("BinaryIO", self._process.stdin), task)
             except OSError:
@@ -225,7 +225,9 @@ class Child:
         """The verdict, or the reason why there is none; None while the child works."""
         process = self._process
         if process.poll() is None:
-            if throttled() > self._throttled:  # the child takes what the container may use from this process
+            if (
+                throttled() > self._throttled
+            ):  # the child takes processor time of this process, within the limit of the container
                 self._refusal = "the container has too little processor time; tune() verifies it"
             elif monotonic() > self._begun + CHILD_SECONDS + waited(process.pid):
                 self._is_hung = True

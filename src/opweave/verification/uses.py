@@ -227,7 +227,7 @@ class _Watch:
         try:
             task = owner._verification(key, sample)
             begun = begin(task) if isinstance(task, Task) else task
-        except Exception as error:  # in this thread, nobody asked for it
+        except Exception as error:  # no caller in this thread can handle it
             begun = f"{type(error).__name__}: {error}"
         if isinstance(begun, Child):
             self._child = begun, use, key

@@ -93,7 +93,7 @@ def _serve(lock: int) -> None:
 
 
 def _idle() -> None:
-    """Let this process, and those that it starts, run only when no other process needs the processor."""
+    """Let this process and its children run only when no other process needs the processor."""
     with suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     with suppress(OSError, AttributeError):
