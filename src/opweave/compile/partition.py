@@ -109,7 +109,6 @@ def divide(
 
 
 def _levels(taken: Sequence[Sequence[V]], makers: Sequence[Sequence[int]], kinds: Sequence[Hashable]) -> Sequence[int]:
-    """The level of each node."""
     levels: list[int] = []
     for number, sources in enumerate(makers):
         levels.append(max((levels[other] + (kinds[other] != kinds[number]) for other in sources), default=0))

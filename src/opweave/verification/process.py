@@ -225,9 +225,8 @@ class Child:
         """The verdict, or the reason why there is none; None while the child works."""
         process = self._process
         if process.poll() is None:
-            if (
-                throttled() > self._throttled
-            ):  # the child takes processor time of this process, within the limit of the container
+            # The child takes processor time of this process, within the limit of the container.
+            if throttled() > self._throttled:
                 self._refusal = "the container has too little processor time; tune() verifies it"
             elif monotonic() > self._begun + CHILD_SECONDS + waited(process.pid):
                 self._is_hung = True
