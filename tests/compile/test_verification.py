@@ -90,7 +90,7 @@ def test_verification_refuses_an_engine_that_fails(fault: str, kind: str, cache:
     assert "what is built from now on follows this" in found["explained"]
     os.environ["OPWEAVE_CACHE"], before = str(cache), os.environ.get("OPWEAVE_CACHE")
     try:
-        (kept,) = engines.kept()
+        (kept,) = engines.kept_measurements()
     finally:
         os.environ.pop("OPWEAVE_CACHE") if before is None else os.environ.update(OPWEAVE_CACHE=before)
     assert (kept.chosen, list(kept.refused)) == ("", ["rival"])

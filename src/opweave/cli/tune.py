@@ -52,10 +52,10 @@ def tune(
     if show == (model is not None):
         raise BadParameter("give either a model or --list")
     if model is None:
-        from ..compile.engines import kept
+        from ..compile.engines import kept_measurements
 
         by_machine: dict[str, list[Measurement]] = {}
-        for measurement in kept():
+        for measurement in kept_measurements():
             by_machine.setdefault(f"{measurement.machine}; {measurement.versions}", []).append(measurement)
         for machine, group in by_machine.items():
             console.print(machine, soft_wrap=True)

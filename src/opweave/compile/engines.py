@@ -220,7 +220,7 @@ def keep(digest: str, measurement: Measurement) -> bool:
     return disk_cache.store(key, KIND, data)
 
 
-def kept() -> list[Measurement]:
+def kept_measurements() -> list[Measurement]:
     """All kept measurements, also of other versions, the most recently used first."""
     entries = [entry for entry in disk_cache.entries() if entry.kind == disk_cache.KINDS[KIND]]
     return [measurement for entry in entries for measurement in _parse(disk_cache.load(entry.key, KIND))]

@@ -72,7 +72,7 @@ def container_limit(root: str | Path, membership: str | Path) -> float:
     return min(_quotas(root, membership), default=math.inf) if os.path.exists(membership) else math.inf
 
 
-def throttled() -> int:
+def throttle_count() -> int:
     """Number of times that the system stopped the processes of this container for using up its processor time."""
     with suppress(OSError, ValueError), open(f"{CGROUPS}/cpu.stat") as file:
         return next((int(line.split()[1]) for line in file if line.startswith("nr_throttled ")), 0)
@@ -121,5 +121,5 @@ __all__ = [
     "processor_name",
     "processors",
     "share_processors",
-    "throttled",
+    "throttle_count",
 ]

@@ -25,7 +25,7 @@ from ..compile import engines
 from ..compile.engines import Measurement
 from ..core.graph import Graph
 from ..support import disk_cache, lazy_imports
-from ..support.processors import throttled
+from ..support.processors import throttle_count
 from ..support.words import duration, size
 from .uses import Sample
 
@@ -206,7 +206,7 @@ class Child:
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
-        self._throttled, self._begun = throttled(), monotonic()
+        self._throttled, self._begun = throttle_count(), monotonic()
         self._refusal = ""  # the reason for ending it
         self._is_hung = False
 
@@ -226,7 +226,7 @@ class Child:
         process = self._process
         if process.poll() is None:
             # The child takes processor time of this process, within the limit of the container.
-            if throttled() > self._throttled:
+            if throttle_count() > self._throttled:
                 self._refusal = "the container has too little processor time; tune() verifies it"
             elif monotonic() > self._begun + CHILD_SECONDS + waited(process.pid):
                 self._is_hung = True
